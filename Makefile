@@ -1,0 +1,86 @@
+# The chores of the project, one way to do each. `make help` lists them.
+# All that a fresh machine needs is Python 3.11, make and access to package registries; the rest is fetched.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PY := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+UV_VERSION := 0.13.8
+RUN := PYTHONPATH=include $(PY)
+COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
+TESTS ?= tests
+
+.PHONY: help setup setup-dev jars demo up down status test lint format bench requirements clean
+
+help: ## this list
+	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo; echo "  SLUICE_HOME (default .sluice) holds a stack's state; SLUICE_CONTRACTS names another folder of contracts."
+
+setup: $(VENV)/.runtime ## make .venv with the pinned packages (once; later calls do nothing)
+
+setup-dev: $(VENV)/.dev ## the same, with the tools that make test and make lint use
+
+jars: $(VENV)/.runtime ## fetch and verify the pinned JVM parts into the cache (~/.cache/sluice, or SLUICE_CACHE)
+	@$(RUN) -m sluice.embedded jars
+
+demo: setup jars ## the main job on 340,000 real records, start to end, checked; stops what it started
+	@$(RUN) -m sluice demo
+
+up: setup jars ## start broker, catalog, warehouse and Airflow on loopback, and leave them running
+	@$(RUN) -m sluice.embedded up
+
+down: setup ## stop exactly what make up started; the data stays
+	@$(RUN) -m sluice.embedded down
+
+status: setup ## what of the stack runs, where, and what does not
+	@$(RUN) -m sluice.embedded status
+
+test: setup-dev jars lint ## lint, types and every test; TESTS=tests/unit narrows it
+	@$(RUN) -m pytest $(TESTS)
+
+lint: setup-dev ## ruff (rules and format) and mypy
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+format: setup-dev ## let ruff fix and format the sources
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+bench: setup jars ## the measurements, side by side, as ratios
+	@$(RUN) -m bench
+
+requirements: $(UV) ## write requirements*.txt anew from pyproject.toml; UPGRADE=--upgrade moves the pins
+	@$(COMPILE) $(UPGRADE) -o requirements.txt
+	@$(COMPILE) $(UPGRADE) --group dev -c requirements.txt -o requirements-dev.txt
+	@echo "requirements.txt and requirements-dev.txt are up to date with pyproject.toml"
+
+clean: ## remove what can be made again: .venv and tool caches (not SLUICE_HOME, not the jar cache)
+	@rm -rf $(VENV) .ruff_cache .mypy_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(UV):
+	@py=""; for candidate in "$(PYTHON)" python3.11 python3 python; do \
+	  if [ -n "$$candidate" ] && "$$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; \
+	  then py="$$candidate"; break; fi; done; \
+	if [ -z "$$py" ]; then \
+	  echo "make: no Python 3.11 found as python3.11, python3 or python." >&2; \
+	  echo "      Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
+	echo "creating $(VENV) with $$py"; \
+	"$$py" -m venv $(VENV); \
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(VENV)/.runtime: requirements.txt | $(UV)
+	@echo "installing the pinned packages (some 160; a few minutes the first time)"
+	@$(UV) pip install --python $(PY) -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
+	@echo "installing the development tools"
+	@$(UV) pip install --python $(PY) -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,86 @@
+"""The Iceberg catalog, configured once in PyIceberg's own way, and the same catalog in Spark's words.
+
+PyIceberg reads `PYICEBERG_CATALOG__LAKE__…` or `.pyiceberg.yaml`; `SLUICE_CATALOG` names another catalog than `lake`.
+Spark gets its settings from the driver's own process, so that no credential ever stands on a command line.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.utils.config import Config
+
+from sluice.errors import ConfigError
+
+_IMPLEMENTATIONS = {"rest": "rest", "glue": "glue", "hive": "hive"}
+# PyIceberg's own names for what the Java side spells differently.
+_RENAMED = {"s3.region": "client.region", "s3.session-token": "s3.session-token"}
+
+
+def catalog_name() -> str:
+    """The catalog's name, the same in PyIceberg and in Spark."""
+    return os.environ.get("SLUICE_CATALOG", "lake")
+
+
+def load(name: str | None = None) -> Catalog:
+    """Open the catalog.
+
+    Raises:
+        ConfigError: PyIceberg has no usable configuration under that name.
+    """
+    name = name or catalog_name()
+    try:
+        return load_catalog(name)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"PyIceberg can't open the catalog {name!r}: {error}",
+            way_out=f"Set PYICEBERG_CATALOG__{name.upper()}__TYPE, __URI and __WAREHOUSE, or write .pyiceberg.yaml.",
+        ) from error
+
+
+def spark_conf(name: str | None = None) -> dict[str, str]:
+    """`spark.sql.catalog.*` settings for the catalog that PyIceberg's configuration describes.
+
+    Raises:
+        ConfigError: the catalog's type has no counterpart in Spark.
+    """
+    name = name or catalog_name()
+    config: dict[str, Any] = {k: str(v) for k, v in (Config().get_catalog_config(name) or {}).items()}
+    kind = config.pop("type", "sql" if "://" in config.get("uri", "") and "sql" in config["uri"] else "rest")
+    prefix = f"spark.sql.catalog.{name}"
+    conf = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        # Every step must see the table as it is now, not as this driver saw it last.
+        f"{prefix}.cache-enabled": "false",
+    }
+    if kind == "sql":
+        conf |= {f"{prefix}.{k}": v for k, v in _jdbc(config.pop("uri", "")).items()}
+    elif kind in _IMPLEMENTATIONS:
+        conf[f"{prefix}.type"] = _IMPLEMENTATIONS[kind]
+    else:
+        raise ConfigError(f"Catalog type {kind!r} of {name!r} is not one that Spark can open: sql, rest, glue or hive.")
+    for key, value in config.items():
+        conf[f"{prefix}.{_RENAMED.get(key, key)}"] = value
+    return conf
+
+
+def _jdbc(uri: str) -> dict[str, str]:
+    """SQLAlchemy's URL as properties of Iceberg's JDBC catalog."""
+    from sqlalchemy.engine import make_url
+
+    url = make_url(uri)
+    backend = url.get_backend_name()
+    properties = {"type": "jdbc", "jdbc.schema-version": "V1"}
+    if backend == "sqlite":
+        # SQLite has one writer: wait for it, as PyIceberg does by the URL's timeout.
+        return properties | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": "60000"}
+    port = f":{url.port}" if url.port else ""
+    properties["uri"] = f"jdbc:{backend}://{url.host}{port}/{url.database}"
+    if url.username:
+        properties["jdbc.user"] = url.username
+    if url.password:
+        properties["jdbc.password"] = str(url.password)
+    return properties

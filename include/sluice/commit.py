@@ -1,0 +1,231 @@
+"""How a Spark write becomes visible: written into a branch made from main's head, looked at, then main is moved onto it.
+
+The move is one catalog commit with an explicit requirement: main is still the head that the work began from. So nothing
+unaudited is ever visible, a writer that was overtaken is refused, and the cursor tag moves in the same act. Both staging
+and publishing go through here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Identifier
+from pyspark.sql import SparkSession
+
+from sluice import cursor, tables
+from sluice.errors import CatalogUnavailableError, FencedError
+from sluice.model import BRANCH_PREFIX, CURSOR_TAG
+
+log = logging.getLogger(__name__)
+
+MAIN = "main"
+WAIT_S = 150.0
+TAG_MAX_AGE_MS = 100 * 365 * 24 * 3600 * 1000
+
+
+@dataclass
+class Context:
+    """What every Spark step is given."""
+
+    spark: SparkSession
+    catalog: Catalog
+    catalog_name: str
+    kafka: Mapping[str, object]
+    run_id: str
+
+    def session(self, properties: Mapping[str, str]) -> SparkSession:
+        """A session of its own whose commits carry `properties`: the setting is session-wide."""
+        session = self.spark.newSession()
+        for name, value in properties.items():
+            session.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
+        return session
+
+
+class Attempt:
+    """One attempt to move a table's main branch on. Use as a context manager: what is not landed is taken away.
+
+    Attributes:
+        base: the table as it was when the attempt began; its head is what main must still be when it lands.
+        branch: the branch to write into.
+    """
+
+    def __init__(self, context: Context, identifier: Identifier, label: str) -> None:
+        self._catalog = context.catalog
+        self.identifier = identifier
+        self.branch = f"{BRANCH_PREFIX}{label}_{uuid.uuid4().hex[:8]}"
+        self.base = self._catalog.load_table(identifier)
+        self.landed = False
+        self._opened = False
+        self._context = context
+
+    @property
+    def spark_branch(self) -> str:
+        """The branch as Spark names it."""
+        return tables.spark_name(self._context.catalog_name, self.identifier, self.branch)
+
+    @property
+    def head(self) -> int:
+        """The snapshot that main must still be at."""
+        head = self.base.metadata.current_snapshot_id
+        if head is None:
+            raise FencedError("The table has no snapshot to start from.", table=".".join(self.identifier))
+        return head
+
+    def open(self) -> None:
+        """Make the branch."""
+        if self.base.metadata.current_snapshot_id is None:
+            # A branch needs a snapshot to start from, and only an engine can write one for every format version.
+            name = tables.spark_name(self._context.catalog_name, self.identifier)
+            self._context.spark.table(name).limit(0).writeTo(name).append()
+            self.base = self._catalog.load_table(self.identifier)
+        while True:
+            try:
+                self._commit(self.base, (), (_ref(self.branch, self.head),))
+                break
+            except CommitFailedException:  # somebody else's branch or tag; ours starts from the head we decided by
+                self.base_still_there()
+        self._opened = True
+
+    def base_still_there(self) -> None:
+        """Refuse early when main has moved.
+
+        Raises:
+            FencedError: it has.
+        """
+        now = self._catalog.load_table(self.identifier).metadata.current_snapshot_id
+        if now != self.head:
+            raise FencedError(
+                "Main moved while this attempt was at work.", table=".".join(self.identifier), began_at=self.head, now_at=now
+            )
+
+    def result(self) -> Snapshot:
+        """The snapshot that the write left on the branch.
+
+        Raises:
+            FencedError: there is none of ours, or it does not stand on the head that the attempt began from.
+        """
+        table = self._catalog.load_table(self.identifier)
+        ref = table.metadata.refs.get(self.branch)
+        snapshot = table.metadata.snapshot_by_id(ref.snapshot_id) if ref else None
+        if snapshot is None or snapshot.parent_snapshot_id != self.head:
+            raise FencedError("The branch does not hold exactly one commit on top of main.", table=".".join(self.identifier))
+        return snapshot
+
+    def land(self) -> Snapshot:
+        """Move main and the cursor tag onto the branch, and drop the branch, in one commit.
+
+        An answer that gets lost is resolved by looking the snapshot up among main's ancestors, never by trying blindly.
+
+        Raises:
+            FencedError: main moved meanwhile; nothing changed.
+            CatalogUnavailableError: the catalog stayed away too long; whoever comes next looks the outcome up.
+        """
+        result = self.result()
+        requirements = (
+            AssertRefSnapshotId(ref=MAIN, snapshot_id=self.head),
+            AssertRefSnapshotId(ref=self.branch, snapshot_id=result.snapshot_id),
+        )
+        updates: tuple[TableUpdate, ...] = (
+            _ref(MAIN, result.snapshot_id),
+            _ref(CURSOR_TAG, result.snapshot_id, tag=True),
+            RemoveSnapshotRefUpdate(ref_name=self.branch),
+        )
+        deadline = time.monotonic() + WAIT_S
+        pause = 0.05
+        while True:
+            try:
+                self._commit(self.base, requirements, updates)
+                self.landed = True
+                return result
+            except Exception as error:  # whatever the client raised, the table knows what happened
+                failure = error
+            outcome = self._outcome(result)
+            if outcome == "landed":
+                self.landed = True
+                return result
+            if outcome == "moved":
+                raise FencedError(
+                    "Main moved while this attempt was at work; its result was refused.",
+                    table=".".join(self.identifier),
+                    began_at=self.head,
+                ) from failure
+            if time.monotonic() > deadline:
+                raise CatalogUnavailableError(
+                    f"The commit's outcome is unknown: {failure}", table=".".join(self.identifier), snapshot=result.snapshot_id
+                ) from failure
+            log.warning("commit of %s: %s; looking again in %.1f s", ".".join(self.identifier), failure, pause)
+            time.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    def _outcome(self, result: Snapshot) -> str:
+        try:
+            metadata = self._catalog.load_table(self.identifier).metadata
+        except NoSuchTableError:
+            raise
+        except Exception:  # away: ask again
+            return "unknown"
+        if any(s.snapshot_id == result.snapshot_id for s in cursor.ancestors(metadata)):
+            return "landed"
+        return "unmoved" if metadata.current_snapshot_id == self.head else "moved"
+
+    def _commit(self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
+        uuid_is = AssertTableUUID(uuid=table.metadata.table_uuid)
+        self._catalog.commit_table(table, (uuid_is, *requirements), updates)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.landed or not self._opened:
+            return
+        try:
+            drop_branches(self._catalog, self.identifier, {self.branch})
+        except Exception as failure:  # the branch is read by nobody; settle takes it away later
+            log.warning("could not drop branch %s of %s: %s", self.branch, ".".join(self.identifier), failure)
+
+
+def drop_branches(catalog: Catalog, identifier: Identifier, names: set[str]) -> None:
+    """Drop those of the branches that exist."""
+    for _ in range(5):
+        table = catalog.load_table(identifier)
+        present = sorted(names & set(table.metadata.refs))
+        if not present:
+            return
+        try:
+            uuid_is = AssertTableUUID(uuid=table.metadata.table_uuid)
+            catalog.commit_table(table, (uuid_is,), tuple(RemoveSnapshotRefUpdate(ref_name=name) for name in present))
+            return
+        except CommitFailedException:
+            continue
+
+
+def _ref(name: str, snapshot_id: int, *, tag: bool = False) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate(
+        ref_name=name,
+        type=SnapshotRefType.TAG if tag else SnapshotRefType.BRANCH,
+        snapshot_id=snapshot_id,
+        # Without an age of its own a tag may fall to history.expire.max-ref-age-ms, and the cursor with it.
+        max_ref_age_ms=TAG_MAX_AGE_MS if tag else None,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )

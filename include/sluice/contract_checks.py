@@ -1,0 +1,218 @@
+"""What must hold between the fields of one contract: names that exist, keys that can be merged on, sources that agree.
+
+Called by `sluice.contract.Contract` when all of its fields are well formed. Each check notes every flaw it finds.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from sluice.contract_fields import KAFKA_COLUMNS, Flaws
+from sluice.iceberg_types import Fixed, IcebergType, Primitive, is_primitive
+from sluice.partitioning import PartitionField, misfit, parse_partition
+
+if TYPE_CHECKING:
+    from sluice.contract import Contract
+
+KAFKA_TYPES: dict[str, IcebergType] = dict(
+    zip(KAFKA_COLUMNS, map(Primitive, ("string", "int", "long", "timestamptz")), strict=True)
+)
+"""Types of the Kafka coordinates in a typed table."""
+
+_INVARIANT = "Sluice's exactly-once rests on it"
+_FIXED_PROPERTIES = {
+    "write.merge.isolation-level": ("serializable", _INVARIANT),
+    "write.update.isolation-level": ("serializable", _INVARIANT),
+    "write.delete.isolation-level": ("serializable", _INVARIANT),
+    "write.format.default": ("parquet", "PyIceberg reads nothing else"),
+    "write.wap.enabled": ("false", "publishing has a branch of its own"),
+    "write.spark.accept-any-schema": ("false", "the contract is the schema"),
+}
+_REFUSED_PROPERTIES = {
+    "format-version": "use the field format_version",
+    "history.expire.max-ref-age-ms": "it would expire the tag that keeps the table's offsets",
+}
+_RESERVED_PROPERTIES = frozenset(
+    {
+        "current-schema",
+        "current-snapshot-id",
+        "current-snapshot-summary",
+        "current-snapshot-timestamp-ms",
+        "default-partition-spec",
+        "default-sort-order",
+        "snapshot-count",
+        "uuid",
+    }
+)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the known word most like `word`, or nothing."""
+    lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(word.lower(), lower, n=1)
+    return f" (did you mean {lower[near[0]]!r}?)" if near else ""
+
+
+def key_holds(kind: IcebergType, key_format: str) -> bool:
+    """Tell whether a record's key of that format can be read as a value of type `kind`."""
+    binary = isinstance(kind, Fixed) or kind == Primitive("binary")
+    return is_primitive(kind) and binary == (key_format == "bytes")
+
+
+def check_contract(contract: Contract, flaws: Flaws) -> None:
+    """Note in `flaws` whatever contradicts itself in `contract`."""
+    _check_columns(contract, flaws)
+    _check_sources(contract, flaws)
+    _check_topics(contract, flaws)
+    _check_identifier(contract, flaws)
+    _check_order(contract, flaws)
+    _check_partitions(contract, flaws)
+    _check_properties(contract, flaws)
+
+
+def _check_topics(contract: Contract, flaws: Flaws) -> None:
+    _refuse_repeats(contract.topic, "topic", flaws)
+    if isinstance(contract.start, dict) and len(contract.topic) > 1:
+        flaws.add("start", message="offsets per partition need a single topic; use a timestamp, earliest or latest")
+
+
+def _check_columns(contract: Contract, flaws: Flaws) -> None:
+    seen: dict[str, str] = {}
+    for index, column in enumerate(contract.columns):
+        first = seen.setdefault(column.name.lower(), column.name)
+        if index and any(first.lower() == each.name.lower() for each in contract.columns[:index]):
+            same = "" if first == column.name else f" (as {first!r}: case makes no difference)"
+            flaws.add("columns", index, "name", message=f"column {column.name!r} stands twice{same}")
+
+
+def _check_sources(contract: Contract, flaws: Flaws) -> None:
+    """One field of the value is read with one type, so two columns may share it only if they agree."""
+    taken: dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]] = {}
+    for index, column in enumerate(contract.columns):
+        at = ("columns", index, "source")
+        if column.from_key:
+            if not key_holds(column.type, contract.key.format):
+                takes = "binary or fixed[n]" if contract.key.format == "bytes" else "a primitive type other than binary"
+                message = f"a key of format {contract.key.format} needs {takes}, not {column.type}"
+                flaws.add("columns", index, "type", message=message)
+            continue
+        folded = tuple(part.lower() for part in column.path)
+        for other, (path, kind) in taken.items():
+            shorter = min(len(other), len(folded))
+            if other[:shorter] != folded[:shorter]:
+                continue
+            if path[:shorter] != column.path[:shorter]:
+                message = (
+                    f"{column.source!r} and {'.'.join(path)!r} differ only by case, and Spark tells them not apart"
+                )
+            elif len(other) != len(folded):
+                message = (
+                    f"{column.source!r} and {'.'.join(path)!r}: one is a field inside the other; read the outer one"
+                )
+            elif kind != column.type:
+                message = f"field {column.source!r} is read as {kind} by another column; one field has one type"
+            else:
+                continue
+            flaws.add(*at, message=message)
+            break
+        taken.setdefault(folded, (column.path, column.type))
+
+
+def _check_identifier(contract: Contract, flaws: Flaws) -> None:
+    if contract.upsert and not contract.identifier:
+        flaws.add("identifier", message="mode upsert needs identifier: the columns that make up the key of a row")
+    if not contract.upsert and contract.identifier:
+        flaws.add("identifier", message="mode append has no identifier; use mode: upsert, or leave it out")
+    if not contract.upsert and "deletes" in contract.model_fields_set:
+        flaws.add("deletes", message="mode append deletes nothing; use mode: upsert, or leave it out")
+    _refuse_repeats(contract.identifier, "identifier", flaws)
+    types = {column.name: column.type for column in contract.columns}
+    for index, name in enumerate(contract.identifier):
+        kind = types.get(name)
+        if kind is None:
+            flaws.add("identifier", index, message=f"there is no column {name!r}{nearest(name, types)}")
+        elif not is_primitive(kind) or str(kind) in {"float", "double"}:
+            flaws.add("identifier", index, message=f"a {kind} cannot be a key: equality of it is not reliable")
+    explicit = contract.upsert and "deletes" in contract.model_fields_set and contract.deletes == "tombstone"
+    # Whoever asks for tombstones must get them; whoever is silent gets an error only if one arrives.
+    if explicit and contract.identifier and set(contract.identifier) <= set(types) and not contract.tombstone_column:
+        message = (
+            "a tombstone carries only the record's key, which cannot name a row here: it takes an identifier of one "
+            f"column that a key of format {contract.key.format} can be read as; otherwise deletes: ignore"
+        )
+        flaws.add("deletes", message=message)
+
+
+def _check_order(contract: Contract, flaws: Flaws) -> None:
+    if contract.order and not contract.upsert:
+        flaws.add("order", message="mode append keeps every record: there are no versions to order")
+        return
+    if contract.upsert and len(contract.topic) > 1 and not contract.order:
+        message = "with several topics, offsets do not order the versions of a key: name columns, or _kafka_timestamp"
+        flaws.add("order", message=message)
+    _refuse_repeats(contract.order, "order", flaws)
+    columns = {column.name: column for column in contract.columns}
+    for index, name in enumerate(contract.order):
+        if name == "_kafka_timestamp":
+            continue
+        column = columns.get(name)
+        if column is None:
+            hint = nearest(name, [*columns, "_kafka_timestamp"])
+            flaws.add("order", index, message=f"there is no column {name!r}{hint}")
+        elif name in contract.identifier or column.from_key:
+            flaws.add("order", index, message=f"{name!r} is the same in all versions of a key, so it orders nothing")
+        elif not is_primitive(column.type):
+            flaws.add("order", index, message=f"{column.type} has no order")
+        elif not column.required:
+            flaws.add(
+                "order", index, message=f"{name!r} must be required: a version without it has no place in the order"
+            )
+        elif contract.deletes == "tombstone":
+            message = f"a tombstone has no value, hence no {name!r}: order by _kafka_timestamp, or set deletes: ignore"
+            flaws.add("order", index, message=message)
+
+
+def _check_partitions(contract: Contract, flaws: Flaws) -> None:
+    types = {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
+    names: dict[str, PartitionField] = {}
+    families: dict[tuple[str, str], PartitionField] = {}
+    for index, text in enumerate(contract.partition_by):
+        try:
+            field = parse_partition(text)
+        except ValueError as error:
+            flaws.add("partition_by", index, message=str(error))
+            continue
+        kind = types.get(field.column)
+        wrong = (
+            f"there is no column {field.column!r}{nearest(field.column, types)}"
+            if kind is None
+            else misfit(field, kind)
+        )
+        if not wrong and (twin := families.setdefault(field.family, field)) is not field:
+            wrong = f"{field} and {twin} are redundant: keep one"
+        if not wrong and field.transform != "identity" and field.name.lower() in {each.lower() for each in types}:
+            wrong = f"the partition field would be called {field.name!r}, which is a column"
+        if not wrong and names.setdefault(field.name.lower(), field) is not field:
+            wrong = f"{field} and {names[field.name.lower()]} would both be called {field.name!r}"
+        if wrong:
+            flaws.add("partition_by", index, message=wrong)
+
+
+def _check_properties(contract: Contract, flaws: Flaws) -> None:
+    for key, value in contract.properties.items():
+        if key in _FIXED_PROPERTIES and value != _FIXED_PROPERTIES[key][0]:
+            wanted, why = _FIXED_PROPERTIES[key]
+            flaws.add("properties", key, message=f"must stay {wanted}: {why}")
+        elif key in _REFUSED_PROPERTIES:
+            flaws.add("properties", key, message=_REFUSED_PROPERTIES[key])
+        elif key in _RESERVED_PROPERTIES or key.startswith("sluice."):
+            owner = "Sluice" if key.startswith("sluice.") else "Iceberg"
+            flaws.add("properties", key, message=f"is written by {owner} itself")
+
+
+def _refuse_repeats(names: tuple[str, ...], field: str, flaws: Flaws) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            flaws.add(field, index, message=f"{name!r} stands twice")

@@ -1,0 +1,191 @@
+"""YAML for people: plain data only, and the line of every field is remembered.
+
+Narrower than YAML on purpose. No tags, anchors or aliases (nothing is ever constructed but text, numbers, booleans,
+null, lists and maps), no key twice in one map, no second document; and the scalars of YAML 1.2, so that `no`, `on`,
+`12:30` and `2024-01-31` stay the text they look like.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+Location = tuple[str | int, ...]
+"""Where a value stands: keys and list indices from the top."""
+
+MAX_BYTES = 1_000_000
+"""Longest file that is read."""
+
+_MAX_DEPTH = 50
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader whose plain scalars are resolved as in YAML 1.2."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own attribute, emptied so that 1.1's resolvers do not apply
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9][0-9_]*", list("-+0123456789")),
+    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing that is wrong with a file of contracts.
+
+    Attributes:
+        file: The file, as it was named to the loader.
+        line: Line from 1; 0 where the problem is the file itself.
+        path: The field, such as `columns[2].type`; empty for the whole file.
+        message: What is wrong and, where it can be told, what was meant.
+    """
+
+    file: str
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
+
+
+@dataclass
+class Document:
+    """A file that was read.
+
+    Attributes:
+        file: Its name, for messages.
+        data: Its content as plain Python values; None if it could not be read.
+        lines: Line of each value (for a field, the line of its key).
+        problems: What is wrong with it.
+    """
+
+    file: str
+    data: object = None
+    lines: dict[Location, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def problem(self, location: Location, message: str) -> Problem:
+        """Make a problem of the value at `location`, or of the nearest thing around it that stands in the file."""
+        known = location
+        while known and known not in self.lines:
+            known = known[:-1]
+        # A scalar that was taken for a list of one has no index in the file.
+        while len(location) > len(known) and isinstance(location[-1], int):
+            location = location[:-1]
+        return Problem(self.file, self.lines.get(known, 1), path_text(location), message)
+
+
+def path_text(location: Location) -> str:
+    """Write a location the way people do: `columns[2].type`."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def read_document(path: Path, name: str) -> Document:
+    """Read one YAML file; whatever is wrong with it goes into the result's `problems`.
+
+    Args:
+        path: The file.
+        name: How messages call it.
+    """
+    document = Document(name)
+    try:
+        raw = path.read_bytes()
+        if len(raw) > MAX_BYTES:
+            document.problems.append(Problem(name, 0, "", f"is longer than {MAX_BYTES:,} bytes"))
+            return document
+        loader = _Loader(raw.decode("utf-8"))
+        root = loader.get_single_node()
+        document.data = None if root is None else _Plain(loader, document).value(root, ())
+    except OSError as error:
+        document.problems.append(Problem(name, 0, "", f"cannot be read: {error.strerror}"))
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        document.problems.append(Problem(name, line, "", "is not UTF-8 text"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        text = ", ".join(each for each in (error.context, error.problem) if each)
+        document.problems.append(Problem(name, mark.line + 1 if mark else 1, "", f"is not YAML: {text}"))
+    except yaml.YAMLError as error:
+        document.problems.append(Problem(name, 1, "", f"is not YAML: {str(error).splitlines()[0]}"))
+    except RecursionError:
+        document.problems.append(Problem(name, 1, "", f"is nested more than {_MAX_DEPTH} deep"))
+    if document.problems:
+        document.data = None
+    return document
+
+
+class _Plain:
+    """Turns YAML nodes into plain values, noting lines."""
+
+    def __init__(self, loader: _Loader, document: Document) -> None:
+        self.loader = loader
+        self.document = document
+        self.seen: set[int] = set()
+
+    def wrong(self, node: yaml.Node, at: Location, message: str) -> None:
+        self.document.problems.append(Problem(self.document.file, node.start_mark.line + 1, path_text(at), message))
+
+    def value(self, node: yaml.Node, at: Location) -> object:
+        self.document.lines.setdefault(at, node.start_mark.line + 1)
+        if id(node) in self.seen:
+            # Aliases make a small file huge, and a field's line ambiguous.
+            self.wrong(node, at, "anchors and aliases (& and *) are not allowed: write the value out")
+            return None
+        self.seen.add(id(node))
+        if len(at) > _MAX_DEPTH:
+            raise RecursionError
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            return self.mapping(node, at)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return [self.value(each, (*at, index)) for index, each in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node, at)
+        self.wrong(node, at, f"the tag {node.tag} is not allowed: only plain values are")
+        return None
+
+    def scalar(self, node: yaml.ScalarNode, at: Location) -> object:
+        text: str = node.value
+        match node.tag.removeprefix("tag:yaml.org,2002:"):
+            case "str":
+                return text
+            case "null" if text in {"~", "null", "Null", "NULL", ""}:
+                return None
+            case "bool" if text.lower() in {"true", "false"}:
+                return text.lower() == "true"
+            case "int" if re.fullmatch(r"[-+]?[0-9_]{1,40}", text):
+                return int(text.replace("_", ""))
+            case "float" if re.fullmatch(r"[-+0-9.eE]{1,40}", text):
+                return float(text)
+        self.wrong(node, at, f"the value {text[:40]!r} with the tag {node.tag} is not allowed: only plain values are")
+        return None
+
+    def mapping(self, node: yaml.MappingNode, at: Location) -> dict[object, object]:
+        result: dict[object, object] = {}
+        first: dict[object, int] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.wrong(key_node, at, "a key must be plain text")
+                continue
+            key = self.scalar(key_node, at)
+            line = key_node.start_mark.line + 1
+            step = key if isinstance(key, (str, int)) and not isinstance(key, bool) else str(key)
+            if key in first:
+                self.wrong(key_node, (*at, step), f"stands twice; first on line {first[key]}")
+                continue
+            first[key] = line
+            self.document.lines[(*at, step)] = line
+            result[key] = self.value(value_node, (*at, step))
+        return result

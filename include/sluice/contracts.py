@@ -1,0 +1,232 @@
+"""Reads the folder of contracts: one YAML file per table, and `groups.yaml` for the groups' settings.
+
+The first thing on the data's way: DAG files call `load(strict=False)` and go on with what is sound, `contract check`
+and the jobs call `load()` and get every problem of every file at once. Light: PyYAML and pydantic only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from sluice.contract import Contract, Limits
+from sluice.contract_checks import nearest
+from sluice.contract_cross import cross_problems, merge_settings
+from sluice.contract_fields import Start
+from sluice.contract_messages import explain
+from sluice.contract_yaml import Document, Problem, read_document
+from sluice.errors import ContractError
+from sluice.groups import GroupSettings
+
+FOLDER_VARIABLE = "SLUICE_CONTRACTS"
+"""Environment variable that names the folder of contracts."""
+
+_T = TypeVar("_T")
+
+GROUPS_FILE = "groups.yaml"
+"""Name of the file that holds the groups' settings."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tables that one DAG run and one Spark application ingest.
+
+    Attributes:
+        name: Its name; the DAG is `ingest_<name>`.
+        settings: Schedule, Spark and so on, defaults filled in.
+        contracts: Its tables' contracts, by table name.
+    """
+
+    name: str
+    settings: GroupSettings
+    contracts: tuple[Contract, ...]
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """What the contracts that read one topic agree on.
+
+    Attributes:
+        topic: The Kafka topic.
+        group: Group that ingests it.
+        start: Where its first batch begins.
+        limits: Bounds of its batches.
+        transactional: Whether gaps in its offsets are expected because it is written in transactions.
+        tables: Names of the tables that it feeds, sorted.
+    """
+
+    topic: str
+    group: str
+    start: Start
+    limits: Limits
+    transactional: bool
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Contracts:
+    """All contracts of a folder.
+
+    Attributes:
+        folder: Where they were read.
+        tables: Contract by table name, sorted.
+        groups: Group by name, sorted; each has at least one table.
+        topics: Settings by topic, sorted.
+        problems: What is wrong with the folder; empty unless read with `strict=False`. What a problem concerns is in
+            none of the maps.
+    """
+
+    folder: Path
+    tables: Mapping[str, Contract]
+    groups: Mapping[str, Group]
+    topics: Mapping[str, TopicSettings]
+    problems: tuple[Problem, ...] = ()
+
+    def table(self, name: str) -> Contract:
+        """Return the contract of a table.
+
+        Raises:
+            ContractError: If there is none of that name.
+        """
+        return _look_up("table", name, self.tables, self.folder)
+
+    def group(self, name: str) -> Group:
+        """Return a group.
+
+        Raises:
+            ContractError: If no table is in a group of that name.
+        """
+        return _look_up("group", name, self.groups, self.folder)
+
+
+def _look_up(kind: str, name: str, known: Mapping[str, _T], folder: Path) -> _T:
+    if name not in known:
+        hint = nearest(name, known) or f" (there are: {', '.join(known) or 'none'})"
+        raise ContractError(f"no contract in {folder} names the {kind} {name!r}{hint}")
+    return known[name]
+
+
+def default_folder() -> Path:
+    """Return the folder that `SLUICE_CONTRACTS` names, else `contracts` beside this package."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named).expanduser() if named else Path(__file__).resolve().parents[1] / "contracts"
+
+
+def load(folder: Path | None = None, *, strict: bool = True) -> Contracts:
+    """Read every contract of a folder.
+
+    Args:
+        folder: Where the YAML files are. Default: `default_folder()`.
+        strict: Whether any problem is an error. If not, the problems are in the result, and what they concern is left
+            out of it.
+
+    Raises:
+        ContractError: With `strict`, if anything is wrong; one line per problem, `file:line: field: message`.
+    """
+    where = folder or default_folder()
+    problems: list[Problem] = []
+    sound: dict[str, tuple[Document, Contract]] = {}
+    raw_groups: set[str] = set()
+    for path in _files(where, problems):
+        document = read_document(path, str(path))
+        contract = _validated(document, problems)
+        if isinstance(document.data, dict):
+            raw_groups.add(str(document.data.get("group")))
+        if contract is not None:
+            sound[document.file] = (document, contract)
+    settings, broken_groups = _group_settings(where, raw_groups, problems)
+    for file, found in cross_problems(sound, settings).items():
+        problems += found
+        del sound[file]
+    if strict and problems:
+        raise ContractError("\n".join(str(each) for each in sorted(set(problems))))
+    kept = [c for _, c in sound.values() if settings is not None and c.group not in broken_groups]
+    return _assemble(where, kept, settings or {}, tuple(sorted(set(problems))))
+
+
+def _files(folder: Path, problems: list[Problem]) -> list[Path]:
+    try:
+        names = sorted(
+            each.name for each in folder.iterdir() if each.suffix in {".yaml", ".yml"} and each.name[0] != "."
+        )
+    except OSError as error:
+        hint = f"; {FOLDER_VARIABLE} names the folder of contracts"
+        problems.append(Problem(str(folder), 0, "", f"cannot be read: {error.strerror}{hint}"))
+        return []
+    tables = [folder / name for name in names if name not in {GROUPS_FILE, "groups.yml"}]
+    if "groups.yml" in names:
+        problems.append(Problem(str(folder / "groups.yml"), 0, "", f"is not read: call it {GROUPS_FILE}"))
+    if not tables:
+        problems.append(Problem(str(folder), 0, "", "holds no contract: one *.yaml file per table"))
+    return tables
+
+
+def _validated(document: Document, problems: list[Problem]) -> Contract | None:
+    problems += document.problems
+    if document.problems:
+        return None
+    if not isinstance(document.data, dict):
+        problems.append(Problem(document.file, 1, "", "must be a map with fields such as 'table:' and 'topic:'"))
+        return None
+    try:
+        return Contract.model_validate(document.data)
+    except ValidationError as error:
+        for location, message in explain(error, Contract, document.data):
+            problems.append(document.problem(location, message))
+        return None
+
+
+def _group_settings(
+    folder: Path, used: set[str], problems: list[Problem]
+) -> tuple[dict[str, GroupSettings] | None, set[str]]:
+    """Read `groups.yaml`: settings by group (None if the file as a whole is no use), and the groups it gets wrong."""
+    path = folder / GROUPS_FILE
+    if not path.exists():
+        return {name: GroupSettings() for name in used}, set()
+    document = read_document(path, str(path))
+    problems += document.problems
+    entries = {} if document.data is None else document.data
+    if document.problems or not isinstance(entries, dict):
+        if not document.problems:
+            problems.append(Problem(document.file, 1, "", "must be a map of group names to settings"))
+        return None, set()
+    broken: set[str] = set()
+    plain: dict[str, dict[str, object]] = {}
+    for name, given in entries.items():
+        entry = {} if given is None else given
+        if name != "defaults" and name not in used:
+            problems.append(document.problem((str(name),), f"no contract is in this group{nearest(str(name), used)}"))
+        try:
+            GroupSettings.model_validate(entry)
+            plain[str(name)] = entry
+        except ValidationError as error:
+            broken.add(str(name))
+            for location, message in explain(error, GroupSettings, entry):
+                problems.append(document.problem((str(name), *location), message))
+    if "defaults" in broken:
+        return None, broken
+    common = plain.get("defaults", {})
+    merged = {name: merge_settings(common, plain.get(name, {})) for name in used}
+    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, broken
+
+
+def _assemble(
+    folder: Path, contracts: list[Contract], settings: dict[str, GroupSettings], problems: tuple[Problem, ...]
+) -> Contracts:
+    tables = {each.table: each for each in sorted(contracts, key=lambda each: each.table)}
+    groups = {
+        name: Group(name, settings[name], tuple(c for c in tables.values() if c.group == name))
+        for name in sorted({each.group for each in contracts})
+    }
+    topics = {}
+    for topic in sorted({each for c in contracts for each in c.topics}):
+        fed = [c for c in tables.values() if topic in c.topics]
+        one = fed[0]
+        names = tuple(c.table for c in fed)
+        topics[topic] = TopicSettings(topic, one.group, one.start, one.limits, one.transactional, names)
+    return Contracts(folder, tables, groups, topics, problems)

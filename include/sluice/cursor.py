@@ -1,0 +1,114 @@
+"""Where a table stands, read from the table itself: the nearest ancestor of main that carries offsets, else the tag.
+
+The ledger is asked last, and only believed when the table's head is not older than what the ledger remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice.errors import CursorUnknownError
+from sluice.model import (
+    BATCH_SEQ,
+    CURSOR_TAG,
+    NEXT_OFFSETS,
+    PUBLISHED_THROUGH,
+    Batch,
+    Remembered,
+    Through,
+    decode_through,
+)
+
+
+def ancestors(metadata: TableMetadata, snapshot_id: int | None = None) -> Iterator[Snapshot]:
+    """Main's snapshots (or those of `snapshot_id`), newest first, as far as expiry has left the chain whole."""
+    current = metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    while current is not None and (snapshot := metadata.snapshot_by_id(current)) is not None:
+        yield snapshot
+        current = snapshot.parent_snapshot_id
+
+
+def summary(snapshot: Snapshot) -> Mapping[str, str]:
+    """The snapshot's summary properties."""
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def carrier(table: Table, name: str) -> Snapshot | None:
+    """The snapshot whose property `name` says where the table stands.
+
+    Returns:
+        None where the table provably never carried offsets: its ancestry is whole, and holds none.
+
+    Raises:
+        CursorUnknownError: the ancestry was cut by expiry, and no tag that fits answers.
+    """
+    oldest: Snapshot | None = None
+    for snapshot in ancestors(table.metadata):
+        if name in summary(snapshot):
+            return snapshot
+        oldest = snapshot
+    if oldest is None or oldest.parent_snapshot_id is None:
+        return None
+    tag = table.metadata.refs.get(CURSOR_TAG)
+    tagged = table.metadata.snapshot_by_id(tag.snapshot_id) if tag else None
+    head = table.metadata.current_snapshot()
+    # A tag newer than main's head belongs to what was rolled back: believing it would skip records.
+    if tagged and head and name in summary(tagged) and _number(tagged) <= _number(head):
+        return tagged
+    raise CursorUnknownError(
+        "No snapshot that is left, and no tag that fits, tells which offsets the table holds.",
+        table=".".join(table.name()),
+        head=table.metadata.current_snapshot_id,
+    )
+
+
+def _number(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+def staged(table: Table | None) -> Batch | None:
+    """The last batch in a staging table, with the topic's cursor after it.
+
+    Raises:
+        CursorUnknownError: the table has data, but nothing tells which.
+    """
+    snapshot = carrier(table, NEXT_OFFSETS) if table else None
+    return Batch.from_properties(summary(snapshot)) if snapshot else None
+
+
+def published(table: Table | None, remembered: Callable[[], Remembered | None] | None = None) -> Mapping[str, Through]:
+    """Per topic how far a typed table has come; a topic that is missing was never published.
+
+    Raises:
+        CursorUnknownError: neither the table nor the ledger can tell.
+    """
+    if table is None:
+        return {}
+    try:
+        snapshot = carrier(table, PUBLISHED_THROUGH)
+    except CursorUnknownError:
+        head = table.metadata.current_snapshot()
+        memory = remembered() if remembered else None
+        if memory and head and head.timestamp_ms >= memory.committed_ms:
+            return memory.through
+        raise
+    return decode_through(summary(snapshot)[PUBLISHED_THROUGH]) if snapshot else {}
+
+
+def staged_batches(table: Table | None, after: int = 0) -> dict[int, tuple[Batch, Snapshot]]:
+    """The batches above `after` that main's snapshots still tell of, with the snapshot that staged each."""
+    found: dict[int, tuple[Batch, Snapshot]] = {}
+    if table is None:
+        return found
+    for snapshot in ancestors(table.metadata):
+        properties = summary(snapshot)
+        if BATCH_SEQ in properties:
+            batch = Batch.from_properties(properties)
+            if batch.seq <= after:
+                break
+            found.setdefault(batch.seq, (batch, snapshot))
+    return found

@@ -1,0 +1,71 @@
+"""The embedded stack's commands: `python -m sluice.embedded up|down|status|jars|lock`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from sluice.embedded import jars, relock, stack
+from sluice.embedded.failure import StackError, say
+from sluice.embedded.home import Home
+from sluice.embedded.status import Condition, stack_status
+
+# As init scripts have it: 0 runs, 3 does not run, 1 something is wrong.
+STATUS_CODES = {Condition.RUNNING: 0, Condition.STARTING: 0, Condition.STOPPED: 3, Condition.BUSY: 3}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    chosen = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _run(chosen)
+    except StackError as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; what this command had started was ended")
+        return 130
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    if chosen.command == "up":
+        stack.up(Home.default(), only=chosen.only)
+    elif chosen.command == "down":
+        stack.down(Home.default())
+    elif chosen.command == "status":
+        status = stack_status(Home.default())
+        print(status)
+        return STATUS_CODES.get(status.condition, 1)
+    elif chosen.command == "jars":
+        for name in jars.read_lock():
+            print(f"{name}: {jars.ensure(name)}")
+    else:
+        relock.write_lock()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sluice.embedded",
+        description="A real broker, catalog, warehouse and Airflow on loopback; state lies in SLUICE_HOME (default .sluice).",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start what does not run yet")
+    up.add_argument("--only", choices=["kafka"], help="the broker alone, without Airflow")
+    commands.add_parser("down", help="stop what up started; the data stays")
+    commands.add_parser("status", help="what runs, where; exit code 0 running, 3 stopped, 1 something is wrong")
+    commands.add_parser("jars", help="fetch and verify the JVM parts")
+    commands.add_parser("lock", help="resolve the JVM parts anew and write jars.lock")
+    return parser
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

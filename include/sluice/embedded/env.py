@@ -1,0 +1,129 @@
+"""What a program needs to talk to a running stack: the environment of its services, and the file `env` for everyone else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice.embedded.failure import StackError
+from sluice.embedded.home import REPOSITORY, Home, contracts_folder
+from sluice.embedded.java import Java
+from sluice.embedded.ports import HOST
+from sluice.embedded.process import MARK
+from sluice.embedded.state import State, write_private
+
+USER = "admin"
+
+
+def stack_env(home: Home, state: State, *, java: Java, spark_jars: Path) -> dict[str, str]:
+    """Every variable that tells a program about the stack, and only those.
+
+    Args:
+        home: The stack's folder.
+        state: Its ports and secrets.
+        java: What Spark runs on.
+        spark_jars: The folder with the jars that Spark needs.
+    """
+    bootstrap = f"{HOST}:{state.ports['kafka']}"
+    return {
+        "SLUICE_HOME": str(home.root),
+        "SLUICE_CONTRACTS": str(contracts_folder()),
+        "SLUICE_JARS": str(spark_jars),
+        "JAVA_HOME": str(java.home),
+        "PYTHONPATH": str(REPOSITORY / "include"),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": HOST,
+        "KAFKA_BOOTSTRAP_SERVERS": bootstrap,
+        "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+        # SQLite has one writer at a time: the others wait up to a minute for it.
+        "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{home.catalog}?timeout=60",
+        "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{home.warehouse}",
+        "GX_ANALYTICS_ENABLED": "false",
+        **_airflow_env(home, state, bootstrap),
+        "SLUICE_PAGES_URL": pages_url(state),
+        "SLUICE_PAGES_USER": USER,
+        "SLUICE_PAGES_PASSWORD": state.password,
+    }
+
+
+def pages_url(state: State) -> str:
+    """Where Airflow's pages and its API are."""
+    return f"http://{HOST}:{state.ports['pages']}"
+
+
+def _airflow_env(home: Home, state: State, bootstrap: str) -> dict[str, str]:
+    url = pages_url(state)
+    return {
+        "AIRFLOW_HOME": str(home.airflow),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        # SQLite as metadata database does not bear the default of 32.
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__CORE__FERNET_KEY": state.fernet_key,
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "AIRFLOW__API__HOST": HOST,
+        "AIRFLOW__API__PORT": str(state.ports["pages"]),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API_AUTH__JWT_SECRET": state.jwt_secret,
+        # A changed DAG or contract shows within seconds.
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+        "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "2",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "5",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": bootstrap}}),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
+            {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+        ),
+    }
+
+
+def service_env(variables: Mapping[str, str], state: State) -> dict[str, str]:
+    """The whole environment of a service: the caller's, with the stack's variables on top, and the stack's mark."""
+    env = {**os.environ, **variables, MARK: state.mark}
+    # Another Spark than the installed package's would be found first.
+    env.pop("SPARK_HOME", None)
+    env["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), f"{variables['JAVA_HOME']}/bin", env.get("PATH", "")]
+    )
+    # A proxy is for the outside: the parts of the stack talk to each other directly.
+    for name in ("no_proxy", "NO_PROXY"):
+        env[name] = ",".join(filter(None, [env.get(name), HOST, "localhost"]))
+    return env
+
+
+def write_env(home: Home, variables: Mapping[str, str]) -> None:
+    """Write the file that a shell can source; it holds the password, so only its owner may read it."""
+    lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    write_private(home.env_file, f"# Written by `make up`. In a shell: . {shlex.quote(str(home.env_file))}\n{lines}")
+
+
+def load_env(home: Path | None = None) -> dict[str, str]:
+    """Read a stack's `env` file.
+
+    Args:
+        home: The stack's folder; by default `SLUICE_HOME`, else the repository's `.sluice`.
+
+    Raises:
+        StackError: If the stack was never started.
+    """
+    place = Home.default() if home is None else Home(home.expanduser().resolve())
+    if not place.env_file.is_file():
+        raise StackError(f"{place.env_file} does not exist: this stack was never started", way_out="make up")
+    variables = {}
+    for line in place.env_file.read_text(encoding="utf-8").splitlines():
+        words = shlex.split(line, comments=True)
+        if len(words) == 2 and words[0] == "export":
+            name, _, value = words[1].partition("=")
+            variables[name] = value
+    return variables

@@ -1,0 +1,155 @@
+"""Every error Sluice raises: two families, fields instead of prose, and what the operator can do.
+
+A `RetryableError` may pass when the same step runs again; a `TerminalError` stops its table until somebody acts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SluiceError(Exception):
+    """Base of all errors.
+
+    Args:
+        message: what is wrong, in one sentence.
+        way_out: what the operator can do; the class's own advice when left out.
+        fields: where it is: table, topic, partition, offsets, batch, ….
+    """
+
+    advice: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, way_out: str | None = None, **fields: Any) -> None:
+        self.message = message
+        self.way_out = self.advice if way_out is None else way_out
+        self.fields = fields
+        where = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
+        super().__init__(
+            message + (f" [{where}]" if where else "") + (f" Way out: {self.way_out}" if self.way_out else "")
+        )
+
+
+class RetryableError(SluiceError):
+    """May pass by itself when the step runs again."""
+
+
+class TerminalError(SluiceError):
+    """Stays until somebody acts."""
+
+
+class ContractError(TerminalError):
+    """A contract, or the group settings beside it, is not valid."""
+
+
+class ConfigError(TerminalError):
+    """A setting outside the contracts (catalog, Kafka, paths) is missing or unusable."""
+
+
+class BrokerUnavailableError(RetryableError):
+    """Kafka did not answer."""
+
+    advice = "Check that the brokers of connection sluice_kafka are reachable; the next run continues from the same offsets."
+
+
+class CatalogUnavailableError(RetryableError):
+    """The Iceberg catalog did not answer in time."""
+
+    advice = "Nothing is lost: the next run looks up what was committed and goes on from there."
+
+
+class PlanLostError(RetryableError):
+    """Another planner wrote a plan for the same topic first."""
+
+    advice = "Nothing to do: the retry picks up the plan that won."
+
+
+class FencedError(RetryableError):
+    """The table's main branch moved while this attempt was at work, so that its result was refused."""
+
+    advice = "Nothing to do: the retry starts from the table's new head."
+
+
+class TopicMissingError(TerminalError):
+    """The topic does not exist."""
+
+    advice = "Create the topic, or correct `topic:` in the contract."
+
+
+class TopicRecreatedError(TerminalError):
+    """The topic was deleted and created again: its offsets no longer mean the records that were read."""
+
+    advice = (
+        "The records of the old topic that were not read are gone. Read the new topic under a new table name, "
+        "or roll staging and the tables back before it was first read."
+    )
+
+
+class OffsetsLostError(TerminalError):
+    """Records were deleted from Kafka before they were read."""
+
+    advice = (
+        "Raise the topic's retention. The range can't be read from Kafka any more; the table stays as it is "
+        "until the gap is accepted by an operator."
+    )
+
+
+class OffsetsBeyondEndError(TerminalError):
+    """The cursor lies beyond the end of the partition: the log was truncated."""
+
+    advice = "Find out what truncated the partition (unclean leader election, a restored broker) before reading on."
+
+
+class PartitionsGoneError(TerminalError):
+    """Partitions that were read before are no longer there."""
+
+    advice = "Kafka never removes partitions: look whether the topic was deleted and created again."
+
+
+class OffsetsMissingError(TerminalError):
+    """Offsets are missing inside a range of a topic that is neither compacted nor declared transactional."""
+
+    advice = "If producers write this topic in transactions, set `transactional: true` in its contracts."
+
+
+class CursorUnknownError(TerminalError):
+    """Neither the table's snapshots, nor its tag, nor the ledger tell which offsets the table holds."""
+
+    advice = "Roll the table back to a snapshot that carries `sluice.published-through` or `sluice.next-offsets`, or restore the tag."
+
+
+class SchemaChangeError(TerminalError):
+    """The contract and the table disagree on columns, identifier or partitioning."""
+
+    advice = "Change the table by hand (ALTER TABLE …), or write to a new table name; Sluice does not evolve schemas yet."
+
+
+class BlockedError(TerminalError):
+    """A batch holds more bad records than the contract tolerates; it is staged, not published."""
+
+    advice = (
+        "Look at the quarantine table, then repair the producer or the contract (columns, errors.max_ratio); "
+        "the batch is published from staging by the next run."
+    )
+
+
+class OrderUnknownError(TerminalError):
+    """One key was met in two partitions, and the contract names no order between them."""
+
+    advice = "Name `order:` in the contract, for example `order: [_kafka_timestamp]`."
+
+
+class BatchOrderError(TerminalError):
+    """A batch was asked for before the one that comes before it."""
+
+
+class LedgerError(TerminalError):
+    """The ledger contradicts itself or can't be read."""
+
+    advice = "Run `python -m sluice ledger rebuild`: the tables hold everything that is needed."
+
+
+def exit_code(error: BaseException | None) -> int:
+    """The exit code of a job or command that ended with `error`: 0, 2 (retryable), 3 (terminal) or 1 (a bug)."""
+    if error is None:
+        return 0
+    return 2 if isinstance(error, RetryableError) else 3 if isinstance(error, TerminalError) else 1

@@ -1,0 +1,97 @@
+"""Settings of a group of tables: when its DAG runs and what its one Spark application is given.
+
+They stand in `groups.yaml` beside the contracts; a group that is not named there takes the defaults. Light, because DAG
+files read them.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from sluice.contract_fields import Duration, Flaws, Instant, ListField, Properties, Strict
+
+_MEMORY = r"[1-9][0-9]{0,5}[kmgt]"
+_CONNECTION = r"[A-Za-z0-9_.\-]{1,200}"
+_PRESETS = frozenset(("@once", "@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly", "@continuous"))
+_CRON_FIELD = re.compile(r"[0-9A-Za-z*/,#?-]+")
+_SECRET = re.compile(r"secret|password|passwd|token|credential|access\.?key", re.IGNORECASE)
+_OWN_CONF = {
+    "spark.driver.memory": "use driver_memory",
+    "spark.executor.memory": "use executor_memory",
+    "spark.sql.extensions": "Sluice sets it",
+}
+_OWN_PREFIXES = {
+    "spark.sql.catalog.": "the catalog is configured once, in PyIceberg's own configuration",
+    "spark.sql.iceberg.snapshot-property.": "Sluice writes its offsets there",
+}
+
+
+class SparkSettings(Strict):
+    """The Spark application of a group.
+
+    Attributes:
+        connection: Airflow connection that names the master. Default `spark_default`.
+        driver_memory: Heap of the driver, a number and k, m, g or t. Default `2g`.
+        executor_memory: Heap of each executor. Default: Spark's own.
+        conf: Further Spark configuration; no secrets, since `ps` shows them.
+    """
+
+    connection: Annotated[str, Field(pattern=f"^{_CONNECTION}$")] = "spark_default"
+    driver_memory: Annotated[str, Field(pattern=f"^{_MEMORY}$")] = "2g"
+    executor_memory: Annotated[str, Field(pattern=f"^{_MEMORY}$")] | None = None
+    conf: Properties = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _conf_is_ours_to_set(self) -> Self:
+        flaws = Flaws()
+        for key in self.conf:
+            prefix = next((each for each in _OWN_PREFIXES if key.startswith(each)), None)
+            if not key.startswith("spark."):
+                flaws.add("conf", key, message="a Spark setting starts with 'spark.'")
+            elif key in _OWN_CONF or prefix:
+                flaws.add("conf", key, message=_OWN_CONF.get(key) or _OWN_PREFIXES[str(prefix)])
+            elif _SECRET.search(key):
+                flaws.add("conf", key, message="looks like a secret, and `ps` would show it: use the environment")
+        flaws.raise_any("SparkSettings")
+        return self
+
+
+class GroupSettings(Strict):
+    """Settings of one group.
+
+    Attributes:
+        schedule: Cron expression of five fields, a preset such as `@hourly`, or None to run by hand. Default: every
+            five minutes.
+        start_date: First moment of the schedule, a timestamp with a time zone. Default: none.
+        retries: Further tries of a failed task. Default 2.
+        retry_delay: Pause before a further try. Default 1 minute.
+        timeout: Most time that one run's Spark application may take. Default 1 hour.
+        spark: The Spark application.
+        tags: Tags of the DAG in Airflow.
+        pool: Airflow pool of the Spark task. Default `sluice_spark`.
+    """
+
+    schedule: str | None = "*/5 * * * *"
+    start_date: Instant | None = None
+    retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 2
+    retry_delay: Duration = timedelta(minutes=1)
+    timeout: Duration = timedelta(hours=1)
+    spark: SparkSettings = SparkSettings()
+    tags: Annotated[tuple[str, ...], ListField] = ()
+    pool: Annotated[str, Field(min_length=1, max_length=256)] = "sluice_spark"
+
+    @model_validator(mode="after")
+    def _schedule_is_cron(self) -> Self:
+        flaws = Flaws()
+        schedule = self.schedule
+        fields = [] if schedule is None else schedule.split()
+        cron = len(fields) == 5 and all(_CRON_FIELD.fullmatch(field) for field in fields)
+        if schedule is not None and schedule not in _PRESETS and not cron:
+            message = f"{schedule!r} is neither five cron fields nor one of {', '.join(sorted(_PRESETS))}"
+            flaws.add("schedule", message=message)
+        flaws.raise_any("GroupSettings")
+        return self

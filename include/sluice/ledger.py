@@ -1,0 +1,208 @@
+"""The ledger `sluice.offsets`: an append-only history of plans and outcomes that any engine can query.
+
+It is an index. What a table holds is what the table's own snapshots say; the ledger adds what is still under way, and
+why something was refused. Every write is a compare-and-set on the ledger's head.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In, Or
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
+
+from sluice import tables
+from sluice.errors import LedgerError
+from sluice.model import Batch, OffsetRange, Remembered, Through
+
+log = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    """What a ledger row reports."""
+
+    PLANNED = "planned"
+    STAGED = "staged"
+    PUBLISHED = "published"
+    BLOCKED = "blocked"
+    FAILED = "failed"
+    SETTLED = "settled"
+
+
+SCHEMA = Schema(
+    NestedField(1, "at", TimestamptzType(), required=True, doc="when the row was written"),
+    NestedField(2, "run_id", StringType(), doc="the Airflow run, or who ran the command"),
+    NestedField(3, "topic", StringType(), required=True),
+    NestedField(4, "topic_id", StringType(), doc="Kafka's id of the topic, new when it is created again"),
+    NestedField(5, "batch_seq", LongType(), doc="the topic's batch number"),
+    NestedField(6, "partition", IntegerType(), doc="null in rows about a batch as a whole"),
+    NestedField(7, "start_offset", LongType(), doc="first offset of the range"),
+    NestedField(8, "end_offset", LongType(), doc="one past the last offset; equal to start where nothing is read"),
+    NestedField(9, "state", StringType(), required=True, doc=", ".join(State)),
+    NestedField(10, "table", StringType(), doc="the typed table of published, blocked and failed rows"),
+    NestedField(11, "snapshots", MapType(14, StringType(), 15, LongType()), doc="table -> snapshot that holds the batch"),
+    NestedField(12, "records", LongType(), doc="records staged or published"),
+    NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
+    NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
+    NestedField(17, "error", StringType(), doc="why a table was blocked or failed"),
+)
+SPEC = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "topic"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the ledger; see `SCHEMA` for what each field means."""
+
+    topic: str
+    state: State
+    topic_id: str | None = None
+    batch_seq: int | None = None
+    partition: int | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    table: str | None = None
+    snapshots: Mapping[str, int] | None = None
+    records: int | None = None
+    rejected: int | None = None
+    seconds: float | None = None
+    error: str | None = None
+    run_id: str | None = None
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+class Conflict(Exception):
+    """The ledger's head moved; `head` is what it moved to."""
+
+
+class Ledger:
+    """A view of the ledger at one head. Reading is cheap; every append moves the view on."""
+
+    def __init__(self, catalog: Catalog, table: Table | None = None) -> None:
+        self.catalog = catalog
+        self.table = table or tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC)
+
+    def refresh(self) -> None:
+        """Look at the ledger as it is now."""
+        self.table = self.catalog.load_table(tables.LEDGER)
+
+    def rows(self, after: Mapping[str, int], states: Iterable[State] | None = None) -> list[Row]:
+        """The rows of the named topics with a batch number above the given one, oldest first."""
+        if not after or self.table.metadata.current_snapshot_id is None:
+            return []
+        wanted: BooleanExpression | None = None
+        for topic, seq in after.items():
+            term: BooleanExpression = And(EqualTo("topic", topic), GreaterThan("batch_seq", seq))
+            wanted = term if wanted is None else Or(wanted, term)
+        assert wanted is not None
+        if states is not None:
+            wanted = And(wanted, In("state", [str(s) for s in states]))
+        found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
+        return [_row(r) for r in found.to_pylist()]
+
+    def remembered(self, table: str) -> Remembered | None:
+        """How far the ledger saw a table come, for the case that the table itself can no longer tell."""
+        if self.table.metadata.current_snapshot_id is None:
+            return None
+        found = self.table.scan(row_filter=EqualTo("state", str(State.SETTLED))).to_arrow().to_pylist()
+        rows = [r for r in map(_row, found) if table in (r.snapshots or {})]
+        if not rows:
+            return None
+        through = {}
+        for (topic, seq), batch in sorted(batches(rows).items()):
+            through[topic] = Through(seq, batch.topic_id, batch.next_offsets)
+        return Remembered(through, int(max(r.at for r in rows).timestamp() * 1000))
+
+    def append(self, rows: Iterable[Row], *, run_id: str, cas: bool = False) -> None:
+        """Write rows in one commit.
+
+        Args:
+            cas: refuse when the ledger moved since this view was read; otherwise move onto the new head.
+
+        Raises:
+            Conflict: `cas`, and the head moved. Nothing was written, and the view is refreshed.
+        """
+        records = [asdict(replace(r, run_id=r.run_id or run_id)) for r in rows]
+        if not records:
+            return
+        for record in records:
+            record["snapshots"] = sorted((record["snapshots"] or {}).items())
+        data = pa.Table.from_pylist(records, schema=self.table.schema().as_arrow())
+        if not cas:
+            self.refresh()
+        else:
+            # PyIceberg moves an append onto a new head by itself. Without retries, the head that its snapshot names as
+            # parent is a requirement of the commit; the override lives in this process's copy of the metadata only.
+            properties = {**self.table.metadata.properties, "commit.retry.num-retries": "0"}
+            self.table.metadata = self.table.metadata.model_copy(update={"properties": properties})
+        try:
+            self.table.append(data, snapshot_properties={"sluice.run-id": run_id})
+        except CommitFailedException as error:
+            self.refresh()
+            raise Conflict(str(error)) from error
+        self.refresh()
+
+
+def _row(record: dict[str, Any]) -> Row:
+    record["snapshots"] = dict(record["snapshots"] or [])
+    record["state"] = State(record["state"])
+    return Row(**record)
+
+
+def plan_rows(batch: Batch, state: State = State.PLANNED, snapshots: Mapping[str, int] | None = None) -> list[Row]:
+    """A batch as ledger rows: one per partition of the topic, those without anything to read as empty ranges."""
+    return [
+        Row(
+            topic=batch.topic,
+            topic_id=batch.topic_id,
+            batch_seq=batch.seq,
+            partition=p,
+            start_offset=batch.ranges[p].start if p in batch.ranges else end,
+            end_offset=end,
+            state=state,
+            snapshots=snapshots,
+        )
+        for p, end in sorted(batch.next_offsets.items())
+    ]
+
+
+def batches(rows: Iterable[Row]) -> dict[tuple[str, int], Batch]:
+    """The batches that `plan_rows` wrote, by topic and number.
+
+    Raises:
+        LedgerError: two rows give one partition of a batch different ranges.
+    """
+    parts: dict[tuple[str, int], dict[int, Row]] = {}
+    for row in rows:
+        if row.partition is None or row.batch_seq is None:
+            continue
+        known = parts.setdefault((row.topic, row.batch_seq), {}).setdefault(row.partition, row)
+        if (known.start_offset, known.end_offset) != (row.start_offset, row.end_offset):
+            raise LedgerError(
+                "The ledger gives one batch two different ranges.",
+                topic=row.topic,
+                batch=row.batch_seq,
+                partition=row.partition,
+            )
+    found = {}
+    for (topic, seq), by_partition in parts.items():
+        bounds = {p: OffsetRange(r.start_offset or 0, r.end_offset or 0) for p, r in by_partition.items()}
+        found[topic, seq] = Batch(
+            topic=topic,
+            topic_id=next(iter(by_partition.values())).topic_id or "",
+            seq=seq,
+            ranges={p: r for p, r in sorted(bounds.items()) if r.count},
+            next_offsets={p: r.end for p, r in sorted(bounds.items())},
+        )
+    return found

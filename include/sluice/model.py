@@ -1,0 +1,148 @@
+"""The values that every step passes on: offset ranges, batches, and how a commit carries them.
+
+Nothing here does I/O. The property names below are a promise: they stand in the snapshot summaries of users' tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+STEP = "sluice.step"
+BATCH_SEQ = "sluice.batch-seq"
+TOPIC = "sluice.topic"
+TOPIC_ID = "sluice.topic-id"
+RANGES = "sluice.ranges"
+NEXT_OFFSETS = "sluice.next-offsets"
+PUBLISHED_THROUGH = "sluice.published-through"
+RUN_ID = "sluice.run-id"
+CURSOR_TAG = "sluice_cursor"
+BRANCH_PREFIX = "sluice_"
+
+
+class OffsetRange(NamedTuple):
+    """Offsets `[start, end)` of one partition."""
+
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many offsets the range spans."""
+        return self.end - self.start
+
+
+Ranges = Mapping[int, OffsetRange]
+Offsets = Mapping[int, int]
+
+
+def encode_ranges(ranges: Ranges) -> str:
+    """`{"0": [start, end], …}`, partitions in order."""
+    return json.dumps({str(p): list(ranges[p]) for p in sorted(ranges)}, separators=(",", ":"))
+
+
+def decode_ranges(text: str) -> dict[int, OffsetRange]:
+    """The inverse of `encode_ranges`."""
+    return {int(p): OffsetRange(*map(int, bounds)) for p, bounds in json.loads(text).items()}
+
+
+def encode_offsets(offsets: Offsets) -> str:
+    """`{"0": next offset, …}`, partitions in order."""
+    return json.dumps({str(p): offsets[p] for p in sorted(offsets)}, separators=(",", ":"))
+
+
+def decode_offsets(text: str) -> dict[int, int]:
+    """The inverse of `encode_offsets`."""
+    return {int(p): int(offset) for p, offset in json.loads(text).items()}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One bounded set of ranges of one topic. Once planned it never changes.
+
+    Attributes:
+        seq: the topic's batch number, from 1.
+        ranges: the partitions that have something to read; may be empty for the batch that pins a topic's start.
+        next_offsets: the topic's cursor after this batch, over all its partitions.
+    """
+
+    topic: str
+    topic_id: str
+    seq: int
+    ranges: Ranges
+    next_offsets: Offsets
+
+    @property
+    def span(self) -> int:
+        """How many offsets the batch spans; the records may be fewer on compacted or transactional topics."""
+        return sum(r.count for r in self.ranges.values())
+
+    def properties(self) -> dict[str, str]:
+        """What a stage or publish commit of this batch carries in its snapshot summary."""
+        return {
+            BATCH_SEQ: str(self.seq),
+            TOPIC: self.topic,
+            TOPIC_ID: self.topic_id,
+            RANGES: encode_ranges(self.ranges),
+            NEXT_OFFSETS: encode_offsets(self.next_offsets),
+        }
+
+    @classmethod
+    def from_properties(cls, summary: Mapping[str, str]) -> Self:
+        """Read back what `properties` wrote."""
+        return cls(
+            topic=summary[TOPIC],
+            topic_id=summary[TOPIC_ID],
+            seq=int(summary[BATCH_SEQ]),
+            ranges=decode_ranges(summary[RANGES]),
+            next_offsets=decode_offsets(summary[NEXT_OFFSETS]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.topic} batch {self.seq} {encode_ranges(self.ranges)}"
+
+
+@dataclass(frozen=True)
+class Through:
+    """How far a typed table has come in one topic: the last batch in it, and the offsets after it."""
+
+    seq: int
+    topic_id: str
+    next_offsets: Offsets
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What the ledger remembers of a table: how far it had come per topic, and when that was settled (epoch ms)."""
+
+    through: Mapping[str, Through]
+    committed_ms: int
+
+
+def encode_through(through: Mapping[str, Through]) -> str:
+    """The value of `sluice.published-through`: every topic that feeds the table, so that one snapshot answers for all."""
+    return json.dumps(
+        {
+            topic: {
+                "batch": t.seq,
+                "topic-id": t.topic_id,
+                "next-offsets": {str(p): t.next_offsets[p] for p in sorted(t.next_offsets)},
+            }
+            for topic, t in sorted(through.items())
+        },
+        separators=(",", ":"),
+    )
+
+
+def decode_through(text: str) -> dict[str, Through]:
+    """The inverse of `encode_through`."""
+    return {
+        topic: Through(
+            seq=int(t["batch"]),
+            topic_id=t["topic-id"],
+            next_offsets={int(p): int(o) for p, o in t["next-offsets"].items()},
+        )
+        for topic, t in json.loads(text).items()
+    }

@@ -1,0 +1,76 @@
+"""Fixtures that any test may use. Real services only: a broker of the test run, a stack in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from sluice.embedded.broker import Broker
+from sluice.embedded.home import REPOSITORY, Home
+from sluice.embedded.process import end
+from sluice.embedded.state import load as load_state
+
+# Housekeeping that takes minutes by default, so that a test of retention or compaction takes seconds.
+QUICK_HOUSEKEEPING = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+    "log.segment.delete.delay.ms": "500",
+    "group.min.session.timeout.ms": "1000",
+}
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One broker for the whole test run; tests name their topics by UUID."""
+    with Broker(tmp_path_factory.mktemp("broker"), settings=QUICK_HOUSEKEEPING) as running:
+        yield running
+
+
+@pytest.fixture
+def sluice_env(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of a stack of one's own: the run's broker, and an empty catalog and warehouse in `tmp_path`."""
+    (tmp_path / "catalog").mkdir()
+    (tmp_path / "warehouse").mkdir()
+    variables = {
+        "SLUICE_HOME": str(tmp_path),
+        "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap,
+        "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+        "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{tmp_path}/catalog/iceberg.db?timeout=60",
+        "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{tmp_path}/warehouse",
+        "GX_ANALYTICS_ENABLED": "false",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("SLUICE_KAFKA_CONFIG", "SLUICE_CATALOG"):
+        monkeypatch.delenv(name, raising=False)
+    return variables
+
+
+Embedded = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    """Run `python -m sluice.embedded …` on a stack below `tmp_path`; what it started is ended after the test."""
+    homes: set[Path] = set()
+
+    def run(*arguments: str, home: str = "home", env: dict[str, str] | None = None, wait: bool = True) -> object:
+        folder = tmp_path / home
+        homes.add(folder)
+        command: Sequence[str] = [sys.executable, "-m", "sluice.embedded", *arguments]
+        variables = {**os.environ, "PYTHONPATH": str(REPOSITORY / "include"), "SLUICE_HOME": str(folder), **(env or {})}
+        if not wait:
+            return subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=240)
+
+    yield run  # type: ignore[misc]
+    for folder in homes:
+        if (folder / "state.json").exists():
+            state = load_state(Home(folder))
+            end([each.process for each in state.services.values()], state.mark, grace=10)

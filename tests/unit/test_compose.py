@@ -1,0 +1,69 @@
+"""The containers, checked without starting one: services, images, loopback ports, no secret in the file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from sluice.embedded.home import REPOSITORY
+
+pytestmark = pytest.mark.unit
+
+FILE = REPOSITORY / "docker-compose.yaml"
+SECRETS = ("POSTGRES_PASSWORD", "AIRFLOW_FERNET_KEY", "AIRFLOW_JWT_SECRET", "AIRFLOW_ADMIN_PASSWORD")
+COMPOSE = yaml.safe_load(FILE.read_text())
+
+
+def test_the_services_are_those_of_the_embedded_stack_and_a_spark_cluster():
+    expected = {"kafka", "postgres", "migrate", "api-server", "scheduler", "dag-processor", "triggerer"}
+    assert set(COMPOSE["services"]) == expected | {"spark-master", "spark-worker"}
+    assert COMPOSE["services"]["kafka"]["image"] == "apache/kafka:4.3.1"
+
+
+def test_every_image_has_a_version_and_it_is_the_pinned_one():
+    requirements = (REPOSITORY / "requirements.txt").read_text()
+    for name, service in COMPOSE["services"].items():
+        assert re.search(r":\d", service["image"]), name
+    airflow = COMPOSE["services"]["scheduler"]["build"]["dockerfile_inline"]
+    assert re.search(r"^apache-airflow==(\S+)$", requirements, re.M).group(1) in airflow
+    assert re.search(r"^pyspark==(\S+)$", requirements, re.M).group(1) in COMPOSE["services"]["spark-master"]["image"]
+
+
+def test_ports_are_published_on_loopback_only():
+    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_volumes_and_dependencies_exist():
+    for name, service in COMPOSE["services"].items():
+        assert set(service.get("depends_on", [])) <= set(COMPOSE["services"]), name
+        named = {each.split(":")[0] for each in service.get("volumes", []) if not each.startswith(".")}
+        assert named <= set(COMPOSE["volumes"]), name
+
+
+def test_secrets_come_from_the_environment_and_are_required():
+    text = FILE.read_text()
+    for secret in SECRETS:
+        assert f"${{{secret}:?" in text
+    for service in COMPOSE["services"].values():
+        for key, value in service.get("environment", {}).items():
+            if re.search(r"PASSWORD$|SECRET$|KEY$|CONN$|URI$", key):
+                assert re.search(r"\$\{[A-Z_]+:\?", str(value)), key
+
+
+def test_compose_itself_accepts_the_file():
+    docker = shutil.which("docker")
+    if not docker or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        return  # no compose client here: the tests above have read the file
+    env = {**os.environ, **dict.fromkeys(SECRETS, "from-the-environment")}
+    command = [docker, "compose", "-f", str(FILE), "config", "--quiet"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    env.pop("POSTGRES_PASSWORD")
+    assert subprocess.run(command, env=env, capture_output=True, check=False).returncode != 0
