@@ -17,29 +17,18 @@ from typing import Self
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemoveSnapshotRefUpdate,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, TableUpdate
 from pyiceberg.typedef import Identifier
 from pyspark.sql import SparkSession
 
-from sluice import cursor, tables
+from sluice import cursor, refs, tables
 from sluice.errors import CatalogUnavailableError, FencedError
 from sluice.model import BRANCH_PREFIX, CURSOR_TAG
 
 log = logging.getLogger(__name__)
 
-MAIN = "main"
 WAIT_S = 150.0
-TAG_MAX_AGE_MS = 100 * 365 * 24 * 3600 * 1000
 
 
 @dataclass
@@ -99,7 +88,7 @@ class Attempt:
             self.base = self._catalog.load_table(self.identifier)
         while True:
             try:
-                self._commit(self.base, (), (_ref(self.branch, self.head),))
+                refs.commit(self._catalog, self.base, (), (refs.point(self.branch, self.head),))
                 break
             except CommitFailedException:  # somebody else's branch or tag; ours starts from the head we decided by
                 self.base_still_there()
@@ -141,19 +130,19 @@ class Attempt:
         """
         result = self.result()
         requirements = (
-            AssertRefSnapshotId(ref=MAIN, snapshot_id=self.head),
+            AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=self.head),
             AssertRefSnapshotId(ref=self.branch, snapshot_id=result.snapshot_id),
         )
         updates: tuple[TableUpdate, ...] = (
-            _ref(MAIN, result.snapshot_id),
-            _ref(CURSOR_TAG, result.snapshot_id, tag=True),
+            refs.point(refs.MAIN, result.snapshot_id),
+            refs.point(CURSOR_TAG, result.snapshot_id, tag=True),
             RemoveSnapshotRefUpdate(ref_name=self.branch),
         )
         deadline = time.monotonic() + WAIT_S
         pause = 0.05
         while True:
             try:
-                self._commit(self.base, requirements, updates)
+                refs.commit(self._catalog, self.base, requirements, updates)
                 self.landed = True
                 return result
             except Exception as error:  # whatever the client raised, the table knows what happened
@@ -187,10 +176,6 @@ class Attempt:
             return "landed"
         return "unmoved" if metadata.current_snapshot_id == self.head else "moved"
 
-    def _commit(self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
-        uuid_is = AssertTableUUID(uuid=table.metadata.table_uuid)
-        self._catalog.commit_table(table, (uuid_is, *requirements), updates)
-
     def __enter__(self) -> Self:
         self.open()
         return self
@@ -199,33 +184,6 @@ class Attempt:
         if self.landed or not self._opened:
             return
         try:
-            drop_branches(self._catalog, self.identifier, {self.branch})
+            refs.drop_branches(self._catalog, self.identifier, {self.branch})
         except Exception as failure:  # the branch is read by nobody; settle takes it away later
             log.warning("could not drop branch %s of %s: %s", self.branch, ".".join(self.identifier), failure)
-
-
-def drop_branches(catalog: Catalog, identifier: Identifier, names: set[str]) -> None:
-    """Drop those of the branches that exist."""
-    for _ in range(5):
-        table = catalog.load_table(identifier)
-        present = sorted(names & set(table.metadata.refs))
-        if not present:
-            return
-        try:
-            uuid_is = AssertTableUUID(uuid=table.metadata.table_uuid)
-            catalog.commit_table(table, (uuid_is,), tuple(RemoveSnapshotRefUpdate(ref_name=name) for name in present))
-            return
-        except CommitFailedException:
-            continue
-
-
-def _ref(name: str, snapshot_id: int, *, tag: bool = False) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate(
-        ref_name=name,
-        type=SnapshotRefType.TAG if tag else SnapshotRefType.BRANCH,
-        snapshot_id=snapshot_id,
-        # Without an age of its own a tag may fall to history.expire.max-ref-age-ms, and the cursor with it.
-        max_ref_age_ms=TAG_MAX_AGE_MS if tag else None,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )

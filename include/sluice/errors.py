@@ -142,6 +142,12 @@ class BatchOrderError(TerminalError):
     """A batch was asked for before the one that comes before it."""
 
 
+class AuditError(TerminalError):
+    """What a write left on its branch is not what the batch holds; main was not moved."""
+
+    advice = "This should not happen: keep the log and the branch's snapshot, and report it."
+
+
 class LedgerError(TerminalError):
     """The ledger contradicts itself or can't be read."""
 

@@ -20,6 +20,7 @@ from sluice.embedded.env import load_env
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import Home
 from sluice.embedded.ports import HOST, free_port
+from sluice.embedded.state import load
 from sluice.embedded.status import Condition, stack_status
 
 pytestmark = pytest.mark.system
@@ -93,9 +94,7 @@ def test_a_start_cut_off_half_way_is_told_and_cleared(embedded, tmp_path):
     deadline = time.monotonic() + 60
     home = tmp_path / "home"
     while time.monotonic() < deadline:
-        if (home / "state.json").exists() and '"kafka":{' in (home / "state.json").read_text().replace(" ", "").replace(
-            "\n", ""
-        ):
+        if (home / "state.json").exists() and load(Home(home)).services:
             break
         time.sleep(0.01)
     starting.kill()
@@ -185,7 +184,8 @@ def test_a_setting_that_kafka_refuses_is_named(tmp_path):
 def test_a_brokers_records_survive_its_restart(tmp_path):
     broker = Broker(tmp_path / "broker")
     with broker:
-        AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("kept", 1, 1)])["kept"].result(10)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(10)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
         producer.produce("kept", b"one")
         assert producer.flush(10) == 0

@@ -24,12 +24,8 @@ def home(tmp_path: Path) -> Home:
 
 
 def test_a_shell_and_load_env_read_the_same_values(home):
-    written = {
-        "SLUICE_HOME": str(home.root),
-        "JSON": '{"a": "b c"}',
-        "ODD": "$HOME `x` 'q' \"d\" # no comment",
-        "EMPTY": "",
-    }
+    odd = "$HOME `x` 'q' \"d\" # no comment"
+    written = {"SLUICE_HOME": str(home.root), "JSON": '{"a": "b c"}', "ODD": odd, "EMPTY": ""}
     env.write_env(home, written)
     assert env.load_env(home.root) == written
     names = " ".join(f'"${name}"' for name in written)
@@ -113,7 +109,7 @@ def test_the_packaged_java_runs_and_drops_the_module_it_lacks(monkeypatch):
 
 
 def test_the_truststore_holds_the_bundles_certificates(tmp_path, monkeypatch):
-    roots = [cert for cert in ssl.create_default_context().get_ca_certs(binary_form=True)][:3]
+    roots = ssl.create_default_context().get_ca_certs(binary_form=True)[:3]
     bundle = tmp_path / "bundle.pem"
     bundle.write_text("".join(ssl.DER_cert_to_PEM_cert(each) for each in roots))
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

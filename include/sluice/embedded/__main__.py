@@ -51,7 +51,7 @@ def _run(chosen: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sluice.embedded",
-        description="A real broker, catalog, warehouse and Airflow on loopback; state lies in SLUICE_HOME (default .sluice).",
+        description="A real broker, catalog, warehouse and Airflow on loopback; state: SLUICE_HOME (default .sluice).",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start what does not run yet")

@@ -1,4 +1,4 @@
-"""What a program needs to talk to a running stack: the environment of its services, and the file `env` for everyone else."""
+"""What a program needs to talk to a running stack: its services' environment, and the file `env` for everyone else."""
 
 from __future__ import annotations
 

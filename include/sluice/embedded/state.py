@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cryptography.fernet import Fernet
 from pydantic import BaseModel, Field, ValidationError
 
 from sluice.embedded.failure import StackError, say
@@ -48,7 +49,7 @@ class State(BaseModel, extra="forbid"):
     mark: str = Field(default_factory=lambda: uuid.uuid4().hex)
     ports: dict[str, int] = Field(default_factory=dict)
     password: str = Field(default_factory=lambda: secrets.token_urlsafe(12))
-    fernet_key: str = Field(default_factory=lambda: _fernet_key())
+    fernet_key: str = Field(default_factory=lambda: Fernet.generate_key().decode())
     jwt_secret: str = Field(default_factory=lambda: secrets.token_urlsafe(32))
     airflow_version: str = ""
     services: dict[str, Record] = Field(default_factory=dict)
@@ -121,9 +122,3 @@ def at_work(home: Home) -> int | None:
             text = stream.read().strip()
             return int(text) if text.isdigit() else -1
     return None
-
-
-def _fernet_key() -> str:
-    from cryptography.fernet import Fernet
-
-    return Fernet.generate_key().decode()

@@ -1,0 +1,87 @@
+"""The branches and the tag that Sluice keeps on a table, changed by explicit catalog commits. No JVM."""
+
+from __future__ import annotations
+
+import re
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Identifier
+
+from sluice import cursor
+from sluice.model import BRANCH_PREFIX, CURSOR_TAG, NEXT_OFFSETS
+
+MAIN = "main"
+TAG_MAX_AGE_MS = 100 * 365 * 24 * 3600 * 1000
+_BRANCH = re.compile(re.escape(BRANCH_PREFIX) + r"(\d+)_[0-9a-f]{8}")
+
+
+def commit(
+    catalog: Catalog, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+) -> None:
+    """One commit on the table with this uuid, if the requirements hold.
+
+    Raises:
+        CommitFailedException: they don't, or another commit came first.
+    """
+    catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements), updates)
+
+
+def point(name: str, snapshot_id: int, *, tag: bool = False) -> SetSnapshotRefUpdate:
+    """Set a branch or tag to a snapshot."""
+    return SetSnapshotRefUpdate(
+        ref_name=name,
+        type=SnapshotRefType.TAG if tag else SnapshotRefType.BRANCH,
+        snapshot_id=snapshot_id,
+        # Without an age of its own a tag may fall to history.expire.max-ref-age-ms, and the cursor with it.
+        max_ref_age_ms=TAG_MAX_AGE_MS if tag else None,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def branch_seq(name: str) -> int | None:
+    """The batch number in a branch's name; None for branches that are not ours."""
+    match = _BRANCH.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def drop_branches(catalog: Catalog, identifier: Identifier, names: set[str]) -> None:
+    """Drop those of the branches that exist.
+
+    Raises:
+        CommitFailedException: the table was changed under our hands five times over.
+    """
+    for attempt in range(5):
+        table = catalog.load_table(identifier)
+        present = sorted(names & set(table.metadata.refs))
+        if not present:
+            return
+        try:
+            commit(catalog, table, (), tuple(RemoveSnapshotRefUpdate(ref_name=name) for name in present))
+            return
+        except CommitFailedException:
+            if attempt == 4:
+                raise
+
+
+def heal_tag(catalog: Catalog, identifier: Identifier) -> None:
+    """Put the cursor tag on the nearest ancestor of main that carries offsets, where it is not there already."""
+    table = catalog.load_table(identifier)
+    head = table.metadata.current_snapshot_id
+    carrier = next((s for s in cursor.ancestors(table.metadata) if NEXT_OFFSETS in cursor.summary(s)), None)
+    tag = table.metadata.refs.get(CURSOR_TAG)
+    if head is None or carrier is None or (tag and tag.snapshot_id == carrier.snapshot_id):
+        return
+    here = (AssertRefSnapshotId(ref=MAIN, snapshot_id=head),)
+    commit(catalog, table, here, (point(CURSOR_TAG, carrier.snapshot_id, tag=True),))

@@ -1,0 +1,176 @@
+"""One Spark application carries out a group's plan: for each topic, stage a batch, then publish it into its tables.
+
+A table that fails is left out for the rest of the run, and the others go on. What happened is written to the ledger in
+one commit; what is true is in the tables all the same, should the application not live to write it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TypeVar
+
+from confluent_kafka.admin import AdminClient
+
+from sluice import plan as planning
+from sluice.commit import Context
+from sluice.contract import Contract
+from sluice.contracts import Contracts, Group
+from sluice.errors import BlockedError, SluiceError, TerminalError
+from sluice.ledger import Ledger, Row, State
+from sluice.model import Batch
+from sluice.publish import publish
+from sluice.stage import stage
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+TRIES = 4
+CATALOG_WAIT_S = 150.0
+TOPICS_AT_ONCE = 2
+
+
+@dataclass
+class Report:
+    """What a run did: ledger rows, and the tables and topics that failed, with the error."""
+
+    rows: list[Row] = field(default_factory=list)
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+    @property
+    def retryable(self) -> Exception | None:
+        """An error that another try may cure, if there was one."""
+        return next((e for e in self.failed.values() if not isinstance(e, TerminalError)), None)
+
+
+def run(context: Context, group: Group, contracts: Contracts, client: AdminClient, *, deadline: float) -> Report:
+    """Carry out what is frozen in the ledger and what is staged but not published.
+
+    Args:
+        deadline: `time.monotonic()` after which no further batch is begun.
+    """
+    ledger = Ledger(context.catalog)
+    plan = planning.look(group, contracts, context.catalog, client, ledger, extend=False)
+    for line in plan.lines():
+        log.info("%s", line)
+    worker = _Worker(context, plan, contracts, deadline)
+    with ThreadPoolExecutor(max_workers=min(TOPICS_AT_ONCE, max(len(plan.topics), 1))) as pool:
+        list(pool.map(worker.topic, plan.topics.values()))
+    ledger.append(worker.report.rows, run_id=context.run_id)
+    return worker.report
+
+
+class _Worker:
+    """The state that the topics of one run share."""
+
+    def __init__(self, context: Context, plan: planning.GroupPlan, contracts: Contracts, deadline: float) -> None:
+        self.context, self.plan, self.contracts, self.deadline = context, plan, contracts, deadline
+        self.report = Report()
+        self._tables = {name: Lock() for name in plan.tables}
+
+    def topic(self, plan: planning.TopicPlan) -> None:
+        """Stage and publish one topic's batches, in order."""
+        tables = [t for t in self.plan.tables.values() if plan.topic in t.contract.topics]
+        for table in tables:
+            for batch in table.pending.get(plan.topic, ()):
+                if not self._publish(table.contract, batch, None):
+                    break
+        for batch in plan.to_stage:
+            if time.monotonic() > self.deadline:
+                log.info("%s: the time of this run is used up before batch %s; the next run goes on", plan.topic, batch.seq)
+                return
+            records = self._stage(plan, batch)
+            if records is False:
+                return
+            for table in tables:
+                self._publish(table.contract, batch, records)
+
+    def _stage(self, plan: planning.TopicPlan, batch: Batch) -> int | None | bool:
+        """How many records were staged, None if that is not known, False if it failed."""
+        topic = batch.topic
+        gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
+        try:
+            done = _again(self.context, f"stage {topic}", lambda: stage(self.context, batch, gaps_expected=gaps))
+        except Exception as error:
+            log.error("stage   %s: %s", batch, error, exc_info=not isinstance(error, SluiceError))
+            names = [n for n, t in self.plan.tables.items() if topic in t.contract.topics]
+            self._fail(names, batch, error)
+            return False
+        if done.snapshot_id is None:
+            log.info("stage   %s: was staged already", batch)
+            return None
+        log.info("stage   %s: %s records in %.1f s, snapshot %s", batch, done.records, done.seconds, done.snapshot_id)
+        self._row(batch, State.STAGED, records=done.records, seconds=done.seconds)
+        return done.records
+
+    def _publish(self, contract: Contract, batch: Batch, records: int | None) -> bool:
+        name = contract.table
+        if name in self.report.failed:
+            return False
+        try:
+            with self._tables[name]:
+                done = _again(
+                    self.context,
+                    f"publish {name}",
+                    lambda: publish(self.context, contract, batch, staged_records=records),
+                )
+        except Exception as error:
+            log.error("publish %s from %s: %s", name, batch, error, exc_info=not isinstance(error, SluiceError))
+            self._fail([name], batch, error)
+            return False
+        if done.snapshot_id is None:
+            log.info("publish %s from %s: was published already", name, batch)
+            return True
+        log.info(
+            "publish %s from %s: %s records, %s rejected, in %.1f s, snapshot %s",
+            name, batch, done.records, done.rejected, done.seconds, done.snapshot_id,
+        )  # fmt: skip
+        self._row(
+            batch, State.PUBLISHED, table=name, snapshots={name: done.snapshot_id},
+            records=done.records, rejected=done.rejected, seconds=done.seconds,
+        )  # fmt: skip
+        return True
+
+    def _fail(self, names: Iterable[str], batch: Batch, error: Exception) -> None:
+        for name in names:
+            self.report.failed.setdefault(name, error)
+            state = State.BLOCKED if isinstance(error, BlockedError) else State.FAILED
+            text = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {str(error)[:500]}"
+            self._row(batch, state, table=name, error=text)
+
+    def _row(self, batch: Batch, state: State, **values: object) -> None:
+        row = Row(batch.topic, state, batch.topic_id, batch.seq, run_id=self.context.run_id, **values)  # type: ignore[arg-type]
+        self.report.rows.append(row)
+
+
+def _again(context: Context, what: str, step: Callable[[], Result]) -> Result:
+    """Run a step until it ends or fails for good. Every step looks at what is true first, so that trying again is safe."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return step()
+        except TerminalError:
+            raise
+        except Exception as error:
+            if attempt == TRIES:
+                raise
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            log.warning("%s: %s; looking again (%s of %s)", what, first[:300], attempt, TRIES)
+            _wait_for_catalog(context)
+            time.sleep(0.2 * 4**attempt)
+    raise AssertionError("unreachable")
+
+
+def _wait_for_catalog(context: Context) -> None:
+    """Return when the catalog answers, or when it has been away for too long."""
+    until = time.monotonic() + CATALOG_WAIT_S
+    while time.monotonic() < until:
+        try:
+            context.catalog.list_namespaces()
+            return
+        except Exception as error:
+            log.warning("the catalog is away (%s); waiting", str(error).splitlines()[0][:200])
+            time.sleep(2.0)

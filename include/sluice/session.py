@@ -1,0 +1,47 @@
+"""The Spark session of an ingest application: the catalog, and the settings that many small commits want."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from sluice.catalog import spark_conf
+from sluice.errors import ConfigError
+
+DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",
+    # Small inputs: one task per core is plenty, and AQE coalesces what is left over.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.iceberg.planning.preserve-data-grouping": "false",
+}
+
+
+def jars(folder: str | None = None) -> list[str]:
+    """The Spark jars in `folder`, or in the folder that `SLUICE_JARS` names.
+
+    Raises:
+        ConfigError: the folder is not set, or holds no jars.
+    """
+    folder = folder or os.environ.get("SLUICE_JARS")
+    found = sorted(str(p) for p in Path(folder).glob("*.jar")) if folder else []
+    if not found:
+        raise ConfigError("No Spark jars were found.", way_out="Set SLUICE_JARS to their folder (`make setup` fills it).")
+    return found
+
+
+def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The application's session. What spark-submit was given wins over the defaults here; the catalog is always ours."""
+    builder = SparkSession.Builder().appName(app)
+    from pyspark import SparkConf
+
+    given = dict(SparkConf().getAll())
+    for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in given}, **(conf or {}), **spark_conf()}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,193 @@
+"""Settle: read the snapshots back, close what is done in the ledger, and say per table what the run came to.
+
+Runs on the Airflow worker, without a JVM. Whatever the Spark application reported, the tables decide.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.typedef import Identifier
+
+from sluice import cursor, refs, tables
+from sluice import ledger as ledgers
+from sluice.contracts import Group
+from sluice.errors import SluiceError
+from sluice.ledger import Ledger, Row, State
+from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Batch, Through, encode_ranges
+from sluice.plan import GroupPlan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Outcome:
+    """What a run came to for one table.
+
+    Attributes:
+        state: published, idle (nothing was due), behind (time ran out; the next run goes on), blocked, failed or stopped.
+        ranges: per topic the offsets published by this run, as `{"partition": [start, end)}` of each batch.
+        snapshot_id: the last durable snapshot that carries offsets.
+    """
+
+    table: str
+    state: str = "idle"
+    batches: dict[str, list[int]] = field(default_factory=dict)
+    ranges: dict[str, list[str]] = field(default_factory=dict)
+    snapshot_id: int | None = None
+    records: int = 0
+    rejected: int = 0
+    error: str | None = None
+
+    @property
+    def red(self) -> bool:
+        """Whether somebody has to look."""
+        return self.state in ("blocked", "failed", "stopped")
+
+
+def expected(plan: GroupPlan) -> dict[str, Any]:
+    """What a plan promises, as JSON for XCom: per table and topic the batch numbers, and the tables that are stopped."""
+    promised: dict[str, dict[str, list[int]]] = {}
+    for name, table in plan.tables.items():
+        promised[name] = {
+            topic: [b.seq for b in table.pending.get(topic, ())] + [b.seq for b in plan.topics[topic].to_stage]
+            for topic in table.contract.topics
+        }
+    return {
+        "has_work": plan.has_work,
+        "tables": promised,
+        "stops": {name: str(error) for name, error in plan.stops.items()},
+    }
+
+
+def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_id: str) -> dict[str, dict[str, Any]]:
+    """Close the batches that all their tables hold, and tell each table's outcome.
+
+    Args:
+        promised: what `expected` made of the run's plan.
+
+    Returns:
+        Per table the fields of `Outcome`.
+    """
+    ledger = Ledger(catalog)
+    through: dict[str, Mapping[str, Through]] = {}
+    loaded: dict[str, Table | None] = {}
+    floor: dict[str, int] = {}
+    for seqs_by_topic in promised["tables"].values():
+        for topic, seqs in seqs_by_topic.items():
+            if seqs:
+                floor[topic] = min(floor.get(topic, seqs[0] - 1), seqs[0] - 1)
+    rows = ledger.rows(floor)
+    known = ledgers.batches(rows)
+    outcomes: dict[str, Outcome] = {}
+    for contract in group.contracts:
+        name = contract.table
+        loaded[name] = tables.load(catalog, tables.typed(contract))
+        outcome = outcomes[name] = Outcome(name)
+        try:
+            through[name] = cursor.published(loaded[name])
+        except SluiceError as error:
+            outcome.state, outcome.error = "stopped", str(error)
+            continue
+        _judge(outcome, promised, through[name], known, [r for r in rows if r.run_id == run_id and r.table == name])
+        _tidy(catalog, tables.typed(contract), loaded[name], {t: x.seq for t, x in through[name].items()})
+        carrier = cursor.carrier(loaded[name], PUBLISHED_THROUGH) if loaded[name] else None  # type: ignore[arg-type]
+        outcome.snapshot_id = carrier.snapshot_id if carrier else None
+    done = _settled(group, catalog, floor, known, rows, through, loaded)
+    ledger.append(done, run_id=run_id)
+    return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}
+
+
+def _judge(
+    outcome: Outcome,
+    promised: Mapping[str, Any],
+    through: Mapping[str, Through],
+    known: Mapping[tuple[str, int], Batch],
+    mine: list[Row],
+) -> None:
+    name = outcome.table
+    behind = False
+    for topic, seqs in promised["tables"].get(name, {}).items():
+        at = through[topic].seq if topic in through else 0
+        done = [seq for seq in seqs if seq <= at]
+        behind = behind or len(done) < len(seqs)
+        if done:
+            outcome.state = "published"
+            outcome.batches[topic] = done
+            outcome.ranges[topic] = [encode_ranges(known[topic, s].ranges) for s in done if (topic, s) in known]
+    last = {(r.topic, r.batch_seq): r for r in mine if r.state == State.PUBLISHED}
+    outcome.records = sum(r.records or 0 for r in last.values())
+    outcome.rejected = sum(r.rejected or 0 for r in last.values())
+    failures = [r for r in mine if r.state in (State.BLOCKED, State.FAILED)]
+    if behind:
+        if failures:
+            outcome.state, outcome.error = str(failures[-1].state), failures[-1].error
+        elif mine or outcome.state == "published":
+            outcome.state = "behind"
+        else:
+            outcome.state = "failed"
+            outcome.error = "The Spark application ended before it reported on this table; the next run looks up what is true."
+    if name in promised["stops"]:
+        outcome.state, outcome.error = "stopped", promised["stops"][name]
+
+
+def _settled(
+    group: Group,
+    catalog: Catalog,
+    floor: Mapping[str, int],
+    known: Mapping[tuple[str, int], Batch],
+    rows: list[Row],
+    through: Mapping[str, Mapping[str, Through]],
+    loaded: Mapping[str, Table | None],
+) -> list[Row]:
+    """The rows that close each batch which every table of its topic holds."""
+    closed = {(r.topic, r.batch_seq) for r in rows if r.state == State.SETTLED}
+    out: list[Row] = []
+    for topic, after in floor.items():
+        feeds = [c.table for c in group.contracts if topic in c.topics]
+        reached = min((through[n][topic].seq if topic in through.get(n, {}) else 0) for n in feeds)
+        places = {n: _snapshots(loaded[n], topic, after) for n in feeds}
+        staging = tables.load(catalog, tables.staging(topic))
+        staged = {seq: s.snapshot_id for seq, (_, s) in cursor.staged_batches(staging, after).items()}
+        places[".".join(tables.staging(topic))] = staged
+        if staging is not None and staged:
+            _tidy(catalog, tables.staging(topic), staging, {topic: max(staged)})
+        for (t, seq), batch in sorted(known.items()):
+            if t == topic and seq <= reached and (t, seq) not in closed:
+                snapshots = {n: found[seq] for n, found in places.items() if seq in found}
+                out += ledgers.plan_rows(batch, State.SETTLED, snapshots)
+    return out
+
+
+def _snapshots(table: Table | None, topic: str, after: int) -> dict[int, int]:
+    """Batch number → the snapshot of main that published it."""
+    found: dict[int, int] = {}
+    if table is not None:
+        for snapshot in cursor.ancestors(table.metadata):
+            properties = cursor.summary(snapshot)
+            if properties.get(TOPIC) == topic and BATCH_SEQ in properties:
+                seq = int(properties[BATCH_SEQ])
+                if seq <= after:
+                    break
+                found.setdefault(seq, snapshot.snapshot_id)
+    return found
+
+
+def _tidy(catalog: Catalog, identifier: Identifier, table: Table | None, reached: Mapping[str, int]) -> None:
+    """Drop the branches of finished batches, and put the tag where main's offsets are (a rollback by hand left it behind)."""
+    if table is None:
+        return
+    limit = max(reached.values(), default=0)
+    stale = {name for name in table.metadata.refs if (seq := refs.branch_seq(name)) is not None and seq <= limit}
+    try:
+        if stale:
+            refs.drop_branches(catalog, identifier, stale)
+        refs.heal_tag(catalog, identifier)
+    except CommitFailedException as error:  # somebody else is at work on the table; the next run tidies
+        log.info("%s: left branches and tag for the next run: %s", ".".join(identifier), error)

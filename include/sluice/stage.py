@@ -1,0 +1,130 @@
+"""Stage: read exactly the batch's offset ranges from Kafka, once, into the topic's staging table.
+
+The raw bytes land as they are, with their coordinates. The commit carries the ranges and the topic's cursor after them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice import broker, cursor, tables
+from sluice.commit import Attempt, Context
+from sluice.errors import BatchOrderError, OffsetsMissingError
+from sluice.model import RUN_ID, STEP, Batch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The outcome: the snapshot that holds the batch, and how many records it has (None where it was staged before)."""
+
+    batch: Batch
+    snapshot_id: int | None
+    records: int | None
+    seconds: float
+
+
+def read(spark: SparkSession, kafka: dict[str, str], batch: Batch) -> DataFrame:
+    """The batch's records as staging rows; nothing but committed records, and never fewer than Kafka can give.
+
+    `failOnDataLoss` stays on: a record that vanishes while we read fails the read.
+    """
+    topic = {str(p) for p in batch.ranges}
+    starts = {p: batch.ranges[int(p)].start for p in topic}
+    ends = {p: batch.ranges[int(p)].end for p in topic}
+    parallel = spark.sparkContext.defaultParallelism
+    source = (
+        spark.read.format("kafka")
+        .options(**kafka)
+        .option("assign", json.dumps({batch.topic: sorted(batch.ranges)}))
+        .option("startingOffsets", json.dumps({batch.topic: starts}))
+        .option("endingOffsets", json.dumps({batch.topic: ends}))
+        .option("failOnDataLoss", "true")
+        .option("kafka.isolation.level", "read_committed")
+        .option("includeHeaders", "true")
+        # More tasks than partitions only where there is enough to read; each task opens a consumer.
+        .option("minPartitions", str(parallel if batch.span > 100_000 else 1))
+        .load()
+    )
+    return source.select(
+        F.lit(batch.seq).cast("bigint").alias("batch_seq"),
+        F.col("partition").alias("_kafka_partition"),
+        F.col("offset").alias("_kafka_offset"),
+        F.col("timestamp").alias("_kafka_timestamp"),
+        F.col("timestampType").alias("_kafka_timestamp_type"),
+        "key",
+        "value",
+        "headers",
+    )
+
+
+def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
+    """Stage one batch, or find that it is staged already.
+
+    Args:
+        gaps_expected: the topic is compacted or written in transactions, so that offsets may be missing.
+
+    Raises:
+        OffsetsMissingError: offsets are missing where none may be; nothing became visible.
+        BatchOrderError: the batch does not begin where the topic's cursor stands.
+        FencedError: another writer staged meanwhile.
+    """
+    began = time.monotonic()
+    identifier = tables.staging(batch.topic)
+    tables.ensure_staging(context.catalog, batch.topic)
+    attempt = Attempt(context, identifier, f"{batch.seq}")
+    last = cursor.staged(attempt.base)
+    if last and last.seq >= batch.seq:
+        return Staged(batch, None, None, time.monotonic() - began)
+    _check_next(batch, last)
+    with attempt:
+        properties = {STEP: "stage", RUN_ID: context.run_id, **batch.properties()}
+        session = context.session(properties)
+        target = attempt.spark_branch
+        if batch.ranges:
+            rows = read(session, broker.spark_options(context.kafka), batch)
+        else:
+            rows = session.table(tables.spark_name(context.catalog_name, identifier)).limit(0)
+        rows.writeTo(target).append()
+        snapshot = attempt.result()
+        added = int(cursor.summary(snapshot).get("added-records", "0"))
+        if added != batch.span and not gaps_expected:
+            raise _missing(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
+        attempt.land()
+    return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began)
+
+
+def _check_next(batch: Batch, last: Batch | None) -> None:
+    at = last.next_offsets if last else {}
+    # A partition that was added since starts wherever the plan says; all others exactly at the cursor.
+    apart = {p: (at[p], r.start) for p, r in sorted(batch.ranges.items()) if p in at and r.start != at[p]}
+    if apart:
+        raise BatchOrderError(
+            f"The batch does not begin at the topic's cursor: {{partition: (cursor, start)}} {apart}.",
+            topic=batch.topic,
+            batch=batch.seq,
+        )
+
+
+def _missing(rows: DataFrame, batch: Batch, added: int) -> OffsetsMissingError:
+    """The error with the exact holes of each partition, at most ten of them."""
+    from pyspark.sql import Window
+
+    by_partition = Window.partitionBy("_kafka_partition").orderBy("_kafka_offset")
+    ends = rows.sparkSession.createDataFrame(
+        [(p, r.start - 1, r.end) for p, r in batch.ranges.items()], "p int, first bigint, last bigint"
+    )
+    marks = rows.select("_kafka_partition", "_kafka_offset").union(ends.select("p", "first")).union(ends.select("p", "last"))
+    following = marks.withColumn("following", F.lead("_kafka_offset").over(by_partition))
+    holes = following.where(F.col("following") - F.col("_kafka_offset") > 1).orderBy("_kafka_partition", "_kafka_offset")
+    found = [f"partition {h[0]} [{h[1] + 1}, {h[2]})" for h in holes.limit(10).collect()]
+    return OffsetsMissingError(
+        f"{batch.span - added} offsets are missing: {'; '.join(found)}.", topic=batch.topic, batch=batch.seq
+    )
