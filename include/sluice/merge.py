@@ -1,4 +1,7 @@
-"""The MERGE statements: append by Kafka coordinates, upsert by key in the contract's order, and the memory of deletes.
+"""The MERGEs: append by Kafka coordinates, upsert by key in the contract's order, and the memory of deletes.
+
+They go through the DataFrame API: a temporary view over an Iceberg table, as SQL would need, can't be planned inside a
+copy-on-write MERGE by Spark 4.1.
 
 A MERGE prunes its target only by literals in the ON clause. Each bound here follows from the batch's own join key, so it
 can never turn a match into an insert.
@@ -20,6 +23,7 @@ from sluice.contract import KAFKA_COLUMNS
 KEYS_INLINE = 20_000
 PARTITIONS_INLINE = 64
 ORDER_MARK = "SLUICE_ORDER_UNKNOWN"
+ORDER_RAISED = f"[USER_RAISED_EXCEPTION] {ORDER_MARK}"
 TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN = KAFKA_COLUMNS[:3]
 
 
@@ -52,75 +56,68 @@ def latest(rows: DataFrame, contract: Contract) -> DataFrame:
 
 def without_deleted(rows: DataFrame, contract: Contract, deletes: DataFrame) -> DataFrame:
     """Drop the rows whose key is known to have been deleted later."""
-    d = deletes.select(
-        *[F.col(c).alias(f"_d_{c}") for c in contract.identifier], F.struct(*order_columns(contract)).alias("_d_order"),
-        *[F.col(c).alias(f"_d_{c}") for c in KAFKA_COLUMNS[:2]],
-    )  # fmt: skip
-    same: Column = F.struct(*order_columns(contract)) < F.col("_d_order")
-    for c in contract.identifier:
-        same = same & (F.col(c) == F.col(f"_d_{c}"))
+    names = dict.fromkeys([*contract.identifier, *order_columns(contract)])
+    d = deletes.select(*[F.col(c).alias(f"_d_{c}") for c in names]).alias("d")
+    same = [f"s.{quoted(c)} = d.{quoted('_d_' + c)}" for c in contract.identifier]
     if not contract.order:
-        for c in KAFKA_COLUMNS[:2]:
-            same = same & (F.col(c) == F.col(f"_d_{c}"))
-    return rows.join(d, same, "left_anti")
+        same += [f"s.{c} = d._d_{c}" for c in KAFKA_COLUMNS[:2]]
+    # The remembered delete comes after the row: its columns stand under other names, as both sides have the same.
+    later = _later(contract, ("d", "_d_"), ("s", ""))
+    return rows.alias("s").join(d, F.expr(" AND ".join([*same, later])), "left_anti")
 
 
-def append_sql(target: str, source: str, contract: Contract, batch: Batch) -> str:
+def append(rows: DataFrame, target: str, contract: Contract, batch: Batch) -> None:
     """Insert what the table does not have yet, by (topic, partition, offset)."""
-    names = columns(contract)
+    at = {c: f"{target}.{c}" for c in KAFKA_COLUMNS}
     bounds = [
-        f"(t.{PARTITION_COLUMN} = {p} AND t.{OFFSET_COLUMN} >= {r.start}L AND t.{OFFSET_COLUMN} < {r.end}L)"
+        f"({at[PARTITION_COLUMN]} = {p} AND {at[OFFSET_COLUMN]} >= {r.start}L AND {at[OFFSET_COLUMN]} < {r.end}L)"
         for p, r in sorted(batch.ranges.items())
     ]
-    low, high = min(r.start for r in batch.ranges.values()), max(r.end for r in batch.ranges.values())
-    near = [f"t.{OFFSET_COLUMN} >= {low}L", f"t.{OFFSET_COLUMN} < {high}L", f"t.{TOPIC_COLUMN} = {literal(batch.topic)}"]
+    on = [f"{at[c]} = s.{c}" for c in (PARTITION_COLUMN, OFFSET_COLUMN)]
+    on.append(f"{at[TOPIC_COLUMN]} = {literal(batch.topic)}")
+    on.append(f"{at[OFFSET_COLUMN]} >= {min(r.start for r in batch.ranges.values())}L")
+    on.append(f"{at[OFFSET_COLUMN]} < {max(r.end for r in batch.ranges.values())}L")
     if len(bounds) <= PARTITIONS_INLINE:
-        near.append("(" + " OR ".join(bounds) + ")")
-    on = [f"t.{c} = s.{c}" for c in (PARTITION_COLUMN, OFFSET_COLUMN)] + near
-    return (
-        f"MERGE INTO {target} t USING {source} s ON {' AND '.join(on)} "
-        f"WHEN NOT MATCHED THEN INSERT ({_list(names)}) VALUES ({_list(names, 's')})"
-    )
+        on.append("(" + " OR ".join(bounds) + ")")
+    writer = rows.alias("s").mergeInto(target, F.expr(" AND ".join(on)))
+    writer.whenNotMatched().insert(_all(columns(contract))).merge()
 
 
-def upsert_sql(target: str, source: str, contract: Contract, bounds: Sequence[str]) -> str:
+def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[str]) -> None:
     """Insert, update or delete by key; a row only moves forward in the contract's order."""
-    names = columns(contract)
-    on = [f"t.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier] + list(bounds)
-    newer = f"{_struct(order_columns(contract), 's')} > {_struct(order_columns(contract), 't')}"
-    guard = ""
+    on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier] + list(bounds)
+    newer = _later(contract, ("s", ""), (target, ""))
+    everything = _all(columns(contract))
+    writer = rows.alias("s").mergeInto(target, F.expr(" AND ".join(on)))
     if not contract.order:
-        apart = " OR ".join(f"t.{c} <> s.{c}" for c in KAFKA_COLUMNS[:2])
-        guard = (
-            f"WHEN MATCHED AND ({apart}) THEN UPDATE SET "
-            f"t.{OFFSET_COLUMN} = CAST(raise_error('{ORDER_MARK}') AS BIGINT) "
-        )
-    sets = ", ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in names)
-    return (
-        f"MERGE INTO {target} t USING {source} s ON {' AND '.join(on)} {guard}"
-        f"WHEN MATCHED AND s.{OP} = '{DELETE}' AND {newer} THEN DELETE "
-        f"WHEN MATCHED AND s.{OP} <> '{DELETE}' AND {newer} THEN UPDATE SET {sets} "
-        f"WHEN NOT MATCHED AND s.{OP} <> '{DELETE}' THEN INSERT ({_list(names)}) VALUES ({_list(names, 's')})"
+        apart = " OR ".join(f"{target}.{c} <> s.{c}" for c in KAFKA_COLUMNS[:2])
+        raised = F.expr(f"CAST(raise_error('{ORDER_MARK}') AS BIGINT)")
+        writer = writer.whenMatched(F.expr(apart)).update({OFFSET_COLUMN: raised})
+    (
+        writer.whenMatched(F.expr(f"s.{OP} = '{DELETE}' AND {newer}"))
+        .delete()
+        .whenMatched(F.expr(f"s.{OP} <> '{DELETE}' AND {newer}"))
+        .update(everything)
+        .whenNotMatched(F.expr(f"s.{OP} <> '{DELETE}'"))
+        .insert(everything)
+        .merge()
     )
 
 
-def deletes_sql(target: str, source: str, contract: Contract) -> str:
-    """Remember the latest delete of each key."""
-    names = [*contract.identifier, *KAFKA_COLUMNS]
-    on = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier)
-    newer = f"{_struct(order_columns(contract), 's')} > {_struct(order_columns(contract), 't')}"
-    sets = ", ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in names)
-    return (
-        f"MERGE INTO {target} t USING {source} s ON {on} WHEN MATCHED AND {newer} THEN UPDATE SET {sets} "
-        f"WHEN NOT MATCHED THEN INSERT ({_list(names)}) VALUES ({_list(names, 's')})"
-    )
+def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
+    """Keep the latest delete of each key."""
+    everything = _all([*contract.identifier, *KAFKA_COLUMNS])
+    on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier)
+    writer = rows.alias("s").mergeInto(target, F.expr(on))
+    newer = F.expr(_later(contract, ("s", ""), (target, "")))
+    writer.whenMatched(newer).update(everything).whenNotMatched().insert(everything).merge()
 
 
-def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[str]:
+def key_bounds(rows: DataFrame, target: str, contract: Contract, records: int) -> list[str]:
     """Literal bounds of the batch's own keys: all of them where they are few, else their least and greatest.
 
     Returns:
-        SQL conditions on the target `t`; empty where the batch has no keys.
+        SQL conditions on the target; empty where the batch has no keys.
     """
     names = list(contract.identifier)
     keys = rows.select(*names)
@@ -138,17 +135,26 @@ def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[str]:
         if any(low is None for low, _ in within):
             return []
     bounds = [
-        f"t.{quoted(c)} >= {literal(low)} AND t.{quoted(c)} <= {literal(high)}"
+        f"{target}.{quoted(c)} >= {literal(low)} AND {target}.{quoted(c)} <= {literal(high)}"
         for c, (low, high) in zip(names, within, strict=True)
     ]
     for c, values in zip(names, per_column, strict=False):
-        bounds.append(f"t.{quoted(c)} IN ({', '.join(map(literal, values))})")
+        bounds.append(f"{target}.{quoted(c)} IN ({', '.join(map(literal, values))})")
     return bounds
 
 
-def _list(names: Sequence[str], alias: str | None = None) -> str:
-    return ", ".join((f"{alias}." if alias else "") + quoted(name) for name in names)
+def _all(names: Sequence[str]) -> dict[str, Column]:
+    return {quoted(name): F.expr(f"s.{quoted(name)}") for name in names}
 
 
-def _struct(names: Sequence[str], alias: str) -> str:
-    return f"struct({_list(names, alias)})"
+def _later(contract: Contract, a: tuple[str, str], b: tuple[str, str]) -> str:
+    """The condition that version `a` of a row comes after version `b`; each is (alias, prefix of its columns), null is earliest.
+
+    Without an order of the contract's own both are known to be in one partition, and the offset alone decides.
+    """
+    names = order_columns(contract) if contract.order else [OFFSET_COLUMN]
+    condition = "false"
+    for name in reversed(names):
+        x, y = (f"{alias}.{quoted(prefix + name)}" for alias, prefix in (a, b))
+        condition = f"({x} > {y} OR ({y} IS NULL AND {x} IS NOT NULL) OR ({x} <=> {y} AND {condition}))"
+    return condition

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -77,7 +76,7 @@ def publish(
         try:
             _merge(context, session, attempt, contract, batch, decoded, watched, replay)
         except Exception as error:
-            if merge.ORDER_MARK in str(error):
+            if merge.ORDER_RAISED in str(error):
                 raise OrderUnknownError(
                     "A key was met in two partitions.", table=contract.table, topic=batch.topic, batch=batch.seq
                 ) from error
@@ -116,8 +115,7 @@ def _merge(
         session.table(attempt.spark_branch).limit(0).writeTo(attempt.spark_branch).append()
         return
     if not contract.upsert:
-        check.good(watched).select(*names).createOrReplaceTempView("sluice_source")
-        session.sql(merge.append_sql(attempt.spark_branch, "sluice_source", contract, batch))
+        merge.append(check.good(watched).select(*names), attempt.spark_branch, contract, batch)
         return
     rows = merge.latest(check.good(watched).select(*names, OP), contract)
     if replay or contract.order:
@@ -125,26 +123,18 @@ def _merge(
         if deletes is not None:
             known = session.table(tables.spark_name(context.catalog_name, tables.deletes(contract)))
             rows = merge.without_deleted(rows, contract, known)
-    rows.createOrReplaceTempView("sluice_source")
     head = attempt.base.metadata.current_snapshot()
     total = cursor.summary(head).get("total-records", "0") if head else "0"
-    bounds = merge.key_bounds(check.good(decoded), contract, batch.span) if total != "0" else []
-    session.sql(merge.upsert_sql(attempt.spark_branch, "sluice_source", contract, bounds))
+    bounds = merge.key_bounds(check.good(decoded), attempt.spark_branch, contract, batch.span) if total != "0" else []
+    merge.upsert(rows, attempt.spark_branch, contract, bounds)
 
 
 def _remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
     tables.ensure_deletes(context.catalog, contract)
     rows = decoded.where((F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)
-    session = decoded.sparkSession
-    view = f"sluice_deletes_{uuid.uuid4().hex}"
-    merge.latest(rows, contract).select(*contract.identifier, *KAFKA_COLUMNS).createOrReplaceTempView(view)
-    try:
-        session.sql(
-            merge.deletes_sql(tables.spark_name(context.catalog_name, tables.deletes(contract)), view, contract)
-        )
-    finally:
-        session.catalog.dropTempView(view)
+    deleted = merge.latest(rows, contract).select(*contract.identifier, *KAFKA_COLUMNS)
+    merge.remember_deletes(deleted, tables.spark_name(context.catalog_name, tables.deletes(contract)), contract)
 
 
 def _look(attempt: Attempt, contract: Contract, found: check.Counts) -> None:

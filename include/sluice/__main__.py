@@ -1,0 +1,10 @@
+"""`python -m sluice`."""
+
+from __future__ import annotations
+
+import sys
+
+from sluice.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The command line: `python -m sluice status | plan | contract check | ledger rebuild | ledger show | demo`.
+
+Each command imports what it needs when it runs, so that `--help` and `contract check` stay quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.errors import SluiceError, exit_code
+
+if TYPE_CHECKING:
+    from sluice.contracts import Contracts
+    from sluice.ledger import Row
+
+Command = Callable[[argparse.Namespace], int]
+DEBUG = "SLUICE_DEBUG"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 done; 2 something did not answer, and a later try may help; 3 somebody must act; 1 a bug; 64 wrong usage.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if given[:1] == ["demo"]:  # it has options of its own
+        from sluice import demo
+
+        return _guarded(lambda: demo.main(given[1:]))
+    try:
+        chosen = _parser().parse_args(given)
+    except SystemExit as stop:  # argparse's 2 would read as "try again"
+        return 64 if stop.code else 0
+    command: Command = chosen.run
+    return _guarded(lambda: command(chosen))
+
+
+def _guarded(command: Callable[[], int]) -> int:
+    try:
+        code = command()
+        sys.stdout.flush()
+    except SluiceError as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        _complain(error)
+        return exit_code(error)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last line of defence: one message instead of a page
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"This is a bug in Sluice; {DEBUG}=1 shows where.", file=sys.stderr)
+        return 1
+    return code
+
+
+def _complain(error: SluiceError) -> None:
+    print(f"error: {error.message}", file=sys.stderr)
+    where = ", ".join(f"{name} {value}" for name, value in error.fields.items() if value is not None)
+    if where:
+        print(f"  where: {where}", file=sys.stderr)
+    if error.way_out:
+        print(f"  way out: {error.way_out}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sluice",
+        description="Kafka topics into Iceberg tables, exactly once. Contracts: SLUICE_CONTRACTS; the catalog: "
+        "PYICEBERG_CATALOG__LAKE__…; Kafka: SLUICE_KAFKA_CONFIG or KAFKA_BOOTSTRAP_SERVERS.",
+        epilog="Exit codes: 0 done, 2 something did not answer (try again), 3 somebody must act, 64 wrong usage.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    status = commands.add_parser("status", help="where each table stands: cursor, lag, last snapshot, what is open")
+    status.add_argument("table", nargs="?", metavar="TABLE", help="one table, with its partitions")
+    status.add_argument("--details", action="store_true", help="the partitions of every table")
+    status.add_argument("--json", action="store_true", help="everything, for programs")
+    status.set_defaults(run=_status)
+
+    plan = commands.add_parser("plan", help="what the next run of a group would do; changes nothing")
+    plan.add_argument("group", metavar="GROUP")
+    plan.set_defaults(run=_plan)
+
+    contract = commands.add_parser("contract", help="contracts").add_subparsers(required=True, metavar="COMMAND")
+    check = contract.add_parser("check", help="name every problem as file:line, and what would be created")
+    check.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="default: SLUICE_CONTRACTS")
+    check.set_defaults(run=_contract_check)
+
+    ledger = commands.add_parser("ledger", help="the table sluice.offsets").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    rebuild = ledger.add_parser("rebuild", help="write it anew from the tables' own snapshots")
+    rebuild.set_defaults(run=_ledger_rebuild)
+    show = ledger.add_parser("show", help="its last rows")
+    show.add_argument("topic", nargs="?", metavar="TOPIC")
+    show.add_argument("-n", type=int, default=20, metavar="ROWS", help="how many (default 20)")
+    show.set_defaults(run=_ledger_show)
+
+    commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
+    for each in (status, plan, rebuild, show):
+        each.add_argument(
+            "--patience",
+            type=float,
+            default=10.0,
+            metavar="SECONDS",
+            help="wait this long for a first answer (default 10)",
+        )
+    return parser
+
+
+def _contracts() -> Contracts:
+    """The contracts that are sound; a broken file is named, and does not hide the others."""
+    from sluice import contracts
+
+    found = contracts.load(strict=False)
+    for problem in found.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    return found
+
+
+def _status(given: argparse.Namespace) -> int:
+    from sluice import status, status_text
+
+    only = [given.table] if given.table else None
+    found = status.look(_contracts(), only, patience=given.patience)
+    if given.json:
+        print(json.dumps(status_text.as_json(found), indent=2))
+    else:
+        print(status_text.as_text(found, details=bool(given.table) or given.details))
+    return max((exit_code(e) for e in found.unavailable), default=0)
+
+
+def _plan(given: argparse.Namespace) -> int:
+    from sluice import plan, reach
+    from sluice.ledger import Ledger
+
+    known = _contracts()
+    group = known.group(given.group)
+    client = reach.open_broker(given.patience)
+    catalog = reach.open_catalog(given.patience)
+    existing = reach.existing_ledger_table(catalog)
+    with reach.catalog_errors():
+        found = plan.look(group, known, catalog, client, Ledger(catalog, existing) if existing else None)
+    print("\n".join(found.lines()))
+    return 3 if found.stops else 0
+
+
+def _contract_check(given: argparse.Namespace) -> int:
+    from sluice import contracts
+
+    found = contracts.load(given.folder, strict=False)
+    for problem in found.problems:
+        print(problem)
+    good = f"{len(found.tables)} of the contracts in {found.folder} are sound" if found.problems else (
+        f"{len(found.tables)} contracts in {found.folder}, all sound"
+    )  # fmt: skip
+    print(f"{good}; groups: {', '.join(found.groups) or 'none'}")
+    misfits = _compare(found)
+    return 3 if found.problems or misfits else 0
+
+
+def _compare(found: Contracts) -> int:
+    """Say which tables would be created, and which do not fit; the number of the latter."""
+    from sluice import reach, tables
+    from sluice.errors import ConfigError, RetryableError, SchemaChangeError
+
+    try:
+        catalog = reach.open_catalog()
+    except (ConfigError, RetryableError) as error:
+        print(f"The tables were not looked at: {error.message}")
+        return 0
+    misfits = 0
+    wanted = {".".join(tables.typed(c)): tables.typed(c) for c in found.tables.values()}
+    wanted |= {".".join(tables.staging(t)): tables.staging(t) for t in found.topics}
+    with reach.catalog_errors():
+        present = {name for name, identifier in wanted.items() if tables.load(catalog, identifier) is not None}
+        for name in wanted:
+            if name not in present:
+                print(f"would create {name}")
+        for contract in found.tables.values():
+            if contract.table in present:
+                try:
+                    tables.ensure_typed(catalog, contract)
+                except SchemaChangeError as error:
+                    misfits += 1
+                    print(f"{contract.table}: {error.message} {error.way_out}")
+    print(f"{len(present)} tables exist, {len(wanted) - len(present)} would be created by the first run")
+    return misfits
+
+
+def _ledger_rebuild(given: argparse.Namespace) -> int:
+    from sluice import reach, rebuild
+
+    catalog = reach.open_catalog(given.patience)
+    known = _contracts()
+    with reach.catalog_errors():
+        lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {getpass.getuser()}")
+    print("\n".join(lines))
+    return 0
+
+
+def _ledger_show(given: argparse.Namespace) -> int:
+    from pyiceberg.expressions import AlwaysTrue, EqualTo
+
+    from sluice import reach
+    from sluice.ledger import Row, State
+
+    catalog = reach.open_catalog(given.patience)
+    table = reach.existing_ledger_table(catalog)
+    if table is None or table.current_snapshot() is None:
+        print("There is no ledger yet: no run has planned anything.")
+        return 0
+    with reach.catalog_errors():
+        wanted = EqualTo("topic", given.topic) if given.topic else AlwaysTrue()
+        records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).slice(0).to_pylist()
+    rows = [Row(**{**r, "snapshots": dict(r["snapshots"] or []), "state": State(r["state"])}) for r in records]
+    print("\n".join(_ledger_lines(rows[-given.n :])) or "No rows.")
+    return 0
+
+
+def _ledger_lines(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    for row in rows:
+        where = (
+            f"{row.partition}: [{row.start_offset}, {row.end_offset})" if row.partition is not None else row.table or ""
+        )
+        counts = f"{row.records:,} records" if row.records is not None else ""
+        rejected = f", {row.rejected:,} rejected" if row.rejected else ""
+        at = row.at.astimezone(UTC) if row.at else datetime.now(UTC)
+        what = f"{row.topic:<20} {row.batch_seq or '':>6}  {row.state:<9}  {where:<28} {counts}{rejected}"
+        lines.append(f"{at:%m-%d %H:%M:%S}  {what}".rstrip())
+        if row.error:
+            lines.append(f"    {row.error}")
+    return lines

@@ -1,0 +1,107 @@
+"""The two clocks of a table: its newest record in Kafka, and the newest record in its last durable snapshot.
+
+Neither reads a record. Kafka tells its newest timestamp by ListOffsets; Iceberg keeps the upper bound of each
+column with each data file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import EqualTo
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import TimestamptzType
+
+from sluice import broker
+from sluice.errors import BrokerUnavailableError
+from sluice.model import Offsets, Ranges
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+TIMESTAMP = "_kafka_timestamp"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> datetime | None:
+    """The greatest timestamp of any record that Kafka holds of the topic; None where it holds none.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer.
+    """
+    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    spec: Any = OffsetSpec
+    asked = {TopicPartition(topic, p): spec.max_timestamp() for p in partitions}
+    if not asked:
+        return None
+    try:
+        futures = client.list_offsets(asked, request_timeout=broker.TIMEOUT_S)
+        newest = max(int(future.result().timestamp) for future in futures.values())
+    except KafkaException as error:
+        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
+    return _EPOCH + timedelta(milliseconds=newest) if newest >= 0 else None
+
+
+def table_clock(staging: Table | None, seq: int, typed: Table | None, snapshot: Snapshot | None) -> datetime | None:
+    """The greatest record timestamp of a batch, from the column bounds of its data files.
+
+    Args:
+        staging: asked first, because it has every record of the batch, tombstones and bad ones among them.
+        seq: the batch's number.
+        typed: asked when staging no longer has the batch.
+        snapshot: the typed table's snapshot that published the batch.
+    """
+    if staging is not None:
+        files = [task.file for task in staging.scan(row_filter=EqualTo("batch_seq", seq)).plan_files()]
+        if found := _newest(staging, files):
+            return found
+    if typed is not None and snapshot is not None:
+        return _newest(typed, _added(typed, snapshot))
+    return None
+
+
+def _added(table: Table, snapshot: Snapshot) -> list[DataFile]:
+    """The data files that one snapshot added."""
+    found: list[DataFile] = []
+    for manifest in snapshot.manifests(table.io):
+        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id:
+            found += [
+                entry.data_file
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
+            ]
+    return found
+
+
+def _newest(table: Table, files: Iterable[DataFile]) -> datetime | None:
+    field_id = table.schema().find_field(TIMESTAMP).field_id
+    bounds = [bound for file in files if (bound := (file.upper_bounds or {}).get(field_id))]
+    newest = max((from_bytes(TimestamptzType(), bound) for bound in bounds), default=None)
+    return None if newest is None else _EPOCH + timedelta(microseconds=int(newest))
+
+
+def older_unread(
+    client: AdminClient, topic: str, reached: Offsets, watermarks: Ranges, promised: timedelta
+) -> Mapping[int, int]:
+    """Per partition how many offsets hold records older than the promise and are not in the table.
+
+    The distance of the two clocks alone would cry wolf whenever a topic wakes after a quiet day.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer.
+    """
+    first_young = broker.offsets_at(client, topic, watermarks, datetime.now(UTC) - promised)
+    late = {}
+    for partition, marks in watermarks.items():
+        young = marks.end if first_young[partition] < 0 else min(first_young[partition], marks.end)
+        behind = young - max(reached.get(partition, marks.start), marks.start)
+        if behind > 0:
+            late[partition] = behind
+    return late

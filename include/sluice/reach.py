@@ -1,0 +1,122 @@
+"""Ask Kafka and the catalog with patience that ends, and say in one sentence when they do not answer.
+
+For the command line; the steps of a run have patience of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from sluice.errors import BrokerUnavailableError, CatalogUnavailableError, SluiceError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+Result = TypeVar("Result")
+
+PATIENCE_S = 10.0
+
+# Whose exceptions mean that the catalog, or the storage below it, did not do what was asked.
+_OUTSIDE = ("sqlalchemy", "sqlite3", "requests", "urllib3", "pyiceberg", "pyarrow", "botocore", "thrift")
+
+
+def within(seconds: float, step: Callable[[], Result]) -> Result:
+    """Run `step` and give up on it after so many seconds; what it then still does is no longer waited for.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    done: list[Result] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(step())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return done[0]
+
+
+@contextmanager
+def catalog_errors() -> Iterator[None]:
+    """Turn what the catalog's client and the storage raise into `CatalogUnavailableError`; our own errors pass.
+
+    Raises:
+        CatalogUnavailableError: with the first line of the cause.
+    """
+    try:
+        yield
+    except SluiceError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _OUTSIDE:
+            raise CatalogUnavailableError(f"The Iceberg catalog did not answer: {first_line(error)}") from error
+        raise
+
+
+def first_line(error: BaseException) -> str:
+    """The error's type and the first line of what it says, at most 300 characters."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
+
+
+def open_catalog(seconds: float = PATIENCE_S) -> Catalog:
+    """The catalog, after it has answered a first question.
+
+    Raises:
+        CatalogUnavailableError: it did not answer in time.
+        ConfigError: it is not configured.
+    """
+    from sluice import catalog
+
+    def ask() -> Catalog:
+        opened = catalog.load()
+        opened.list_namespaces()
+        return opened
+
+    with catalog_errors():
+        return within(seconds, ask)
+
+
+def existing_ledger_table(catalog: Catalog) -> Table | None:
+    """The ledger's table where there is one: looking must not create it."""
+    from sluice import tables
+
+    with catalog_errors():
+        return tables.load(catalog, tables.LEDGER)
+
+
+def open_broker(seconds: float = PATIENCE_S) -> AdminClient:
+    """A client of the Kafka cluster, after it has answered a first question.
+
+    Raises:
+        BrokerUnavailableError: no broker answered in time.
+        ConfigError: no cluster is configured.
+    """
+    from confluent_kafka import KafkaException
+
+    from sluice import broker
+
+    config = broker.client_config()
+    try:
+        client = broker.admin(config)
+        client.list_topics(timeout=seconds)
+    except KafkaException as error:
+        raise BrokerUnavailableError(
+            f"Kafka at {config.get('bootstrap.servers', 'an unnamed address')} did not answer within {seconds:g} s: "
+            f"{error.args[0].str()}."
+        ) from error
+    return client

@@ -1,0 +1,241 @@
+"""Write the ledger anew from nothing but the staging and typed tables' snapshots.
+
+The tables win. Of the old ledger only what no table can tell is kept: batches that were planned and not staged, batches
+whose snapshots have expired, and why something was refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice import cursor, tables
+from sluice.contracts import Contracts
+from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError
+from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows
+from sluice.model import BATCH_SEQ, STEP, TOPIC, Batch
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+_Key = tuple[str, int]
+
+
+@dataclass
+class Told:
+    """What the tables tell of one batch: which snapshot of which table holds it, when, and with how many records."""
+
+    batch: Batch
+    staged: Snapshot | None = None
+    published: dict[str, Snapshot] = field(default_factory=dict)
+
+
+def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]:
+    """Replace the ledger's content.
+
+    Returns:
+        What was done, in sentences.
+
+    Raises:
+        CatalogUnavailableError: the ledger was written to again and again meanwhile.
+        LedgerError: a table's snapshots contradict each other.
+    """
+    for _ in range(ATTEMPTS):
+        ledger, old, notes = _old(catalog)
+        told, reached, unknown = _tell(contracts, catalog)
+        rows = _rows(contracts, told, reached)
+        kept, dropped = _keep(old, told)
+        rows = sorted([*rows, *kept], key=lambda r: (r.at, r.topic, r.batch_seq or 0, r.partition or 0))
+        try:
+            _replace(catalog, ledger, rows, run_id)
+        except CommitFailedException as error:
+            log.info("the ledger moved on meanwhile, reading again: %s", error)
+            continue
+        return [
+            *notes,
+            *_report(told, kept, dropped, unknown),
+            f"The ledger has {len(rows)} rows now; it had {len(old)}.",
+        ]
+    raise CatalogUnavailableError(
+        "The ledger was written to each time before it could be replaced.",
+        way_out="Try again when no run is under way.",
+    )
+
+
+def _old(catalog: Catalog) -> tuple[Ledger | None, list[Row], list[str]]:
+    """The ledger as it is, its rows as far as they can be read, and what to say of it."""
+    try:
+        ledger = Ledger(catalog, catalog.load_table(tables.LEDGER))
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None, [], ["There was no ledger."]
+    except FileNotFoundError as error:
+        catalog.drop_table(tables.LEDGER)
+        return None, [], [f"The ledger's metadata is gone ({error}); its entry in the catalog was dropped."]
+    if ledger.table.metadata.current_snapshot_id is None:
+        return ledger, [], ["The ledger was empty."]
+    try:
+        records = ledger.table.scan().to_arrow().to_pylist()
+        rows = [Row(**{**r, "snapshots": dict(r["snapshots"] or []), "state": State(r["state"])}) for r in records]
+    except (FileNotFoundError, TypeError, KeyError, ValueError, pa.ArrowInvalid) as error:
+        return ledger, [], [f"The old ledger can't be read ({type(error).__name__}: {error}); nothing of it was kept."]
+    return ledger, rows, []
+
+
+def _tell(contracts: Contracts, catalog: Catalog) -> tuple[dict[_Key, Told], dict[str, Mapping[str, int]], list[str]]:
+    """What all snapshots tell of batches; how far each typed table has come per topic; and tables that can't tell."""
+    told: dict[_Key, Told] = {}
+    reached: dict[str, Mapping[str, int]] = {}
+    unknown: list[str] = []
+    for table in _staging_tables(catalog):
+        for batch, snapshot in _carriers(table):
+            told.setdefault((batch.topic, batch.seq), Told(batch)).staged = snapshot
+    for contract in contracts.tables.values():
+        loaded = tables.load(catalog, tables.typed(contract))
+        if loaded is None:
+            continue
+        for batch, snapshot in _carriers(loaded):
+            known = told.setdefault((batch.topic, batch.seq), Told(batch))
+            if known.batch != batch:
+                raise LedgerError(
+                    f"Snapshot {snapshot.snapshot_id} gives {batch}; another table's snapshot gives {known.batch}.",
+                    table=contract.table,
+                    way_out="Roll one of the two tables back to before that batch.",
+                )
+            known.published[contract.table] = snapshot
+        try:
+            reached[contract.table] = {t: x.seq for t, x in cursor.published(loaded).items()}
+        except SluiceError as error:
+            unknown.append(str(error))
+    return told, reached, unknown
+
+
+def _staging_tables(catalog: Catalog) -> list[Table]:
+    try:
+        return [catalog.load_table(i) for i in sorted(catalog.list_tables(tables.STAGING))]
+    except NoSuchNamespaceError:
+        return []
+
+
+def _carriers(table: Table) -> list[tuple[Batch, Snapshot]]:
+    """Each batch with the snapshot of main that first brought it; replays bring nothing new."""
+    found: dict[_Key, tuple[Batch, Snapshot]] = {}
+    for snapshot in cursor.ancestors(table.metadata):
+        properties = cursor.summary(snapshot)
+        if BATCH_SEQ in properties and TOPIC in properties and properties.get(STEP) != "replay":
+            batch = Batch.from_properties(properties)
+            found[batch.topic, batch.seq] = (batch, snapshot)
+    return list(found.values())
+
+
+def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str, Mapping[str, int]]) -> list[Row]:
+    rows: list[Row] = []
+    for (topic, seq), each in sorted(told.items()):
+        places = {name: s.snapshot_id for name, s in each.published.items()}
+        if each.staged:
+            places[".".join(tables.staging(topic))] = each.staged.snapshot_id
+        moments = [_at(s) for s in (each.staged, *each.published.values()) if s]
+        if each.staged:
+            rows += _dated(plan_rows(each.batch, State.STAGED, places), _at(each.staged))
+        for name, snapshot in sorted(each.published.items()):
+            rows.append(
+                Row(
+                    topic,
+                    State.PUBLISHED,
+                    each.batch.topic_id,
+                    seq,
+                    table=name,
+                    snapshots={name: snapshot.snapshot_id},
+                    records=int(cursor.summary(snapshot).get("added-records", "0")),
+                    at=_at(snapshot),
+                )
+            )
+        feeds = contracts.topics[topic].tables if topic in contracts.topics else ()
+        if feeds and all(reached.get(name, {}).get(topic, 0) >= seq for name in feeds):
+            rows += _dated(plan_rows(each.batch, State.SETTLED, places), max(moments))
+    return rows
+
+
+def _keep(old: Iterable[Row], told: Mapping[_Key, Told]) -> tuple[list[Row], list[str]]:
+    """The old rows that only the ledger can tell; and the batches, not kept, about which it contradicts itself."""
+    by_batch: dict[_Key, list[Row]] = {}
+    kept: list[Row] = []
+    for row in old:
+        if row.state in (State.BLOCKED, State.FAILED) or row.batch_seq is None:
+            kept.append(row)
+        elif (row.topic, row.batch_seq) not in told:
+            by_batch.setdefault((row.topic, row.batch_seq), []).append(row)
+    dropped = []
+    for (topic, seq), rows in sorted(by_batch.items()):
+        try:
+            batches(rows)
+            kept += rows
+        except LedgerError:
+            dropped.append(f"{topic} batch {seq}")
+    return kept, dropped
+
+
+def _replace(catalog: Catalog, ledger: Ledger | None, rows: list[Row], run_id: str) -> None:
+    """Write the rows over what the ledger holds, in one commit that is refused when somebody else's came first."""
+    fresh = ledger or Ledger(catalog)
+    if ledger is None and not rows:
+        return
+    if fresh.table.schema().as_struct() != SCHEMA.as_struct():
+        # A ledger of another shape can't take the rows; everything in it that matters has been read.
+        catalog.drop_table(tables.LEDGER)
+        fresh = Ledger(catalog, tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC))
+    records = [{**asdict(r), "snapshots": sorted((r.snapshots or {}).items())} for r in rows]
+    records = [{**r, "run_id": r["run_id"] or run_id} for r in records]
+    data = pa.Table.from_pylist(records, schema=fresh.table.schema().as_arrow())
+    table = fresh.table
+    # As in `Ledger.append`: without retries the head that was read is a requirement of the commit.
+    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    summary = {"sluice.run-id": run_id, STEP: "rebuild"}
+    try:
+        if table.metadata.current_snapshot_id is None:
+            table.append(data, snapshot_properties=summary)
+        else:
+            table.overwrite(data, overwrite_filter=AlwaysTrue(), snapshot_properties=summary)
+    except FileNotFoundError:
+        # Its own manifests are gone, so that nothing can be laid over them.
+        catalog.drop_table(tables.LEDGER)
+        tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC).append(data, snapshot_properties=summary)
+
+
+def _report(told: Mapping[_Key, Told], kept: list[Row], dropped: list[str], unknown: list[str]) -> list[str]:
+    lines = []
+    for topic in sorted({t for t, _ in told}):
+        mine = [each for (t, _), each in told.items() if t == topic]
+        staged = sum(1 for each in mine if each.staged)
+        by_table: dict[str, int] = {}
+        for each in mine:
+            for name in each.published:
+                by_table[name] = by_table.get(name, 0) + 1
+        published = ", ".join(f"{n} in {name}" for name, n in sorted(by_table.items())) or "none"
+        lines.append(f"{topic}: {staged} batches told by staging's snapshots; published: {published}.")
+    only = sorted({(r.topic, r.batch_seq) for r in kept if r.partition is not None and r.batch_seq is not None})
+    if only:
+        lines.append("Kept, because only the ledger knows: " + ", ".join(f"{t} batch {s}" for t, s in only) + ".")
+    refusals = sum(1 for r in kept if r.state in (State.BLOCKED, State.FAILED))
+    if refusals:
+        lines.append(f"Kept {refusals} rows that tell why something was blocked or failed.")
+    if dropped:
+        lines.append("Dropped, because the ledger contradicted itself and no table tells: " + ", ".join(dropped) + ".")
+    return lines + [f"Could not tell: {line}" for line in unknown]
+
+
+def _dated(rows: Iterable[Row], at: datetime) -> list[Row]:
+    return [replace(row, at=at) for row in rows]
+
+
+def _at(snapshot: Snapshot) -> datetime:
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)

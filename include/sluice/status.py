@@ -1,0 +1,255 @@
+"""Where every table stands: cursor, Kafka's end, lag, last durable snapshot, open batches, quarantine, last error.
+
+Reads the tables, the ledger and Kafka, and changes nothing. What does not answer is named, and the
+rest is told all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.expressions import In
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice import broker, clocks, cursor, plan, reach, tables
+from sluice import ledger as ledgers
+from sluice.contract import Contract
+from sluice.contracts import Contracts
+from sluice.errors import SluiceError
+from sluice.ledger import Ledger, State
+from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, Through
+from sluice.status_model import (
+    LastError,
+    OpenBatch,
+    PartitionStatus,
+    SnapshotStatus,
+    Status,
+    TableStatus,
+    TopicStatus,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from pyiceberg.catalog import Catalog
+
+
+@dataclass
+class _World:
+    """What could be opened and asked once for all tables."""
+
+    catalog: Catalog | None = None
+    client: AdminClient | None = None
+    ledger: Ledger | None = None
+    states: dict[str, Any] = field(default_factory=dict)
+    staging: dict[str, Table | None] = field(default_factory=dict)
+    staged: dict[str, Batch | None] = field(default_factory=dict)
+    known: dict[tuple[str, int], Batch] = field(default_factory=dict)
+    errors: dict[str, LastError] = field(default_factory=dict)
+    stops: dict[str, SluiceError] = field(default_factory=dict)
+    broken: dict[str, SluiceError] = field(default_factory=dict)
+
+
+def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: float = reach.PATIENCE_S) -> Status:
+    """Ask for the state of all tables, or of those named.
+
+    Args:
+        contracts: what the tables promise, and which topics feed them.
+        only: names of tables; all when left out.
+        patience: seconds to wait for the first answer of Kafka and of the catalog, each.
+
+    Raises:
+        ContractError: a table that is named has no contract.
+    """
+    chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
+    status = Status(datetime.now(UTC), [])
+    world = _open(contracts, chosen, status, patience)
+    for contract in chosen:
+        entry = TableStatus(
+            contract.table, contract.group, contract.mode, contract.owner,
+            freshness_promised_seconds=contract.freshness.total_seconds() if contract.freshness else None,
+        )  # fmt: skip
+        status.tables.append(entry)
+        try:
+            with reach.catalog_errors():
+                _fill(entry, contract, world)
+        except SluiceError as error:
+            entry.problems.append(str(error))
+    return status
+
+
+def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience: float) -> _World:
+    world = _World()
+    topics = sorted({t for c in chosen for t in c.topics})
+    try:
+        world.client = reach.open_broker(patience)
+        world.states = dict(broker.describe(world.client, topics))
+    except SluiceError as error:
+        world.client = None
+        status.unavailable.append(error)
+    try:
+        world.catalog = reach.open_catalog(patience)
+        with reach.catalog_errors():
+            _read_tables(world, world.catalog, topics)
+        if world.client:
+            _ask_planner(contracts, chosen, world, world.catalog, world.client)
+    except SluiceError as error:
+        status.unavailable.append(error)
+    return world
+
+
+def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
+    found = reach.existing_ledger_table(catalog)
+    world.ledger = Ledger(catalog, found) if found else None
+    for topic in topics:
+        world.staging[topic] = tables.load(catalog, tables.staging(topic))
+        try:
+            world.staged[topic] = cursor.staged(world.staging[topic])
+        except SluiceError as error:
+            world.broken[topic] = error
+    if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
+        floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
+        world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
+        refusals = world.ledger.table.scan(row_filter=In("state", [str(State.BLOCKED), str(State.FAILED)]))
+        for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
+            if row["table"]:
+                world.errors[row["table"]] = LastError(
+                    row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"], open=True
+                )
+
+
+def _ask_planner(
+    contracts: Contracts, chosen: list[Contract], world: _World, catalog: Catalog, client: AdminClient
+) -> None:
+    """What the next run would stop for: the planner's own answer, not a second opinion."""
+    for name in sorted({c.group for c in chosen}):
+        with reach.catalog_errors():
+            found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
+        world.stops |= found.stops
+
+
+def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
+    if contract.table in world.stops:
+        entry.problems.append(str(world.stops[contract.table]))
+    else:
+        missing = [s for t in contract.topics if isinstance(s := world.states.get(t), SluiceError)]
+        entry.problems += [str(e) for e in (*missing, *(world.broken[t] for t in contract.topics if t in world.broken))]
+    through: Mapping[str, Through] | None = None
+    table: Table | None = None
+    if world.catalog:
+        table = tables.load(world.catalog, tables.typed(contract))
+        entry.exists = table is not None
+        remembered = partial(world.ledger.remembered, contract.table) if world.ledger else None
+        try:
+            through = cursor.published(table, remembered)
+            carrier = cursor.carrier(table, PUBLISHED_THROUGH) if table else None
+            entry.snapshot = _snapshot(carrier) if carrier else None
+        except SluiceError as error:
+            if str(error) not in entry.problems and contract.table not in world.stops:
+                entry.problems.append(str(error))
+        held = tables.load(world.catalog, tables.quarantine(contract))
+        entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
+    for topic in contract.topics:
+        entry.topics.append(_topic(contract, topic, world, table, through))
+        entry.open_batches += _open_batches(topic, world, through)
+    _judge(entry, world.errors.get(contract.table), through)
+
+
+def _snapshot(snapshot: Snapshot) -> SnapshotStatus:
+    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+    properties = cursor.summary(snapshot)
+    batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
+    return SnapshotStatus(
+        snapshot_id=snapshot.snapshot_id,
+        at=at,
+        age_seconds=(datetime.now(UTC) - at).total_seconds(),
+        topic=batch.topic if batch else None,
+        batch=batch.seq if batch else None,
+        ranges=dict(batch.ranges) if batch else {},
+        records=int(properties.get("added-records", "0")),
+        run_id=properties.get(RUN_ID),
+        step=properties.get(STEP),
+    )
+
+
+def _topic(
+    contract: Contract, topic: str, world: _World, table: Table | None, through: Mapping[str, Through] | None
+) -> TopicStatus:
+    state = world.states.get(topic)
+    marks = state.watermarks if isinstance(state, broker.TopicState) else {}
+    at = through.get(topic) if through else None
+    staged = world.staged.get(topic)
+    entry = TopicStatus(
+        topic,
+        topic_id=state.topic_id if isinstance(state, broker.TopicState) else at.topic_id if at else None,
+        batch=at.seq if at else None,
+        staged_batch=staged.seq if staged else None,
+    )
+    reached = dict(at.next_offsets) if at else {}
+    raw = dict(staged.next_offsets) if staged else {}
+    for p in sorted({*marks, *reached, *raw}):
+        line = PartitionStatus(p, published=reached.get(p), staged=raw.get(p))
+        if p in marks:
+            line.low, line.end = marks[p].start, marks[p].end
+            # What the table never read counts from where Kafka begins now; without a table nothing can be said.
+            if through is not None:
+                line.lag = max(line.end - reached.get(p, line.low), 0)
+        entry.partitions.append(line)
+    if marks and through is not None:
+        entry.lag_records = sum(line.lag or 0 for line in entry.partitions)
+    if world.client and marks:
+        entry.stream_clock = clocks.stream_clock(world.client, topic, marks)
+        if contract.freshness and through is not None:
+            entry.late = dict(clocks.older_unread(world.client, topic, reached, marks, contract.freshness))
+    if at:
+        entry.table_clock = _table_clock(topic, world, table, at)
+    if entry.lag_records == 0:
+        entry.lag_seconds = 0.0
+    elif entry.lag_records is not None and entry.stream_clock and entry.table_clock:
+        entry.lag_seconds = max((entry.stream_clock - entry.table_clock).total_seconds(), 0.0)
+    return entry
+
+
+def _table_clock(topic: str, world: _World, table: Table | None, at: Through) -> datetime | None:
+    publisher = next(
+        (
+            s
+            for s in (cursor.ancestors(table.metadata) if table else ())
+            if cursor.summary(s).get(TOPIC) == topic and cursor.summary(s).get(BATCH_SEQ) == str(at.seq)
+        ),
+        None,
+    )
+    return clocks.table_clock(world.staging.get(topic), at.seq, table, publisher)
+
+
+def _open_batches(topic: str, world: _World, through: Mapping[str, Through] | None) -> list[OpenBatch]:
+    staged = world.staged.get(topic)
+    last = staged.seq if staged else 0
+    found = []
+    if through is not None:
+        done = through[topic].seq if topic in through else 0
+        told = {s: b for s, (b, _) in cursor.staged_batches(world.staging.get(topic), done).items()}
+        for seq in range(done + 1, last + 1):
+            batch = told.get(seq)
+            found.append(OpenBatch(topic, seq, "staged", dict(batch.ranges) if batch else {}))
+    for (t, seq), batch in sorted(world.known.items()):
+        if t == topic and seq > last:
+            found.append(OpenBatch(topic, seq, "planned", dict(batch.ranges)))
+    return found
+
+
+def _judge(entry: TableStatus, last: LastError | None, through: Mapping[str, Through] | None) -> None:
+    if last:
+        at = through.get(last.topic) if through else None
+        last.open = not (at and last.batch is not None and at.seq >= last.batch)
+        entry.last_error = last
+    seconds = [t.lag_seconds for t in entry.topics if t.lag_seconds is not None]
+    if len(seconds) == len(entry.topics):
+        entry.freshness_now_seconds = max(seconds, default=None)
+    late = [t.late for t in entry.topics]
+    if entry.freshness_promised_seconds is not None and all(each is not None for each in late):
+        entry.freshness_kept = not any(late)

@@ -1,0 +1,116 @@
+"""What `status` knows, as plain values: one `TableStatus` per table, complete enough for a page or a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sluice.errors import SluiceError
+from sluice.model import OffsetRange
+
+
+@dataclass
+class PartitionStatus:
+    """One partition of one topic; None where Kafka or the table could not be asked, or holds nothing yet."""
+
+    partition: int
+    low: int | None = None
+    published: int | None = None
+    staged: int | None = None
+    end: int | None = None
+    lag: int | None = None
+
+
+@dataclass
+class OpenBatch:
+    """A batch under way. `state` is planned (not staged yet) or staged (not published in this table yet)."""
+
+    topic: str
+    batch: int
+    state: str
+    ranges: dict[int, OffsetRange]
+
+
+@dataclass
+class TopicStatus:
+    """One topic that feeds a table.
+
+    Attributes:
+        lag_records: offsets in Kafka that the table does not hold.
+        lag_seconds: stream clock less table clock; 0 where nothing is unread.
+        late: per partition the unread offsets whose records are older than the freshness promise.
+    """
+
+    topic: str
+    topic_id: str | None = None
+    batch: int | None = None
+    staged_batch: int | None = None
+    partitions: list[PartitionStatus] = field(default_factory=list)
+    lag_records: int | None = None
+    lag_seconds: float | None = None
+    stream_clock: datetime | None = None
+    table_clock: datetime | None = None
+    late: dict[int, int] | None = None
+
+
+@dataclass
+class SnapshotStatus:
+    """The last durable snapshot of a typed table that carries offsets."""
+
+    snapshot_id: int
+    at: datetime
+    age_seconds: float
+    topic: str | None
+    batch: int | None
+    ranges: dict[int, OffsetRange]
+    records: int | None
+    run_id: str | None
+    step: str | None
+
+
+@dataclass
+class LastError:
+    """The last row of the ledger that tells of a refusal; `open` while the batch it is about is not published."""
+
+    at: datetime
+    state: str
+    topic: str
+    batch: int | None
+    error: str | None
+    run_id: str | None
+    open: bool
+
+
+@dataclass
+class TableStatus:
+    """One table. `problems` is what the next run would stop for, or what could not be asked."""
+
+    table: str
+    group: str
+    mode: str
+    owner: str
+    exists: bool | None = None
+    topics: list[TopicStatus] = field(default_factory=list)
+    snapshot: SnapshotStatus | None = None
+    open_batches: list[OpenBatch] = field(default_factory=list)
+    quarantined: int | None = None
+    last_error: LastError | None = None
+    freshness_promised_seconds: float | None = None
+    freshness_now_seconds: float | None = None
+    freshness_kept: bool | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def lag_records(self) -> int | None:
+        """Unread offsets over all topics; None where one of them could not be asked."""
+        lags = [t.lag_records for t in self.topics]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+
+@dataclass
+class Status:
+    """All tables asked for. `unavailable` is what did not answer."""
+
+    at: datetime
+    tables: list[TableStatus]
+    unavailable: list[SluiceError] = field(default_factory=list)

@@ -1,0 +1,178 @@
+"""`status` for people, within 100 columns, and for programs, as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice.model import OffsetRange
+from sluice.status_model import PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
+
+WIDTH = 100
+_UNKNOWN = "?"
+_HEAD = ("TABLE", "READ UP TO", "KAFKA END", "LAG", "BEHIND", "LAST SNAPSHOT", "OPEN", "QUARANTINED", "FRESH")
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """Everything, in JSON's own types; times in UTC as ISO 8601, ranges as `[start, end)`."""
+    tables = [{**asdict(t), "lag_records": t.lag_records} for t in status.tables]
+    whole = {"at": status.at, "tables": tables, "unavailable": [str(e) for e in status.unavailable]}
+    plain: dict[str, Any] = _plain(whole)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def as_text(status: Status, *, details: bool) -> str:
+    """One line per table, and what needs attention; or a paragraph per table with its partitions."""
+    parts = [_warning("not available", str(error)) for error in status.unavailable]
+    if details:
+        parts += [_details(table) for table in status.tables]
+    else:
+        parts.append(_summary(status.tables))
+        parts += [w for table in status.tables for w in _attention(table, prefix=f"{table.table}: ")]
+    return "\n".join(part for part in parts if part)
+
+
+def grid(rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,), indent: str = "") -> str:
+    """Columns as wide as they must be; numbers to the right, the columns in `left` to the left."""
+    lines = list(rows)
+    widths = [max(len(row[i]) for row in lines) for i in range(len(lines[0]))]
+    texts = set(left)
+
+    def cell(row: Sequence[str], i: int) -> str:
+        return row[i].ljust(widths[i]) if i in texts else row[i].rjust(widths[i])
+
+    return "\n".join((indent + "  ".join(cell(row, i) for i in range(len(widths)))).rstrip() for row in lines)
+
+
+def duration(seconds: float | None) -> str:
+    """`4s`, `12m`, `3h`, `2d`: the greatest unit that fits."""
+    if seconds is None:
+        return _UNKNOWN
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size or (size == 60 and seconds >= 120):
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def ranges_text(ranges: Mapping[int, OffsetRange]) -> str:
+    """`0: [0, 10)  1: [4, 9)`, each partition with something to read."""
+    return "  ".join(f"{p}: [{r.start}, {r.end})" for p, r in sorted(ranges.items())) or "no offsets"
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else f"{value:,}"
+
+
+def _summary(tables: Sequence[TableStatus]) -> str:
+    if not tables:
+        return "There is no table: the folder of contracts names none."
+    rows = [_HEAD]
+    for t in tables:
+        lines = [line for topic in t.topics for line in topic.partitions]
+        rows.append(
+            (
+                t.table,
+                _total(lines, "published"),
+                _total(lines, "end"),
+                _number(t.lag_records),
+                duration(t.freshness_now_seconds),
+                f"{duration(t.snapshot.age_seconds)} ago" if t.snapshot else "none",
+                str(len(t.open_batches)),
+                _number(t.quarantined),
+                {None: "-", True: "yes", False: "NO"}[t.freshness_kept],
+            )
+        )
+    return grid(rows)
+
+
+def _total(lines: Sequence[PartitionStatus], name: str) -> str:
+    values = [getattr(line, name) for line in lines]
+    known = [v for v in values if v is not None]
+    return f"{sum(known):,}" if known else "-" if name == "published" else _UNKNOWN
+
+
+def _details(table: TableStatus) -> str:
+    out = [f"{table.table}  ({table.mode}, group {table.group}, owner {table.owner})"]
+    if table.exists is False:
+        out.append("  the table does not exist yet; the first run creates it")
+    for topic in table.topics:
+        out += _topic_lines(topic)
+    out += _snapshot_lines(table.snapshot)
+    for batch in table.open_batches:
+        waits = "planned, not staged" if batch.state == "planned" else "staged, not published"
+        out += _wrapped(f"{batch.topic} batch {batch.batch} is {waits}: {ranges_text(batch.ranges)}", "open       ")
+    if not table.open_batches:
+        out.append("  open        no batch")
+    out.append(f"  quarantine  {_number(table.quarantined)} records")
+    if table.freshness_promised_seconds is not None:
+        kept = {None: "unknown", True: "kept", False: "BROKEN: older records are unread"}[table.freshness_kept]
+        promised, now = duration(table.freshness_promised_seconds), duration(table.freshness_now_seconds)
+        out.append(f"  freshness   promised {promised}, now {now}: {kept}")
+    return "\n".join(out + _attention(table) + [""])
+
+
+def _topic_lines(topic: TopicStatus) -> list[str]:
+    behind = f", {duration(topic.lag_seconds)} behind" if topic.lag_seconds is not None else ""
+    reached = f"batch {topic.batch} published" if topic.batch else "nothing published"
+    staged = f", {topic.staged_batch} staged" if topic.staged_batch else ""
+    out = [f"  topic       {topic.topic}: {reached}{staged}; lag {_number(topic.lag_records)} offsets{behind}"]
+    if topic.partitions:
+        rows = [["PARTITION", "KAFKA BEGINS", "STAGED TO", "PUBLISHED TO", "KAFKA ENDS", "LAG"]]
+        rows += [
+            [str(p.partition), *map(_number, (p.low, p.staged, p.published, p.end, p.lag))] for p in topic.partitions
+        ]
+        out.append(grid(rows, left=(), indent=" " * 14))
+    clocks = [
+        f"{n} {c:%Y-%m-%d %H:%M:%S} UTC" for n, c in (("Kafka", topic.stream_clock), ("table", topic.table_clock)) if c
+    ]
+    if clocks:
+        out.append(f"              newest record: {', '.join(clocks)}")
+    return out
+
+
+def _snapshot_lines(snapshot: SnapshotStatus | None) -> list[str]:
+    if snapshot is None:
+        return ["  snapshot    none that carries offsets"]
+    what = f"{snapshot.topic} batch {snapshot.batch}, " if snapshot.batch else ""
+    out = [
+        f"  snapshot    {snapshot.snapshot_id}, {duration(snapshot.age_seconds)} ago: {what}"
+        f"{_number(snapshot.records)} rows added"
+    ]
+    return out + (_wrapped(ranges_text(snapshot.ranges), "           ") if snapshot.batch else [])
+
+
+def _attention(table: TableStatus, prefix: str = "") -> list[str]:
+    out = [_warning(f"{prefix}stopped", problem) for problem in table.problems]
+    last = table.last_error
+    if last and (last.open or not prefix):
+        state = f"{prefix}{last.state}" + ("" if last.open else ", since cured")
+        where = f"{last.topic} batch {last.batch} at {last.at:%Y-%m-%d %H:%M:%S} UTC"
+        out.append(_warning(state, f"{where}: {last.error or 'no reason given'}"))
+    if prefix and table.freshness_kept is False:
+        late = sum(n for t in table.topics for n in (t.late or {}).values())
+        promised = duration(table.freshness_promised_seconds)
+        out.append(_warning(f"{prefix}late", f"{late:,} unread offsets are older than the promised {promised}."))
+    return out
+
+
+def _warning(what: str, text: str) -> str:
+    return textwrap.fill(f"! {what}: {text}", WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _wrapped(text: str, label: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=f"  {label} ", subsequent_indent=" " * (len(label) + 3), break_on_hyphens=False
+    )

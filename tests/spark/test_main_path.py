@@ -1,0 +1,89 @@
+"""The way of the data with nothing going wrong: append, upsert, several tables, several batches, transforms of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sluice import cursor, tables
+from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH
+from tests.support.lake import Lake
+
+
+def record(n: int) -> dict[str, object]:
+    return {"n": n, "text": f"record {n}"}
+
+
+def test_appended_records_land_once_in_several_batches(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(3)
+    table = it.contract(limits={"records_per_batch": 100})
+    it.send((n % 3, f"k{n}", record(n)) for n in range(250))
+    first = it.run()[table]
+    assert (first["state"], first["records"], first["rejected"]) == ("published", 250, 0)
+    assert first["batches"] == {it.topic: [1, 2, 3]}
+    it.assert_appended(table)
+    it.send((n % 3, f"k{n}", record(n)) for n in range(250, 300))
+    assert it.run()[table]["batches"] == {it.topic: [4]}
+    it.assert_appended(table)
+    assert not it.plan().has_work
+
+
+def test_upserts_and_tombstones_fold_the_log(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert")
+    it.send((n % 2, f"k{n}", record(n)) for n in range(100))
+    it.run()
+    it.assert_folded(table)
+    it.send((n % 2, f"k{n}", record(n + 1000)) for n in range(0, 100, 3))
+    it.send((n % 2, f"k{n}", None) for n in range(0, 100, 7))
+    it.send([(0, "k14", record(14_000))])
+    outcome = it.run()[table]
+    assert outcome["state"] == "published"
+    it.assert_folded(table)
+
+
+def test_one_read_feeds_several_tables_and_snapshots_tell_the_offsets(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    appended, merged = it.contract(), it.contract(mode="upsert", partition_by=["bucket(4, id)"])
+    it.send((n % 2, f"k{n % 10}0{n % 2}", record(n)) for n in range(60))
+    it.run()
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    staging = it.catalog.load_table(tables.staging(it.topic))
+    staged = [s for s in cursor.ancestors(staging.metadata) if cursor.summary(s).get("sluice.step") == "stage"]
+    assert len(staged) == 1
+    for name in (appended, merged):
+        typed = it.catalog.load_table(name)
+        head = typed.current_snapshot()
+        assert head is not None
+        assert PUBLISHED_THROUGH in cursor.summary(head)
+        assert cursor.published(typed)[it.topic].next_offsets == {0: 30, 1: 30}
+        assert typed.metadata.refs[CURSOR_TAG].snapshot_id == head.snapshot_id
+        assert set(typed.metadata.refs) == {"main", CURSOR_TAG}
+
+
+def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    tolerant = it.contract(errors={"max_ratio": 0.5})
+    strict = it.contract(errors={"tolerance": "none"})
+    it.send((0, f"k{n}", record(n)) for n in range(10))
+    it.send([(0, "bad", b"{not json"), (0, "worse", '{"n": "a word"}')])
+    outcomes = it.run()
+    assert outcomes[tolerant]["state"] == "published"
+    assert outcomes[tolerant]["rejected"] == 2
+    it.assert_appended(tolerant, without=[(0, 10), (0, 11)])
+    found = sorted(it.quarantined(tolerant), key=lambda r: r["_kafka_offset"])
+    assert [(r["_kafka_offset"], r["value"], r["field"]) for r in found] == [
+        (10, b"{not json", None),
+        (11, b'{"n": "a word"}', "n"),
+    ]
+    assert outcomes[strict]["state"] == "blocked"
+    assert "2 of 12 records" in outcomes[strict]["error"]
+    assert it.rows(strict) == []
+    # The producer is repaired, or the contract is: the batch is published from staging, without reading Kafka again.
+    it.contract(table=strict, errors={"max_ratio": 1.0})
+    assert it.run()[strict]["state"] == "published"
+    it.assert_appended(strict, without=[(0, 10), (0, 11)])

@@ -1,0 +1,182 @@
+"""A topic, its contracts and its tables, driven through the real steps, and an oracle that knows every record sent."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from sluice import broker as brokers
+from sluice import catalog as catalogs
+from sluice import contracts, plan, run, settle, tables
+from sluice.commit import Context
+from sluice.contract import Contract
+from sluice.plan import GroupPlan
+
+
+@dataclass
+class Lake:
+    """One topic with one or more tables, on the run's broker, catalog and Spark session."""
+
+    spark: SparkSession
+    catalog: Catalog
+    bootstrap: str
+    folder: Path
+    topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:10]}")
+    group: str = field(default_factory=lambda: f"g_{uuid.uuid4().hex[:8]}")
+    sent: dict[int, dict[int, tuple[str | None, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.admin: AdminClient = brokers.admin(self.kafka)
+        self._runs = 0
+
+    @property
+    def kafka(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap}
+
+    def create_topic(self, partitions: int = 2, name: str | None = None, **config: str) -> None:
+        settings = {k.replace("_", "."): v for k, v in config.items()}
+        topic = NewTopic(name or self.topic, num_partitions=partitions, replication_factor=1, config=settings)
+        self.admin.create_topics([topic])[topic.topic].result(30)
+
+    def delete_topic(self) -> None:
+        self.admin.delete_topics([self.topic])[self.topic].result(30)
+        until = time.monotonic() + 20
+        while self.topic in self.admin.list_topics(timeout=10).topics and time.monotonic() < until:
+            time.sleep(0.2)
+
+    def add_partitions(self, total: int) -> None:
+        self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
+
+    def send(
+        self, records: Iterable[tuple[int, str | None, Any]], *, topic: str | None = None, producer: Producer | None = None
+    ) -> None:
+        """Send (partition, key, value): a dict as JSON, None as tombstone, str/bytes as they are; remember what was acknowledged."""
+        own = producer or Producer({**self.kafka, "linger.ms": 5})
+        errors: list[Any] = []
+
+        def remember(key: str | None, value: Any) -> Any:
+            def delivered(error: Any, message: Any) -> None:
+                if error:
+                    errors.append(error)
+                elif topic is None:
+                    self.sent.setdefault(message.partition(), {})[message.offset()] = (key, value)
+
+            return delivered
+
+        for partition, key, value in records:
+            payload = json.dumps(value) if isinstance(value, dict) else value
+            while True:
+                try:
+                    own.produce(
+                        topic or self.topic, payload, key=key, partition=partition, on_delivery=remember(key, value)
+                    )
+                    break
+                except BufferError:
+                    own.poll(0.1)
+        own.flush(60)
+        assert not errors, errors
+
+    def contract(self, **changes: Any) -> str:
+        """Write a contract into the folder; returns the table's name."""
+        table = changes.pop("table", f"db.{self.group}_{len(list(self.folder.glob('*.yaml')))}")
+        body = {
+            "table": table,
+            "topic": self.topic,
+            "group": self.group,
+            "owner": "tests",
+            "mode": "append",
+            "columns": [
+                {"name": "id", "type": "string", "source": "$key"},
+                {"name": "n", "type": "long"},
+                {"name": "text", "type": "string"},
+            ],
+            **changes,
+        }
+        if body["mode"] == "upsert":
+            body.setdefault("identifier", ["id"])
+        (self.folder / f"{table}.yaml").write_text(yaml.safe_dump(body))
+        return table
+
+    @property
+    def contracts(self) -> contracts.Contracts:
+        return contracts.load(self.folder)
+
+    def loaded(self, table: str) -> Contract:
+        return self.contracts.table(table)
+
+    def plan(self, run_id: str = "test") -> GroupPlan:
+        promises = self.contracts
+        return plan.write(promises.group(self.group), promises, self.catalog, self.admin, run_id=run_id)
+
+    def look(self) -> GroupPlan:
+        promises = self.contracts
+        return plan.look(promises.group(self.group), promises, self.catalog, self.admin, None, extend=False)
+
+    def context(self, run_id: str = "test") -> Context:
+        return Context(self.spark, self.catalog, catalogs.catalog_name(), self.kafka, run_id)
+
+    def run(self, *, seconds: float = 600.0) -> dict[str, dict[str, Any]]:
+        """One run of the group: plan, stage, check, publish, settle. Returns settle's outcomes."""
+        self._runs += 1
+        run_id = f"{self.group}-{self._runs}"
+        promises = self.contracts
+        group = promises.group(self.group)
+        planned = self.plan(run_id)
+        if planned.has_work:
+            run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
+        return settle.settle(group, self.catalog, settle.expected(planned), run_id=run_id)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """The typed table as any reader sees it."""
+        return self.catalog.load_table(table).scan().to_arrow().to_pylist()
+
+    def quarantined(self, table: str) -> list[dict[str, Any]]:
+        found = tables.load(self.catalog, tables.quarantine(self.loaded(table)))
+        return found.scan().to_arrow().to_pylist() if found else []
+
+    def assert_appended(self, table: str, *, without: Iterable[tuple[int, int]] = ()) -> None:
+        """Nothing lost, nothing doubled, nothing altered: per partition every record sent stands in the table once."""
+        left_out = set(without)
+        expected = {
+            (p, o): (key, value) for p, by in self.sent.items() for o, (key, value) in by.items() if (p, o) not in left_out
+        }
+        rows = self.rows(table)
+        found: dict[tuple[int, int], dict[str, Any]] = {}
+        for row in rows:
+            at = (row["_kafka_partition"], row["_kafka_offset"])
+            assert at not in found, f"doubled: {at}"
+            found[at] = row
+        lost, strange = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+        assert not lost and not strange, f"lost {lost[:5]} ({len(lost)}), never sent {strange[:5]} ({len(strange)})"
+        for at, (key, value) in expected.items():
+            assert found[at]["id"] == key and found[at]["n"] == value.get("n"), (at, found[at], value)
+
+    def assert_folded(self, table: str, fold: Mapping[str, Any] | None = None) -> None:
+        """The table equals the fold of the log: per key the last value, deletes gone."""
+        expected = dict(fold) if fold is not None else self.fold()
+        rows = {row["id"]: row["n"] for row in self.rows(table)}
+        assert len(rows) == len(self.rows(table)), "a key stands twice"
+        assert rows == {k: v["n"] for k, v in expected.items()}
+
+    def fold(self) -> dict[str, Any]:
+        """Per key the last value in offset order within its partition."""
+        state: dict[str, Any] = {}
+        for by_offset in self.sent.values():
+            for _, (key, value) in sorted(by_offset.items()):
+                assert key is not None
+                if value is None:
+                    state.pop(key, None)
+                else:
+                    state[key] = value
+        return state
