@@ -76,7 +76,7 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
         BrokerUnavailableError: the cluster did not answer.
     """
     from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-    from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+    from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
     names = sorted(set(topics))
     if not names:
@@ -88,7 +88,7 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
             try:
                 described[name] = future.result()
             except KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PARTITION":
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
                     raise
                 found[name] = TopicMissingError(f"Kafka has no topic {name!r}.", topic=name)
         if not described:
@@ -104,11 +104,9 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
             return {(tp.topic, tp.partition): int(future.result().offset) for tp, future in futures.items()}
 
         # Ends first: a record deleted in between then shows as a low watermark above the range, never as a gap.
-        ends, lows = offsets(OffsetSpec.latest()), offsets(OffsetSpec.earliest())
+        ends, lows = offsets(OffsetSpec.latest()), offsets(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in described]
-        configs = {
-            r.name: f.result() for r, f in client.describe_configs(resources, request_timeout=TIMEOUT_S).items()
-        }
+        configs = {r.name: f.result() for r, f in client.describe_configs(resources, request_timeout=TIMEOUT_S).items()}
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
     for name, description in described.items():
@@ -133,13 +131,11 @@ def offsets_at(client: AdminClient, topic: str, partitions: Iterable[int], momen
         BrokerUnavailableError: the cluster did not answer.
     """
     from confluent_kafka import KafkaException, TopicPartition
-    from confluent_kafka.admin import OffsetSpec
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
     spec = OffsetSpec.for_timestamp(int(moment.timestamp() * 1000))
     try:
-        futures = client.list_offsets(
-            {TopicPartition(topic, p): spec for p in partitions}, request_timeout=TIMEOUT_S
-        )
+        futures = client.list_offsets({TopicPartition(topic, p): spec for p in partitions}, request_timeout=TIMEOUT_S)
         return {tp.partition: int(future.result().offset) for tp, future in futures.items()}
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error

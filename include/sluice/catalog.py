@@ -33,7 +33,8 @@ def load(name: str | None = None) -> Catalog:
     name = name or catalog_name()
     try:
         # PyIceberg reads the environment once, at import; a test or a long-lived worker may have changed it since.
-        return load_catalog(name, **(Config().get_catalog_config(name) or {}))
+        config: dict[str, Any] = dict(Config().get_catalog_config(name) or {})
+        return load_catalog(name, **config)
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"PyIceberg can't open the catalog {name!r}: {error}",

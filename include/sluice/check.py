@@ -1,23 +1,23 @@
 """Check: good rows apart from bad, counted in the same pass that publishes them; quarantine; the verdict.
 
-The counts are observed while the MERGE into the branch runs, so a batch is decoded once. The verdict falls before main moves.
+The counts are observed while the MERGE into the branch runs, so that a batch is decoded once. The verdict falls before
+main moves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyiceberg.expressions import And, EqualTo
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from sluice import tables
 from sluice.commit import Context
-from sluice.contract import Contract
+from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, OP, UPSERT, failed_field
 from sluice.errors import BlockedError
+from sluice.filters import And, equal
 from sluice.model import Batch
-from sluice.contract import KAFKA_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def counts(observation: Observation, decoded: DataFrame, expected: int | None) -
         return Counts(0, 0, 0)
     try:
         row = observation.get
-    except Exception:  # an empty relation was folded away together with the observation
+    except Exception:  # noqa: BLE001 - an empty relation was folded away together with the observation
         row = None
     if row is None or (expected is not None and row["records"] != expected):
         row = decoded.agg(*_measures()).collect()[0].asDict()
@@ -70,7 +70,7 @@ def quarantine(context: Context, contract: Contract, batch: Batch, decoded: Data
     """Overwrite the batch's own rows of the quarantine: run twice, it leaves one copy; a repaired batch leaves none."""
     if rejected == 0:
         table = tables.load(context.catalog, tables.quarantine(contract))
-        mine = And(EqualTo("batch_seq", batch.seq), EqualTo("_kafka_topic", batch.topic))
+        mine = And(equal("batch_seq", batch.seq), equal("_kafka_topic", batch.topic))
         if table is None or not any(True for _ in table.scan(row_filter=mine).plan_files()):
             return
     tables.ensure_quarantine(context.catalog, contract)
@@ -100,7 +100,7 @@ def verdict(contract: Contract, batch: Batch, found: Counts) -> None:
     if contract.errors.tolerance == "none" or found.rejected > contract.errors.max_ratio * found.records:
         limit = 0.0 if contract.errors.tolerance == "none" else contract.errors.max_ratio
         raise BlockedError(
-            f"{found.rejected} of {found.records} records can't be read as the contract says; it tolerates {limit:.2%}.",
+            f"{found.rejected} of {found.records} records don't fit the contract, which tolerates {limit:.2%}.",
             table=contract.table,
             topic=batch.topic,
             batch=batch.seq,

@@ -218,9 +218,10 @@ def _ledger_rebuild(given: argparse.Namespace) -> int:
 
 
 def _ledger_show(given: argparse.Namespace) -> int:
-    from pyiceberg.expressions import AlwaysTrue, EqualTo
+    from pyiceberg.expressions import AlwaysTrue
 
     from sluice import reach
+    from sluice.filters import equal
     from sluice.ledger import Row, State
 
     catalog = reach.open_catalog(given.patience)
@@ -229,8 +230,8 @@ def _ledger_show(given: argparse.Namespace) -> int:
         print("There is no ledger yet: no run has planned anything.")
         return 0
     with reach.catalog_errors():
-        wanted = EqualTo("topic", given.topic) if given.topic else AlwaysTrue()
-        records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).slice(0).to_pylist()
+        wanted = equal("topic", given.topic) if given.topic else AlwaysTrue()
+        records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).to_pylist()
     rows = [Row(**{**r, "snapshots": dict(r["snapshots"] or []), "state": State(r["state"])}) for r in records]
     print("\n".join(_ledger_lines(rows[-given.n :])) or "No rows.")
     return 0

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -19,6 +18,7 @@ from pyiceberg.types import TimestamptzType
 
 from sluice import broker
 from sluice.errors import BrokerUnavailableError
+from sluice.filters import equal
 from sluice.model import Offsets, Ranges
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def table_clock(staging: Table | None, seq: int, typed: Table | None, snapshot: 
         snapshot: the typed table's snapshot that published the batch.
     """
     if staging is not None:
-        files = [task.file for task in staging.scan(row_filter=EqualTo("batch_seq", seq)).plan_files()]
+        files = [task.file for task in staging.scan(row_filter=equal("batch_seq", seq)).plan_files()]
         if found := _newest(staging, files):
             return found
     if typed is not None and snapshot is not None:

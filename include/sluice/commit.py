@@ -1,8 +1,8 @@
-"""How a Spark write becomes visible: written into a branch made from main's head, looked at, then main is moved onto it.
+"""How a Spark write becomes visible: written into a branch made from main's head, looked at, then main moves onto it.
 
-The move is one catalog commit with an explicit requirement: main is still the head that the work began from. So nothing
-unaudited is ever visible, a writer that was overtaken is refused, and the cursor tag moves in the same act. Both staging
-and publishing go through here.
+The move is one catalog commit with an explicit requirement: main is still the head that the work began from. Nothing
+unaudited is ever visible, a writer that was overtaken is refused, and the cursor tag moves in the same act. Both
+staging and publishing go through here.
 """
 
 from __future__ import annotations
@@ -61,10 +61,16 @@ class Attempt:
         self._catalog = context.catalog
         self.identifier = identifier
         self.branch = f"{BRANCH_PREFIX}{label}_{uuid.uuid4().hex[:8]}"
-        self.base = self._catalog.load_table(identifier)
         self.landed = False
         self._opened = False
         self._context = context
+        self.base = self._catalog.load_table(identifier)
+        if self.base.metadata.current_snapshot_id is None:
+            # A branch needs a snapshot to start from, and only an engine can write one for every format version. Here,
+            # not in `open`: what the caller decides by must be the very head that landing requires.
+            name = tables.spark_name(context.catalog_name, identifier)
+            context.spark.table(name).limit(0).writeTo(name).append()
+            self.base = self._catalog.load_table(identifier)
 
     @property
     def spark_branch(self) -> str:
@@ -81,11 +87,6 @@ class Attempt:
 
     def open(self) -> None:
         """Make the branch."""
-        if self.base.metadata.current_snapshot_id is None:
-            # A branch needs a snapshot to start from, and only an engine can write one for every format version.
-            name = tables.spark_name(self._context.catalog_name, self.identifier)
-            self._context.spark.table(name).limit(0).writeTo(name).append()
-            self.base = self._catalog.load_table(self.identifier)
         while True:
             try:
                 refs.commit(self._catalog, self.base, (), (refs.point(self.branch, self.head),))
@@ -103,7 +104,10 @@ class Attempt:
         now = self._catalog.load_table(self.identifier).metadata.current_snapshot_id
         if now != self.head:
             raise FencedError(
-                "Main moved while this attempt was at work.", table=".".join(self.identifier), began_at=self.head, now_at=now
+                "Main moved while this attempt was at work.",
+                table=".".join(self.identifier),
+                began_at=self.head,
+                now_at=now,
             )
 
     def result(self) -> Snapshot:
@@ -116,7 +120,9 @@ class Attempt:
         ref = table.metadata.refs.get(self.branch)
         snapshot = table.metadata.snapshot_by_id(ref.snapshot_id) if ref else None
         if snapshot is None or snapshot.parent_snapshot_id != self.head:
-            raise FencedError("The branch does not hold exactly one commit on top of main.", table=".".join(self.identifier))
+            raise FencedError(
+                "The branch does not hold exactly one commit on top of main.", table=".".join(self.identifier)
+            )
         return snapshot
 
     def land(self) -> Snapshot:
@@ -145,7 +151,7 @@ class Attempt:
                 refs.commit(self._catalog, self.base, requirements, updates)
                 self.landed = True
                 return result
-            except Exception as error:  # whatever the client raised, the table knows what happened
+            except Exception as error:  # noqa: BLE001 - whatever the client raised, the table knows what happened
                 failure = error
             outcome = self._outcome(result)
             if outcome == "landed":
@@ -159,7 +165,9 @@ class Attempt:
                 ) from failure
             if time.monotonic() > deadline:
                 raise CatalogUnavailableError(
-                    f"The commit's outcome is unknown: {failure}", table=".".join(self.identifier), snapshot=result.snapshot_id
+                    f"The commit's outcome is unknown: {failure}",
+                    table=".".join(self.identifier),
+                    snapshot=result.snapshot_id,
                 ) from failure
             log.warning("commit of %s: %s; looking again in %.1f s", ".".join(self.identifier), failure, pause)
             time.sleep(pause)
@@ -170,7 +178,7 @@ class Attempt:
             metadata = self._catalog.load_table(self.identifier).metadata
         except NoSuchTableError:
             raise
-        except Exception:  # away: ask again
+        except Exception:  # noqa: BLE001 - away: ask again
             return "unknown"
         if any(s.snapshot_id == result.snapshot_id for s in cursor.ancestors(metadata)):
             return "landed"
@@ -180,10 +188,12 @@ class Attempt:
         self.open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.landed or not self._opened:
             return
         try:
             refs.drop_branches(self._catalog, self.identifier, {self.branch})
-        except Exception as failure:  # the branch is read by nobody; settle takes it away later
+        except Exception as failure:  # noqa: BLE001 - the branch is read by nobody; settle takes it away later
             log.warning("could not drop branch %s of %s: %s", self.branch, ".".join(self.identifier), failure)

@@ -5,7 +5,7 @@ The ledger is asked last, and only believed when the table's head is not older t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata

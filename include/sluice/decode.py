@@ -1,7 +1,7 @@
 """Decode: raw key and value bytes become the contract's columns, or an error that says why not.
 
-A decoder is one function from a frame of staged records to the same frame with the value's fields added; the formats are
-a dictionary of such functions, so that a new one joins without a change to any step. All of it runs in the JVM.
+A decoder is one function from a frame of staged records to the same frame with the value's fields added; the formats
+are a dictionary of such functions, so that a new one joins without a change to any step. All of it runs in the JVM.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.contract import Contract
+from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.contract import KAFKA_COLUMNS
 
 FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
@@ -39,7 +38,7 @@ _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-
 
 
 def spark_type(kind: IcebergType, *, json: bool = False) -> T.DataType:
-    """The Spark type that a column of `kind` is written from; with `json`, the one it is first read as (string map keys)."""
+    """The Spark type a column of `kind` is written from; with `json`, the one it is first read as (string map keys)."""
     match kind:
         case Primitive(name):
             return _PRIMITIVES[name]
@@ -78,7 +77,7 @@ DECODERS: dict[str, Callable[[DataFrame, Contract], DataFrame]] = {"json": json_
 
 
 def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
-    """Staged records of one topic → the same rows with the contract's columns, what each does, and what is wrong with it.
+    """Staged records of one topic → the same rows with typed columns, what each does, and what is wrong with it.
 
     Returns:
         The contract's columns and the four Kafka coordinates; `key`, `value`, `headers`, `batch_seq` as staged; and
@@ -139,7 +138,7 @@ def _tombstones(contract: Contract, tombstone: Column) -> tuple[Column, Column]:
 
 
 def _misfit(contract: Contract) -> Column:
-    """The first column whose value is absent though required, or can't be written as its type; null where all is well."""
+    """The first column whose value is absent though required, or does not fit its type; null where all is well."""
     checks = []
     for column in contract.columns:
         value, name = F.col(column.name), F.lit(column.name)

@@ -48,7 +48,9 @@ class ConfigError(TerminalError):
 class BrokerUnavailableError(RetryableError):
     """Kafka did not answer."""
 
-    advice = "Check that the brokers of connection sluice_kafka are reachable; the next run continues from the same offsets."
+    advice = (
+        "Check that the brokers of connection sluice_kafka are reachable; the next run continues from the same offsets."
+    )
 
 
 class CatalogUnavailableError(RetryableError):
@@ -114,13 +116,18 @@ class OffsetsMissingError(TerminalError):
 class CursorUnknownError(TerminalError):
     """Neither the table's snapshots, nor its tag, nor the ledger tell which offsets the table holds."""
 
-    advice = "Roll the table back to a snapshot that carries `sluice.published-through` or `sluice.next-offsets`, or restore the tag."
+    advice = (
+        "Roll the table back to a snapshot that carries `sluice.published-through` or `sluice.next-offsets`, "
+        "or restore the tag."
+    )
 
 
 class SchemaChangeError(TerminalError):
     """The contract and the table disagree on columns, identifier or partitioning."""
 
-    advice = "Change the table by hand (ALTER TABLE …), or write to a new table name; Sluice does not evolve schemas yet."
+    advice = (
+        "Change the table by hand (ALTER TABLE …), or write to a new table name; Sluice does not evolve schemas yet."
+    )
 
 
 class BlockedError(TerminalError):

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In, Or
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -25,6 +25,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedFi
 
 from sluice import tables
 from sluice.errors import LedgerError
+from sluice.filters import And, BooleanExpression, Or, above, equal, one_of
 from sluice.model import Batch, OffsetRange, Remembered, Through
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,9 @@ SCHEMA = Schema(
     NestedField(8, "end_offset", LongType(), doc="one past the last offset; equal to start where nothing is read"),
     NestedField(9, "state", StringType(), required=True, doc=", ".join(State)),
     NestedField(10, "table", StringType(), doc="the typed table of published, blocked and failed rows"),
-    NestedField(11, "snapshots", MapType(14, StringType(), 15, LongType()), doc="table -> snapshot that holds the batch"),
+    NestedField(
+        11, "snapshots", MapType(14, StringType(), 15, LongType()), doc="table -> snapshot that holds the batch"
+    ),
     NestedField(12, "records", LongType(), doc="records staged or published"),
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
     NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
@@ -82,8 +85,8 @@ class Row:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-class Conflict(Exception):
-    """The ledger's head moved; `head` is what it moved to."""
+class ConflictError(Exception):
+    """The ledger's head moved since it was read; nothing was written."""
 
 
 class Ledger:
@@ -101,13 +104,10 @@ class Ledger:
         """The rows of the named topics with a batch number above the given one, oldest first."""
         if not after or self.table.metadata.current_snapshot_id is None:
             return []
-        wanted: BooleanExpression | None = None
-        for topic, seq in after.items():
-            term: BooleanExpression = And(EqualTo("topic", topic), GreaterThan("batch_seq", seq))
-            wanted = term if wanted is None else Or(wanted, term)
-        assert wanted is not None
+        terms: list[BooleanExpression] = [And(equal("topic", t), above("batch_seq", seq)) for t, seq in after.items()]
+        wanted = reduce(Or, terms)
         if states is not None:
-            wanted = And(wanted, In("state", [str(s) for s in states]))
+            wanted = And(wanted, one_of("state", [str(s) for s in states]))
         found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
         return [_row(r) for r in found.to_pylist()]
 
@@ -115,7 +115,7 @@ class Ledger:
         """How far the ledger saw a table come, for the case that the table itself can no longer tell."""
         if self.table.metadata.current_snapshot_id is None:
             return None
-        found = self.table.scan(row_filter=EqualTo("state", str(State.SETTLED))).to_arrow().to_pylist()
+        found = self.table.scan(row_filter=equal("state", str(State.SETTLED))).to_arrow().to_pylist()
         rows = [r for r in map(_row, found) if table in (r.snapshots or {})]
         if not rows:
             return None
@@ -128,10 +128,12 @@ class Ledger:
         """Write rows in one commit.
 
         Args:
+            rows: what to write; those without a run id get `run_id`.
+            run_id: who writes; also stands in the commit's summary.
             cas: refuse when the ledger moved since this view was read; otherwise move onto the new head.
 
         Raises:
-            Conflict: `cas`, and the head moved. Nothing was written, and the view is refreshed.
+            ConflictError: `cas`, and the head moved. Nothing was written, and the view is refreshed.
         """
         records = [asdict(replace(r, run_id=r.run_id or run_id)) for r in rows]
         if not records:
@@ -150,7 +152,7 @@ class Ledger:
             self.table.append(data, snapshot_properties={"sluice.run-id": run_id})
         except CommitFailedException as error:
             self.refresh()
-            raise Conflict(str(error)) from error
+            raise ConflictError(str(error)) from error
         self.refresh()
 
 

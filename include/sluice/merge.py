@@ -3,8 +3,8 @@
 They go through the DataFrame API: a temporary view over an Iceberg table, as SQL would need, can't be planned inside a
 copy-on-write MERGE by Spark 4.1.
 
-A MERGE prunes its target only by literals in the ON clause. Each bound here follows from the batch's own join key, so it
-can never turn a match into an insert.
+A MERGE prunes its target only by literals in the ON clause. Each bound here follows from the batch's own join key, so
+that it can never turn a match into an insert.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from sluice.contract import Contract
+from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, OP
 from sluice.literals import literal, quoted
 from sluice.model import Batch
-from sluice.contract import KAFKA_COLUMNS
 
 KEYS_INLINE = 20_000
 PARTITIONS_INLINE = 64
@@ -48,9 +47,13 @@ def latest(rows: DataFrame, contract: Contract) -> DataFrame:
         home = F.struct(TOPIC_COLUMN, PARTITION_COLUMN)
         apart = F.min(home).over(by_key) != F.max(home).over(by_key)
         rows = rows.withColumn("_sluice_apart", apart)
-        rows = rows.withColumn(OP, F.when(F.col("_sluice_apart"), F.raise_error(F.lit(ORDER_MARK))).otherwise(F.col(OP)))
-    return rows.withColumn("_sluice_rank", F.row_number().over(ordered)).where(F.col("_sluice_rank") == 1).drop(
-        "_sluice_rank", "_sluice_apart"
+        rows = rows.withColumn(
+            OP, F.when(F.col("_sluice_apart"), F.raise_error(F.lit(ORDER_MARK))).otherwise(F.col(OP))
+        )
+    return (
+        rows.withColumn("_sluice_rank", F.row_number().over(ordered))
+        .where(F.col("_sluice_rank") == 1)
+        .drop("_sluice_rank", "_sluice_apart")
     )
 
 
@@ -148,7 +151,7 @@ def _all(names: Sequence[str]) -> dict[str, Column]:
 
 
 def _later(contract: Contract, a: tuple[str, str], b: tuple[str, str]) -> str:
-    """The condition that version `a` of a row comes after version `b`; each is (alias, prefix of its columns), null is earliest.
+    """The condition that version `a` of a row comes after `b`; each is (alias, column prefix), null is earliest.
 
     Without an order of the contract's own both are known to be in one partition, and the offset alone decides.
     """

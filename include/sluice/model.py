@@ -122,7 +122,7 @@ class Remembered:
 
 
 def encode_through(through: Mapping[str, Through]) -> str:
-    """The value of `sluice.published-through`: every topic that feeds the table, so that one snapshot answers for all."""
+    """The value of `sluice.published-through`: every topic of the table, so that one snapshot answers for all."""
     return json.dumps(
         {
             topic: {

@@ -1,6 +1,6 @@
-"""Plan: topic cursor and watermarks become exact, capped offset ranges; and per table the staged batches it has yet to publish.
+"""Plan: topic cursor and watermarks become exact offset ranges; and per table the staged batches it has yet to publish.
 
-Runs on the Airflow worker, without a JVM. `look` reads and decides, and changes nothing; `write` freezes what it decided.
+Runs on the Airflow worker, without a JVM. `look` reads and decides, changing nothing; `write` freezes what it decided.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 
 from confluent_kafka.admin import AdminClient
@@ -17,34 +16,17 @@ from pyiceberg.table import Table
 
 from sluice import broker, cursor, tables
 from sluice import ledger as ledgers
+from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
-from sluice.contracts import Contracts, Group, TopicSettings
-from sluice.errors import (
-    LedgerError,
-    OffsetsBeyondEndError,
-    OffsetsLostError,
-    PartitionsGoneError,
-    PlanLostError,
-    SluiceError,
-    TopicRecreatedError,
-)
+from sluice.contracts import Contracts, Group
+from sluice.errors import LedgerError, PlanLostError, SluiceError
 from sluice.ledger import Ledger, Row, State
-from sluice.model import Batch, OffsetRange, Through
+from sluice.model import Batch, Through
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
-
-
-@dataclass(frozen=True)
-class TopicPlan:
-    """One topic: the batches to stage, in order. `frozen` tells that an earlier plan is carried out, not a new one."""
-
-    topic: str
-    last: Batch | None
-    to_stage: tuple[Batch, ...] = ()
-    frozen: bool = False
-    state: broker.TopicState | None = None
+Staging = tuple[Table | None, Batch | None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +60,7 @@ class GroupPlan:
         out = []
         for topic in self.topics.values():
             for batch in topic.to_stage:
-                out.append(f"stage   {batch} ({batch.span} offsets{', planned earlier' if topic.frozen else ''})")
+                out.append(f"stage   {batch} ({batch.span} offsets{', planned earlier' if topic.frozen else ''})")  # noqa: PERF401
         for name, table in self.tables.items():
             feeds = {t: [b.seq for b in batches] for t, batches in table.pending.items()}
             for t in table.contract.topics:
@@ -91,11 +73,21 @@ class GroupPlan:
 
 
 def look(
-    group: Group, contracts: Contracts, catalog: Catalog, client: AdminClient, ledger: Ledger | None, *, extend: bool = True
+    group: Group,
+    contracts: Contracts,
+    catalog: Catalog,
+    client: AdminClient,
+    ledger: Ledger | None,
+    *,
+    extend: bool = True,
 ) -> GroupPlan:
     """Decide what the next run does, changing nothing.
 
     Args:
+        group: the tables to plan for.
+        contracts: all contracts, for the settings of the topics.
+        catalog: where the tables are.
+        client: for the watermarks.
         ledger: None where there is no ledger (yet); then the tables alone are asked.
         extend: plan new batches for topics that have none open; False carries out what is frozen already.
 
@@ -105,57 +97,75 @@ def look(
     topics = sorted({t for c in group.contracts for t in c.topics})
     states = broker.describe(client, topics)
     stops: dict[str, SluiceError] = {}
-    loaded: dict[str, tuple[Table | None, Batch | None]] = {}
-    broken: dict[str, SluiceError] = {}
+    broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
+    loaded = _staged(catalog, topics, broken)
+    through: dict[str, Mapping[str, Through]] = {}
+    for contract in group.contracts:
+        try:
+            remembered = partial(ledger.remembered, contract.table) if ledger else None
+            through[contract.table] = cursor.published(tables.load(catalog, tables.typed(contract)), remembered)
+        except SluiceError as error:
+            stops[contract.table] = error
+    known, heal = _known_batches(group, loaded, through, ledger)
+    plans: dict[str, TopicPlan] = {}
+    for topic in topics:
+        state, last = states[topic], loaded[topic][1] if topic in loaded else None
+        plans[topic] = TopicPlan(topic, last)
+        if topic in broken or isinstance(state, SluiceError):
+            continue
+        try:
+            plans[topic] = plan_topic(
+                contracts.topics[topic],
+                state,
+                last,
+                known[topic],
+                client,
+                published=[t[topic].seq for t in through.values() if topic in t],
+                extend=extend,
+            )
+        except SluiceError as error:
+            broken[topic] = error
+    table_plans = {
+        c.table: _plan_table(c, loaded, known, through[c.table], stops) for c in group.contracts if c.table in through
+    }
+    for contract in group.contracts:
+        for topic in contract.topics:
+            if topic in broken:
+                stops.setdefault(contract.table, _named(broken[topic], contract.table))
+    return GroupPlan(group.name, plans, table_plans, stops, heal)
+
+
+def _staged(catalog: Catalog, topics: list[str], broken: dict[str, SluiceError]) -> dict[str, Staging]:
+    """Per topic its staging table and the last batch in it; a topic whose staging can't tell is added to `broken`."""
+    loaded: dict[str, Staging] = {}
     for topic in topics:
         staging = tables.load(catalog, tables.staging(topic))
         try:
             loaded[topic] = (staging, cursor.staged(staging))
         except SluiceError as error:
             broken[topic] = error
-    through: dict[str, Mapping[str, Through]] = {}
-    for contract in group.contracts:
-        try:
-            through[contract.table] = cursor.published(
-                tables.load(catalog, tables.typed(contract)), partial(ledger.remembered, contract.table) if ledger else None
-            )
-        except SluiceError as error:
-            stops[contract.table] = error
-    known, heal = _known_batches(group, loaded, through, ledger)
-    plans: dict[str, TopicPlan] = {}
-    for topic, (_, last) in loaded.items():
-        settings = contracts.topics[topic]
-        batches = known[topic]
-        try:
-            plans[topic] = _plan_topic(settings, states[topic], last, batches, through, client, extend=extend)
-        except SluiceError as error:
-            broken[topic] = error
-            plans[topic] = TopicPlan(topic, last)
-    table_plans: dict[str, TablePlan] = {}
-    for contract in group.contracts:
-        for topic in contract.topics:
-            if topic in broken:
-                stops.setdefault(contract.table, _named(broken[topic], contract.table))
-        if contract.table not in through:
-            continue
-        pending: dict[str, tuple[Batch, ...]] = {}
-        for topic in contract.topics:
-            if topic in loaded:
-                try:
-                    pending[topic] = _pending(
-                        contract.table, known[topic], loaded[topic][1], through[contract.table].get(topic)
-                    )
-                except SluiceError as error:
-                    stops.setdefault(contract.table, error)
-        table_plans[contract.table] = TablePlan(contract, through[contract.table], pending)
-    for topic in set(topics) - set(plans):
-        plans[topic] = TopicPlan(topic, None)
-    return GroupPlan(group.name, plans, table_plans, stops, heal)
+    return loaded
 
 
-def write(
-    group: Group, contracts: Contracts, catalog: Catalog, client: AdminClient, *, run_id: str
-) -> GroupPlan:
+def _plan_table(
+    contract: Contract,
+    loaded: Mapping[str, Staging],
+    known: Mapping[str, Mapping[int, Batch]],
+    through: Mapping[str, Through],
+    stops: dict[str, SluiceError],
+) -> TablePlan:
+    """What the table has yet to publish; where a batch in between is known to nobody, it is added to `stops`."""
+    pending: dict[str, tuple[Batch, ...]] = {}
+    for topic in contract.topics:
+        if topic in loaded:
+            try:
+                pending[topic] = _pending(contract.table, known[topic], loaded[topic][1], through.get(topic))
+            except SluiceError as error:
+                stops.setdefault(contract.table, error)
+    return TablePlan(contract, through, pending)
+
+
+def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminClient, *, run_id: str) -> GroupPlan:
     """Decide, create the tables that are missing, and freeze the plan in the ledger by a compare-and-set.
 
     Raises:
@@ -183,7 +193,7 @@ def write(
         try:
             ledger.append(rows, run_id=run_id, cas=True)
             return plan
-        except ledgers.Conflict:
+        except ledgers.ConflictError:
             names = ", ".join(f"{b.topic} batch {b.seq}" for b in fresh)
             lost = PlanLostError(f"Another run wrote its plan before this one could: {names or 'healing'}.", run=run_id)
             log.info("plan: the ledger moved on, looking again")
@@ -192,11 +202,11 @@ def write(
 
 def _known_batches(
     group: Group,
-    loaded: Mapping[str, tuple[Table | None, Batch | None]],
+    loaded: Mapping[str, Staging],
     through: Mapping[str, Mapping[str, Through]],
     ledger: Ledger | None,
 ) -> tuple[dict[str, dict[int, Batch]], tuple[Row, ...]]:
-    """Per topic the batches that some table may still need, from staging's snapshots and the ledger; and the rows that heal it."""
+    """Per topic the batches that some table may still need, from staging and the ledger; and the rows that heal it."""
     floor: dict[str, int] = {}
     for topic, (_, last) in loaded.items():
         seqs = [last.seq - 1 if last else 0]
@@ -211,7 +221,7 @@ def _known_batches(
     heal: list[Row] = []
     for topic, (staging, last) in loaded.items():
         told = cursor.staged_batches(staging, floor[topic])
-        # A ledger that does not know the last batch was lost or is older than the table: tell it all that the table tells.
+        # A ledger that does not know the last batch was lost, or is older than the table: tell it all over again.
         if ledger and last and (topic, last.seq) not in planned:
             told = cursor.staged_batches(staging)
             for _, (batch, snapshot) in sorted(told.items()):
@@ -220,117 +230,6 @@ def _known_batches(
         # The table wins where both speak.
         known[topic] = {seq: b for (t, seq), b in planned.items() if t == topic} | {s: b for s, (b, _) in told.items()}
     return known, tuple(heal)
-
-
-def _plan_topic(
-    settings: TopicSettings,
-    state: broker.TopicState | SluiceError,
-    last: Batch | None,
-    known: Mapping[int, Batch],
-    through: Mapping[str, Mapping[str, Through]],
-    client: AdminClient,
-    *,
-    extend: bool,
-) -> TopicPlan:
-    """The topic's batches to stage: those frozen already, else new ones.
-
-    Raises:
-        SluiceError: the topic is missing, was created again, or no longer holds what comes next.
-    """
-    topic = settings.topic
-    if isinstance(state, SluiceError):
-        raise state
-    staged_seq = last.seq if last else 0
-    opened = tuple(known[seq] for seq in sorted(known) if seq > staged_seq)
-    for before in filter(None, (last, *opened)):
-        if before.topic_id != state.topic_id:
-            raise TopicRecreatedError(
-                f"Topic {topic!r} was deleted and created again after batch {before.seq}.",
-                topic=topic,
-                next_offsets=dict(before.next_offsets),
-                was=before.topic_id,
-                now=state.topic_id,
-            )
-    if opened:
-        _check_held(topic, {p: r for b in reversed(opened) for p, r in b.ranges.items()}, state)
-        return TopicPlan(topic, last, opened, frozen=True, state=state)
-    if not extend:
-        return TopicPlan(topic, last, state=state)
-    if last is None:
-        starts = _starts(settings, state, client)
-    else:
-        starts = {p: last.next_offsets.get(p, 0) for p in state.watermarks}
-        if gone := sorted(set(last.next_offsets) - set(state.watermarks)):
-            raise PartitionsGoneError(f"Topic {topic!r} has lost partitions.", topic=topic, partitions=gone)
-    ahead = {p: OffsetRange(starts[p], marks.end) for p, marks in state.watermarks.items()}
-    if beyond := {p: (r.start, r.end) for p, r in ahead.items() if r.start > r.end}:
-        raise OffsetsBeyondEndError(
-            f"The cursor of topic {topic!r} lies beyond the end: {{partition: (cursor, end)}} {beyond}.", topic=topic
-        )
-    _check_held(topic, ahead, state)
-    seqs = [t[topic].seq for t in through.values() if topic in t]
-    first = max([staged_seq, *seqs]) + 1
-    limits = settings.limits
-    batches = cut(ahead, limits.records_per_batch, limits.batches_per_run)
-    if not batches and last is None:
-        # Nothing to read yet: an empty batch pins where the topic starts, so that `latest` means now, not next time.
-        batches = [{}]
-    made = []
-    at = dict(starts)
-    for number, ranges in enumerate(batches):
-        at |= {p: r.end for p, r in ranges.items()}
-        made.append(Batch(topic, state.topic_id, first + number, ranges, dict(at)))
-    return TopicPlan(topic, last, tuple(made), state=state)
-
-
-def cut(ahead: Mapping[int, OffsetRange], cap: int, most: int) -> list[dict[int, OffsetRange]]:
-    """Divide what lies ahead into at most `most` batches of at most `cap` offsets, each taking its share of every partition."""
-    total = sum(r.count for r in ahead.values())
-    if total == 0:
-        return []
-    # Each partition's share is rounded, by at most one offset: leave room for that below the cap.
-    pieces = 1 if total <= cap else -(-total // max(cap - len(ahead), 1))
-    result = []
-    for i in range(1, pieces + 1):
-        ranges = {
-            p: OffsetRange(r.start + r.count * (i - 1) // pieces, r.start + r.count * i // pieces)
-            for p, r in sorted(ahead.items())
-        }
-        if ranges := {p: r for p, r in ranges.items() if r.count}:
-            result.append(ranges)
-        if len(result) == most:
-            break
-    return result
-
-
-def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClient) -> dict[int, int]:
-    """Where a topic that was never read begins."""
-    start, marks = settings.start, state.watermarks
-    if start == "latest":
-        return {p: r.end for p, r in marks.items()}
-    if isinstance(start, datetime):
-        found = broker.offsets_at(client, state.topic, marks, start)
-        return {p: found[p] if found[p] >= 0 else r.end for p, r in marks.items()}
-    if isinstance(start, Mapping):
-        return {p: start.get(p, r.start) for p, r in marks.items()}
-    return {p: r.start for p, r in marks.items()}
-
-
-def _check_held(topic: str, ranges: Mapping[int, OffsetRange], state: broker.TopicState) -> None:
-    """Refuse ranges whose beginning Kafka no longer holds.
-
-    Raises:
-        OffsetsLostError: with the exact offsets per partition.
-    """
-    lost = {
-        p: (r.start, min(state.watermarks[p].start, r.end))
-        for p, r in sorted(ranges.items())
-        if p in state.watermarks and r.count and r.start < state.watermarks[p].start
-    }
-    if lost:
-        raise OffsetsLostError(
-            f"Topic {topic!r} no longer holds offsets that were not read: {{partition: [first, end)}} {lost}.", topic=topic
-        )
 
 
 def _pending(table: str, known: Mapping[int, Batch], last: Batch | None, through: Through | None) -> tuple[Batch, ...]:

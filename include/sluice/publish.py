@@ -15,11 +15,10 @@ from pyspark.sql import functions as F
 
 from sluice import check, cursor, merge, tables
 from sluice.commit import Attempt, Context
-from sluice.contract import Contract
+from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, ERROR, OP, decode
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
-from sluice.contract import KAFKA_COLUMNS
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,9 @@ def publish(
     done = through.get(batch.topic)
     if replay:
         if done is None or done.seq < batch.seq:
-            raise BatchOrderError("Only a batch that was published can be replayed.", table=contract.table, batch=batch.seq)
+            raise BatchOrderError(
+                "Only a batch that was published can be replayed.", table=contract.table, batch=batch.seq
+            )
     elif done and done.seq >= batch.seq:
         return Published(batch, None, seconds=time.monotonic() - began)
     else:

@@ -188,7 +188,8 @@ def _replace(catalog: Catalog, ledger: Ledger | None, rows: list[Row], run_id: s
     fresh = ledger or Ledger(catalog)
     if ledger is None and not rows:
         return
-    if fresh.table.schema().as_struct() != SCHEMA.as_struct():
+    # By names and types: the catalog gave the fields ids of its own.
+    if not fresh.table.schema().as_arrow().equals(SCHEMA.as_arrow()):
         # A ledger of another shape can't take the rows; everything in it that matters has been read.
         catalog.drop_table(tables.LEDGER)
         fresh = Ledger(catalog, tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC))

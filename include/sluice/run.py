@@ -17,6 +17,7 @@ from typing import TypeVar
 from confluent_kafka.admin import AdminClient
 
 from sluice import plan as planning
+from sluice.ahead import TopicPlan
 from sluice.commit import Context
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
@@ -72,7 +73,7 @@ class _Worker:
         self.report = Report()
         self._tables = {name: Lock() for name in plan.tables}
 
-    def topic(self, plan: planning.TopicPlan) -> None:
+    def topic(self, plan: TopicPlan) -> None:
         """Stage and publish one topic's batches, in order."""
         tables = [t for t in self.plan.tables.values() if plan.topic in t.contract.topics]
         for table in tables:
@@ -81,7 +82,9 @@ class _Worker:
                     break
         for batch in plan.to_stage:
             if time.monotonic() > self.deadline:
-                log.info("%s: the time of this run is used up before batch %s; the next run goes on", plan.topic, batch.seq)
+                log.info(
+                    "%s: the time of this run is used up before batch %s; the next run goes on", plan.topic, batch.seq
+                )
                 return
             records = self._stage(plan, batch)
             if records is False:
@@ -89,7 +92,7 @@ class _Worker:
             for table in tables:
                 self._publish(table.contract, batch, records)
 
-    def _stage(self, plan: planning.TopicPlan, batch: Batch) -> int | None | bool:
+    def _stage(self, plan: TopicPlan, batch: Batch) -> int | bool | None:
         """How many records were staged, None if that is not known, False if it failed."""
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
@@ -143,12 +146,12 @@ class _Worker:
             self._row(batch, state, table=name, error=text)
 
     def _row(self, batch: Batch, state: State, **values: object) -> None:
-        row = Row(batch.topic, state, batch.topic_id, batch.seq, run_id=self.context.run_id, **values)  # type: ignore[arg-type]
-        self.report.rows.append(row)
+        known = (batch.topic, state, batch.topic_id, batch.seq)
+        self.report.rows.append(Row(*known, run_id=self.context.run_id, **values))  # type: ignore[arg-type]
 
 
 def _again(context: Context, what: str, step: Callable[[], Result]) -> Result:
-    """Run a step until it ends or fails for good. Every step looks at what is true first, so that trying again is safe."""
+    """Run a step until it ends or fails for good. Each looks at what is true first, so that trying again is safe."""
     for attempt in range(1, TRIES + 1):
         try:
             return step()
@@ -171,6 +174,6 @@ def _wait_for_catalog(context: Context) -> None:
         try:
             context.catalog.list_namespaces()
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the client raises
             log.warning("the catalog is away (%s); waiting", str(error).splitlines()[0][:200])
             time.sleep(2.0)

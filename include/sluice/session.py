@@ -32,12 +32,14 @@ def jars(folder: str | None = None) -> list[str]:
     folder = folder or os.environ.get("SLUICE_JARS")
     found = sorted(str(p) for p in Path(folder).glob("*.jar")) if folder else []
     if not found:
-        raise ConfigError("No Spark jars were found.", way_out="Set SLUICE_JARS to their folder (`make setup` fills it).")
+        raise ConfigError(
+            "No Spark jars were found.", way_out="Set SLUICE_JARS to their folder (`make setup` fills it)."
+        )
     return found
 
 
 def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The application's session. What spark-submit was given wins over the defaults here; the catalog is always ours."""
+    """The application's session. What spark-submit was given wins over our defaults; the catalog is always ours."""
     builder = SparkSession.Builder().appName(app)
     from pyspark import SparkConf
 

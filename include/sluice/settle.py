@@ -31,7 +31,7 @@ class Outcome:
     """What a run came to for one table.
 
     Attributes:
-        state: published, idle (nothing was due), behind (time ran out; the next run goes on), blocked, failed or stopped.
+        state: published, idle (nothing was due), behind (time ran out; the next run goes on), blocked, failed, stopped.
         ranges: per topic the offsets published by this run, as `{"partition": [start, end)}` of each batch.
         snapshot_id: the last durable snapshot that carries offsets.
     """
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def expected(plan: GroupPlan) -> dict[str, Any]:
-    """What a plan promises, as JSON for XCom: per table and topic the batch numbers, and the tables that are stopped."""
+    """What a plan promises, as JSON for XCom: per table and topic its batches; and the tables that are stopped."""
     promised: dict[str, dict[str, list[int]]] = {}
     for name, table in plan.tables.items():
         promised[name] = {
@@ -132,7 +132,7 @@ def _judge(
             outcome.state = "behind"
         else:
             outcome.state = "failed"
-            outcome.error = "The Spark application ended before it reported on this table; the next run looks up what is true."
+            outcome.error = "The Spark application ended before it reported on this table; the next run goes on."
     if name in promised["stops"]:
         outcome.state, outcome.error = "stopped", promised["stops"][name]
 
@@ -180,7 +180,7 @@ def _snapshots(table: Table | None, topic: str, after: int) -> dict[int, int]:
 
 
 def _tidy(catalog: Catalog, identifier: Identifier, table: Table | None, reached: Mapping[str, int]) -> None:
-    """Drop the branches of finished batches, and put the tag where main's offsets are (a rollback by hand left it behind)."""
+    """Drop the branches of finished batches, and put the tag where main's offsets are, wherever it was left."""
     if table is None:
         return
     limit = max(reached.values(), default=0)

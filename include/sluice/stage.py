@@ -121,9 +121,15 @@ def _missing(rows: DataFrame, batch: Batch, added: int) -> OffsetsMissingError:
     ends = rows.sparkSession.createDataFrame(
         [(p, r.start - 1, r.end) for p, r in batch.ranges.items()], "p int, first bigint, last bigint"
     )
-    marks = rows.select("_kafka_partition", "_kafka_offset").union(ends.select("p", "first")).union(ends.select("p", "last"))
+    marks = (
+        rows.select("_kafka_partition", "_kafka_offset")
+        .union(ends.select("p", "first"))
+        .union(ends.select("p", "last"))
+    )
     following = marks.withColumn("following", F.lead("_kafka_offset").over(by_partition))
-    holes = following.where(F.col("following") - F.col("_kafka_offset") > 1).orderBy("_kafka_partition", "_kafka_offset")
+    holes = following.where(F.col("following") - F.col("_kafka_offset") > 1).orderBy(
+        "_kafka_partition", "_kafka_offset"
+    )
     found = [f"partition {h[0]} [{h[1] + 1}, {h[2]})" for h in holes.limit(10).collect()]
     return OffsetsMissingError(
         f"{batch.span - added} offsets are missing: {'; '.join(found)}.", topic=batch.topic, batch=batch.seq

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.expressions import In
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -21,6 +20,7 @@ from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import SluiceError
+from sluice.filters import one_of
 from sluice.ledger import Ledger, State
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, Through
 from sluice.status_model import (
@@ -95,7 +95,7 @@ def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience
         world.catalog = reach.open_catalog(patience)
         with reach.catalog_errors():
             _read_tables(world, world.catalog, topics)
-        if world.client:
+        if world.client is not None:
             _ask_planner(contracts, chosen, world, world.catalog, world.client)
     except SluiceError as error:
         status.unavailable.append(error)
@@ -114,7 +114,7 @@ def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
     if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
         floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
         world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
-        refusals = world.ledger.table.scan(row_filter=In("state", [str(State.BLOCKED), str(State.FAILED)]))
+        refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
         for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
             if row["table"]:
                 world.errors[row["table"]] = LastError(
@@ -201,7 +201,7 @@ def _topic(
         entry.partitions.append(line)
     if marks and through is not None:
         entry.lag_records = sum(line.lag or 0 for line in entry.partitions)
-    if world.client and marks:
+    if world.client is not None and marks:
         entry.stream_clock = clocks.stream_clock(world.client, topic, marks)
         if contract.freshness and through is not None:
             entry.late = dict(clocks.older_unread(world.client, topic, reached, marks, contract.freshness))

@@ -13,7 +13,7 @@ from sluice.status_model import PartitionStatus, SnapshotStatus, Status, TableSt
 
 WIDTH = 100
 _UNKNOWN = "?"
-_HEAD = ("TABLE", "READ UP TO", "KAFKA END", "LAG", "BEHIND", "LAST SNAPSHOT", "OPEN", "QUARANTINED", "FRESH")
+_HEAD = ("TABLE", "READ TO", "KAFKA END", "LAG", "BEHIND", "SNAPSHOT", "OPEN", "REJECTED", "FRESH")
 
 
 def as_json(status: Status) -> dict[str, Any]:

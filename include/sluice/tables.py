@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
@@ -84,10 +85,8 @@ def ensure(
     if found is not None:
         return found
     for depth in range(1, len(identifier)):
-        try:
+        with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(identifier[:depth])
-        except NamespaceAlreadyExistsError:
-            pass
     try:
         return catalog.create_table(
             identifier, schema=wanted, partition_spec=spec, properties={**SERVICE_PROPERTIES, **(properties or {})}
@@ -135,12 +134,18 @@ def ensure_typed(catalog: Catalog, contract: Contract) -> Table:
                 f"column {field.name} is {have[field.name].field_type} in the table, {field.field_type} in the contract"
             )
     named = {f.name for f in wanted.fields}
-    problems += [f"required column {n} of the table is not in the contract" for n, f in have.items() if f.required and n not in named]
+    problems += [
+        f"required column {n} of the table is not in the contract"
+        for n, f in have.items()
+        if f.required and n not in named
+    ]
     identifier = set(table.schema().identifier_field_names())
     if contract.mode == "upsert" and identifier != set(contract.identifier):
         problems.append(f"identifier is {sorted(identifier)} in the table, {contract.identifier} in the contract")
     if problems:
-        raise SchemaChangeError("The contract does not fit the table: " + "; ".join(problems) + ".", table=contract.table)
+        raise SchemaChangeError(
+            "The contract does not fit the table: " + "; ".join(problems) + ".", table=contract.table
+        )
     return table
 
 

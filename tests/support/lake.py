@@ -59,9 +59,13 @@ class Lake:
         self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
 
     def send(
-        self, records: Iterable[tuple[int, str | None, Any]], *, topic: str | None = None, producer: Producer | None = None
+        self,
+        records: Iterable[tuple[int, str | None, Any]],
+        *,
+        topic: str | None = None,
+        producer: Producer | None = None,
     ) -> None:
-        """Send (partition, key, value): a dict as JSON, None as tombstone, str/bytes as they are; remember what was acknowledged."""
+        """Send (partition, key, value): a dict as JSON, None as tombstone, str and bytes as they are; remember them."""
         own = producer or Producer({**self.kafka, "linger.ms": 5})
         errors: list[Any] = []
 
@@ -149,7 +153,10 @@ class Lake:
         """Nothing lost, nothing doubled, nothing altered: per partition every record sent stands in the table once."""
         left_out = set(without)
         expected = {
-            (p, o): (key, value) for p, by in self.sent.items() for o, (key, value) in by.items() if (p, o) not in left_out
+            (p, o): (key, value)
+            for p, by in self.sent.items()
+            for o, (key, value) in by.items()
+            if (p, o) not in left_out
         }
         rows = self.rows(table)
         found: dict[tuple[int, int], dict[str, Any]] = {}

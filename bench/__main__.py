@@ -1,0 +1,36 @@
+"""`python -m bench [a|b|c|d …] [--records N] [--quick]`: the measurements of docs/benchmarks.md, printed as ratios.
+
+Each figure comes from a process of its own, one after the other, on a real broker and catalog in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from bench import backlog, planning, target, trigger
+from bench.lab import Lab, say
+
+SECTIONS = {"a": backlog.measure, "b": target.measure, "c": trigger.measure, "d": planning.measure}
+
+
+def main() -> None:
+    """Run the sections that were asked for, in order."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="a|b|c|d", help="which to run (all)")
+    parser.add_argument("--records", type=int, help="backlog of section a (5,000,000; with --quick 300,000)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, under 3 minutes: a smoke test, not a result")
+    parser.add_argument("--keep", action="store_true", help="leave the folder with data and logs behind")
+    arguments = parser.parse_args()
+    wanted = sorted(set(arguments.sections)) or list(SECTIONS)
+    if unknown := [name for name in wanted if name not in SECTIONS]:
+        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+    began = time.monotonic()
+    with Lab(keep=arguments.keep) as lab:
+        for name in wanted:
+            SECTIONS[name](lab, quick=arguments.quick, records=arguments.records)
+    say(f"\nall of it: {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

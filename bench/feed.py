@@ -1,0 +1,68 @@
+"""Producing: topics, and backlogs written by one process per core."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable
+
+from bench.lab import value
+
+PARTITIONS = 4
+
+
+def create(bootstrap: str, topics: Iterable[str], partitions: int = PARTITIONS) -> None:
+    """Create topics."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([NewTopic(t, num_partitions=partitions, replication_factor=1) for t in topics])
+    for future in made.values():
+        future.result(60)
+
+
+def key(number: int) -> str:
+    """The key with that number: as long as a real identifier, and ordered like the numbers."""
+    return f"order-{number:010d}"
+
+
+def backlog(bootstrap: str, topic: str, records: int, keys: int) -> None:
+    """Fill a topic with `records` records over `keys` distinct keys, each key in one partition."""
+    shares = [(bootstrap, topic, records, keys, worker) for worker in (0, 1)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.starmap(_share, shares)
+
+
+def _share(bootstrap: str, topic: str, records: int, keys: int, worker: int) -> None:
+    # A worker has its own partitions, so that each partition's order is the numbers' order.
+    mine = [n % PARTITIONS % 2 == worker for n in range(PARTITIONS)]
+    assert keys % PARTITIONS == 0
+    send(bootstrap, topic, ((n % keys, n) for n in range(records) if mine[n % PARTITIONS]))
+
+
+def send(bootstrap: str, topic: str, numbers: Iterable[tuple[int, int]]) -> None:
+    """Send (key number, value number) records.
+
+    Raises:
+        RuntimeError: the broker refused some.
+    """
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 50,
+            "batch.size": 500_000,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 500_000,
+        }
+    )
+    for k, n in numbers:
+        while True:
+            try:
+                # Consecutive keys would make the columns compress like no real data: spread them.
+                producer.produce(topic, value(n), key=key(k), partition=k % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    if left := producer.flush(120):
+        raise RuntimeError(f"{left} records were not taken")

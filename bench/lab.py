@@ -1,0 +1,151 @@
+"""Where measurements happen: a temporary folder with a broker, a catalog and a warehouse, and drivers of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from sluice.embedded import jars
+from sluice.embedded.broker import Broker
+from sluice.embedded.home import REPOSITORY, cache_folder
+from sluice.embedded.java import find_java
+
+HEAP = "2g"
+MASTER = "local[2]"
+
+
+def say(text: str = "") -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+class Lab:
+    """The folder and its broker, for as long as a `with` block."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
+        self.broker = Broker(self.folder / "kafka")
+        self._keep = keep
+
+    def __enter__(self) -> Self:
+        try:
+            self.broker.start()
+        except BaseException:
+            self._clean()
+            raise
+        say(f"{os.cpu_count()} cores, {MASTER}, driver heap {HEAP}, load average before: {os.getloadavg()[0]:.1f}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.broker.stop(grace=5)
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._keep:
+            say(f"kept: {self.folder}")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def lake(self) -> dict[str, str]:
+        """The environment of a new, empty catalog, warehouse and folder of contracts."""
+        folder = self.folder / f"lake-{uuid.uuid4().hex[:8]}"
+        for name in ("contracts", "warehouse", "spark"):
+            (folder / name).mkdir(parents=True)
+        java = find_java(cache_folder())
+        return {
+            "BENCH_FOLDER": str(folder),
+            "SLUICE_CONTRACTS": str(folder / "contracts"),
+            "KAFKA_BOOTSTRAP_SERVERS": self.broker.bootstrap,
+            "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+            "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{folder}/iceberg.db?timeout=60",
+            "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{folder}/warehouse",
+            "SLUICE_JARS": str(jars.ensure(jars.SPARK, java=java)),
+            "JAVA_HOME": str(java.home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(folder / "spark"),
+            "PYSPARK_SUBMIT_ARGS": f"--driver-memory {HEAP} pyspark-shell",
+            "PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}",
+        }
+
+    def drop(self, lake: dict[str, str]) -> None:
+        """Remove what a lake holds, so that the next measurement has the disk to itself."""
+        if not self._keep:
+            shutil.rmtree(lake["BENCH_FOLDER"], ignore_errors=True)
+
+    def drive(self, lake: dict[str, str], module: str, **arguments: Any) -> Any:
+        """Run `main(**arguments)` of a module in a process of its own; returns what it returns.
+
+        Raises:
+            SystemExit: it failed; with the end of its log.
+        """
+        folder = Path(lake["BENCH_FOLDER"])
+        answer, log = folder / "answer.json", folder / "driver.log"
+        answer.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "bench.drive", module, json.dumps(arguments), str(answer)]
+        self.call(command, lake, log)
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+    def call(self, command: list[str], lake: dict[str, str], log: Path) -> None:
+        """Run a command to its end; what it started does not outlive it.
+
+        Raises:
+            SystemExit: it failed; with the end of its log.
+        """
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYICEBERG_", "SLUICE_"))} | lake
+        with log.open("ab") as stream:
+            process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdout=stream, stderr=stream, start_new_session=True)
+            try:
+                code = process.wait()
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        if code:
+            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
+            raise SystemExit(f"{' '.join(command[:4])} ended with {code}:\n{tail}")
+
+
+def contract(lake: dict[str, str], table: str, topic: str, **changes: Any) -> None:
+    """Write a contract of the shape that all measurements share."""
+    body = {
+        "table": table,
+        "topic": topic,
+        "group": "bench",
+        "owner": "bench",
+        "columns": COLUMNS,
+        **changes,
+    }
+    if body.get("mode") == "upsert":
+        body["identifier"] = ["id"]
+    (Path(lake["SLUICE_CONTRACTS"]) / f"{table}.yaml").write_text(yaml.safe_dump(body), encoding="utf-8")
+
+
+COLUMNS = [
+    {"name": "id", "type": "string", "source": "$key"},
+    {"name": "n", "type": "long"},
+    {"name": "amount", "type": "double"},
+    {"name": "at", "type": "timestamptz"},
+    {"name": "note", "type": "string"},
+]
+SCHEMA = "n BIGINT, amount DOUBLE, at TIMESTAMP, note STRING"
+
+
+def value(n: int) -> bytes:
+    """The JSON value of record `n`: 100 bytes."""
+    text = (
+        f'{{"n":{n},"amount":{n % 9973}.25,"at":"2024-0{1 + n % 9}-{10 + n % 18}T{10 + n % 14}:{10 + n % 50}:'
+        f'{10 + n % 50}Z","note":"'
+    )
+    return f'{text}{"abcdefghijklmnopqrstuvwxyzabcdefghijkl"[: 98 - len(text)]}"}}'.encode()

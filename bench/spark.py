@@ -1,0 +1,74 @@
+"""Drivers' Spark session, and one run of Sluice inside it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bench.lab import MASTER
+
+
+def session(conf: dict[str, str] | None = None) -> SparkSession:
+    """The session that Sluice's own applications have; what is written by hand gets the same."""
+    from sluice import session as sessions
+
+    spark = sessions.build(
+        "bench",
+        {
+            "spark.master": MASTER,
+            "spark.jars": ",".join(sessions.jars()),
+            "spark.sql.warehouse.dir": os.environ["BENCH_FOLDER"] + "/spark-warehouse",
+            **(conf or {}),
+        },
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class Steps(logging.Handler):
+    """The seconds of each step, as the run's own log lines tell them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {"stage": 0.0, "publish": 0.0}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = str(record.msg)
+        for step in self.seconds:
+            if message.startswith(step) and "in %.1f s" in message and record.args:
+                self.seconds[step] += next(a for a in record.args if isinstance(a, float))  # type: ignore[union-attr]
+
+
+def run(spark: SparkSession, run_id: str) -> dict[str, Any]:
+    """Plan, stage, check, publish and settle the group once; returns the seconds of each part.
+
+    Raises:
+        RuntimeError: a table failed.
+    """
+    from sluice import broker, catalog, contracts, plan, settle
+    from sluice import run as runs
+    from sluice.commit import Context
+
+    promises = contracts.load()
+    group = promises.group("bench")
+    lake, kafka = catalog.load(), broker.client_config()
+    client = broker.admin(kafka)
+    steps = Steps()
+    logging.getLogger("sluice.run").addHandler(steps)
+    marks = [time.monotonic()]
+    planned = plan.write(group, promises, lake, client, run_id=run_id)
+    marks.append(time.monotonic())
+    context = Context(spark, lake, catalog.catalog_name(), kafka, run_id)
+    report = runs.run(context, group, promises, client, deadline=time.monotonic() + 3600)
+    marks.append(time.monotonic())
+    logging.getLogger("sluice.run").removeHandler(steps)
+    if report.failed:
+        raise RuntimeError(str(report.failed))
+    settle.settle(group, lake, settle.expected(planned), run_id=run_id)
+    marks.append(time.monotonic())
+    plan_s, run_s, settle_s = (b - a for a, b in zip(marks, marks[1:], strict=False))
+    return {"plan": plan_s, "run": run_s, "settle": settle_s, **steps.seconds}

@@ -1,0 +1,132 @@
+"""One DAG per group of contracts: plan → ingest (one Spark application) → settle → one task per table.
+
+What runs and in what order; the work itself is in the package. Contracts that are not sound are left out here and shown
+as an import error by `contracts_check.py`, so that they do not stop the other groups.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Asset, Metadata, TaskGroup, TriggerRule, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice import contracts
+from sluice.contract import Contract
+from sluice.contracts import Group
+from sluice.errors import TerminalError
+from sluice_spark import IngestOperator, kafka_config
+
+log = logging.getLogger(__name__)
+
+QUICK = timedelta(minutes=5)
+GRAPH = """\
+**plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
+**settle** reads the snapshots back · one task per table tells its outcome and emits its asset event.
+With nothing new to read, all that follows `plan` is skipped, and no JVM is started."""
+
+
+@task.short_circuit(ignore_downstream_trigger_rules=True, execution_timeout=QUICK)
+def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
+    """Fix the offset ranges of this run, and say what is due; nothing due skips the rest."""
+    from sluice import broker, catalog, settle
+    from sluice import plan as planning
+
+    try:
+        promises = contracts.load(strict=False)
+        client = broker.admin(broker.client_config(kafka_config()))
+        made = planning.write(promises.group(group), promises, catalog.load(), client, run_id=run_id)
+    except TerminalError as error:
+        raise AirflowFailException(str(error)) from error
+    for line in made.lines():
+        log.info("%s", line)
+    return settle.expected(made) if made.has_work or made.stops else None
+
+
+@task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
+def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[str, Any]:
+    """Whatever became of the application, look at the tables and say what is true."""
+    from sluice import catalog
+    from sluice import settle as settling
+
+    if promised is None:
+        raise AirflowFailException("There is no plan to settle: see the log of the task plan.")
+    found = settling.settle(contracts.load(strict=False).group(group), catalog.load(), promised, run_id=run_id)
+    for name, outcome in found.items():
+        log.log(
+            logging.ERROR if outcome["red"] else logging.INFO,
+            "settle  %s: %s, batches %s, offsets %s, %s records, %s rejected, snapshot %s%s",
+            name,
+            outcome["state"],
+            outcome["batches"] or "none",
+            outcome["ranges"] or "none",
+            outcome["records"],
+            outcome["rejected"],
+            outcome["snapshot_id"],
+            f": {outcome['error']}" if outcome["error"] else "",
+        )
+    return found
+
+
+def asset(table: str) -> Asset:
+    """The asset of a typed table."""
+    catalog = os.environ.get("SLUICE_CATALOG", "lake")
+    return Asset(name=table, uri=f"iceberg://{catalog}/{table.replace('.', '/')}")
+
+
+def table_task(contract: Contract) -> Any:
+    """The task that stands for a table: green with an asset event, red with the reason, or skipped."""
+    made = asset(contract.table)
+
+    @task(task_id=contract.table, outlets=[made], retries=0, owner=contract.owner, doc_md=contract.doc)
+    def outcome(outcomes: dict[str, Any]) -> Any:
+        found = outcomes[contract.table]
+        if found["red"]:
+            raise AirflowFailException(f"{contract.table} is {found['state']}: {found['error']}")
+        if not found["batches"]:
+            raise AirflowSkipException(f"{contract.table}: {found['state']}, nothing was published.")
+        kept = ("ranges", "batches", "snapshot_id", "records", "rejected")
+        yield Metadata(made, extra={name: found[name] for name in kept})
+
+    return outcome
+
+
+def build(group: Group) -> DAG:
+    """The DAG of a group."""
+    settings = group.settings
+    tables = "\n".join(f"- `{c.table}` ({c.mode}) from {', '.join(c.topics)}" for c in group.contracts)
+    with DAG(
+        dag_id=f"ingest_{group.name}",
+        schedule=settings.schedule,
+        start_date=settings.start_date,
+        catchup=False,
+        max_active_runs=1,
+        tags=["sluice", *settings.tags],
+        doc_md=f"Ingests\n\n{tables}\n\n{GRAPH}",
+        default_args={
+            "owner": ", ".join(sorted({c.owner for c in group.contracts})),
+            "retries": settings.retries,
+            "retry_delay": settings.retry_delay,
+        },
+    ) as dag:
+        promised = plan(group.name, run_id="{{ run_id }}")
+        ingest = IngestOperator(
+            task_id="ingest",
+            group=group.name,
+            settings=settings,
+            promised=promised,
+            pool=settings.pool,
+            execution_timeout=settings.timeout,
+        )
+        settled = settle(group.name, promised, run_id="{{ run_id }}")
+        ingest >> settled
+        with TaskGroup("tables", prefix_group_id=False):
+            for contract in group.contracts:
+                table_task(contract)(settled)
+    return dag
+
+
+for _group in contracts.load(strict=False).groups.values():
+    globals()[f"ingest_{_group.name}"] = build(_group)

@@ -1,0 +1,210 @@
+"""The operator that starts a group's Spark application: the Spark provider's, made strict about where and with what.
+
+What it adds: a connection that is missing is an error (the provider would fall back to YARN), the Kafka settings travel
+in the driver's environment and never on a command line or in a rendered field, Spark's own log goes to a file, and an
+exit code that says "somebody must act" is not retried.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import sluice
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
+from sluice.groups import GroupSettings
+
+JOBS = Path(__file__).resolve().parents[1] / "jobs"
+INCLUDE = Path(sluice.__file__).resolve().parents[1]
+KAFKA_CONNECTION = "sluice_kafka"
+SOMEBODY_MUST_ACT = 3
+# What the launcher and the JVM say on every start, and nobody can act on.
+BANNERS = ("WARNING: Using incubator modules", "WARNING: package sun.security.action not in java.base")
+
+
+def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:
+    """The librdkafka settings of an Airflow connection: its extra, with host and port as `bootstrap.servers`.
+
+    Returns:
+        Nothing where there is no such connection: then the environment decides.
+    """
+    try:
+        found = Connection.get(connection)
+    except AirflowNotFoundException:
+        return {}
+    settings = dict(found.extra_dejson)
+    if found.host and "bootstrap.servers" not in settings:
+        settings["bootstrap.servers"] = f"{found.host}:{found.port or 9092}"
+    if found.login and "sasl.username" not in settings:
+        settings |= {"sasl.username": found.login, "sasl.password": found.password or ""}
+    return settings
+
+
+class QuietSparkSubmitHook(SparkSubmitHook):
+    """The provider's hook without the lines that every start prints."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """What spark-submit ended with."""
+        return self._submit_sp.returncode if self._submit_sp else None
+
+    @property
+    def master(self) -> str:
+        """The master that the connection names."""
+        return str(self._connection["master"])
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(iter(_without_banners(itr)))
+
+
+def _without_banners(lines: Iterable[Any]) -> Iterator[Any]:
+    return (line for line in lines if line.strip() and not line.startswith(BANNERS))
+
+
+class IngestOperator(SparkSubmitOperator):
+    """Starts `jobs/ingest.py` for a group.
+
+    Args:
+        group: The group.
+        settings: Its settings.
+        promised: What the plan promises (`sluice.settle.expected`); without work the task is skipped.
+    """
+
+    template_fields = (*SparkSubmitOperator.template_fields, "promised")
+
+    def __init__(self, *, group: str, settings: GroupSettings, promised: Any = None, **kwargs: Any) -> None:
+        super().__init__(
+            application=str(JOBS / "ingest.py"),
+            application_args=["--group", group, "--run-id", "{{ run_id }}"],
+            name=f"sluice-{group}",
+            conn_id=settings.spark.connection,
+            conf=dict(settings.spark.conf),
+            driver_memory=settings.spark.driver_memory,
+            executor_memory=settings.spark.executor_memory,
+            durable=False,
+            **kwargs,
+        )
+        self.group = group
+        self.promised = promised
+
+    def execute(self, context: Any) -> None:
+        """Submit the job and wait for it.
+
+        Raises:
+            AirflowSkipException: The plan holds no work.
+            AirflowFailException: The connection is missing or unusable, or the job says that somebody must act.
+            AirflowException: The job failed; a further try may help.
+        """
+        if self.promised is not None and not self.promised["has_work"]:
+            raise AirflowSkipException("Nothing to stage or to publish: no Spark application is started.")
+        hook = self.ready_hook()
+        log = spark_log(self.group)
+        self.log.info("Spark's own log: %s", log)
+        try:
+            hook.submit(self.application, env=driver_env(log))
+        except AirflowException as error:
+            if hook.exit_code == SOMEBODY_MUST_ACT:
+                raise AirflowFailException(f"The job says that somebody must act; its last lines tell. {error}") from error
+            raise
+
+    def ready_hook(self) -> QuietSparkSubmitHook:
+        """The hook, with all that depends on the connection.
+
+        Raises:
+            AirflowFailException: The connection is missing, or asks for a deploy mode other than client.
+        """
+        try:
+            connection = Connection.get(self._conn_id)
+        except AirflowNotFoundException as error:
+            raise AirflowFailException(
+                f"The Airflow connection {self._conn_id!r} does not exist, so it is not known on which Spark to run "
+                f"{self.group!r}. Create it (type spark, host such as local[2] or spark://host:7077), or name another in "
+                "groups.yaml under spark.connection."
+            ) from error
+        mode = connection.extra_dejson.get("deploy-mode") or "client"
+        if mode != "client":
+            raise AirflowFailException(
+                f"Connection {self._conn_id!r} asks for deploy mode {mode!r}. The driver must run beside the worker "
+                "(client): there it gets its settings by environment, without a secret on a command line."
+            )
+        local = (connection.host or "").startswith("local")
+        jars = spark_jars()
+        self.conf = {**jvm_options(jars), **(self.conf or {})}
+        if local:
+            # One JVM: on its class path, the jars are neither copied nor left out of the class archive.
+            self.driver_class_path = os.pathsep.join(jars) or None
+        else:
+            self.jars = ",".join(jars) or None
+            self.py_files = package_zip()
+        self._hook = self._get_hook()
+        return self._hook  # type: ignore[return-value]
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        hook.__class__ = QuietSparkSubmitHook
+        return hook
+
+
+def spark_jars() -> list[str]:
+    """The jars in the folder that `SLUICE_JARS` names; none where Spark has its own."""
+    folder = os.environ.get("SLUICE_JARS")
+    return sorted(str(path) for path in Path(folder).glob("*.jar")) if folder else []
+
+
+def jvm_options(jars: list[str]) -> dict[str, str]:
+    """Where the driver logs to, and an archive of its loaded classes, which halves the JVM's start-up."""
+    options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}"]
+    folder = Path(jars[0]).parent.parent if jars else None
+    if folder and os.access(folder, os.W_OK):
+        # Written by the JVM itself at the end of the first run, and again when the jars or the Java change. A Java older
+        # than 19 ignores the unknown flag.
+        options += [
+            "-XX:+IgnoreUnrecognizedVMOptions",
+            "-XX:+AutoCreateSharedArchive",
+            f"-XX:SharedArchiveFile={folder / 'driver.jsa'}",
+            "-Xlog:cds=off",
+            "-Xlog:cds+dynamic=off",
+        ]
+    return {"spark.driver.extraJavaOptions": " ".join(options)}
+
+
+def spark_log(group: str) -> Path:
+    """The file that keeps what Spark says: in SLUICE_HOME, else in the temporary folder."""
+    home = os.environ.get("SLUICE_HOME")
+    folder = Path(home) / "logs" if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / f"spark-{group}.log"
+
+
+def driver_env(log: Path) -> dict[str, str]:
+    """The driver's environment: the worker's, the Kafka settings, and where to find the package and the log."""
+    env = dict(os.environ)
+    path = [str(INCLUDE), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    env["SLUICE_SPARK_LOG"] = str(log)
+    if settings := kafka_config():
+        env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
+    return env
+
+
+def package_zip() -> str:
+    """`include/sluice` as a zip, for executors on other machines."""
+    target = Path(tempfile.mkdtemp(prefix="sluice-")) / "sluice.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted((INCLUDE / "sluice").rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                archive.write(path, path.relative_to(INCLUDE))
+    return str(target)

@@ -1,0 +1,158 @@
+"""What lies ahead in one topic: where it starts, what Kafka still holds of it, and how it is cut into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from confluent_kafka.admin import AdminClient
+
+from sluice import broker
+from sluice.contracts import TopicSettings
+from sluice.errors import (
+    OffsetsBeyondEndError,
+    OffsetsLostError,
+    PartitionsGoneError,
+    TopicRecreatedError,
+)
+from sluice.model import Batch, OffsetRange
+
+
+@dataclass(frozen=True)
+class TopicPlan:
+    """One topic: the batches to stage, in order. `frozen` tells that an earlier plan is carried out, not a new one."""
+
+    topic: str
+    last: Batch | None
+    to_stage: tuple[Batch, ...] = ()
+    frozen: bool = False
+    state: broker.TopicState | None = None
+
+
+def plan_topic(
+    settings: TopicSettings,
+    state: broker.TopicState,
+    last: Batch | None,
+    known: Mapping[int, Batch],
+    client: AdminClient,
+    *,
+    published: Iterable[int],
+    extend: bool,
+) -> TopicPlan:
+    """The topic's batches to stage: those frozen already, else new ones.
+
+    Args:
+        last: the last batch in staging.
+        known: batches by number, those that are frozen but not staged among them.
+        published: how far its tables have come; a number that was given once is never given again.
+        extend: whether new batches may be planned.
+
+    Raises:
+        SluiceError: the topic was created again, or no longer holds what comes next.
+    """
+    topic = settings.topic
+    staged_seq = last.seq if last else 0
+    opened = tuple(known[seq] for seq in sorted(known) if seq > staged_seq)
+    for before in filter(None, (last, *opened)):
+        if before.topic_id != state.topic_id:
+            raise TopicRecreatedError(
+                f"Topic {topic!r} was deleted and created again after batch {before.seq}.",
+                topic=topic,
+                next_offsets=dict(before.next_offsets),
+                was=before.topic_id,
+                now=state.topic_id,
+            )
+    if opened:
+        _check_held(topic, {p: r for b in reversed(opened) for p, r in b.ranges.items()}, state)
+        return TopicPlan(topic, last, opened, frozen=True, state=state)
+    if not extend:
+        return TopicPlan(topic, last, state=state)
+    ahead = _ahead(settings, state, last, client)
+    _check_held(topic, ahead, state)
+    limits = settings.limits
+    pieces = cut(ahead, limits.records_per_batch, limits.batches_per_run)
+    if not pieces and last is None:
+        # Nothing to read yet: an empty batch pins where the topic starts, so that `latest` means now, not next time.
+        pieces = [{}]
+    batches = []
+    at = {p: r.start for p, r in ahead.items()}
+    for seq, ranges in enumerate(pieces, max([staged_seq, *published]) + 1):
+        at |= {p: r.end for p, r in ranges.items()}
+        batches.append(Batch(topic, state.topic_id, seq, ranges, dict(at)))
+    return TopicPlan(topic, last, tuple(batches), state=state)
+
+
+def _ahead(
+    settings: TopicSettings, state: broker.TopicState, last: Batch | None, client: AdminClient
+) -> dict[int, OffsetRange]:
+    """Per partition what was not read yet; a partition that was added since begins at 0.
+
+    Raises:
+        PartitionsGoneError: a partition that was read is gone.
+        OffsetsBeyondEndError: the cursor lies beyond a partition's end.
+    """
+    topic = settings.topic
+    if last is None:
+        starts = _starts(settings, state, client)
+    else:
+        starts = {p: last.next_offsets.get(p, 0) for p in state.watermarks}
+        if gone := sorted(set(last.next_offsets) - set(state.watermarks)):
+            raise PartitionsGoneError(f"Topic {topic!r} has lost partitions.", topic=topic, partitions=gone)
+    ahead = {p: OffsetRange(starts[p], marks.end) for p, marks in state.watermarks.items()}
+    if beyond := {p: (r.start, r.end) for p, r in ahead.items() if r.start > r.end}:
+        raise OffsetsBeyondEndError(
+            f"The cursor of topic {topic!r} lies beyond the end: {{partition: (cursor, end)}} {beyond}.", topic=topic
+        )
+    return ahead
+
+
+def cut(ahead: Mapping[int, OffsetRange], cap: int, most: int) -> list[dict[int, OffsetRange]]:
+    """Cut what lies ahead into at most `most` batches of at most `cap` offsets, each a share of every partition."""
+    total = sum(r.count for r in ahead.values())
+    if total == 0:
+        return []
+    # Each partition's share is rounded, by at most one offset: leave room for that below the cap.
+    pieces = 1 if total <= cap else -(-total // max(cap - len(ahead), 1))
+    result = []
+    for i in range(1, pieces + 1):
+        ranges = {
+            p: OffsetRange(r.start + r.count * (i - 1) // pieces, r.start + r.count * i // pieces)
+            for p, r in sorted(ahead.items())
+        }
+        if ranges := {p: r for p, r in ranges.items() if r.count}:
+            result.append(ranges)
+        if len(result) == most:
+            break
+    return result
+
+
+def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClient) -> dict[int, int]:
+    """Where a topic that was never read begins."""
+    start, marks = settings.start, state.watermarks
+    if start == "latest":
+        return {p: r.end for p, r in marks.items()}
+    if isinstance(start, datetime):
+        found = broker.offsets_at(client, state.topic, marks, start)
+        return {p: found[p] if found[p] >= 0 else r.end for p, r in marks.items()}
+    if isinstance(start, Mapping):
+        return {p: start.get(p, r.start) for p, r in marks.items()}
+    return {p: r.start for p, r in marks.items()}
+
+
+def _check_held(topic: str, ranges: Mapping[int, OffsetRange], state: broker.TopicState) -> None:
+    """Refuse ranges whose beginning Kafka no longer holds.
+
+    Raises:
+        OffsetsLostError: with the exact offsets per partition.
+    """
+    lost = {
+        p: (r.start, min(state.watermarks[p].start, r.end))
+        for p, r in sorted(ranges.items())
+        if p in state.watermarks and r.count and r.start < state.watermarks[p].start
+    }
+    if lost:
+        raise OffsetsLostError(
+            f"Topic {topic!r} no longer holds offsets that were not read: {{partition: [first, end)}} {lost}.",
+            topic=topic,
+        )

@@ -1,0 +1,86 @@
+"""Compares the tables with what was sent: every row of every table, every value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from pyiceberg.catalog import Catalog
+
+from sluice.contract import Contract
+from sluice.contracts import Contracts
+from sluice.demo.source import KEYS, Sent
+from sluice.model import OffsetRange
+
+PLACE = ("_kafka_partition", "_kafka_offset")
+
+
+def differences(catalog: Catalog, contracts: Contracts, sent: Sent) -> dict[str, list[str]]:
+    """Per table what differs from the input; nothing where all is as it should be."""
+    found = {"aviation.flights": _flights(catalog, contracts.table("aviation.flights"), sent)}
+    for topic in KEYS:
+        name = f"aviation.{topic}"
+        found[name] = _register(catalog, contracts.table(name), sent.registers[topic])
+    return found
+
+
+def _flights(catalog: Catalog, contract: Contract, sent: Sent) -> list[str]:
+    """Every record at its partition and offset once, with each of its values."""
+    wanted = _expected_flights(sent)
+    table = catalog.load_table(tuple(contract.table.split(".")))
+    columns = [c.name for c in contract.columns]
+    have = table.scan(selected_fields=(*columns, *PLACE)).to_arrow()
+    order = [(name, "ascending") for name in PLACE]
+    have, wanted = have.sort_by(order), wanted.sort_by(order)
+    if have.num_rows != wanted.num_rows:
+        return [f"{have.num_rows} rows, {wanted.num_rows} were sent"]
+    problems = []
+    for name in (*PLACE, *columns):
+        left = have[name].combine_chunks()
+        right = wanted[name].cast(left.type).combine_chunks()
+        if not left.equals(right):
+            same = pc.sum(pc.fill_null(pc.equal(left, right), pc.and_(pc.is_null(left), pc.is_null(right)))).as_py()
+            problems.append(f"column {name} differs in {len(left) - (same or 0)} rows")
+    return problems
+
+
+def _expected_flights(sent: Sent) -> pa.Table:
+    lines = b"\n".join(value for _, _, value in sent.flights)
+    text = pa.schema([("flight_date", pa.string()), ("time_hour", pa.string()), ("tailnum", pa.string())])
+    table = pj.read_json(pa.BufferReader(lines), parse_options=pj.ParseOptions(explicit_schema=text))
+    for name, kind in (("flight_date", pa.date32()), ("time_hour", pa.timestamp("us", "UTC"))):
+        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(kind))
+    table = table.append_column(PLACE[0], pa.array([p for p, _, _ in sent.flights], pa.int32()))
+    return table.append_column(PLACE[1], pa.array([o for _, o, _ in sent.flights], pa.int64()))
+
+
+def _register(catalog: Catalog, contract: Contract, fold: dict[str, dict[str, Any]]) -> list[str]:
+    """Exactly the keys that the log leaves, each with its newest values."""
+    columns = {c.name: KEYS[contract.topics[0]] if c.from_key else c.source for c in contract.columns}
+    table = catalog.load_table(tuple(contract.table.split(".")))
+    rows = table.scan(selected_fields=tuple(columns)).to_arrow().to_pylist()
+    key = contract.identifier[0]
+    have = {row[key]: row for row in rows}
+    wanted = {k: {name: row.get(source) for name, source in columns.items()} for k, row in fold.items()}
+    problems = []
+    if len(have) != len(rows):
+        problems.append(f"{len(rows) - len(have)} keys stand in the table more than once")
+    if missing := sorted(set(wanted) - set(have)):
+        problems.append(f"{len(missing)} keys are missing, such as {missing[0]}")
+    if extra := sorted(set(have) - set(wanted)):
+        problems.append(f"{len(extra)} keys should not be there, such as {extra[0]}")
+    if wrong := sorted(k for k in set(have) & set(wanted) if have[k] != wanted[k]):
+        k = wrong[0]
+        problems.append(f"{len(wrong)} rows have other values, such as {have[k]} instead of {wanted[k]}")
+    return problems
+
+
+def offsets_differ(ends: dict[int, OffsetRange], cursor: dict[int, int]) -> list[str]:
+    """Where a table's cursor is not at the end of its topic."""
+    return [
+        f"partition {p} is read up to {cursor.get(p)}, and ends at {marks.end}"
+        for p, marks in sorted(ends.items())
+        if cursor.get(p) != marks.end
+    ]

@@ -1,0 +1,25 @@
+"""PyIceberg's predicates behind typed functions: their pydantic signatures hide how they are meant to be called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In, Or
+
+__all__ = ["And", "BooleanExpression", "Or", "above", "equal", "one_of"]
+
+
+def equal(column: str, value: Any) -> BooleanExpression:
+    """`column = value`."""
+    return EqualTo(column, value)  # type: ignore[call-arg]
+
+
+def above(column: str, value: Any) -> BooleanExpression:
+    """`column > value`."""
+    return GreaterThan(column, value)  # type: ignore[call-arg]
+
+
+def one_of(column: str, values: Iterable[Any]) -> BooleanExpression:
+    """`column IN (values)`."""
+    return In(column, list(values))  # type: ignore[call-arg]

@@ -1,0 +1,310 @@
+"""Two drivers on one batch, zombies, lost answers and a catalog that goes away: the table is as if each record came once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table.update import SetSnapshotRefUpdate
+
+from sluice import cursor, publish as publishing, refs, tables
+from sluice import catalog as catalogs
+from sluice.commit import Attempt, Context
+from sluice.errors import FencedError
+from sluice.model import CURSOR_TAG, Batch
+from sluice.publish import publish
+from sluice.stage import stage
+from tests.support.faults import Driver, Pause, away, by_run, lose_commit
+from tests.support.lake import Lake
+
+# How long the catalog stays away; a minute and more passes as well, but takes that long.
+AWAY_S = float(os.environ.get("SLUICE_TEST_AWAY_S", "5"))
+MODES = ("append", "upsert")
+
+
+def record(n: int) -> dict[str, object]:
+    return {"n": n, "text": f"record {n}"}
+
+
+def driver(it: Lake, run_id: str) -> Context:
+    """A driver with a catalog connection of its own."""
+    return Context(it.spark, catalogs.load(), catalogs.catalog_name(), it.kafka, run_id)
+
+
+def fill(it: Lake, first: int, count: int = 40) -> None:
+    it.send((n % 2, f"k{n % 20}", record(n)) for n in range(first, first + count))
+
+
+def planned(it: Lake) -> Batch:
+    """The one batch that a new plan freezes."""
+    (batch,) = it.plan().topics[it.topic].to_stage
+    return batch
+
+
+def check(it: Lake, table: str) -> None:
+    """Whatever happened: further runs find their way, the oracle holds, and nothing is left lying about."""
+    fill(it, 1000)
+    assert it.run()[table]["state"] == "published"
+    if it.loaded(table).upsert:
+        it.assert_folded(table)
+    else:
+        it.assert_appended(table)
+    staging = it.catalog.load_table(tables.staging(it.topic))
+    rows = staging.scan(selected_fields=("_kafka_partition", "_kafka_offset")).to_arrow().to_pylist()
+    assert sorted((r["_kafka_partition"], r["_kafka_offset"]) for r in rows) == sorted(
+        (p, o) for p, by_offset in it.sent.items() for o in by_offset
+    )
+    for found in (staging, it.catalog.load_table(table)):
+        assert set(found.metadata.refs) == {"main", CURSOR_TAG}
+        assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
+
+
+@pytest.mark.parametrize("point", ["open", "land"])
+@pytest.mark.parametrize("fresh", [True, False], ids=["first batch", "later batch"])
+def test_two_drivers_stage_one_batch(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    if not fresh:
+        fill(it, 0)
+        it.run()
+    fill(it, 100)
+    batch = planned(it)
+    pause = Pause(monkeypatch, Attempt, point, by_run("late"))
+    late = Driver(lambda: stage(driver(it, "late"), batch, gaps_expected=False))
+    pause.reached(late)
+    assert stage(driver(it, "early"), batch, gaps_expected=False).records == 40
+    pause.go()
+    late.end()
+    assert isinstance(late.error, FencedError), (late.result, late.error)
+    assert stage(driver(it, "late"), batch, gaps_expected=False).snapshot_id is None
+    check(it, table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("point", ["open", "land"])
+@pytest.mark.parametrize("fresh", [True, False], ids=["first batch", "later batch"])
+def test_two_drivers_publish_one_batch(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool, mode: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode=mode)
+    if not fresh:
+        fill(it, 0)
+        it.run()
+    fill(it, 100)
+    batch = planned(it)
+    stage(it.context(), batch, gaps_expected=False)
+    pause = Pause(monkeypatch, Attempt, point, by_run("late"))
+    late = Driver(lambda: publish(driver(it, "late"), it.loaded(table), batch))
+    pause.reached(late)
+    done = publish(driver(it, "early"), it.loaded(table), batch)
+    pause.go()
+    late.end()
+    assert isinstance(late.error, FencedError), (late.result, late.error)
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    assert head == done.snapshot_id
+    assert publish(driver(it, "late"), it.loaded(table), batch).snapshot_id is None
+    check(it, table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_both_land_in_the_same_moment_and_one_wins(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode=mode)
+    fill(it, 0)
+    batch = planned(it)
+    barrier = threading.Barrier(2, timeout=60)
+    land = Attempt.land
+
+    def together(attempt: Attempt) -> Any:
+        barrier.wait()
+        return land(attempt)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Attempt, "land", together)
+        contexts = [driver(it, "a"), driver(it, "b")]
+        staged = [Driver(lambda c=c: stage(c, batch, gaps_expected=False)) for c in contexts]  # type: ignore[misc]
+        for each in staged:
+            each.end()
+        assert sorted(type(d.error).__name__ for d in staged) == ["FencedError", "NoneType"], [d.error for d in staged]
+        published = [Driver(lambda c=c: publish(c, it.loaded(table), batch)) for c in contexts]  # type: ignore[misc]
+        for each in published:
+            each.end()
+        errors = sorted(type(d.error).__name__ for d in published)
+        assert errors == ["FencedError", "NoneType"], [d.error for d in published]
+    check(it, table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_zombie_wakes_up_after_its_successor_has_gone_on(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode=mode)
+    fill(it, 0)
+    batch = planned(it)
+    at_stage = Pause(monkeypatch, Attempt, "land", by_run("zombie stage"))
+    at_publish = Pause(monkeypatch, Attempt, "land", by_run("zombie publish"))
+    stager = Driver(lambda: stage(driver(it, "zombie stage"), batch, gaps_expected=False))
+    at_stage.reached(stager)
+    stage(it.context(), batch, gaps_expected=False)
+    publisher = Driver(lambda: publish(driver(it, "zombie publish"), it.loaded(table), batch))
+    at_publish.reached(publisher)
+    it.run()
+    it.send((n % 2, f"k{n % 20}", None if mode == "upsert" and n % 4 == 0 else record(n)) for n in range(100, 120))
+    it.run()
+    before = it.rows(table)
+    at_stage.go()
+    at_publish.go()
+    for zombie in (stager, publisher):
+        zombie.end()
+        assert isinstance(zombie.error, FencedError), (zombie.result, zombie.error)
+    assert it.rows(table) == before
+    check(it, table)
+
+
+def test_old_steps_after_newer_ones_change_nothing(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert")
+    batches = []
+    for first in (0, 100):
+        fill(it, first)
+        batches += it.plan().topics[it.topic].to_stage
+        it.run()
+    heads = [it.catalog.load_table(t).metadata.current_snapshot_id for t in (table, tables.staging(it.topic))]
+    for batch in reversed(batches):
+        assert stage(driver(it, "old"), batch, gaps_expected=False).snapshot_id is None
+        assert publish(driver(it, "old"), it.loaded(table), batch).snapshot_id is None
+    assert heads == [it.catalog.load_table(t).metadata.current_snapshot_id for t in (table, tables.staging(it.topic))]
+    check(it, table)
+
+
+@pytest.mark.parametrize("step", ["stage", "publish"])
+def test_the_branch_is_dropped_under_its_feet(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    fill(it, 0)
+    batch = planned(it)
+    if step == "publish":
+        stage(it.context(), batch, gaps_expected=False)
+    pause = Pause(monkeypatch, Attempt, "land", by_run("a"))
+    a = Driver(
+        lambda: stage(driver(it, "a"), batch, gaps_expected=False)
+        if step == "stage"
+        else publish(driver(it, "a"), it.loaded(table), batch)
+    )
+    pause.reached(a)
+    identifier = tables.staging(it.topic) if step == "stage" else tables.typed(it.loaded(table))
+    names = {n for n in it.catalog.load_table(identifier).metadata.refs if refs.branch_seq(n) is not None}
+    assert len(names) == 1
+    refs.drop_branches(it.catalog, identifier, names)
+    pause.go()
+    a.end()
+    assert isinstance(a.error, FencedError), (a.result, a.error)
+    check(it, table)
+
+
+def moves_main(updates: Any) -> bool:
+    return any(isinstance(u, SetSnapshotRefUpdate) and u.ref_name == refs.MAIN for u in updates)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_the_answer_to_a_landing_is_lost(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, applied: bool, mode: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode=mode)
+    fill(it, 0)
+    batch = planned(it)
+    unlucky = driver(it, "unlucky")
+    broken = lose_commit(
+        monkeypatch, unlucky.catalog, applied=applied, times=1 if applied else 3, when=lambda u: moves_main(u) and len(u) == 3
+    )
+    done = stage(unlucky, batch, gaps_expected=False)
+    broken.clear()
+    out = publish(unlucky, it.loaded(table), batch)
+    assert broken
+    for name, snapshot in ((tables.staging(it.topic), done.snapshot_id), (table, out.snapshot_id)):
+        metadata = it.catalog.load_table(name).metadata
+        assert metadata.current_snapshot_id == snapshot
+        assert sum("sluice.batch-seq" in cursor.summary(s) for s in metadata.snapshots) == 1
+    check(it, table)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+@pytest.mark.parametrize("moment", ["plan", "end of run", "settle"])
+def test_the_answer_to_a_ledger_commit_is_lost(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, applied: bool, moment: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    fill(it, 0)
+    seen: list[int] = []
+    skip = {"plan": 0, "end of run": 1, "settle": 2}[moment]
+
+    def is_ledger(updates: Any) -> bool:
+        # PyIceberg's appends add a snapshot; the moves of branches and tags don't.
+        if any(u.action == "add-snapshot" for u in updates):
+            seen.append(1)
+            return len(seen) == skip + 1
+        return False
+
+    with monkeypatch.context() as patch:
+        broken = lose_commit(patch, it.catalog, applied=applied, when=is_ledger)
+        with pytest.raises(ConnectionError):
+            it.run()
+        assert broken
+    if moment == "plan":
+        assert it.plan().topics[it.topic].frozen == applied
+    check(it, table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("point", ["stage open", "stage land", "publish merge", "publish land"])
+def test_the_catalog_is_away_for_a_while(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, lake_folder: Path, point: str, mode: str
+) -> None:
+    if mode == "upsert" and point != "publish merge":
+        pytest.skip("the same code as in append mode")
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode=mode)
+    fill(it, 0)
+    it.run()
+    fill(it, 100)
+    step, name = point.split()
+    if name == "merge":
+        pause = Pause(monkeypatch, publishing, "_merge")
+    else:
+        wanted = tables.staging(it.topic) if step == "stage" else tables.typed(it.loaded(table))
+        pause = Pause(monkeypatch, Attempt, name, lambda attempt: attempt.identifier == wanted)
+    running = Driver(it.run)
+    pause.reached(running)
+    with away(lake_folder / "iceberg.db"):
+        pause.go()
+        time.sleep(AWAY_S)
+        assert running.alive
+    running.end()
+    assert running.error is None
+    assert running.result[table]["state"] == "published"
+    check(it, table)

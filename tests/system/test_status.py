@@ -1,0 +1,399 @@
+"""`status`, `plan` and `ledger rebuild` on a real broker and a real catalog.
+
+What Spark would commit is committed here by PyIceberg, with the same summaries: real snapshots, without a JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+
+from sluice import broker as brokers
+from sluice import catalog as catalogs
+from sluice import cli, contracts, cursor, plan, rebuild, status, tables
+from sluice.embedded.broker import Broker
+from sluice.embedded.ports import HOST, free_port
+from sluice.ledger import Ledger, Row, State, plan_rows
+from sluice.model import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+
+pytestmark = pytest.mark.system
+
+
+@dataclass
+class Site:
+    """One topic, one table, and hands to do what the steps do."""
+
+    folder: Path
+    bootstrap: str
+    catalog: Catalog
+    topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:8]}")
+    timestamps: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.admin = brokers.admin({"bootstrap.servers": self.bootstrap})
+        self.admin.create_topics([NewTopic(self.topic, num_partitions=2)])[self.topic].result(30)
+        self.contract()
+
+    def contract(self, **changes: Any) -> None:
+        body = {
+            "table": "db.events",
+            "topic": self.topic,
+            "group": "events",
+            "owner": "tests",
+            "columns": [{"name": "n", "type": "long"}],
+            "limits": {"records_per_batch": 1000},
+            "freshness": "15m",
+            **changes,
+        }
+        (self.folder / f"{body['table']}.yaml").write_text(yaml.safe_dump(body))
+
+    @property
+    def promises(self) -> contracts.Contracts:
+        return contracts.load(self.folder)
+
+    def send(self, partition: int, count: int, *, age_s: float = 0.0) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        at = int((time.time() - age_s) * 1000)
+
+        def delivered(error: Any, message: Any) -> None:
+            assert error is None
+            self.timestamps[message.partition(), message.offset()] = at
+
+        for n in range(count):
+            producer.produce(self.topic, json.dumps({"n": n}), partition=partition, timestamp=at, on_delivery=delivered)
+        assert producer.flush(30) == 0
+
+    def plan(self) -> plan.GroupPlan:
+        promises = self.promises
+        return plan.write(promises.group("events"), promises, self.catalog, self.admin, run_id="test")
+
+    def look(self) -> plan.GroupPlan:
+        promises = self.promises
+        found = tables.load(self.catalog, tables.LEDGER)
+        ledger = Ledger(self.catalog, found) if found else None
+        return plan.look(promises.group("events"), promises, self.catalog, self.admin, ledger)
+
+    def _records(self, batch: Batch) -> list[dict[str, Any]]:
+        return [
+            {
+                "batch_seq": batch.seq,
+                "_kafka_topic": batch.topic,
+                "_kafka_partition": p,
+                "_kafka_offset": o,
+                "_kafka_timestamp": datetime.fromtimestamp(self.timestamps[p, o] / 1000, UTC),
+                "n": o,
+            }
+            for p, r in batch.ranges.items()
+            for o in range(r.start, r.end)
+        ]
+
+    def stage(self, batch: Batch) -> None:
+        self._commit(tables.ensure_staging(self.catalog, self.topic), batch, {STEP: "stage", **batch.properties()})
+
+    def publish(self, batch: Batch, table: str = "db.events") -> int:
+        target = tables.ensure_typed(self.catalog, self.promises.table(table))
+        through = {**cursor.published(target), batch.topic: Through(batch.seq, batch.topic_id, batch.next_offsets)}
+        carried = {STEP: "publish", **batch.properties(), PUBLISHED_THROUGH: encode_through(through)}
+        return self._commit(target, batch, carried)
+
+    def _commit(self, table: Any, batch: Batch, properties: dict[str, str]) -> int:
+        schema = table.schema().as_arrow()
+        names = set(schema.names)
+        rows = [{k: v for k, v in r.items() if k in names} for r in self._records(batch)]
+        table.append(pa.Table.from_pylist(rows, schema=schema), snapshot_properties=properties)
+        return int(table.current_snapshot().snapshot_id)
+
+    def status(self) -> status.TableStatus:
+        return status.look(self.promises, ["db.events"]).tables[0]
+
+
+@pytest.fixture
+def site(tmp_path: Path, broker: Broker, sluice_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(folder))
+    catalog = catalogs.load()
+    yield Site(folder, broker.bootstrap, catalog)
+    catalog.close()
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def sluice(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(arguments)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+def only_batch(found: plan.GroupPlan, topic: str) -> Batch:
+    (batch,) = found.topics[topic].to_stage
+    return batch
+
+
+def test_a_tables_life_as_status_tells_it(site: Site):
+    site.send(0, 5, age_s=60)
+    site.send(1, 3, age_s=60)
+
+    before = site.status()
+    assert (before.exists, before.lag_records, before.snapshot, before.problems) == (False, 8, None, [])
+    assert before.freshness_kept is True  # unread, but younger than promised
+
+    batch = only_batch(site.plan(), site.topic)
+    planned = site.status()
+    assert [(b.batch, b.state, dict(b.ranges)) for b in planned.open_batches] == [(1, "planned", dict(batch.ranges))]
+
+    site.stage(batch)
+    staged = site.status()
+    assert [(b.batch, b.state, dict(b.ranges)) for b in staged.open_batches] == [(1, "staged", dict(batch.ranges))]
+    assert {p.partition: (p.staged, p.published) for p in staged.topics[0].partitions} == {0: (5, None), 1: (3, None)}
+
+    snapshot = site.publish(batch)
+    done = site.status()
+    assert (done.lag_records, done.freshness_now_seconds, done.freshness_kept) == (0, 0.0, True)
+    assert done.open_batches == []
+    assert done.snapshot is not None
+    assert (done.snapshot.snapshot_id, done.snapshot.batch, done.snapshot.records) == (snapshot, 1, 8)
+    assert done.snapshot.ranges == dict(batch.ranges)
+    assert {p.partition: (p.low, p.published, p.end, p.lag) for p in done.topics[0].partitions} == {
+        0: (0, 5, 5, 0),
+        1: (0, 3, 3, 0),
+    }
+
+    site.send(0, 4)
+    behind = site.status()
+    assert behind.lag_records == 4
+    assert behind.freshness_now_seconds == pytest.approx(60, abs=30)
+    assert behind.topics[0].table_clock is not None
+    newest = max(v for (p, o), v in site.timestamps.items() if o < (5 if p == 0 else 3)) / 1000
+    assert behind.topics[0].table_clock.timestamp() == pytest.approx(newest, abs=0.001)
+
+
+def test_the_table_clock_is_read_from_the_typed_table_when_staging_is_gone(site: Site):
+    site.send(0, 3, age_s=120)
+    batch = only_batch(site.plan(), site.topic)
+    site.stage(batch)
+    site.publish(batch)
+    whole = site.status().topics[0].table_clock
+    site.catalog.load_table(tables.staging(site.topic)).delete("batch_seq = 1")
+    assert site.status().topics[0].table_clock == whole is not None
+
+
+def test_freshness_is_broken_by_what_is_old_and_unread_alone(site: Site):
+    site.send(0, 3, age_s=7200)
+    batch = only_batch(site.plan(), site.topic)
+    assert site.status().freshness_kept is False
+    site.stage(batch)
+    site.publish(batch)
+    assert site.status().freshness_kept is True
+    site.send(0, 1)  # the topic wakes: the clocks are two hours apart, and nothing is late
+    awake = site.status()
+    assert awake.freshness_kept is True
+    assert awake.freshness_now_seconds == pytest.approx(7200, abs=60)
+
+
+def test_a_refusal_is_open_until_its_batch_is_published(site: Site, sluice: Run):
+    site.send(0, 2)
+    batch = only_batch(site.plan(), site.topic)
+    site.stage(batch)
+    row = Row(site.topic, State.BLOCKED, batch.topic_id, 1, table="db.events", error="2 of 2 records can't be read")
+    Ledger(site.catalog).append([row], run_id="test")
+    code, out, _ = sluice("status")
+    assert code == 0
+    assert "! db.events: blocked:" in out
+    assert "2 of 2 records can't be read" in out
+    site.publish(batch)
+    assert site.status().last_error.open is False  # type: ignore[union-attr]
+    assert "blocked" not in sluice("status")[1]
+    assert "blocked, since cured" in sluice("status", "db.events")[1]
+
+
+def test_status_in_detail_and_as_json(site: Site, sluice: Run):
+    site.send(0, 5)
+    batch = only_batch(site.plan(), site.topic)
+    site.stage(batch)
+    snapshot = site.publish(batch)
+    code, out, _ = sluice("status", "db.events")
+    assert code == 0
+    assert f"snapshot    {snapshot}" in out
+    assert "0: [0, 5)" in out
+    assert max(map(len, out.splitlines())) <= 100
+    told = json.loads(sluice("status", "--json")[1])
+    assert told["tables"][0]["snapshot"]["snapshot_id"] == snapshot
+    assert told["tables"][0]["topics"][0]["partitions"][0] == {
+        "partition": 0, "low": 0, "published": 5, "staged": 5, "end": 5, "lag": 0,
+    }  # fmt: skip
+    code, _, err = sluice("status", "db.evnets")
+    assert code == 3
+    assert "db.events" in err
+
+
+def test_a_dead_broker_is_said_and_the_cursor_told_all_the_same(
+    site: Site, sluice: Run, monkeypatch: pytest.MonkeyPatch
+):
+    site.send(0, 5)
+    batch = only_batch(site.plan(), site.topic)
+    site.stage(batch)
+    site.publish(batch)
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", f"{HOST}:{free_port()}")
+    began = time.monotonic()
+    code, out, _ = sluice("status", "db.events", "--patience", "2")
+    assert time.monotonic() - began < 10
+    assert code == 2
+    assert "did not answer within 2 s" in out
+    assert "0: [0, 5)" in out
+    code, _, err = sluice("plan", "events", "--patience", "1")
+    assert code == 2
+    assert "Traceback" not in err
+
+
+def test_a_dead_catalog_is_said_and_kafkas_end_told_all_the_same(
+    site: Site, sluice: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    site.send(0, 5)
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/gone/iceberg.db")
+    code, out, _ = sluice("status", "--details")
+    assert code == 2
+    assert "The Iceberg catalog did not answer" in out
+    assert "KAFKA ENDS" in out
+    assert sluice("ledger", "rebuild")[0] == 2
+
+
+def test_a_catalog_that_hangs_is_given_up_on(site: Site, sluice: Run, monkeypatch: pytest.MonkeyPatch):
+    import socket
+
+    with socket.create_server((HOST, 0)) as deaf:
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "rest")
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"http://{HOST}:{deaf.getsockname()[1]}")
+        began = time.monotonic()
+        code, out, _ = sluice("status", "--patience", "2")
+    assert time.monotonic() - began < 10
+    assert code == 2
+    assert "no answer within 2 s" in out
+
+
+def test_plan_prints_and_changes_nothing(site: Site, sluice: Run):
+    site.send(0, 5)
+    code, out, _ = sluice("plan", "events")
+    assert code == 0
+    assert f"stage   {site.topic} batch 1" in out
+    assert "publish db.events" in out
+    assert site.catalog.list_namespaces() == []
+    site.plan()
+    head = site.catalog.load_table(tables.LEDGER).current_snapshot()
+    assert "planned earlier" in sluice("plan", "events")[1]
+    assert site.catalog.load_table(tables.LEDGER).current_snapshot() == head
+    code, _, err = sluice("plan", "evnets")
+    assert code == 3
+    assert "did you mean 'events'?" in err
+
+
+def test_plan_and_status_name_a_table_that_would_stop(site: Site, sluice: Run):
+    site.contract(topic=f"{site.topic}-gone")
+    code, out, _ = sluice("plan", "events")
+    assert code == 3
+    assert "Kafka has no topic" in out
+    assert "Kafka has no topic" in sluice("status")[1]
+
+
+def test_ledger_rebuild_from_the_tables_alone(site: Site, sluice: Run):
+    for _ in range(3):
+        site.send(0, 5)
+        batch = only_batch(site.plan(), site.topic)
+        site.stage(batch)
+        if batch.seq < 3:
+            site.publish(batch)
+    before = site.look()
+    site.catalog.drop_table(tables.LEDGER)
+    code, out, _ = sluice("ledger", "rebuild")
+    assert code == 0
+    assert "There was no ledger." in out
+    assert "3 batches told by staging's snapshots; published: 2 in db.events" in out
+    after = site.look()
+    assert after.tables["db.events"].pending == before.tables["db.events"].pending
+    assert after.topics[site.topic].to_stage == before.topics[site.topic].to_stage == ()
+    rows = Ledger(site.catalog).rows({site.topic: 0})
+    assert {r.batch_seq for r in rows if r.state == State.SETTLED} == {1, 2}
+    assert {r.batch_seq for r in rows if r.state == State.STAGED} == {1, 2, 3}
+    again = sluice("ledger", "rebuild")[1]
+    assert "rows now; it had" in again
+    key = [(r.batch_seq, r.state, r.partition, r.at) for r in rows]
+    assert key == [(r.batch_seq, r.state, r.partition, r.at) for r in Ledger(site.catalog).rows({site.topic: 0})]
+    shown = sluice("ledger", "show", site.topic, "-n", "2")[1]
+    assert len(shown.splitlines()) == 2
+
+
+def test_ledger_rebuild_keeps_what_only_the_ledger_knows(site: Site, sluice: Run):
+    site.send(0, 5)
+    first = only_batch(site.plan(), site.topic)
+    site.stage(first)
+    site.publish(first)
+    site.send(0, 7)
+    frozen = only_batch(site.plan(), site.topic)
+    row = Row(site.topic, State.FAILED, frozen.topic_id, 2, table="db.events", error="out of memory")
+    Ledger(site.catalog).append([row], run_id="test")
+    site.send(0, 9)  # a new plan would reach further than the frozen one
+    code, out, _ = sluice("ledger", "rebuild")
+    assert code == 0
+    assert f"Kept, because only the ledger knows: {site.topic} batch 2." in out
+    assert only_batch(site.look(), site.topic) == frozen
+    assert site.look().topics[site.topic].frozen
+    assert any(r.error == "out of memory" for r in Ledger(site.catalog).rows({site.topic: 0}))
+
+
+def test_ledger_rebuild_cures_a_ledger_that_contradicts_the_tables(site: Site, sluice: Run):
+    site.send(0, 5)
+    batch = only_batch(site.plan(), site.topic)
+    site.stage(batch)
+    wrong = Batch(batch.topic, batch.topic_id, 1, {0: batch.ranges[0]._replace(end=4)}, {0: 4, 1: 0})
+    ledger = Ledger(site.catalog)
+    ledger.append(plan_rows(wrong), run_id="by hand")
+    ledger.append(plan_rows(Batch(batch.topic, batch.topic_id, 9, {}, {0: 1, 1: 1})), run_id="by hand")
+    ledger.append(plan_rows(Batch(batch.topic, batch.topic_id, 9, {}, {0: 2, 1: 2})), run_id="by hand")
+    assert sluice("plan", "events")[0] == 3
+    code, out, _ = sluice("ledger", "rebuild")
+    assert code == 0
+    assert f"the ledger contradicted itself and no table tells: {site.topic} batch 9." in out
+    assert site.look().tables["db.events"].pending[site.topic] == (batch,)
+
+
+def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(site: Site, sluice: Run, tmp_path: Path):
+    site.send(0, 5)
+    batch = only_batch(site.plan(), site.topic)
+    site.stage(batch)
+    for part in ("data", "metadata"):
+        found = sorted((tmp_path / "warehouse").rglob(f"offsets/{part}/*"))
+        assert found
+        for each in found:
+            each.unlink()
+        code, out, err = sluice("ledger", "rebuild")
+        assert code == 0, (part, out, err)
+        assert site.look().tables["db.events"].pending[site.topic] == (batch,)
+
+
+def test_a_rebuild_that_was_overtaken_is_refused_and_read_again(site: Site):
+    site.send(0, 5)
+    batch = only_batch(site.plan(), site.topic)
+    stale, _, _ = rebuild._old(site.catalog)
+    Ledger(site.catalog).append(plan_rows(batch, State.STAGED), run_id="another")
+    with pytest.raises(CommitFailedException):
+        rebuild._replace(site.catalog, stale, [], "rebuild")
+    assert only_batch(site.look(), site.topic) == batch
