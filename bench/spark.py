@@ -29,6 +29,14 @@ def session(conf: dict[str, str] | None = None) -> SparkSession:
     return spark
 
 
+def cpu_seconds() -> float:
+    """What this driver, Python and JVM, has used of the processors: steadier than the clock on a shared machine."""
+    import psutil
+
+    me = psutil.Process()
+    return sum(sum(p.cpu_times()[:2]) for p in [me, *me.children(recursive=True)])
+
+
 class Steps(logging.Handler):
     """The seconds of each step, as the run's own log lines tell them."""
 
@@ -43,7 +51,7 @@ class Steps(logging.Handler):
                 self.seconds[step] += next(a for a in record.args if isinstance(a, float))  # type: ignore[union-attr]
 
 
-def run(spark: SparkSession, run_id: str) -> dict[str, Any]:
+def run(spark: SparkSession, run_id: str, *, group: str = "bench") -> dict[str, Any]:
     """Plan, stage, check, publish and settle the group once; returns the seconds of each part.
 
     Raises:
@@ -54,21 +62,21 @@ def run(spark: SparkSession, run_id: str) -> dict[str, Any]:
     from sluice.commit import Context
 
     promises = contracts.load()
-    group = promises.group("bench")
+    promised = promises.group(group)
     lake, kafka = catalog.load(), broker.client_config()
     client = broker.admin(kafka)
     steps = Steps()
     logging.getLogger("sluice.run").addHandler(steps)
     marks = [time.monotonic()]
-    planned = plan.write(group, promises, lake, client, run_id=run_id)
+    planned = plan.write(promised, promises, lake, client, run_id=run_id)
     marks.append(time.monotonic())
     context = Context(spark, lake, catalog.catalog_name(), kafka, run_id)
-    report = runs.run(context, group, promises, client, deadline=time.monotonic() + 3600)
+    report = runs.run(context, promised, promises, client, deadline=time.monotonic() + 3600)
     marks.append(time.monotonic())
     logging.getLogger("sluice.run").removeHandler(steps)
     if report.failed:
         raise RuntimeError(str(report.failed))
-    settle.settle(group, lake, settle.expected(planned), run_id=run_id)
+    settle.settle(promised, lake, settle.expected(planned), run_id=run_id)
     marks.append(time.monotonic())
     plan_s, run_s, settle_s = (b - a for a, b in zip(marks, marks[1:], strict=False))
     return {"plan": plan_s, "run": run_s, "settle": settle_s, **steps.seconds}

@@ -18,48 +18,55 @@ CASES = {
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
-    """One driver per case and size; the figure is the median publish of the rounds after the first."""
-    small, large, rounds = (100_000, 1_600_000, 3) if quick else (1_000_000, 16_000_000, 5)
-    say(f"\n(b) publish of {BATCH:,} records into {small:,} and {large:,} rows")
+    """One driver per case, both sizes in it; the figure is the median publish of the rounds after the first."""
+    sizes, rounds = ((100_000, 1_600_000), 3) if quick else ((1_000_000, 16_000_000), 6)
+    say(f"\n(b) publish of {BATCH:,} records into {sizes[0]:,} and {sizes[1]:,} rows")
     for case, (words, mode, target) in CASES.items():
-        seconds = []
-        for size in (small, large):
-            topic = f"{case}-{size}"
-            feed.create(lab.broker.bootstrap, [topic])
-            lake = lab.lake()
-            contract(lake, "db.target", topic, mode=mode)
-            found = lab.drive(lake, "bench.target", case=case, topic=topic, size=size, rounds=rounds)
-            lab.drop(lake)
-            seconds.append(statistics.median(found[1:]))
-            say(f"    {words:36} {size:12,} rows {seconds[-1]:6.2f} s   (rounds {', '.join(f'{s:.2f}' for s in found)})")
-        say(f"    {words:36} ratio {seconds[1] / seconds[0]:.2f} (target at most {target})")
+        lake = lab.lake()
+        topics = [f"{case}-{size}" for size in sizes]
+        feed.create(lab.broker.bootstrap, topics)
+        for size, topic in zip(sizes, topics, strict=True):
+            contract(lake, f"db.rows_{size}", topic, mode=mode, group=f"rows_{size}")
+        found = lab.drive(lake, "bench.target", case=case, topics=topics, sizes=sizes, rounds=rounds)
+        lab.drop(lake)
+        medians = [statistics.median(seconds[1:]) for seconds in found]
+        for size, seconds, median in zip(sizes, found, medians, strict=True):
+            say(f"    {words:34} {size:12,} rows {median:6.2f} s   (rounds {', '.join(f'{s:.2f}' for s in seconds)})")
+        say(f"    {words:34} ratio {medians[1] / medians[0]:.2f} (target at most {target})")
 
 
-def main(case: str, topic: str, size: int, rounds: int) -> list[float]:
-    """In the driver: fill the table, then send and publish a batch per round; returns the seconds of each publish."""
+def main(case: str, topics: list[str], sizes: list[int], rounds: int) -> list[list[float]]:
+    """In the driver: fill the tables, then send and publish a batch to each in turn; the seconds of each publish."""
     import os
 
     from bench.spark import run, session
 
     spark = session()
-    _fill(spark, topic, size)
-    seconds = []
+    for topic, size in zip(topics, sizes, strict=True):
+        _fill(spark, topic, size)
+    seconds: list[list[float]] = [[] for _ in sizes]
     pick = random.Random(7)  # noqa: S311
     for number in range(rounds):
-        fresh = range(size + number * BATCH, size + (number + 1) * BATCH)
-        if case == "random":
-            keys = pick.sample(range(size), BATCH)
-        elif case == "recent":
-            keys = [*list(fresh)[::2], *pick.sample(range(size - 100_000 if size > 100_000 else 0, size), BATCH // 2)]
-        else:
-            keys = list(fresh)
-        feed.send(os.environ["KAFKA_BOOTSTRAP_SERVERS"], topic, ((k, size + i) for i, k in enumerate(keys)))
-        seconds.append(run(spark, f"round-{number}")["publish"])
-    rows = spark.table("lake.db.target").count()
-    new = {"append": rounds * BATCH, "recent": rounds * BATCH // 2, "random": 0}[case]
-    if rows != size + new:
-        raise RuntimeError(f"{rows} rows instead of {size + new}")
+        for each, (topic, size) in enumerate(zip(topics, sizes, strict=True)):
+            keys = _keys(case, size, number, pick)
+            feed.send(os.environ["KAFKA_BOOTSTRAP_SERVERS"], topic, ((k, size + i) for i, k in enumerate(keys)))
+            seconds[each].append(run(spark, f"round-{number}", group=f"rows_{size}")["publish"])
+    for size in sizes:
+        rows = spark.table(f"lake.db.rows_{size}").count()
+        new = {"append": rounds * BATCH, "recent": rounds * BATCH // 2, "random": 0}[case]
+        if rows != size + new:
+            raise RuntimeError(f"{rows} rows instead of {size + new}")
     return seconds
+
+
+def _keys(case: str, size: int, number: int, pick: random.Random) -> list[int]:
+    fresh = range(size + number * BATCH, size + (number + 1) * BATCH)
+    if case == "random":
+        return pick.sample(range(size), BATCH)
+    if case == "recent":
+        new = [size + number * BATCH // 2 + i for i in range(BATCH // 2)]
+        return [*new, *pick.sample(range(max(size - 100_000, 0), size), BATCH // 2)]
+    return list(fresh)
 
 
 def _fill(spark: Any, topic: str, size: int) -> None:
@@ -67,7 +74,7 @@ def _fill(spark: Any, topic: str, size: int) -> None:
     from sluice import broker, catalog, contracts, tables
     from sluice.model import PUBLISHED_THROUGH, Through, encode_through
 
-    promise = contracts.load().table("db.target")
+    promise = contracts.load().table(f"db.rows_{size}")
     tables.ensure_typed(catalog.load(), promise)
     state = broker.describe(broker.admin(), [topic])[topic]
     through = {topic: Through(0, state.topic_id, dict.fromkeys(state.watermarks, 0))}  # type: ignore[union-attr]
@@ -84,5 +91,5 @@ def _fill(spark: Any, topic: str, size: int) -> None:
     )
     columns = [*SCHEMA.split(", ")]
     assert rows.columns[1 : 1 + len(columns)] == [c.split()[0] for c in columns]
-    writer = rows.writeTo("lake.db.target").option(f"snapshot-property.{PUBLISHED_THROUGH}", encode_through(through))
+    writer = rows.writeTo(f"lake.db.rows_{size}").option(f"snapshot-property.{PUBLISHED_THROUGH}", encode_through(through))
     writer.option("distribution-mode", "none").append()

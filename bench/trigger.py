@@ -1,2 +1,107 @@
-"""placeholder"""
-def measure(lab, *, quick, records): ...
+"""(c) From the trigger to a durable snapshot for 1,000 records, through Airflow's scheduler and one spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bench import feed
+from bench.lab import COLUMNS, Lab, say
+
+RECORDS = 1_000
+TOPIC, TABLE, DAG = "trigger", "db.trigger", "ingest_bench"
+GROUPS = "bench: {schedule: null, spark: {connection: spark_default, driver_memory: 2g}}\n"
+END = 240.0
+
+
+def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
+    """Start the embedded stack, run its DAG a few times and take the runs apart; the first also warms caches up."""
+    say(f"\n(c) trigger to durable snapshot, {RECORDS:,} records, one submit (target at most 20 s, aim 12)")
+    home = lab.folder / "stack"
+    contracts = home / "contracts"
+    contracts.mkdir(parents=True)
+    body = {"table": TABLE, "topic": TOPIC, "group": "bench", "owner": "bench", "columns": COLUMNS, "mode": "upsert"}
+    (contracts / "trigger.yaml").write_text(json.dumps({**body, "identifier": ["id"]}), encoding="utf-8")
+    (contracts / "groups.yaml").write_text(GROUPS, encoding="utf-8")
+    env = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_CONTRACTS": str(contracts)}
+    command = [sys.executable, "-m", "sluice.embedded"]
+    try:
+        began = time.monotonic()
+        with (lab.folder / "stack.log").open("ab") as log:
+            subprocess.run([*command, "up"], env=env, stdout=log, stderr=log, check=True)
+        say(f"    the stack is up after {time.monotonic() - began:.0f} s")
+        _runs(home, 2 if quick else 4)
+    finally:
+        subprocess.run([*command, "down"], env=env, capture_output=True, check=False)
+
+
+def _runs(home: Path, runs: int) -> None:
+    from sluice.demo.api import Airflow
+    from sluice.embedded.env import load_env
+
+    env = load_env(home)
+    os.environ.update({k: v for k, v in env.items() if k.startswith("PYICEBERG_")})
+    feed.create(env["KAFKA_BOOTSTRAP_SERVERS"], [TOPIC])
+    airflow = Airflow(env)
+    airflow.wait_for_dag(DAG, tables={TABLE})
+    airflow.pause(DAG, False)
+    pick = random.Random(7)  # noqa: S311
+    names = ("total", "Airflow", "JVM and session", "Spark work", "commits", "until the run ended")
+    say(f"    {'run':6}" + "".join(f"{name:>22}" for name in names))
+    for number in range(1, runs + 1):
+        keys = [pick.randrange(100_000) for _ in range(RECORDS)]
+        feed.send(env["KAFKA_BOOTSTRAP_SERVERS"], TOPIC, ((k, number * RECORDS + i) for i, k in enumerate(keys)))
+        found = _one(home, airflow)
+        say(f"    {number:<6}" + "".join(f"{found[name]:20.1f} s" for name in names))
+
+
+def _one(home: Path, airflow: Any) -> dict[str, float]:
+    from sluice import catalog, tables
+
+    lake = catalog.load()
+    triggered = time.time()
+    run = airflow.trigger(DAG)
+    while (state := airflow.run_state(DAG, run)) in ("queued", "running"):
+        if time.time() > triggered + END:
+            raise SystemExit(f"the run did not end within {END:.0f} s")
+        time.sleep(0.2)
+    ended = time.time()
+    if state != "success":
+        raise SystemExit(f"the run ended as {state}: {_log(home, run)[-2000:]}")
+    submit = next(t for t in airflow.tasks(DAG, run) if t["task_id"] == "ingest")
+    started = datetime.fromisoformat(submit["start_date"]).timestamp()
+    up = float(re.search(r"Spark is up after ([\d.]+) s", log := _log(home, run))[1])  # type: ignore[index]
+    whole = float(re.search(r"done after ([\d.]+) s", log)[1])  # type: ignore[index]
+    commits = 0.0
+    durable = 0.0
+    for identifier in (tables.staging(TOPIC), tuple(TABLE.split("."))):
+        metadata = lake.load_table(identifier).metadata
+        # From the moment that Spark began to make the snapshot until main had moved onto it.
+        commits += (metadata.last_updated_ms - metadata.current_snapshot().timestamp_ms) / 1000  # type: ignore[union-attr]
+        durable = metadata.last_updated_ms / 1000
+    finished = datetime.fromisoformat(submit["end_date"]).timestamp()
+    # The job counts from its own first line; what lies before it is the JVM's and Python's start.
+    job = finished - whole
+    work = durable - (job + up) - commits
+    return {
+        "total": durable - triggered,
+        "Airflow": started - triggered,
+        "JVM and session": job + up - started,
+        "Spark work": work,
+        "commits": commits,
+        "until the run ended": ended - triggered,
+    }
+
+
+def _log(home: Path, run: str) -> str:
+    """The submit task's log."""
+    found = sorted((home / "airflow" / "logs").glob(f"dag_id={DAG}/run_id={run}/task_id=ingest/*.log"))
+    return found[-1].read_text(encoding="utf-8", errors="replace") if found else ""

@@ -13,11 +13,12 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Metadata, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_spark import IngestOperator, kafka_config
+
 from sluice import contracts
 from sluice.contract import Contract
 from sluice.contracts import Group
 from sluice.errors import TerminalError
-from sluice_spark import IngestOperator, kafka_config
 
 log = logging.getLogger(__name__)
 

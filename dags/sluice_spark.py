@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import sluice
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
@@ -25,6 +24,8 @@ from airflow.sdk.exceptions import (
     AirflowNotFoundException,
     AirflowSkipException,
 )
+
+import sluice
 from sluice.groups import GroupSettings
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -100,7 +101,7 @@ class IngestOperator(SparkSubmitOperator):
         self.group = group
         self.promised = promised
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Any) -> None:  # noqa: ARG002 - Airflow's signature
         """Submit the job and wait for it.
 
         Raises:
@@ -117,7 +118,9 @@ class IngestOperator(SparkSubmitOperator):
             hook.submit(self.application, env=driver_env(log))
         except AirflowException as error:
             if hook.exit_code == SOMEBODY_MUST_ACT:
-                raise AirflowFailException(f"The job says that somebody must act; its last lines tell. {error}") from error
+                raise AirflowFailException(
+                    f"The job says that somebody must act; its last lines tell. {error}"
+                ) from error
             raise
 
     def ready_hook(self) -> QuietSparkSubmitHook:
@@ -131,8 +134,8 @@ class IngestOperator(SparkSubmitOperator):
         except AirflowNotFoundException as error:
             raise AirflowFailException(
                 f"The Airflow connection {self._conn_id!r} does not exist, so it is not known on which Spark to run "
-                f"{self.group!r}. Create it (type spark, host such as local[2] or spark://host:7077), or name another in "
-                "groups.yaml under spark.connection."
+                f"{self.group!r}. Create it (type spark, host such as local[2] or spark://host:7077), or name another "
+                "in groups.yaml under spark.connection."
             ) from error
         mode = connection.extra_dejson.get("deploy-mode") or "client"
         if mode != "client":
@@ -169,8 +172,8 @@ def jvm_options(jars: list[str]) -> dict[str, str]:
     options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}"]
     folder = Path(jars[0]).parent.parent if jars else None
     if folder and os.access(folder, os.W_OK):
-        # Written by the JVM itself at the end of the first run, and again when the jars or the Java change. A Java older
-        # than 19 ignores the unknown flag.
+        # Written by the JVM itself at the end of the first run, and again when the jars or the Java change. A Java
+        # older than 19 ignores the unknown flag.
         options += [
             "-XX:+IgnoreUnrecognizedVMOptions",
             "-XX:+AutoCreateSharedArchive",

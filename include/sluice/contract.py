@@ -126,7 +126,7 @@ class Contract(Strict):
     deletes: Literal["tombstone", "ignore"] = "tombstone"
     partition_by: Annotated[tuple[str, ...], ListField] = ()
     properties: Properties = Field(default_factory=dict)
-    format_version: Literal[2, 3] = 2
+    format_version: Literal[2] = 2
     start: Start = "earliest"
     limits: Limits = Limits()
     transactional: Flag = False

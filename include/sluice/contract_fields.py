@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sluice.iceberg_types import IcebergType, Primitive, parse_type, parts
+from sluice.iceberg_types import IcebergType, MapOf, Primitive, parse_type, parts
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 """Names of tables, namespaces and columns: what every engine takes without quotes."""
@@ -153,6 +153,8 @@ def _type(value: object) -> IcebergType:
             "Spark cannot open an Iceberg table that has a time column ('Spark does not support time fields'): "
             "use string, or long with the microseconds of the day"
         )
+    if any(isinstance(part, MapOf) and part.key != Primitive("string") for part in parts(kind)):
+        _refuse("the keys of a JSON object are text: use map<string, …>")
     return kind
 
 

@@ -37,8 +37,8 @@ _PRIMITIVES: dict[str, T.DataType] = {
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
 
-def spark_type(kind: IcebergType, *, json: bool = False) -> T.DataType:
-    """The Spark type a column of `kind` is written from; with `json`, the one it is first read as (string map keys)."""
+def spark_type(kind: IcebergType) -> T.DataType:
+    """The Spark type that a column of `kind` is written from."""
     match kind:
         case Primitive(name):
             return _PRIMITIVES[name]
@@ -47,11 +47,11 @@ def spark_type(kind: IcebergType, *, json: bool = False) -> T.DataType:
         case Fixed(_):
             return T.BinaryType()
         case ListOf(element):
-            return T.ArrayType(spark_type(element, json=json))
+            return T.ArrayType(spark_type(element))
         case MapOf(key, value):
-            return T.MapType(T.StringType() if json else spark_type(key), spark_type(value, json=json))
+            return T.MapType(spark_type(key), spark_type(value))
         case Struct(fields):
-            return T.StructType([T.StructField(n, spark_type(inner, json=json)) for n, inner in fields])
+            return T.StructType([T.StructField(n, spark_type(inner)) for n, inner in fields])
 
 
 def json_fields(frame: DataFrame, contract: Contract) -> DataFrame:
@@ -61,7 +61,7 @@ def json_fields(frame: DataFrame, contract: Contract) -> DataFrame:
         if column.path:
             *outer, name = column.path
             node = reduce(lambda at, part: at.setdefault(part, {}), outer, tree)
-            node[name] = spark_type(column.type, json=True)
+            node[name] = spark_type(column.type)
     schema = _struct(tree).add(CORRUPT, T.StringType())
     options = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"}
     return frame.withColumn(FIELDS, F.from_json(F.col("value").cast("string"), schema, options))
@@ -95,8 +95,6 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
             value = from_key
         else:
             value = reduce(lambda at, part: at[part], column.path, F.col(FIELDS))
-            if spark_type(column.type, json=True) != target:
-                value = value.try_cast(target)
             if column.name == tombstone_column:
                 value = F.when(tombstone, from_key).otherwise(value)
         columns.append(value.alias(column.name))

@@ -104,12 +104,19 @@ class Ledger:
         """The rows of the named topics with a batch number above the given one, oldest first."""
         if not after or self.table.metadata.current_snapshot_id is None:
             return []
-        terms: list[BooleanExpression] = [And(equal("topic", t), above("batch_seq", seq)) for t, seq in after.items()]
+        # One term per topic would make the filter's cost grow with the square of their number, as it is evaluated per
+        # file. Topics with floors of like size share a term; what it lets through too much is dropped below.
+        alike: dict[int, list[str]] = {}
+        for topic, seq in after.items():
+            alike.setdefault(seq.bit_length(), []).append(topic)
+        terms: list[BooleanExpression] = [
+            And(one_of("topic", topics), above("batch_seq", min(after[t] for t in topics))) for topics in alike.values()
+        ]
         wanted = reduce(Or, terms)
         if states is not None:
             wanted = And(wanted, one_of("state", [str(s) for s in states]))
         found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
-        return [_row(r) for r in found.to_pylist()]
+        return [row for r in found.to_pylist() if (row := _row(r)).batch_seq is not None and row.batch_seq > after[row.topic]]
 
     def remembered(self, table: str) -> Remembered | None:
         """How far the ledger saw a table come, for the case that the table itself can no longer tell."""

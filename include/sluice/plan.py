@@ -173,10 +173,11 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
         BrokerUnavailableError: Kafka did not answer.
     """
     lost: PlanLostError | None = None
+    raced: set[str] = set()
     ledger = Ledger(catalog)
     for _ in range(ATTEMPTS):
         plan = look(group, contracts, catalog, client, ledger)
-        if lost and any(t.frozen for t in plan.topics.values()):
+        if lost and any(t.frozen and t.topic in raced for t in plan.topics.values()):
             raise lost
         fresh = [b for t in plan.topics.values() if not t.frozen for b in t.to_stage]
         stops = dict(plan.stops)
@@ -196,6 +197,7 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
         except ledgers.ConflictError:
             names = ", ".join(f"{b.topic} batch {b.seq}" for b in fresh)
             lost = PlanLostError(f"Another run wrote its plan before this one could: {names or 'healing'}.", run=run_id)
+            raced = {b.topic for b in fresh}
             log.info("plan: the ledger moved on, looking again")
     raise lost or PlanLostError("The ledger never stood still long enough to write a plan.", run=run_id)
 

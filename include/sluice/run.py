@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TypeVar
 
 from confluent_kafka.admin import AdminClient
+from pyspark.errors import AnalysisException
 
 from sluice import plan as planning
 from sluice.ahead import TopicPlan
@@ -155,7 +156,7 @@ def _again(context: Context, what: str, step: Callable[[], Result]) -> Result:
     for attempt in range(1, TRIES + 1):
         try:
             return step()
-        except TerminalError:
+        except (TerminalError, AnalysisException):  # what can't be planned now can't be planned later
             raise
         except Exception as error:
             if attempt == TRIES:

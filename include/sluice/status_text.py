@@ -13,6 +13,7 @@ from sluice.status_model import PartitionStatus, SnapshotStatus, Status, TableSt
 
 WIDTH = 100
 _UNKNOWN = "?"
+_NAME = 36
 _HEAD = ("TABLE", "READ TO", "KAFKA END", "LAG", "BEHIND", "SNAPSHOT", "OPEN", "REJECTED", "FRESH")
 
 
@@ -84,7 +85,7 @@ def _summary(tables: Sequence[TableStatus]) -> str:
         lines = [line for topic in t.topics for line in topic.partitions]
         rows.append(
             (
-                t.table,
+                t.table if len(t.table) <= _NAME else "…" + t.table[1 - _NAME :],
                 _total(lines, "published"),
                 _total(lines, "end"),
                 _number(t.lag_records),

@@ -141,6 +141,15 @@ class Lake:
             run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
         return settle.settle(group, self.catalog, settle.expected(planned), run_id=run_id)
 
+    def drain(self, table: str) -> None:
+        """Run until nothing is left to do: what is frozen or staged comes first, what arrived since in the run after."""
+        for _ in range(3):
+            outcome = self.run()[table]
+            assert outcome["state"] == "published", outcome
+            if not self.look().has_work and not self.plan().has_work:
+                return
+        raise AssertionError("there is still something to do after three runs")
+
     def rows(self, table: str) -> list[dict[str, Any]]:
         """The typed table as any reader sees it."""
         return self.catalog.load_table(table).scan().to_arrow().to_pylist()

@@ -380,9 +380,9 @@ def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(site: Site, sluice: Run
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
     for part in ("data", "metadata"):
-        found = sorted((tmp_path / "warehouse").rglob(f"offsets/{part}/*"))
+        found = sorted((tmp_path / "warehouse").rglob(f"offsets/{part}/**/*"))
         assert found
-        for each in found:
+        for each in filter(Path.is_file, found):
             each.unlink()
         code, out, err = sluice("ledger", "rebuild")
         assert code == 0, (part, out, err)

@@ -258,7 +258,7 @@ def test_properties_become_text_and_keep_the_invariants():
     ("fields", "at", "message"),
     [
         ({"mode": "upsrt"}, "mode", "'upsrt' is not 'append' or 'upsert' (did you mean 'upsert'?)"),
-        ({"format_version": 4}, "format_version", "4 is not 2 or 3"),
+        ({"format_version": 3}, "format_version", "3 is not 2"),
         ({"owner": 5}, "owner", "must be text, not 5: put it in quotes"),
         ({"owner": ""}, "owner", "must not be empty"),
         ({"columns": []}, "columns", "must not be empty"),

@@ -112,7 +112,6 @@ def test_the_contracts_properties_override_the_defaults():
     assert made["write.merge.mode"] == "copy-on-write"
     assert made["write.update.mode"] == "merge-on-read"
     assert (made["x"], made["format-version"]) == ("1", "2")
-    assert schema.table_properties(contract(format_version=3))["format-version"] == "3"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The demo's input: real flights of 2013, sent once, and registers of planes and airports, sent twice with changes.
 
-What was sent, with the partition and offset that the broker acknowledged, is kept: `verify` compares the tables with it.
+What was sent, with the partition and offset that the broker acknowledged, is kept: `verify` compares them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,23 @@ TOPICS: dict[str, dict[str, Any]] = {
     "airports": {"partitions": 2, "config": {"cleanup.policy": "compact"}},
 }
 KEYS = {"planes": "tailnum", "airports": "faa"}
-_TEXT = {
-    "carrier", "tailnum", "origin", "dest", "time_hour", "type", "manufacturer", "model", "engine", "faa", "name", "dst",
-    "tzone",
-}  # fmt: skip
+_TEXT = set(
+    [
+        "carrier",
+        "tailnum",
+        "origin",
+        "dest",
+        "time_hour",
+        "type",
+        "manufacturer",
+        "model",
+        "engine",
+        "faa",
+        "name",
+        "dst",
+        "tzone",
+    ]
+)
 _DOUBLES = {"dep_delay", "arr_delay", "air_time", "lat", "lon"}
 
 Told = Callable[[str], None]

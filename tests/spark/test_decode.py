@@ -1,0 +1,103 @@
+"""Every type through the real decoder, MERGE and table; and hostile values, which never fail a batch."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+
+from tests.support.lake import Lake
+
+COLUMNS = [
+    ("id", "string", "a"),
+    ("b", "boolean", True),
+    ("i", "int", -7),
+    ("l", "long", 2**60),
+    ("f", "float", 0.5),
+    ("d", "double", 1e300),
+    ("dec", "decimal(9, 2)", "1234567.89"),
+    ("day", "date", "2013-01-31"),
+    ("ts", "timestamp", "2013-01-31T10:00:00.123456"),
+    ("tz", "timestamptz", "2013-01-31T10:00:00.123456+02:00"),
+    ("s", "string", "'; DROP TABLE t; -- <b>ü</b>"),
+    ("u", "uuid", "123e4567-e89b-12d3-a456-426614174000"),
+    ("fx", "fixed[3]", base64.b64encode(b"abc").decode()),
+    ("bin", "binary", base64.b64encode(b"\x00\xff").decode()),
+    ("li", "list<int>", [1, None, 3]),
+    ("m", "map<string, double>", {"x": 1.5}),
+    ("st", "struct<a: int, b: list<struct<c: date>>>", {"a": 1, "b": [{"c": "2020-02-29"}]}),
+]
+EXPECTED = {
+    "b": True, "i": -7, "l": 2**60, "f": 0.5, "d": 1e300, "dec": Decimal("1234567.89"),
+    "day": dt.date(2013, 1, 31), "ts": dt.datetime(2013, 1, 31, 10, 0, 0, 123456),  # noqa: DTZ001
+    "tz": dt.datetime(2013, 1, 31, 8, 0, 0, 123456, tzinfo=dt.UTC), "s": "'; DROP TABLE t; -- <b>ü</b>",
+    "u": uuid.UUID("123e4567-e89b-12d3-a456-426614174000"), "fx": b"abc", "bin": b"\x00\xff", "li": [1, None, 3],
+    "m": [("x", 1.5)], "st": {"a": 1, "b": [{"c": dt.date(2020, 2, 29)}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_every_type_reaches_its_column(lake: Callable[..., Lake], mode: str) -> None:
+    it = lake()
+    it.create_topic(1)
+    columns = [{"name": name, "type": kind} for name, kind, _ in COLUMNS[1:]]
+    table = it.contract(mode=mode, columns=[{"name": "id", "type": "string", "source": "$key"}, *columns])
+    value = {name: each for name, _, each in COLUMNS[1:]} | {"dec": 1234567.89}
+    it.send([(0, "full", value), (0, "empty", {})])
+    assert it.run()[table]["state"] == "published"
+    by_id = {row["id"]: row for row in it.rows(table)}
+    for name, expected in EXPECTED.items():
+        found = by_id["full"][name]
+        assert (uuid.UUID(bytes=found) if isinstance(found, bytes) and name == "u" else found) == expected, name
+        assert by_id["empty"][name] is None
+
+
+HOSTILE = {
+    "truncated": b'{"n": 1',
+    "not an object": b"[1, 2]",
+    "a number": b"7",
+    "empty": b"",
+    "a word for a number": b'{"n": "x"}',
+    "a fraction for a whole number": b'{"n": 1.5}',
+    "too large a number": b'{"n": 99999999999999999999}',
+    "an overflowing decimal": b'{"dec": 123456789.12}',
+    "a day that is none": b'{"day": "2013-02-30"}',
+    "no uuid": b'{"u": "zz"}',
+    "too short for fixed": b'{"fx": "YQ=="}',
+    "no base64": b'{"bin": "***"}',
+    "binary": bytes(range(256)),
+}
+
+
+def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    names = ["dec", "day", "u", "fx", "bin"]
+    columns = [{"name": n, "type": k} for n, k, _ in COLUMNS if n in names]
+    table = it.contract(
+        columns=[{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}, *columns],
+        errors={"max_ratio": 1.0},
+    )
+    deep = json.dumps({"n": 2, "extra": "<script>" * 10}).encode()
+    good = {
+        "good": b'{"n": 1}',
+        "sql": deep,
+        "nul": b'{"n": 3, "t": "\\u0000"}',
+        "nested": b'{"n": 4, "x": ' + b"[" * 500 + b"]" * 500 + b"}",
+        "wide": b'{"n": 5, "x": "' + b"y" * 900_000 + b'"}',
+    }
+    it.send((0, key, value) for key, value in [*HOSTILE.items(), *good.items()])
+    outcome = it.run()[table]
+    assert outcome["state"] == "published", outcome["error"]
+    assert sorted(row["id"] for row in it.rows(table)) == sorted(good)
+    rejected = {row["key"].decode(): row for row in it.quarantined(table)}
+    assert set(rejected) == set(HOSTILE)
+    assert all(rejected[key]["value"] == value for key, value in HOSTILE.items()), "the raw bytes are kept"
+    assert rejected["a word for a number"]["field"] == "n"
+    assert rejected["no uuid"]["field"] == "u"
+    assert rejected["too short for fixed"]["field"] == "fx"

@@ -1,0 +1,80 @@
+"""The real driver of an ingest run, which stops for ever at a named point and says so by making a file.
+
+Started by spark-submit in place of jobs/ingest.py, with the same arguments; `SLUICE_TEST_POINT` and `SLUICE_TEST_MARK`
+name the point and the file. What happens to it there (kill -9, SIGSTOP) is the test's to choose.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Put the stop in place, then run the job as it is."""
+    repository = Path(__file__).resolve().parents[2]
+    sys.path.insert(0, str(repository / "include"))
+    from pyspark.sql import DataFrameWriterV2
+
+    from sluice import plan, publish, stage
+    from sluice.commit import Attempt
+    from sluice.ledger import Ledger
+
+    mark = Path(os.environ["SLUICE_TEST_MARK"])
+
+    def stop() -> None:
+        mark.touch()
+        # A zombie goes on from here when the file is gone; one that is killed never does.
+        while mark.exists():
+            time.sleep(0.05)
+
+    def around(owner: Any, name: str, *, before: Callable[..., bool] | None = None, after: Any = None) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            if before and before(*arguments):
+                stop()
+            result = original(*arguments, **named)
+            if after and after(*arguments):
+                stop()
+            return result
+
+        setattr(owner, name, wrapped)
+
+    def staging(attempt: Attempt) -> bool:
+        return attempt.identifier[0].startswith("sluice_staging")
+
+    def typed(attempt: Attempt) -> bool:
+        return not staging(attempt)
+
+    def to_staging(writer: Any) -> bool:
+        return True
+
+    points: dict[str, Callable[[], None]] = {
+        "planned": lambda: around(plan, "look", before=lambda *_: True),
+        # Inside stage: the branch is made, nothing is written; the rows are on the branch; main has moved onto them.
+        "stage: branch made": lambda: around(stage, "read", before=lambda *_: True),
+        "stage: written": lambda: around(Attempt, "land", before=staging),
+        "staged": lambda: around(Attempt, "land", after=staging),
+        # Inside publish, likewise.
+        "publish: branch made": lambda: around(publish, "_merge", before=lambda *_: True),
+        "publish: merged": lambda: around(publish, "_merge", after=lambda *_: True),
+        "publish: before land": lambda: around(Attempt, "land", before=typed),
+        "published": lambda: around(Attempt, "land", after=typed),
+        # The run is over but for its rows in the ledger.
+        "before the ledger": lambda: around(Ledger, "append", before=lambda *_: True),
+        "after the ledger": lambda: around(Ledger, "append", after=lambda *_: True),
+        # The tasks have written their files, and the commit has not begun: see `test_kills`.
+        "stage: files written": lambda: around(DataFrameWriterV2, "append", before=to_staging),
+    }
+    points[os.environ["SLUICE_TEST_POINT"]]()
+    runpy.run_path(str(repository / "jobs" / "ingest.py"), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
