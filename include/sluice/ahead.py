@@ -109,7 +109,7 @@ def _ahead(
 
 def cut(ahead: Mapping[int, OffsetRange], cap: int, most: int) -> list[dict[int, OffsetRange]]:
     """Cut what lies ahead into at most `most` batches of at most `cap` offsets, each a share of every partition."""
-    total = sum(r.count for r in ahead.values())
+    total = sum(r.span for r in ahead.values())
     if total == 0:
         return []
     # Each partition's share is rounded, by at most one offset: leave room for that below the cap.
@@ -117,10 +117,10 @@ def cut(ahead: Mapping[int, OffsetRange], cap: int, most: int) -> list[dict[int,
     result = []
     for i in range(1, pieces + 1):
         ranges = {
-            p: OffsetRange(r.start + r.count * (i - 1) // pieces, r.start + r.count * i // pieces)
+            p: OffsetRange(r.start + r.span * (i - 1) // pieces, r.start + r.span * i // pieces)
             for p, r in sorted(ahead.items())
         }
-        if ranges := {p: r for p, r in ranges.items() if r.count}:
+        if ranges := {p: r for p, r in ranges.items() if r.span}:
             result.append(ranges)
         if len(result) == most:
             break
@@ -149,7 +149,7 @@ def _check_held(topic: str, ranges: Mapping[int, OffsetRange], state: broker.Top
     lost = {
         p: (r.start, min(state.watermarks[p].start, r.end))
         for p, r in sorted(ranges.items())
-        if p in state.watermarks and r.count and r.start < state.watermarks[p].start
+        if p in state.watermarks and r.span and r.start < state.watermarks[p].start
     }
     if lost:
         raise OffsetsLostError(

@@ -170,7 +170,7 @@ def _contract_check(given: argparse.Namespace) -> int:
     for problem in found.problems:
         print(problem)
     good = f"{len(found.tables)} of the contracts in {found.folder} are sound" if found.problems else (
-        f"{len(found.tables)} contracts in {found.folder}, all sound"
+        f"{len(found.tables)} contract(s) in {found.folder}, all sound"
     )  # fmt: skip
     print(f"{good}; groups: {', '.join(found.groups) or 'none'}")
     misfits = _compare(found)
@@ -233,12 +233,12 @@ def _ledger_show(given: argparse.Namespace) -> int:
         wanted = equal("topic", given.topic) if given.topic else AlwaysTrue()
         records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).to_pylist()
     rows = [Row(**{**r, "snapshots": dict(r["snapshots"] or []), "state": State(r["state"])}) for r in records]
-    print("\n".join(_ledger_lines(rows[-given.n :])) or "No rows.")
+    print("\n".join(_ledger_lines(rows[-given.n :])) if rows else "No rows.")
     return 0
 
 
 def _ledger_lines(rows: Sequence[Row]) -> list[str]:
-    lines = []
+    lines = [f"{'UTC':<14}  {'TOPIC':<20} {'BATCH':>6}  {'STATE':<9}  RANGE OR TABLE"]
     for row in rows:
         where = (
             f"{row.partition}: [{row.start_offset}, {row.end_offset})" if row.partition is not None else row.table or ""

@@ -12,14 +12,14 @@ __all__ = ["And", "BooleanExpression", "Or", "above", "equal", "one_of"]
 
 def equal(column: str, value: Any) -> BooleanExpression:
     """`column = value`."""
-    return EqualTo(column, value)  # type: ignore[call-arg]
+    return EqualTo(column, value)  # type: ignore[call-arg, misc]
 
 
 def above(column: str, value: Any) -> BooleanExpression:
     """`column > value`."""
-    return GreaterThan(column, value)  # type: ignore[call-arg]
+    return GreaterThan(column, value)  # type: ignore[call-arg, misc]
 
 
 def one_of(column: str, values: Iterable[Any]) -> BooleanExpression:
     """`column IN (values)`."""
-    return In(column, list(values))  # type: ignore[call-arg]
+    return In(column, list(values))  # type: ignore[call-arg, misc]

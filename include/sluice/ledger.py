@@ -211,7 +211,7 @@ def batches(rows: Iterable[Row]) -> dict[tuple[str, int], Batch]:
             topic=topic,
             topic_id=next(iter(by_partition.values())).topic_id or "",
             seq=seq,
-            ranges={p: r for p, r in sorted(bounds.items()) if r.count},
+            ranges={p: r for p, r in sorted(bounds.items()) if r.span},
             next_offsets={p: r.end for p, r in sorted(bounds.items())},
         )
     return found

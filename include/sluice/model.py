@@ -29,7 +29,7 @@ class OffsetRange(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def span(self) -> int:
         """How many offsets the range spans."""
         return self.end - self.start
 
@@ -77,7 +77,7 @@ class Batch:
     @property
     def span(self) -> int:
         """How many offsets the batch spans; the records may be fewer on compacted or transactional topics."""
-        return sum(r.count for r in self.ranges.values())
+        return sum(r.span for r in self.ranges.values())
 
     def properties(self) -> dict[str, str]:
         """What a stage or publish commit of this batch carries in its snapshot summary."""

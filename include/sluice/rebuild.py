@@ -228,7 +228,7 @@ def _report(told: Mapping[_Key, Told], kept: list[Row], dropped: list[str], unkn
         lines.append("Kept, because only the ledger knows: " + ", ".join(f"{t} batch {s}" for t, s in only) + ".")
     refusals = sum(1 for r in kept if r.state in (State.BLOCKED, State.FAILED))
     if refusals:
-        lines.append(f"Kept {refusals} rows that tell why something was blocked or failed.")
+        lines.append(f"Kept what the ledger tells of refusals (blocked or failed): {refusals}.")
     if dropped:
         lines.append("Dropped, because the ledger contradicted itself and no table tells: " + ", ".join(dropped) + ".")
     return lines + [f"Could not tell: {line}" for line in unknown]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import runpy
+import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +21,6 @@ def main() -> None:
     """Put the stop in place, then run the job as it is."""
     repository = Path(__file__).resolve().parents[2]
     sys.path.insert(0, str(repository / "include"))
-    from pyspark.sql import DataFrameWriterV2
-
     from sluice import plan, publish, stage
     from sluice.commit import Attempt
     from sluice.ledger import Ledger
@@ -52,9 +52,30 @@ def main() -> None:
     def typed(attempt: Attempt) -> bool:
         return not staging(attempt)
 
-    def to_staging(writer: Any) -> bool:
-        return True
+    def uncommitted(owner: Any, name: str, namespace: str) -> None:
+        """From that call on nobody can commit, until this process ends; the mark is made when the files are written."""
+        original = getattr(owner, name)
+        data = Path(os.environ["SLUICE_TEST_WAREHOUSE"]) / namespace
 
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            before = set(data.glob("*/data/**/*.parquet"))
+            writer = sqlite3.connect(os.environ["SLUICE_TEST_DATABASE"], check_same_thread=False)
+            writer.execute("BEGIN IMMEDIATE")
+            held.append(writer)
+
+            def watch() -> None:
+                # A file is complete when its writer is closed; Spark's commit then waits for the database.
+                while not any(f.stat().st_size > 0 for f in set(data.glob("*/data/**/*.parquet")) - before):
+                    time.sleep(0.05)
+                time.sleep(1)
+                mark.touch()
+
+            threading.Thread(target=watch, daemon=True).start()
+            return original(*arguments, **named)
+
+        setattr(owner, name, wrapped)
+
+    held: list[sqlite3.Connection] = []
     points: dict[str, Callable[[], None]] = {
         "planned": lambda: around(plan, "look", before=lambda *_: True),
         # Inside stage: the branch is made, nothing is written; the rows are on the branch; main has moved onto them.
@@ -69,8 +90,9 @@ def main() -> None:
         # The run is over but for its rows in the ledger.
         "before the ledger": lambda: around(Ledger, "append", before=lambda *_: True),
         "after the ledger": lambda: around(Ledger, "append", after=lambda *_: True),
-        # The tasks have written their files, and the commit has not begun: see `test_kills`.
-        "stage: files written": lambda: around(DataFrameWriterV2, "append", before=to_staging),
+        # The tasks have written their files, and the commit can't come.
+        "stage: files written": lambda: uncommitted(stage, "read", "sluice_staging"),
+        "publish: files written": lambda: uncommitted(publish, "_merge", "db"),
     }
     points[os.environ["SLUICE_TEST_POINT"]]()
     runpy.run_path(str(repository / "jobs" / "ingest.py"), run_name="__main__")

@@ -1,0 +1,171 @@
+"""kill -9 of a real driver between every two steps and inside stage and publish, and zombies that wake up later.
+
+The driver is started by spark-submit, as Airflow does it, and stops by itself at the named point (tests/support/driver.py):
+the point is hit for certain. The whole process group, JVM included, is then killed, or frozen and woken up again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyiceberg.typedef import Identifier
+
+from sluice import cursor, tables
+from sluice.embedded.home import REPOSITORY
+from sluice.model import CURSOR_TAG
+from tests.support.lake import Lake
+
+KILLED_AT = [
+    "planned",
+    "stage: branch made",
+    "stage: files written",
+    "stage: written",
+    "staged",
+    "publish: branch made",
+    "publish: files written",
+    "publish: before land",
+    "published",
+    "before the ledger",
+]
+STOPPED_AT = ["stage: written", "publish: branch made", "publish: before land", "before the ledger"]
+
+
+def record(n: int) -> dict[str, object]:
+    return {"n": n, "text": f"record {n}"}
+
+
+@contextmanager
+def driver(it: Lake, lake_folder: Path, point: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver of its own that has come to the point, and stays there."""
+    mark, out = it.folder.parent / "mark", it.folder.parent / "driver.log"
+    command = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", "local[1]", "--driver-memory", "768m"),
+        *("--jars", ",".join(map(str, sorted(Path(os.environ["SLUICE_JARS"]).glob("*.jar"))))),
+        str(REPOSITORY / "tests" / "support" / "driver.py"),
+        *("--group", it.group, "--run-id", "killed"),
+    ]
+    variables = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")},
+        "PYSPARK_PYTHON": sys.executable,
+        "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap,
+        "SLUICE_CONTRACTS": str(it.folder),
+        "SLUICE_TEST_POINT": point,
+        "SLUICE_TEST_MARK": str(mark),
+        "SLUICE_TEST_DATABASE": str(lake_folder / "iceberg.db"),
+        "SLUICE_TEST_WAREHOUSE": str(lake_folder / "warehouse"),
+    }
+    with out.open("wb") as log:
+        process = subprocess.Popen(
+            command, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=it.folder.parent
+        )
+    try:
+        until = time.monotonic() + 120
+        while not mark.exists():
+            assert process.poll() is None, f"the driver ended before {point}:\n{out.read_text()[-3000:]}"
+            assert time.monotonic() < until, f"the driver never came to {point}:\n{out.read_text()[-3000:]}"
+            time.sleep(0.1)
+        yield process
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Driver and JVM at once, and wait until they are gone."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait(20)
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            os.killpg(process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        time.sleep(0.05)
+
+
+def prepared(it: Lake) -> tuple[str, str]:
+    """A topic with an appended and a merged table that hold a batch, and a frozen plan for the next two."""
+    it.create_topic(2)
+    limits = {"records_per_batch": 50}
+    appended, merged = it.contract(limits=limits), it.contract(mode="upsert", limits=limits)
+    it.send((n % 2, f"k{n % 20}", record(n)) for n in range(30))
+    it.run()
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(100, 180))
+    assert len(it.plan("killed").topics[it.topic].to_stage) == 2
+    return appended, merged
+
+
+def check(it: Lake, appended: str, merged: str) -> None:
+    """The oracle, and that nothing is left lying about and no file is read twice."""
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    for name in (appended, merged, tables.staging(it.topic)):
+        found = it.catalog.load_table(name)
+        assert set(found.metadata.refs) == {"main", CURSOR_TAG}
+        assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
+        files = [task.file.file_path for task in found.scan().plan_files()]
+        assert len(files) == len(set(files))
+        seqs = [cursor.summary(s).get("sluice.batch-seq") for s in cursor.ancestors(found.metadata)]
+        carried = [int(s) for s in seqs if s]
+        assert carried == sorted(set(carried), reverse=True), "a batch stands in main's history twice or out of order"
+
+
+@pytest.mark.parametrize("point", KILLED_AT)
+def test_the_driver_is_killed_and_the_next_run_goes_on(lake: Callable[..., Lake], lake_folder: Path, point: str) -> None:
+    it = lake()
+    appended, merged = prepared(it)
+    with driver(it, lake_folder, point) as process:
+        if point.endswith("files written"):
+            name = tables.staging(it.topic) if point.startswith("stage") else appended
+            uncommitted(it, name)
+        kill(process)
+    # The records that came meanwhile wait for the plan that is frozen.
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+    it.drain(appended)
+    check(it, appended, merged)
+
+
+def uncommitted(it: Lake, name: str | Identifier) -> None:
+    """There are data files below the table that no snapshot names."""
+    table = it.catalog.load_table(name)
+    on_disk = {str(f) for f in Path(table.location().removeprefix("file://")).glob("data/**/*.parquet")}
+    named = {
+        task.file.file_path.removeprefix("file://")
+        for s in table.metadata.snapshots
+        for task in table.scan(snapshot_id=s.snapshot_id).plan_files()
+    }
+    assert on_disk - named, "the driver was killed before it had written a file"
+
+
+@pytest.mark.parametrize("point", STOPPED_AT)
+def test_a_frozen_driver_wakes_up_after_its_successor_and_changes_nothing(
+    lake: Callable[..., Lake], lake_folder: Path, point: str
+) -> None:
+    it = lake()
+    appended, merged = prepared(it)
+    with driver(it, lake_folder, point) as process:
+        os.killpg(process.pid, signal.SIGSTOP)
+        it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+        it.drain(appended)
+        check(it, appended, merged)
+        names = (appended, merged, tables.staging(it.topic))
+        heads = [it.catalog.load_table(n).metadata.current_snapshot_id for n in names]
+        (it.folder.parent / "mark").unlink()
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.wait(120) in (0, 2)
+        assert heads == [it.catalog.load_table(n).metadata.current_snapshot_id for n in names]
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(300, 320))
+    it.drain(appended)
+    check(it, appended, merged)
