@@ -81,8 +81,8 @@ class TopicRecreatedError(TerminalError):
     """The topic was deleted and created again: its offsets no longer mean the records that were read."""
 
     advice = (
-        "The records of the old topic that were not read are gone. Read the new topic under a new table name, "
-        "or roll staging and the tables back before it was first read."
+        "The records of the old topic that were not read are gone. Give the new topic another name and put that name "
+        "into the contract: the table goes on, and keeps the old records (an upsert table then needs `order:`)."
     )
 
 

@@ -92,7 +92,8 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
             rows = read(session, broker.spark_options(context.kafka), batch)
         else:
             rows = session.table(tables.spark_name(context.catalog_name, identifier)).limit(0)
-        rows.writeTo(target).append()
+        # All rows go to one partition of the table: there is nothing to sort them by.
+        rows.writeTo(target).option("fanout-enabled", "true").append()
         snapshot = attempt.result()
         added = int(cursor.summary(snapshot).get("added-records", "0"))
         if added != batch.span and not gaps_expected:

@@ -82,7 +82,7 @@ def test_the_table_is_the_fold_of_the_log(lake: Callable[..., Lake]) -> None:
     began = time.monotonic()
 
     @settings(
-        max_examples=7,
+        max_examples=5,
         deadline=None,
         derandomize=True,
         database=None,

@@ -64,9 +64,11 @@ class Lake:
         *,
         topic: str | None = None,
         producer: Producer | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Send (partition, key, value): a dict as JSON, None as tombstone, str and bytes as they are; remember them."""
         own = producer or Producer({**self.kafka, "linger.ms": 5})
+        when = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         errors: list[Any] = []
 
         def remember(key: str | None, value: Any) -> Any:
@@ -83,7 +85,7 @@ class Lake:
             while True:
                 try:
                     own.produce(
-                        topic or self.topic, payload, key=key, partition=partition, on_delivery=remember(key, value)
+                        topic or self.topic, payload, key=key, partition=partition, on_delivery=remember(key, value), **when
                     )
                     break
                 except BufferError:

@@ -22,23 +22,12 @@ TOPICS: dict[str, dict[str, Any]] = {
     "airports": {"partitions": 2, "config": {"cleanup.policy": "compact"}},
 }
 KEYS = {"planes": "tailnum", "airports": "faa"}
-_TEXT = set(
-    [
-        "carrier",
-        "tailnum",
-        "origin",
-        "dest",
-        "time_hour",
-        "type",
-        "manufacturer",
-        "model",
-        "engine",
-        "faa",
-        "name",
-        "dst",
-        "tzone",
-    ]
-)
+_TEXT = {"carrier", "tailnum", "origin", "dest", "time_hour", "faa", "name", "dst", "tzone"} | {
+    "type",
+    "manufacturer",
+    "model",
+    "engine",
+}
 _DOUBLES = {"dep_delay", "arr_delay", "air_time", "lat", "lon"}
 
 Told = Callable[[str], None]

@@ -1,0 +1,197 @@
+"""Groups through a real Airflow: its scheduler, its workers, a broker, Spark. One stack for all, started once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyiceberg.catalog import Catalog, load_catalog
+
+from sluice import tables
+from sluice.demo.api import Airflow
+from sluice.embedded import stack as stacks
+from sluice.embedded.env import load_env
+from sluice.embedded.home import Home
+from sluice.embedded.process import end
+from sluice.embedded.state import load as load_state
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
+
+PATIENCE_S = 180.0
+CONTRACT = """\
+table: {table}
+topic: {topic}
+group: {group}
+owner: tests
+columns:
+  - {{name: id, type: long, required: true}}
+"""
+# Table by group; the topic is named as the table.
+GROUPS = {"plain": ["plain.orders"], "mixed": ["mixed.good", "mixed.bad"], "killed": ["killed.orders"]}
+
+
+class Stack:
+    """A running stack, and what the tests ask of it."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env = env
+        self.airflow = Airflow(env)
+        self.catalog: Catalog = load_catalog(
+            "lake",
+            type="sql",
+            uri=env["PYICEBERG_CATALOG__LAKE__URI"],
+            warehouse=env["PYICEBERG_CATALOG__LAKE__WAREHOUSE"],
+        )
+
+    def send(self, topic: str, values: list[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": self.env["KAFKA_BOOTSTRAP_SERVERS"]})
+        for value in values:
+            producer.produce(topic, value=value)
+        assert producer.flush(30) == 0
+
+    def start(self, group: str) -> str:
+        self.airflow.wait_for_dag(f"ingest_{group}", tables=set(GROUPS[group]))
+        self.airflow.pause(f"ingest_{group}", False)
+        return self.airflow.trigger(f"ingest_{group}")
+
+    def finish(self, group: str, run: str) -> tuple[str, dict[str, str]]:
+        """The run's state, and its tasks' states."""
+        self.until(lambda: self.airflow.run_state(f"ingest_{group}", run) in ("success", "failed"))
+        tasks = self.airflow.tasks(f"ingest_{group}", run)
+        return self.airflow.run_state(f"ingest_{group}", run), {t["task_id"]: t["state"] for t in tasks}
+
+    def events(self, group: str) -> list[dict[str, Any]]:
+        return list(self.airflow._ask("GET", f"/api/v2/assets/events?source_dag_id=ingest_{group}")["asset_events"])
+
+    def log(self, group: str, run: str, task: str, attempt: int = 1) -> str:
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id=ingest_{group}", f"run_id={run}", f"task_id={task}")
+        return (folder / f"attempt={attempt}.log").read_text()
+
+    def ids(self, table: str) -> list[int]:
+        return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+
+    @staticmethod
+    def until(true: Callable[[], Any]) -> Any:
+        limit = time.monotonic() + PATIENCE_S
+        while time.monotonic() < limit:
+            if found := true():
+                return found
+            time.sleep(0.2)
+        raise AssertionError(f"not within {PATIENCE_S:.0f} s")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("airflow")
+    contracts = folder / "contracts"
+    contracts.mkdir()
+    for group, names in GROUPS.items():
+        for name in names:
+            (contracts / f"{name}.yaml").write_text(CONTRACT.format(table=name, topic=name, group=group))
+    (contracts / "groups.yaml").write_text("defaults: {schedule: null, retries: 1, retry_delay: 2s}\n")
+    home = Home.at(folder / "home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLUICE_HOME", str(home.root))
+        patch.setenv("SLUICE_CONTRACTS", str(contracts))
+        try:
+            stacks.up(home)
+            env = load_env(home.root)
+            client = AdminClient({"bootstrap.servers": env["KAFKA_BOOTSTRAP_SERVERS"]})
+            names = [name for group in GROUPS.values() for name in group]
+            for future in client.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+                future.result()
+            yield Stack(env)
+        finally:
+            stacks.down(home)
+            end([each.process for each in load_state(home).services.values()], load_state(home).mark, grace=5)
+
+
+def records(first: int, count: int) -> list[bytes]:
+    return [json.dumps({"id": n}).encode() for n in range(first, first + count)]
+
+
+def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
+    stack.send("plain.orders", records(0, 100))
+    run = stack.start("plain")
+    state, tasks = stack.finish("plain", run)
+    assert (state, set(tasks.values())) == ("success", {"success"}), tasks
+    assert stack.ids("plain.orders") == list(range(100))
+    (event,) = stack.events("plain")
+    extra = event["extra"]
+    head = stack.catalog.load_table("plain.orders").metadata.current_snapshot_id
+    assert (extra["records"], extra["rejected"], extra["snapshot_id"]) == (100, 0, head)
+    assert extra["batches"] == {"plain.orders": [1]}
+    (ranges,) = extra["ranges"]["plain.orders"]
+    assert sum(last - first for first, last in json.loads(ranges).values()) == 100
+    # The task's log holds our lines and none of Spark's, which are kept in a file.
+    log = stack.log("plain", run, "ingest")
+    assert "publish plain.orders from plain.orders batch 1" in log
+    assert "SparkContext" not in log
+    assert "SparkContext" in Path(stack.env["SLUICE_HOME"], "logs", "spark-plain.log").read_text()
+
+
+def test_nothing_new_is_skipped_and_starts_no_jvm(stack):
+    spark_log = Path(stack.env["SLUICE_HOME"], "logs", "spark-plain.log")
+    before = spark_log.stat().st_size
+    state, tasks = stack.finish("plain", stack.start("plain"))
+    assert state == "success"
+    assert tasks.pop("plan") == "success"
+    assert set(tasks.values()) == {"skipped"}, tasks
+    assert spark_log.stat().st_size == before
+
+
+def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
+    stack.send("mixed.good", records(0, 50))
+    stack.send("mixed.bad", [b"{not json"] * 50)
+    run = stack.start("mixed")
+    state, tasks = stack.finish("mixed", run)
+    assert state == "failed"
+    assert tasks == {
+        "plan": "success",
+        "ingest": "success",
+        "settle": "success",
+        "mixed.good": "success",
+        "mixed.bad": "failed",
+    }
+    assert stack.ids("mixed.good") == list(range(50))
+    assert "mixed.bad is blocked" in stack.log("mixed", run, "mixed.bad")
+    assert [e["extra"]["records"] for e in stack.events("mixed")] == [50]
+
+
+def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
+    stack.send("killed.orders", records(0, 100))
+    run = stack.start("killed")
+
+    def staged() -> bool:
+        table = tables.load(stack.catalog, tables.staging("killed.orders"))
+        return table is not None and table.metadata.current_snapshot_id is not None
+
+    stack.until(staged)
+    (driver,) = (p for p in psutil.process_iter() if _is_driver(p, stack, "killed"))
+    driver.parent().kill()  # the worker alone: its driver goes on, as it does in life
+    state, tasks = stack.finish("killed", run)
+    assert (state, set(tasks.values())) == ("success", {"success"}), tasks
+    (ingest,) = (t for t in stack.airflow.tasks("ingest_killed", run) if t["task_id"] == "ingest")
+    assert ingest["try_number"] == 2
+    stack.until(lambda: not [p for p in psutil.process_iter() if _is_driver(p, stack, "killed")])
+    assert stack.ids("killed.orders") == list(range(100))
+
+
+def _is_driver(process: psutil.Process, stack: Stack, group: str) -> bool:
+    try:
+        command = process.cmdline()
+        return (
+            "java" in Path(command[0]).name
+            and "org.apache.spark.deploy.SparkSubmit" in command
+            and f"sluice-{group}" in command
+            and process.environ().get("SLUICE_HOME") == stack.env["SLUICE_HOME"]
+        )
+    except (psutil.Error, IndexError, OSError):
+        return False
