@@ -12,9 +12,11 @@ PARTITIONS = 4
 
 def create(bootstrap: str, topics: Iterable[str], partitions: int = PARTITIONS) -> None:
     """Create topics."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import NewTopic
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    from sluice import broker
+
+    admin = broker.admin({"bootstrap.servers": bootstrap})
     made = admin.create_topics([NewTopic(t, num_partitions=partitions, replication_factor=1) for t in topics])
     for future in made.values():
         future.result(60)
@@ -59,7 +61,6 @@ def send(bootstrap: str, topic: str, numbers: Iterable[tuple[int, int]]) -> None
     for k, n in numbers:
         while True:
             try:
-                # Consecutive keys would make the columns compress like no real data: spread them.
                 producer.produce(topic, value(n), key=key(k), partition=k % PARTITIONS)
                 break
             except BufferError:

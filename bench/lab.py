@@ -47,7 +47,9 @@ class Lab:
         say(f"{os.cpu_count()} cores, {MASTER}, driver heap {HEAP}, load average before: {os.getloadavg()[0]:.1f}")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.broker.stop(grace=5)
         self._clean()
 
@@ -104,7 +106,9 @@ class Lab:
         """
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PYICEBERG_", "SLUICE_"))} | lake
         with log.open("ab") as stream:
-            process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdout=stream, stderr=stream, start_new_session=True)
+            process = subprocess.Popen(
+                command, cwd=REPOSITORY, env=env, stdout=stream, stderr=stream, start_new_session=True
+            )
             try:
                 code = process.wait()
             finally:

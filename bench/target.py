@@ -91,5 +91,7 @@ def _fill(spark: Any, topic: str, size: int) -> None:
     )
     columns = [*SCHEMA.split(", ")]
     assert rows.columns[1 : 1 + len(columns)] == [c.split()[0] for c in columns]
-    writer = rows.writeTo(f"lake.db.rows_{size}").option(f"snapshot-property.{PUBLISHED_THROUGH}", encode_through(through))
+    writer = rows.writeTo(f"lake.db.rows_{size}").option(
+        f"snapshot-property.{PUBLISHED_THROUGH}", encode_through(through)
+    )
     writer.option("distribution-mode", "none").append()

@@ -64,7 +64,7 @@ def plan_topic(
                 now=state.topic_id,
             )
     if opened:
-        _check_held(topic, {p: r for b in reversed(opened) for p, r in b.ranges.items()}, state)
+        _check_held(topic, _joined(opened), state)
         return TopicPlan(topic, last, opened, frozen=True, state=state)
     if not extend:
         return TopicPlan(topic, last, state=state)
@@ -138,6 +138,15 @@ def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClie
     if isinstance(start, Mapping):
         return {p: start.get(p, r.start) for p, r in marks.items()}
     return {p: r.start for p, r in marks.items()}
+
+
+def _joined(batches: Iterable[Batch]) -> dict[int, OffsetRange]:
+    """Per partition the whole range of successive batches."""
+    joined: dict[int, OffsetRange] = {}
+    for batch in batches:
+        for p, r in batch.ranges.items():
+            joined[p] = OffsetRange(joined[p].start if p in joined else r.start, r.end)
+    return joined
 
 
 def _check_held(topic: str, ranges: Mapping[int, OffsetRange], state: broker.TopicState) -> None:

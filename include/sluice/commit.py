@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from sluice import cursor, refs, tables
 from sluice.errors import CatalogUnavailableError, FencedError
-from sluice.model import BRANCH_PREFIX, CURSOR_TAG
+from sluice.model import CURSOR_TAG, Batch
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +56,10 @@ class Attempt:
         branch: the branch to write into.
     """
 
-    def __init__(self, context: Context, identifier: Identifier, label: str) -> None:
+    def __init__(self, context: Context, identifier: Identifier, batch: Batch) -> None:
         self._catalog = context.catalog
         self.identifier = identifier
-        self.branch = f"{BRANCH_PREFIX}{label}_{uuid.uuid4().hex[:8]}"
+        self.branch = refs.new_branch(batch.topic, batch.seq)
         self.landed = False
         self._opened = False
         self._context = context

@@ -7,6 +7,7 @@ why something was refused. Every write is a compare-and-set on the ledger's head
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,11 +25,13 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from sluice import tables
-from sluice.errors import LedgerError
+from sluice.errors import LedgerError, RetryableError
 from sluice.filters import And, BooleanExpression, Or, above, equal, one_of
 from sluice.model import Batch, OffsetRange, Remembered, Through
 
 log = logging.getLogger(__name__)
+
+APPEND_TRIES = 20
 
 
 class State(StrEnum):
@@ -85,7 +88,7 @@ class Row:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-class ConflictError(Exception):
+class ConflictError(RetryableError):
     """The ledger's head moved since it was read; nothing was written."""
 
 
@@ -116,7 +119,11 @@ class Ledger:
         if states is not None:
             wanted = And(wanted, one_of("state", [str(s) for s in states]))
         found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
-        return [row for r in found.to_pylist() if (row := _row(r)).batch_seq is not None and row.batch_seq > after[row.topic]]
+        return [
+            row
+            for r in found.to_pylist()
+            if (row := _row(r)).batch_seq is not None and row.batch_seq > after[row.topic]
+        ]
 
     def remembered(self, table: str) -> Remembered | None:
         """How far the ledger saw a table come, for the case that the table itself can no longer tell."""
@@ -140,7 +147,7 @@ class Ledger:
             cas: refuse when the ledger moved since this view was read; otherwise move onto the new head.
 
         Raises:
-            ConflictError: `cas`, and the head moved. Nothing was written, and the view is refreshed.
+            ConflictError: the head moved (without `cas`: each of many times). Nothing was written; the view is fresh.
         """
         records = [asdict(replace(r, run_id=r.run_id or run_id)) for r in rows]
         if not records:
@@ -148,19 +155,23 @@ class Ledger:
         for record in records:
             record["snapshots"] = sorted((record["snapshots"] or {}).items())
         data = pa.Table.from_pylist(records, schema=self.table.schema().as_arrow())
-        if not cas:
-            self.refresh()
-        else:
+        for attempt in range(1 if cas else APPEND_TRIES):
+            if not cas:
+                time.sleep(0.05 * attempt)
+                self.refresh()
             # PyIceberg moves an append onto a new head by itself. Without retries, the head that its snapshot names as
             # parent is a requirement of the commit; the override lives in this process's copy of the metadata only.
             properties = {**self.table.metadata.properties, "commit.retry.num-retries": "0"}
             self.table.metadata = self.table.metadata.model_copy(update={"properties": properties})
-        try:
-            self.table.append(data, snapshot_properties={"sluice.run-id": run_id})
-        except CommitFailedException as error:
-            self.refresh()
-            raise ConflictError(str(error)) from error
-        self.refresh()
+            try:
+                self.table.append(data, snapshot_properties={"sluice.run-id": run_id})
+            except CommitFailedException as error:
+                conflict = ConflictError(str(error))
+                self.refresh()
+            else:
+                self.refresh()
+                return
+        raise conflict
 
 
 def _row(record: dict[str, Any]) -> Row:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, OP
@@ -21,6 +22,7 @@ from sluice.model import Batch
 
 KEYS_INLINE = 20_000
 PARTITIONS_INLINE = 64
+ENDS = {"least": F.min, "greatest": F.max}
 ORDER_MARK = "SLUICE_ORDER_UNKNOWN"
 ORDER_RAISED = f"[USER_RAISED_EXCEPTION] {ORDER_MARK}"
 TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN = KAFKA_COLUMNS[:3]
@@ -47,8 +49,8 @@ def latest(rows: DataFrame, contract: Contract) -> DataFrame:
     rows = rows.withColumn("_sluice_rank", F.row_number().over(ordered))
     first = F.col("_sluice_rank") == 1
     if not contract.order:
-        # A key's rows are sorted by their home before anything else, so one in two homes has two neighbours that differ:
-        # the guard rides on the window that ranks them, instead of a second one over the whole batch.
+        # A key's rows are sorted by their home before anything else, so of a key in two homes two neighbours differ: the
+        # guard rides on the window that ranks them, instead of a second one over the whole batch.
         home = F.struct(TOPIC_COLUMN, PARTITION_COLUMN)
         rows = rows.withColumn("_sluice_before", F.lag(home).over(ordered))
         apart = F.col("_sluice_before").isNotNull() & (F.col("_sluice_before") != home)
@@ -118,30 +120,38 @@ def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
 def key_bounds(rows: DataFrame, target: str, contract: Contract, records: int) -> list[str]:
     """Literal bounds of the batch's own keys: all of them where they are few, else their least and greatest.
 
+    Args:
+        rows: every record of the batch, bad ones too: bounds that are too wide cost little, and telling the bad ones
+            apart would parse each value once more.
+
     Returns:
-        SQL conditions on the target; empty where the batch has no keys.
+        SQL conditions on the target; empty where the batch has no keys, or one that no literal can stand for.
     """
     names = list(contract.identifier)
-    keys = rows.select(*names)
-    if records <= KEYS_INLINE:
+    # Text comes as its bytes: what is not UTF-8 would reach Python altered, and its literal would match nothing.
+    text = [isinstance(rows.schema[c].dataType, StringType) for c in names]
+    keys = rows.select(*[F.col(c).cast("binary").alias(c) if t else c for c, t in zip(names, text, strict=True)])
+    keys = keys.dropna(how="any")
+    if few := records <= KEYS_INLINE:
         found = [tuple(row) for row in keys.distinct().collect()]
-        if not found:
-            return []
-        per_column = [sorted({row[i] for row in found}) for i in range(len(names))]
-        within = [(values[0], values[-1]) for values in per_column]
     else:
-        per_column = []
-        row = keys.agg(*[f(c).alias(f"{n}{i}") for i, c in enumerate(names) for n, f in (("lo", F.min), ("hi", F.max))])
-        found_row = row.collect()[0]
-        within = [(found_row[f"lo{i}"], found_row[f"hi{i}"]) for i in range(len(names))]
-        if any(low is None for low, _ in within):
-            return []
-    bounds = [
-        f"{target}.{quoted(c)} >= {literal(low)} AND {target}.{quoted(c)} <= {literal(high)}"
-        for c, (low, high) in zip(names, within, strict=True)
-    ]
-    for c, values in zip(names, per_column, strict=False):
-        bounds.append(f"{target}.{quoted(c)} IN ({', '.join(map(literal, values))})")
+        ends = keys.agg(*[f(c).alias(f"{n}{i}") for n, f in ENDS.items() for i, c in enumerate(names)])
+        row = ends.collect()[0]
+        found = [tuple(row[f"{n}{i}"] for i in range(len(names))) for n in ENDS]
+    if not found or found[0][0] is None:
+        return []
+    bounds = []
+    for i, c in enumerate(names):
+        values = sorted({row[i] for row in found})
+        if text[i]:
+            try:
+                values = [bytes(value).decode("utf-8") for value in values]
+            except UnicodeDecodeError:
+                return []
+        at = f"{target}.{quoted(c)}"
+        bounds.append(f"{at} >= {literal(values[0])} AND {at} <= {literal(values[-1])}")
+        if few:
+            bounds.append(f"{at} IN ({', '.join(map(literal, values))})")
     return bounds
 
 

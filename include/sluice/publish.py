@@ -51,7 +51,7 @@ def publish(
     """
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
-    attempt = Attempt(context, tables.typed(contract), str(batch.seq))
+    attempt = Attempt(context, tables.typed(contract), batch)
     through = dict(cursor.published(attempt.base))
     done = through.get(batch.topic)
     if replay:
@@ -126,7 +126,7 @@ def _merge(
             rows = merge.without_deleted(rows, contract, known)
     head = attempt.base.metadata.current_snapshot()
     total = cursor.summary(head).get("total-records", "0") if head else "0"
-    bounds = merge.key_bounds(check.good(decoded), attempt.spark_branch, contract, batch.span) if total != "0" else []
+    bounds = merge.key_bounds(decoded, attempt.spark_branch, contract, batch.span) if total != "0" else []
     merge.upsert(rows, attempt.spark_branch, contract, bounds)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import uuid
+from collections.abc import Mapping
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -23,7 +26,7 @@ from sluice.model import BRANCH_PREFIX, CURSOR_TAG, NEXT_OFFSETS
 
 MAIN = "main"
 TAG_MAX_AGE_MS = 100 * 365 * 24 * 3600 * 1000
-_BRANCH = re.compile(re.escape(BRANCH_PREFIX) + r"(\d+)_[0-9a-f]{8}")
+_BRANCH = re.compile(re.escape(BRANCH_PREFIX) + r"([0-9a-f]{6})_(\d+)_[0-9a-f]{8}")
 
 
 def commit(
@@ -50,10 +53,19 @@ def point(name: str, snapshot_id: int, *, tag: bool = False) -> SetSnapshotRefUp
     )
 
 
-def branch_seq(name: str) -> int | None:
-    """The batch number in a branch's name; None for branches that are not ours."""
+def new_branch(topic: str, seq: int) -> str:
+    """A name of its own for an attempt at one batch of one topic."""
+    return f"{BRANCH_PREFIX}{_mark(topic)}_{seq}_{uuid.uuid4().hex[:8]}"
+
+
+def is_finished(name: str, reached: Mapping[str, int]) -> bool:
+    """Whether a branch is an attempt of ours at a batch that its topic is past: `reached` is {topic: batch number}."""
     match = _BRANCH.fullmatch(name)
-    return int(match[1]) if match else None
+    return match is not None and any(match[1] == _mark(t) and int(match[2]) <= seq for t, seq in reached.items())
+
+
+def _mark(topic: str) -> str:
+    return hashlib.sha256(topic.encode()).hexdigest()[:6]
 
 
 def drop_branches(catalog: Catalog, identifier: Identifier, names: set[str]) -> None:

@@ -59,6 +59,12 @@ DEFAULT_PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
 }
 """Properties of a typed table, which the contract's own override."""
+UNPARTITIONED_PROPERTIES = {
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.spark.fanout.enabled": "true",
+}
+"""Without partitions there is nothing to gather rows by: a MERGE writes as it joins, without another shuffle or sort."""
 
 _PRIMITIVES: dict[str, PrimitiveType] = {
     "boolean": BooleanType(),
@@ -127,7 +133,8 @@ def partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
 
 def table_properties(contract: Contract) -> dict[str, str]:
     """Return the typed table's properties: the defaults, overridden by the contract's own."""
-    return {**DEFAULT_PROPERTIES, **contract.properties, "format-version": str(contract.format_version)}
+    layout = {} if contract.partitioning else UNPARTITIONED_PROPERTIES
+    return {**DEFAULT_PROPERTIES, **layout, **contract.properties, "format-version": str(contract.format_version)}
 
 
 def staging_schema() -> tuple[Schema, PartitionSpec]:

@@ -20,7 +20,7 @@ from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import SluiceError
 from sluice.ledger import Ledger, Row, State
-from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Batch, Through, encode_ranges
+from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, encode_ranges
 from sluice.plan import GroupPlan
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,8 @@ def _snapshots(table: Table | None, topic: str, after: int) -> dict[int, int]:
     if table is not None:
         for snapshot in cursor.ancestors(table.metadata):
             properties = cursor.summary(snapshot)
-            if properties.get(TOPIC) == topic and BATCH_SEQ in properties:
+            # A replay applies an old batch once more; it says nothing of where the table stands.
+            if properties.get(TOPIC) == topic and properties.get(STEP) == "publish":
                 seq = int(properties[BATCH_SEQ])
                 if seq <= after:
                     break
@@ -183,8 +184,7 @@ def _tidy(catalog: Catalog, identifier: Identifier, table: Table | None, reached
     """Drop the branches of finished batches, and put the tag where main's offsets are, wherever it was left."""
     if table is None:
         return
-    limit = max(reached.values(), default=0)
-    stale = {name for name in table.metadata.refs if (seq := refs.branch_seq(name)) is not None and seq <= limit}
+    stale = {name for name in table.metadata.refs if refs.is_finished(name, reached)}
     try:
         if stale:
             refs.drop_branches(catalog, identifier, stale)

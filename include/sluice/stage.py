@@ -79,7 +79,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
     began = time.monotonic()
     identifier = tables.staging(batch.topic)
     tables.ensure_staging(context.catalog, batch.topic)
-    attempt = Attempt(context, identifier, f"{batch.seq}")
+    attempt = Attempt(context, identifier, batch)
     last = cursor.staged(attempt.base)
     if last and last.seq >= batch.seq:
         return Staged(batch, None, None, time.monotonic() - began)

@@ -26,17 +26,15 @@ from tests.support.lake import Lake
 
 KILLED_AT = [
     "planned",
-    "stage: branch made",
     "stage: files written",
     "stage: written",
     "staged",
-    "publish: branch made",
     "publish: files written",
     "publish: before land",
     "published",
     "before the ledger",
 ]
-STOPPED_AT = ["stage: written", "publish: branch made", "publish: before land", "before the ledger"]
+STOPPED_AT = ["stage: written", "publish: before land"]
 
 
 def record(n: int) -> dict[str, object]:
@@ -96,14 +94,13 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def prepared(it: Lake) -> tuple[str, str]:
-    """A topic with an appended and a merged table that hold a batch, and a frozen plan for the next two."""
+    """A topic with an appended and a merged table that hold a batch, and a frozen plan for the next."""
     it.create_topic(2)
-    limits = {"records_per_batch": 50}
-    appended, merged = it.contract(limits=limits), it.contract(mode="upsert", limits=limits)
+    appended, merged = it.contract(), it.contract(mode="upsert")
     it.send((n % 2, f"k{n % 20}", record(n)) for n in range(30))
     it.run()
     it.send((n % 2, f"k{n % 30}", record(n)) for n in range(100, 180))
-    assert len(it.plan("killed").topics[it.topic].to_stage) == 2
+    assert len(it.plan("killed").topics[it.topic].to_stage) == 1
     return appended, merged
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +21,7 @@ from sluice import tables
 from sluice.demo.api import Airflow
 from sluice.embedded import stack as stacks
 from sluice.embedded.env import load_env
-from sluice.embedded.home import Home
+from sluice.embedded.home import REPOSITORY, Home
 from sluice.embedded.process import end
 from sluice.embedded.state import load as load_state
 
@@ -101,7 +104,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         patch.setenv("SLUICE_HOME", str(home.root))
         patch.setenv("SLUICE_CONTRACTS", str(contracts))
         try:
-            stacks.up(home)
+            # A process of its own: the services outlive it, and are not this process's children.
+            subprocess.run([sys.executable, "-m", "sluice.embedded", "up"], env=command_env(), check=True, timeout=300)
             env = load_env(home.root)
             client = AdminClient({"bootstrap.servers": env["KAFKA_BOOTSTRAP_SERVERS"]})
             names = [name for group in GROUPS.values() for name in group]
@@ -111,6 +115,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         finally:
             stacks.down(home)
             end([each.process for each in load_state(home).services.values()], load_state(home).mark, grace=5)
+
+
+def command_env() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY / "include")}
 
 
 def records(first: int, count: int) -> list[bytes]:

@@ -1,0 +1,85 @@
+"""The dedupe, its order guard and the bounds of a MERGE, on small frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from sluice import merge
+from sluice.contract import Contract
+from sluice.literals import literal
+
+pytestmark = pytest.mark.spark
+
+
+def contract(**changes: Any) -> Contract:
+    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
+    body = {"table": "db.t", "topic": "t", "group": "g", "owner": "o", "mode": "upsert", "identifier": ["id"]}
+    return Contract.model_validate({**body, "columns": columns, **changes})
+
+
+def frame(spark: SparkSession, *rows: tuple[str, int, int, int]) -> Any:
+    """(id, n, partition, offset)."""
+    made = spark.createDataFrame(list(rows), "id string, n bigint, _kafka_partition int, _kafka_offset bigint")
+    return made.select(
+        "id",
+        "n",
+        F.lit("t").alias("_kafka_topic"),
+        "_kafka_partition",
+        "_kafka_offset",
+        F.current_timestamp().alias("_kafka_timestamp"),
+        F.lit("u").alias(merge.OP),
+    )
+
+
+def test_the_last_version_of_each_key_is_kept(spark: SparkSession) -> None:
+    rows = frame(spark, ("a", 1, 0, 5), ("b", 2, 1, 7), ("a", 3, 0, 9), ("a", 2, 0, 6), ("b", 9, 1, 8), ("c", 4, 0, 1))
+    assert sorted((r.id, r.n) for r in merge.latest(rows, contract()).collect()) == [("a", 3), ("b", 9), ("c", 4)]
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [
+        [("a", 1, 0, 5), ("a", 2, 1, 5)],
+        [("a", 1, 0, 1), ("a", 2, 0, 9), ("a", 3, 1, 4)],
+        [("a", 1, 1, 1), ("a", 2, 0, 9), ("a", 3, 1, 4)],
+        [("b", 1, 0, 1), ("a", 1, 2, 1), ("a", 2, 2, 2), ("a", 3, 2, 3), ("a", 4, 1, 90)],
+    ],
+)
+def test_a_key_in_two_partitions_fails_by_name(spark: SparkSession, apart: list[tuple[str, int, int, int]]) -> None:
+    with pytest.raises(Exception, match=merge.ORDER_MARK):
+        merge.latest(frame(spark, *apart), contract()).collect()
+
+
+def test_an_order_of_its_own_decides_across_partitions(spark: SparkSession) -> None:
+    rows = frame(spark, ("a", 7, 0, 1), ("a", 2, 1, 99))
+    assert [r.n for r in merge.latest(rows, contract(order=["n"])).collect()] == [7]
+
+
+@pytest.mark.parametrize("records", [10, merge.KEYS_INLINE + 1])
+def test_bounds_enclose_the_keys(spark: SparkSession, records: int) -> None:
+    rows = frame(spark, ("b", 1, 0, 1), ("a'x", 1, 0, 2), ("ü", 1, 0, 3))
+    target = spark.createDataFrame([("a",), ("a'x",), ("b",), ("c",), ("ü",), ("z",)], "id string").alias("t")
+    bounds = merge.key_bounds(rows, "t", contract(), records)
+    expected = ["a'x", "b", "ü"] if records == 10 else ["a'x", "b", "c", "z", "ü"]
+    assert sorted(r.id for r in target.where(" AND ".join(bounds)).collect()) == expected
+
+
+def test_a_key_that_is_no_utf8_leaves_the_target_unbounded(spark: SparkSession) -> None:
+    rows = frame(spark, ("a", 1, 0, 1)).withColumn("id", F.expr("CAST(X'ff61' AS STRING)"))
+    assert merge.key_bounds(rows, "t", contract(), 1) == []
+
+
+def test_a_batch_without_keys_has_no_bounds(spark: SparkSession) -> None:
+    rows = frame(spark, ("a", 1, 0, 1))
+    assert merge.key_bounds(rows.where("false"), "t", contract(), 1) == []
+    assert merge.key_bounds(rows.where("false"), "t", contract(), merge.KEYS_INLINE + 1) == []
+    assert merge.key_bounds(rows.withColumn("id", F.lit(None).cast("string")), "t", contract(), 1) == []
+
+
+@pytest.mark.parametrize("text", ["order-0000000001", "", "it's", "a\\b", "ü", "${x}", "a;--", "x" * 300])
+def test_text_literals_mean_the_text(spark: SparkSession, text: str) -> None:
+    assert spark.range(1).select(F.expr(literal(text)).alias("x")).collect()[0].x == text
