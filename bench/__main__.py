@@ -6,6 +6,8 @@ Each figure comes from a process of its own, one after the other, on a real brok
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 
 from bench import backlog, planning, target, trigger
@@ -25,6 +27,8 @@ def main() -> None:
     wanted = sorted(set(arguments.sections)) or list(SECTIONS)
     if unknown := [name for name in wanted if name not in SECTIONS]:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+    # A request to end must not leave a broker or a stack behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     with Lab(keep=arguments.keep) as lab:
         for name in wanted:

@@ -41,9 +41,8 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
                 raise SystemExit(f"{who}, {what}: {found['rows']} rows instead of {expected}")
             rate[f"{who} {what}"] = count / found["seconds"]
             parts = ", ".join(f"{k} {v:.1f}" for k, v in found["parts"].items())
-            say(
-                f"    {what:7} {who:8} {found['seconds']:6.1f} s {count / found['seconds']:10,.0f} records/s   CPU {found['cpu']:.0f} s   {parts}"
-            )
+            seconds, cpu = found["seconds"], found["cpu"]
+            say(f"    {what:7} {who:8} {seconds:6.1f} s {count / seconds:10,.0f} records/s   CPU {cpu:.0f} s   {parts}")
     say(f"    append: {rate['sluice append'] / rate['by hand append']:.2f} x the plain streaming append (target 1.0)")
     say(f"    upsert: {rate['sluice upsert'] / rate['by hand upsert']:.2f} x foreachBatch + MERGE (target 2.0)")
     if not quick:
@@ -113,7 +112,7 @@ def _stream(spark: Any) -> None:
 def _merge(spark: Any) -> None:
     import os
 
-    def batch(frame: Any, number: int) -> None:
+    def batch(frame: Any, _: int) -> None:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -112,10 +113,8 @@ class Lab:
             try:
                 code = process.wait()
             finally:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
         if code:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
             raise SystemExit(f"{' '.join(command[:4])} ended with {code}:\n{tail}")

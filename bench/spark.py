@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from itertools import pairwise
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ class Steps(logging.Handler):
         self.seconds: dict[str, float] = {"stage": 0.0, "publish": 0.0}
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Add up what the line tells."""
         message = str(record.msg)
         for step in self.seconds:
             if message.startswith(step) and "in %.1f s" in message and record.args:
@@ -78,5 +80,5 @@ def run(spark: SparkSession, run_id: str, *, group: str = "bench") -> dict[str, 
         raise RuntimeError(str(report.failed))
     settle.settle(promised, lake, settle.expected(planned), run_id=run_id)
     marks.append(time.monotonic())
-    plan_s, run_s, settle_s = (b - a for a, b in zip(marks, marks[1:], strict=False))
+    plan_s, run_s, settle_s = (b - a for a, b in pairwise(marks))
     return {"plan": plan_s, "run": run_s, "settle": settle_s, **steps.seconds}

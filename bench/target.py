@@ -45,7 +45,7 @@ def main(case: str, topics: list[str], sizes: list[int], rounds: int) -> list[li
     for topic, size in zip(topics, sizes, strict=True):
         _fill(spark, topic, size)
     seconds: list[list[float]] = [[] for _ in sizes]
-    pick = random.Random(7)  # noqa: S311
+    pick = random.Random(7)
     for number in range(rounds):
         for each, (topic, size) in enumerate(zip(topics, sizes, strict=True)):
             keys = _keys(case, size, number, pick)

@@ -49,7 +49,7 @@ def plan_topic(
         extend: whether new batches may be planned.
 
     Raises:
-        SluiceError: the topic was created again, or no longer holds what comes next.
+        SluiceError: the topic was created again, or does not hold what comes next.
     """
     topic = settings.topic
     staged_seq = last.seq if last else 0
@@ -64,7 +64,14 @@ def plan_topic(
                 now=state.topic_id,
             )
     if opened:
-        _check_held(topic, _joined(opened), state)
+        planned = _joined(opened)
+        _check_held(topic, planned, state)
+        ends = {p: marks.end for p, marks in state.watermarks.items()}
+        if beyond := {p: (r.end, ends[p]) for p, r in sorted(planned.items()) if r.end > ends.get(p, r.end)}:
+            raise OffsetsBeyondEndError(
+                f"The plan of topic {topic!r} reaches beyond the end: {{partition: (planned to, end)}} {beyond}.",
+                topic=topic,
+            )
         return TopicPlan(topic, last, opened, frozen=True, state=state)
     if not extend:
         return TopicPlan(topic, last, state=state)

@@ -161,6 +161,11 @@ class LedgerError(TerminalError):
     advice = "Run `python -m sluice ledger rebuild`: the tables hold everything that is needed."
 
 
+def naming(error: SluiceError, table: str) -> SluiceError:
+    """The same error, naming the table that it stops."""
+    return type(error)(error.message, way_out=error.way_out, **{"table": table, **error.fields})
+
+
 def exit_code(error: BaseException | None) -> int:
     """The exit code of a job or command that ended with `error`: 0, 2 (retryable), 3 (terminal) or 1 (a bug)."""
     if error is None:

@@ -49,8 +49,8 @@ def latest(rows: DataFrame, contract: Contract) -> DataFrame:
     rows = rows.withColumn("_sluice_rank", F.row_number().over(ordered))
     first = F.col("_sluice_rank") == 1
     if not contract.order:
-        # A key's rows are sorted by their home before anything else, so of a key in two homes two neighbours differ: the
-        # guard rides on the window that ranks them, instead of a second one over the whole batch.
+        # A key's rows are sorted by their home before anything else, so of a key in two homes two neighbours differ:
+        # the guard rides on the window that ranks them, instead of a second one over the whole batch.
         home = F.struct(TOPIC_COLUMN, PARTITION_COLUMN)
         rows = rows.withColumn("_sluice_before", F.lag(home).over(ordered))
         apart = F.col("_sluice_before").isNotNull() & (F.col("_sluice_before") != home)

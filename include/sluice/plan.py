@@ -19,7 +19,7 @@ from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
-from sluice.errors import LedgerError, PlanLostError, SluiceError
+from sluice.errors import LedgerError, PlanLostError, SluiceError, naming
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch, Through
 
@@ -131,7 +131,7 @@ def look(
     for contract in group.contracts:
         for topic in contract.topics:
             if topic in broken:
-                stops.setdefault(contract.table, _named(broken[topic], contract.table))
+                stops.setdefault(contract.table, naming(broken[topic], contract.table))
     return GroupPlan(group.name, plans, table_plans, stops, heal)
 
 
@@ -253,8 +253,3 @@ def _pending(table: str, known: Mapping[int, Batch], last: Batch | None, through
     if last and done < last.seq and (not pending or pending[-1].seq != last.seq):
         raise LedgerError(f"Nobody knows the batches between {done} and {last.seq} of {last.topic}.", table=table)
     return tuple(pending)
-
-
-def _named(error: SluiceError, table: str) -> SluiceError:
-    """The same error, naming the table it stops."""
-    return type(error)(error.message, way_out=error.way_out, **{"table": table, **error.fields})

@@ -18,6 +18,7 @@ from sluice.commit import Attempt, Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, ERROR, OP, decode
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError
+from sluice.ledger import Ledger
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def publish(
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
     attempt = Attempt(context, tables.typed(contract), batch)
-    through = dict(cursor.published(attempt.base))
+    through = dict(cursor.published(attempt.base, lambda: Ledger(context.catalog).remembered(contract.table)))
     done = through.get(batch.topic)
     if replay:
         if done is None or done.seq < batch.seq:

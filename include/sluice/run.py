@@ -22,7 +22,7 @@ from sluice.ahead import TopicPlan
 from sluice.commit import Context
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
-from sluice.errors import BlockedError, SluiceError, TerminalError
+from sluice.errors import BlockedError, SluiceError, TerminalError, naming
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
 from sluice.publish import publish
@@ -143,7 +143,11 @@ class _Worker:
         for name in names:
             self.report.failed.setdefault(name, error)
             state = State.BLOCKED if isinstance(error, BlockedError) else State.FAILED
-            text = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {str(error)[:500]}"
+            text = (
+                str(naming(error, name))
+                if isinstance(error, SluiceError)
+                else f"{type(error).__name__}: {str(error)[:500]}"
+            )
             self._row(batch, state, table=name, error=text)
 
     def _row(self, batch: Batch, state: State, **values: object) -> None:

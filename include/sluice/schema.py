@@ -64,7 +64,7 @@ UNPARTITIONED_PROPERTIES = {
     "write.merge.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
 }
-"""Without partitions there is nothing to gather rows by: a MERGE writes as it joins, without another shuffle or sort."""
+"""Without partitions there is nothing to gather rows by: a MERGE writes as it joins, with no shuffle or sort."""
 
 _PRIMITIVES: dict[str, PrimitiveType] = {
     "boolean": BooleanType(),

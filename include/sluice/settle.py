@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -18,7 +19,7 @@ from pyiceberg.typedef import Identifier
 from sluice import cursor, refs, tables
 from sluice import ledger as ledgers
 from sluice.contracts import Group
-from sluice.errors import SluiceError
+from sluice.errors import CursorUnknownError, SluiceError
 from sluice.ledger import Ledger, Row, State
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, encode_ranges
 from sluice.plan import GroupPlan
@@ -91,17 +92,25 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         loaded[name] = tables.load(catalog, tables.typed(contract))
         outcome = outcomes[name] = Outcome(name)
         try:
-            through[name] = cursor.published(loaded[name])
+            through[name] = cursor.published(loaded[name], partial(ledger.remembered, name))
         except SluiceError as error:
             outcome.state, outcome.error = "stopped", str(error)
             continue
         _judge(outcome, promised, through[name], known, [r for r in rows if r.run_id == run_id and r.table == name])
         _tidy(catalog, tables.typed(contract), loaded[name], {t: x.seq for t, x in through[name].items()})
-        carrier = cursor.carrier(loaded[name], PUBLISHED_THROUGH) if loaded[name] else None  # type: ignore[arg-type]
-        outcome.snapshot_id = carrier.snapshot_id if carrier else None
+        outcome.snapshot_id = _durable(loaded[name])
     done = _settled(group, catalog, floor, known, rows, through, loaded)
     ledger.append(done, run_id=run_id)
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}
+
+
+def _durable(table: Table | None) -> int | None:
+    """The last snapshot that carries offsets; None where there is none left, and only the ledger could tell."""
+    try:
+        carrier = cursor.carrier(table, PUBLISHED_THROUGH) if table else None
+    except CursorUnknownError:
+        return None
+    return carrier.snapshot_id if carrier else None
 
 
 def _judge(

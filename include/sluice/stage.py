@@ -20,6 +20,10 @@ from sluice.model import RUN_ID, STEP, Batch
 
 log = logging.getLogger(__name__)
 
+# Spark asks for the partition's bounds after each poll, which throws away what was fetched ahead. With 500 records
+# a poll, Kafka's default, a megabyte is fetched ten times over: take all that a fetch brought. A user's settings win.
+FETCH = {"kafka.max.poll.records": "50000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
+
 
 @dataclass(frozen=True)
 class Staged:
@@ -42,6 +46,7 @@ def read(spark: SparkSession, kafka: dict[str, str], batch: Batch) -> DataFrame:
     parallel = spark.sparkContext.defaultParallelism
     source = (
         spark.read.format("kafka")
+        .options(**FETCH)
         .options(**kafka)
         .option("assign", json.dumps({batch.topic: sorted(batch.ranges)}))
         .option("startingOffsets", json.dumps({batch.topic: starts}))

@@ -1,4 +1,4 @@
-"""The table owns its offsets: rollbacks, expired snapshots, a lost tag, a lost ledger, and planners that race for it."""
+"""The table owns its offsets: rollbacks, expired snapshots, a lost tag, a lost ledger, planners that race for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from sluice import catalog as catalogs
-from sluice import cursor, plan, refs, tables
+from sluice import cursor, plan, refs, settle, tables
 from sluice.errors import PlanLostError
 from sluice.model import CURSOR_TAG, NEXT_OFFSETS, PUBLISHED_THROUGH
 from sluice.plan import GroupPlan
+from sluice.stage import stage
 from tests.support.faults import Driver
 from tests.support.lake import Lake
 
@@ -106,10 +107,7 @@ def test_a_rollback_moves_the_tag_though_nothing_is_published(lake: Callable[...
         fill(it, 100 * number)
         it.run()
     roll_back(it, table, 1)
-    promises = it.contracts
-    from sluice import settle
-
-    settle.settle(promises.group(it.group), it.catalog, settle.expected(it.look()), run_id="idle")
+    settle.settle(it.contracts.group(it.group), it.catalog, settle.expected(it.look()), run_id="idle")
     found = it.catalog.load_table(table)
     assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
     it.drain(table)
@@ -150,8 +148,6 @@ def test_the_ledger_is_lost(lake: Callable[..., Lake], moment: str) -> None:
         fill(it, 3000)
         it.plan()
     if moment == "staged":
-        from sluice.stage import stage
-
         (batch,) = it.plan().topics[it.topic].to_stage
         stage(it.context(), batch, gaps_expected=False)
     lose_ledger(it)
@@ -216,16 +212,6 @@ def test_staging_compacted_and_expired_keeps_its_cursor(lake: Callable[..., Lake
     it.assert_appended(late)
     maintain(it, tables.staging(it.topic))
     check(it, appended, merged)
-
-
-def test_a_tag_of_what_was_rolled_back_is_not_believed(lake: Callable[..., Lake]) -> None:
-    it = lake()
-    appended, _ = prepared(it)
-    roll_back(it, appended, 1)
-    found = it.catalog.load_table(appended)
-    assert cursor.published(found)[it.topic].seq == 1
-    it.drain(appended)
-    it.assert_appended(appended)
 
 
 def test_two_planners_at_once_and_one_wins(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """kill -9 of a real driver between every two steps and inside stage and publish, and zombies that wake up later.
 
-The driver is started by spark-submit, as Airflow does it, and stops by itself at the named point (tests/support/driver.py):
-the point is hit for certain. The whole process group, JVM included, is then killed, or frozen and woken up again.
+The driver is started by spark-submit, as Airflow does it, and stops by itself at the named point: support/driver.py
+sees to it, so that the point is hit for certain. The whole process group, JVM included, is then killed, or frozen and
+woken up again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from sluice import cursor, tables
 from sluice.embedded.home import REPOSITORY
 from sluice.model import CURSOR_TAG
 from tests.support.lake import Lake
+
+pytestmark = pytest.mark.timeout(600)
 
 KILLED_AT = [
     "planned",
@@ -67,7 +70,7 @@ def driver(it: Lake, lake_folder: Path, point: str) -> Iterator[subprocess.Popen
             command, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=it.folder.parent
         )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 200
         while not mark.exists():
             assert process.poll() is None, f"the driver ended before {point}:\n{out.read_text()[-3000:]}"
             assert time.monotonic() < until, f"the driver never came to {point}:\n{out.read_text()[-3000:]}"
@@ -120,7 +123,9 @@ def check(it: Lake, appended: str, merged: str) -> None:
 
 
 @pytest.mark.parametrize("point", KILLED_AT)
-def test_the_driver_is_killed_and_the_next_run_goes_on(lake: Callable[..., Lake], lake_folder: Path, point: str) -> None:
+def test_the_driver_is_killed_and_the_next_run_goes_on(
+    lake: Callable[..., Lake], lake_folder: Path, point: str
+) -> None:
     it = lake()
     appended, merged = prepared(it)
     with driver(it, lake_folder, point) as process:

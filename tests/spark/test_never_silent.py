@@ -1,17 +1,22 @@
-"""What may not pass in silence stops its table, names the exact offsets, and lets the other tables of the group go on."""
+"""What may not pass in silence stops its table, names the exact offsets, and lets the group's other tables go on."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from sluice import broker as brokers
 from sluice import tables
+from sluice.ahead import plan_topic
+from sluice.errors import OffsetsBeyondEndError
+from sluice.model import OffsetRange
 from sluice.publish import publish
 from tests.support.lake import Lake
 
@@ -75,6 +80,22 @@ def test_retention_overtakes_a_plan_that_is_frozen(lake: Callable[..., Lake]) ->
     delete_records(it, {0: 15, 1: 3})
     stopped(it.run()[table], table, "{0: (0, 15), 1: (0, 3)}")
     assert it.rows(table) == []
+
+
+def test_a_log_cut_short_below_a_frozen_plan(lake: Callable[..., Lake]) -> None:
+    """An unclean leader election does that; the broker's answer is made up, as one broker can't be made to do it."""
+    it = lake()
+    it.create_topic(1)
+    it.contract()
+    fill(it, 0, 20, partitions=1)
+    (batch,) = it.plan().topics[it.topic].to_stage
+    settings = it.contracts.topics[it.topic]
+    told = brokers.describe(it.admin, [it.topic])[it.topic]
+    assert isinstance(told, brokers.TopicState)
+    cut_short = replace(told, watermarks={0: OffsetRange(0, 12)})
+    for last, known in ((None, {1: batch}), (batch, {})):
+        with pytest.raises(OffsetsBeyondEndError, match=r"\(20, 12\)"):
+            plan_topic(settings, cut_short, last, known, it.admin, published=[], extend=True)
 
 
 def test_what_is_staged_is_published_though_kafka_has_lost_the_rest(lake: Callable[..., Lake]) -> None:
@@ -169,7 +190,7 @@ def test_transactions_committed_aborted_and_open(lake: Callable[..., Lake]) -> N
     it.send(((n % 2, f"k{n}", record(n)) for n in range(10, 30)), producer=first)
     first.commit_transaction(30)
     aborted = transaction(it)
-    it.send(((n % 2, f"k{n}", record(-n)) for n in range(0, 16)), topic=it.topic, producer=aborted)
+    it.send(((n % 2, f"k{n}", record(-n)) for n in range(16)), topic=it.topic, producer=aborted)
     aborted.abort_transaction(30)
     # Nothing but the marks of transactions at the end of partition 1.
     fill(it, 30, 1)

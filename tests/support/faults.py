@@ -66,7 +66,9 @@ class Pause:
         """Wait until the call is there."""
         until = time.monotonic() + PATIENCE_S
         while not self._reached.wait(0.2):
-            assert driver is None or driver.alive, f"the driver ended before the pause: {driver.result!r} {driver.error!r}"
+            assert driver is None or driver.alive, (
+                f"the driver ended before the pause: {driver.result!r} {driver.error!r}"
+            )
             assert time.monotonic() < until, "the pause was never reached"
 
     def go(self) -> None:
@@ -104,7 +106,7 @@ def lose_commit(
 
 @contextmanager
 def away(database: Path) -> Iterator[None]:
-    """Take the SQLite catalog away: nobody, in Python or in the JVM, can open it or write to it until the block ends."""
+    """Take the SQLite catalog away: nobody, in Python or the JVM, can open it or write to it until the block ends."""
     hidden = database.with_suffix(".away")
     database.rename(hidden)
     database.mkdir()  # or SQLite would make a new, empty database

@@ -85,7 +85,12 @@ class Lake:
             while True:
                 try:
                     own.produce(
-                        topic or self.topic, payload, key=key, partition=partition, on_delivery=remember(key, value), **when
+                        topic or self.topic,
+                        payload,
+                        key=key,
+                        partition=partition,
+                        on_delivery=remember(key, value),
+                        **when,
                     )
                     break
                 except BufferError:
@@ -144,7 +149,7 @@ class Lake:
         return settle.settle(group, self.catalog, settle.expected(planned), run_id=run_id)
 
     def drain(self, table: str) -> None:
-        """Run until nothing is left to do: what is frozen or staged comes first, what arrived since in the run after."""
+        """Run until nothing is left to do: what is frozen or staged comes first, what arrived since comes after."""
         for _ in range(3):
             outcome = self.run()[table]
             assert outcome["state"] == "published", outcome

@@ -40,7 +40,7 @@ def up(home: Home, *, only: str | None = None) -> None:
         state = load(home)
         missing = _missing(state, (KAFKA,) if only else (KAFKA, *AIRFLOW))
         if not missing:
-            say(f"already running: {_where(state)}")
+            say(f"already running: {_where(home, state)}")
             return
         _clear(home, state, missing)
         _choose_ports(state, missing)
@@ -54,7 +54,7 @@ def up(home: Home, *, only: str | None = None) -> None:
         except BaseException:
             _end(home, state, list(started))
             raise
-        say(f"running: {_where(state)}")
+        say(f"running: {_where(home, state)}")
 
 
 def down(home: Home) -> None:
@@ -158,8 +158,8 @@ def _start(home: Home, state: State, missing: list[str], started: dict[str, Star
     save(home, state)
 
 
-def _where(state: State) -> str:
+def _where(home: Home, state: State) -> str:
     text = f"Kafka on {HOST}:{state.ports['kafka']}"
     if set(AIRFLOW) <= set(state.services):
-        text += f", Airflow on {pages_url(state)} (user {USER}, password {state.password})"
+        text += f", Airflow on {pages_url(state)} (user {USER}, password: SLUICE_PAGES_PASSWORD in {home.env_file})"
     return text
