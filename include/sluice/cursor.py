@@ -70,14 +70,32 @@ def _number(snapshot: Snapshot) -> int:
     return snapshot.sequence_number or 0
 
 
-def staged(table: Table | None) -> Batch | None:
+def staged(table: Table | None, remembered: Callable[[], tuple[Batch, int] | None] | None = None) -> Batch | None:
     """The last batch in a staging table, with the topic's cursor after it.
 
+    Args:
+        table: the staging table, None where there is none yet.
+        remembered: asks the ledger for the last batch it saw staged, and when (epoch ms).
+
     Raises:
-        CursorUnknownError: the table has data, but nothing tells which.
+        CursorUnknownError: the table has data, but neither it nor the ledger tells which.
     """
-    snapshot = carrier(table, NEXT_OFFSETS) if table else None
+    if table is None:
+        return None
+    try:
+        snapshot = carrier(table, NEXT_OFFSETS)
+    except CursorUnknownError:
+        memory = remembered() if remembered else None
+        if memory and _is_not_older(table, memory[1]):
+            return memory[0]
+        raise
     return Batch.from_properties(summary(snapshot)) if snapshot else None
+
+
+def _is_not_older(table: Table, moment_ms: int) -> bool:
+    """Whether main's head was committed at or after a moment: what was true then was not rolled back since."""
+    head = table.metadata.current_snapshot()
+    return head is not None and head.timestamp_ms >= moment_ms
 
 
 def published(table: Table | None, remembered: Callable[[], Remembered | None] | None = None) -> Mapping[str, Through]:
@@ -91,9 +109,8 @@ def published(table: Table | None, remembered: Callable[[], Remembered | None] |
     try:
         snapshot = carrier(table, PUBLISHED_THROUGH)
     except CursorUnknownError:
-        head = table.metadata.current_snapshot()
         memory = remembered() if remembered else None
-        if memory and head and head.timestamp_ms >= memory.committed_ms:
+        if memory and _is_not_older(table, memory.committed_ms):
             return memory.through
         raise
     return decode_through(summary(snapshot)[PUBLISHED_THROUGH]) if snapshot else {}

@@ -12,14 +12,14 @@ __all__ = ["And", "BooleanExpression", "Or", "above", "equal", "one_of"]
 
 def equal(column: str, value: Any) -> BooleanExpression:
     """`column = value`."""
-    return EqualTo(column, value)  # type: ignore[call-arg, misc]
+    return EqualTo(column, value)  # type: ignore[call-arg, misc, unused-ignore]
 
 
 def above(column: str, value: Any) -> BooleanExpression:
     """`column > value`."""
-    return GreaterThan(column, value)  # type: ignore[call-arg, misc]
+    return GreaterThan(column, value)  # type: ignore[call-arg, misc, unused-ignore]
 
 
 def one_of(column: str, values: Iterable[Any]) -> BooleanExpression:
     """`column IN (values)`."""
-    return In(column, list(values))  # type: ignore[call-arg, misc]
+    return In(column, list(values))  # type: ignore[call-arg, misc, unused-ignore]

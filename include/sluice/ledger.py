@@ -138,6 +138,13 @@ class Ledger:
             through[topic] = Through(seq, batch.topic_id, batch.next_offsets)
         return Remembered(through, int(max(r.at for r in rows).timestamp() * 1000))
 
+    def remembered_batch(self, topic: str) -> tuple[Batch, int] | None:
+        """The topic's last batch that the ledger saw staged, and when (epoch ms), should staging no longer tell."""
+        rows = self.rows({topic: 0})
+        done = {r.batch_seq: r.at for r in reversed(rows) if r.batch_seq and r.state in (State.STAGED, State.SETTLED)}
+        last = batches(rows).get((topic, max(done, default=0)))
+        return (last, int(done[last.seq].timestamp() * 1000)) if last else None
+
     def append(self, rows: Iterable[Row], *, run_id: str, cas: bool = False) -> None:
         """Write rows in one commit.
 

@@ -98,7 +98,7 @@ def look(
     states = broker.describe(client, topics)
     stops: dict[str, SluiceError] = {}
     broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
-    loaded = _staged(catalog, topics, broken)
+    loaded = _staged(catalog, topics, ledger, broken)
     through: dict[str, Mapping[str, Through]] = {}
     for contract in group.contracts:
         try:
@@ -135,13 +135,18 @@ def look(
     return GroupPlan(group.name, plans, table_plans, stops, heal)
 
 
-def _staged(catalog: Catalog, topics: list[str], broken: dict[str, SluiceError]) -> dict[str, Staging]:
+def _staged(
+    catalog: Catalog, topics: list[str], ledger: Ledger | None, broken: dict[str, SluiceError]
+) -> dict[str, Staging]:
     """Per topic its staging table and the last batch in it; a topic whose staging can't tell is added to `broken`."""
     loaded: dict[str, Staging] = {}
     for topic in topics:
         staging = tables.load(catalog, tables.staging(topic))
         try:
-            loaded[topic] = (staging, cursor.staged(staging))
+            loaded[topic] = (
+                staging,
+                cursor.staged(staging, partial(ledger.remembered_batch, topic) if ledger else None),
+            )
         except SluiceError as error:
             broken[topic] = error
     return loaded

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from sluice import broker, cursor, tables
 from sluice.commit import Attempt, Context
 from sluice.errors import BatchOrderError, OffsetsMissingError
+from sluice.ledger import Ledger
 from sluice.model import RUN_ID, STEP, Batch
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
     identifier = tables.staging(batch.topic)
     tables.ensure_staging(context.catalog, batch.topic)
     attempt = Attempt(context, identifier, batch)
-    last = cursor.staged(attempt.base)
+    last = cursor.staged(attempt.base, lambda: Ledger(context.catalog).remembered_batch(batch.topic))
     if last and last.seq >= batch.seq:
         return Staged(batch, None, None, time.monotonic() - began)
     _check_next(batch, last)

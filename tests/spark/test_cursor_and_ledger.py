@@ -212,6 +212,19 @@ def test_staging_compacted_and_expired_keeps_its_cursor(lake: Callable[..., Lake
     it.assert_appended(late)
     maintain(it, tables.staging(it.topic))
     check(it, appended, merged)
+    # Without its tag too, the ledger answers; without a ledger, nobody does, and the topic stops.
+    drop_tag(it, tables.staging(it.topic))
+    maintain(it, tables.staging(it.topic))
+    fill(it, 2000)
+    it.drain(appended)
+    it.assert_appended(appended)
+    drop_tag(it, tables.staging(it.topic))
+    maintain(it, tables.staging(it.topic))
+    lose_ledger(it)
+    fill(it, 3000)
+    outcome = it.run()[appended]
+    assert outcome["state"] == "stopped"
+    assert "tells which offsets the table holds" in outcome["error"]
 
 
 def test_two_planners_at_once_and_one_wins(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
