@@ -78,7 +78,16 @@ def publish(
         # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
         watched, observation = check.observed(decoded.select(*merge.columns(contract), OP, ERROR))
         try:
-            _merge(context, session, attempt, contract, batch, decoded, watched, replay)
+            _merge(
+                context,
+                attempt,
+                contract,
+                batch,
+                decoded,
+                watched,
+                fresh=not replay and _begins_at(batch, done),
+                replay=replay,
+            )
         except Exception as error:
             if merge.ORDER_RAISED in str(error):
                 raise OrderUnknownError(
@@ -103,25 +112,43 @@ def _decoded(context: Context, session: SparkSession, contract: Contract, batch:
     return decode(staged.where(F.col("batch_seq") == batch.seq), contract, batch.topic)
 
 
+def _begins_at(batch: Batch, done: Through | None) -> bool:
+    """Whether the batch begins where the table's own cursor stands: then main can't hold any of its offsets."""
+    return done is None or all(r.start == done.next_offsets.get(p, r.start) for p, r in batch.ranges.items())
+
+
 def _merge(
     context: Context,
-    session: SparkSession,
     attempt: Attempt,
     contract: Contract,
     batch: Batch,
     decoded: DataFrame,
     watched: DataFrame,
+    *,
+    fresh: bool,
     replay: bool,
 ) -> None:
-    names = merge.columns(contract)
+    """Bring the batch's good rows onto the branch.
+
+    Args:
+        decoded: the batch, to take key bounds from; in the session whose commits carry the offsets, as all here.
+        watched: the same rows, counted as they pass.
+        fresh: the table can't hold any of the batch's offsets; the fence makes sure that it stays so.
+        replay: the batch is applied once more, after later ones.
+    """
+    session, target = decoded.sparkSession, attempt.spark_branch
     if not batch.ranges:
         # Nothing to merge, but the offsets must be carried on.
-        session.table(attempt.spark_branch).limit(0).writeTo(attempt.spark_branch).append()
+        session.table(target).limit(0).writeTo(target).append()
         return
     if not contract.upsert:
-        merge.append(check.good(watched).select(*names), attempt.spark_branch, contract, batch)
+        rows = check.good(watched).select(*merge.columns(contract))
+        if fresh:
+            rows.writeTo(target).append()
+        else:
+            merge.append(rows, target, contract, batch)
         return
-    rows = merge.latest(check.good(watched).select(*names, OP), contract)
+    rows = merge.latest(check.good(watched).select(*merge.columns(contract), OP), contract)
     if replay or contract.order:
         deletes = tables.load(context.catalog, tables.deletes(contract))
         if deletes is not None:
@@ -129,8 +156,8 @@ def _merge(
             rows = merge.without_deleted(rows, contract, known)
     head = attempt.base.metadata.current_snapshot()
     total = cursor.summary(head).get("total-records", "0") if head else "0"
-    bounds = merge.key_bounds(decoded, attempt.spark_branch, contract, batch.span) if total != "0" else []
-    merge.upsert(rows, attempt.spark_branch, contract, bounds)
+    bounds = merge.key_bounds(decoded, target, contract, batch.span) if total != "0" else []
+    merge.upsert(rows, target, contract, bounds)
 
 
 def _remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:
