@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from confluent_kafka.admin import AdminClient
@@ -194,7 +194,7 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
         for topic, topic_plan in plan.topics.items():
             if topic_plan.to_stage:
                 tables.ensure_staging(catalog, topic)
-        plan = GroupPlan(plan.group, plan.topics, plan.tables, stops, plan.heal)
+        plan = replace(plan, stops=stops)
         rows = [*plan.heal, *(row for batch in fresh for row in ledgers.plan_rows(batch))]
         try:
             ledger.append(rows, run_id=run_id, cas=True)

@@ -184,7 +184,7 @@ def _look(attempt: Attempt, contract: Contract, found: check.Counts) -> None:
 def _check_next(contract: Contract, batch: Batch, done: Through | None) -> None:
     at: Mapping[int, int] = done.next_offsets if done else {}
     skipped = {p: (at[p], r.start) for p, r in sorted(batch.ranges.items()) if p in at and r.start > at[p]}
-    if skipped or (done is None and batch.seq != 1 and not at):
+    if skipped or (done is None and batch.seq != 1):
         raise BatchOrderError(
             f"Batches before it are not published yet; {{partition: (published to, start)}} {skipped or 'nothing'}.",
             table=contract.table,
