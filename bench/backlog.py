@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from bench import feed
-from bench.lab import SCHEMA, Lab, contract, say
+from bench.lab import JVM, SCHEMA, Lab, contract, say
 
 TOPIC = "backlog"
 SPARK_DEFAULTS = {
@@ -18,7 +18,7 @@ SPARK_DEFAULTS = {
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
-    """Produce one backlog and run it through each of the four, each in a driver of its own."""
+    """Produce one backlog and run it through each writer, with and without a cap, each in a driver of its own."""
     count = records or (300_000 if quick else 5_000_000)
     keys = max(count // 5 // 4, 1) * 4
     say(f"\n(a) backlog: {count:,} JSON records of 100 B, {keys:,} distinct keys, 4 partitions")
@@ -26,31 +26,38 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
     began = time.monotonic()
     feed.backlog(lab.broker.bootstrap, TOPIC, count, keys)
     say(f"    produced in {time.monotonic() - began:.0f} s")
-    rate: dict[str, float] = {}
-    # What is written by hand runs on Spark's own defaults; "tuned" gives it the session settings that Sluice has.
-    for what, expected, writers in (
-        ("append", count, ("sluice", "by hand")),
-        ("upsert", keys, ("sluice", "by hand") if quick else ("sluice", "by hand", "tuned")),
-    ):
-        for who in writers:
-            lake = lab.lake()
-            contract(lake, "db.target", TOPIC, mode=what, limits={"records_per_batch": count, "seconds_per_run": 3000})
-            found = lab.drive(lake, "bench.backlog", who=who, what=what)
-            lab.drop(lake)
-            if found["rows"] != expected:
-                raise SystemExit(f"{who}, {what}: {found['rows']} rows instead of {expected}")
-            rate[f"{who} {what}"] = count / found["seconds"]
-            parts = ", ".join(f"{k} {v:.1f}" for k, v in found["parts"].items())
-            seconds, cpu = found["seconds"], found["cpu"]
-            say(f"    {what:7} {who:8} {seconds:6.1f} s {count / seconds:10,.0f} records/s   CPU {cpu:.0f} s   {parts}")
-    say(f"    append: {rate['sluice append'] / rate['by hand append']:.2f} x the plain streaming append (target 1.0)")
-    say(f"    upsert: {rate['sluice upsert'] / rate['by hand upsert']:.2f} x foreachBatch + MERGE (target 2.0)")
-    if not quick:
-        say(f"    upsert: {rate['sluice upsert'] / rate['tuned upsert']:.2f} x the same with Sluice's session settings")
+    caps = {"no cap": count, "capped": max(count // 5, 1)}
+    say(f"    capped: at most {caps['capped']:,} records per batch, or per trigger (maxOffsetsPerTrigger)")
+    for mode, expected, target in (("append", count, 1.0), ("upsert", keys, 2.0)):
+        for words, cap in caps.items():
+            rate: dict[str, float] = {}
+            # By hand is on Spark's and the JVM's own defaults; "tuned" has the settings that Sluice has.
+            for who in ("sluice", "by hand") if quick else ("sluice", "by hand", "tuned"):
+                found = _one(lab, who, mode, cap)
+                if found["rows"] != expected:
+                    raise SystemExit(f"{who}, {mode}: {found['rows']} rows instead of {expected}")
+                rate[who] = count / found["seconds"]
+                parts = ", ".join(f"{k} {v:.1f}" for k, v in found["parts"].items())
+                say(
+                    f"    {mode:7} {words:7} {who:8} {found['seconds']:6.1f} s {rate[who]:10,.0f} records/s   "
+                    f"CPU {found['cpu']:.0f} s   {parts}"
+                )
+            ratios = ", ".join(f"{rate['sluice'] / r:.2f} x {who}" for who, r in rate.items() if who != "sluice")
+            say(f"    {mode:7} {words:7} {ratios} (target {target} x by hand)")
 
 
-def main(who: str, what: str) -> dict[str, Any]:
-    """In the driver: one of the four."""
+def _one(lab: Lab, who: str, mode: str, cap: int) -> Any:
+    lake = lab.lake()
+    if who == "by hand":
+        lake["PYSPARK_SUBMIT_ARGS"] = lake["PYSPARK_SUBMIT_ARGS"].replace(JVM, "")
+    contract(lake, "db.target", TOPIC, mode=mode, limits={"records_per_batch": cap, "seconds_per_run": 3000})
+    found = lab.drive(lake, "bench.backlog", who=who, what=mode, cap=cap)
+    lab.drop(lake)
+    return found
+
+
+def main(who: str, what: str, cap: int) -> dict[str, Any]:
+    """In the driver: one of the writers."""
     from bench.spark import cpu_seconds, run, session
 
     spark = session(SPARK_DEFAULTS if who == "by hand" else None)
@@ -61,7 +68,7 @@ def main(who: str, what: str) -> dict[str, Any]:
         parts = run(spark, "bench")
     else:
         _create(spark)
-        (_stream if what == "append" else _merge)(spark)
+        (_stream if what == "append" else _merge)(spark, cap)
     seconds, cpu = time.monotonic() - began, cpu_seconds() - burnt
     return {"seconds": seconds, "cpu": cpu, "parts": parts, "rows": spark.table("lake.db.target").count()}
 
@@ -74,7 +81,7 @@ def _create(spark: Any) -> None:
     )
 
 
-def _source(spark: Any) -> Any:
+def _source(spark: Any, cap: int) -> Any:
     import os
 
     return (
@@ -82,6 +89,7 @@ def _source(spark: Any) -> Any:
         .option("kafka.bootstrap.servers", os.environ["KAFKA_BOOTSTRAP_SERVERS"])
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", cap)
         .load()
     )
 
@@ -100,16 +108,16 @@ def _typed(frame: Any) -> Any:
     ).select("id", "v.*", "_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 
 
-def _stream(spark: Any) -> None:
+def _stream(spark: Any, cap: int) -> None:
     import os
 
-    writer = _typed(_source(spark)).writeStream.format("iceberg").outputMode("append").trigger(availableNow=True)
+    writer = _typed(_source(spark, cap)).writeStream.format("iceberg").outputMode("append").trigger(availableNow=True)
     writer.option("checkpointLocation", os.environ["BENCH_FOLDER"] + "/checkpoint").toTable(
         "lake.db.target"
     ).awaitTermination()
 
 
-def _merge(spark: Any) -> None:
+def _merge(spark: Any, cap: int) -> None:
     import os
 
     def batch(frame: Any, _: int) -> None:
@@ -124,5 +132,5 @@ def _merge(spark: Any) -> None:
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )
 
-    stream = _source(spark).writeStream.foreachBatch(batch).trigger(availableNow=True)
+    stream = _source(spark, cap).writeStream.foreachBatch(batch).trigger(availableNow=True)
     stream.option("checkpointLocation", os.environ["BENCH_FOLDER"] + "/checkpoint").start().awaitTermination()

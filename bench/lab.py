@@ -23,6 +23,7 @@ from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
 
 HEAP = "2g"
+JVM = "--conf spark.driver.extraJavaOptions=-XX:+UseParallelGC"  # as the DAGs' submit has it
 MASTER = "local[2]"
 
 
@@ -77,7 +78,7 @@ class Lab:
             "JAVA_HOME": str(java.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "spark"),
-            "PYSPARK_SUBMIT_ARGS": f"--driver-memory {HEAP} pyspark-shell",
+            "PYSPARK_SUBMIT_ARGS": f"--driver-memory {HEAP} {JVM} pyspark-shell",
             "PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}",
         }
 

@@ -16,7 +16,7 @@ from sluice.errors import (
     PartitionsGoneError,
     TopicRecreatedError,
 )
-from sluice.model import Batch, OffsetRange
+from sluice.model import Batch, OffsetRange, joined_ranges
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def plan_topic(
                 now=state.topic_id,
             )
     if opened:
-        planned = _joined(opened)
+        planned = joined_ranges(opened)
         _check_held(topic, planned, state)
         ends = {p: marks.end for p, marks in state.watermarks.items()}
         if beyond := {p: (r.end, ends[p]) for p, r in sorted(planned.items()) if r.end > ends.get(p, r.end)}:
@@ -145,15 +145,6 @@ def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClie
     if isinstance(start, Mapping):
         return {p: start.get(p, r.start) for p, r in marks.items()}
     return {p: r.start for p, r in marks.items()}
-
-
-def _joined(batches: Iterable[Batch]) -> dict[int, OffsetRange]:
-    """Per partition the whole range of successive batches."""
-    joined: dict[int, OffsetRange] = {}
-    for batch in batches:
-        for p, r in batch.ranges.items():
-            joined[p] = OffsetRange(joined[p].start if p in joined else r.start, r.end)
-    return joined
 
 
 def _check_held(topic: str, ranges: Mapping[int, OffsetRange], state: broker.TopicState) -> None:

@@ -6,6 +6,7 @@ main moves.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -16,26 +17,31 @@ from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, OP, UPSERT, failed_field
 from sluice.errors import BlockedError
-from sluice.filters import And, equal
+from sluice.filters import And, equal, one_of
 from sluice.model import Batch
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What one batch held for one table: records, those rejected, those that delete."""
+    """What batches held for one table: records, those rejected, those that delete."""
 
     records: int
     rejected: int
-    deleted: int
+    deleted: int = 0
+
+
+def of_batches(batches: Sequence[Batch]) -> Column:
+    """The condition that a record of the topic belongs to these batches, which follow on one another."""
+    seq = F.col("batch_seq")
+    if len(batches) == 1:
+        return seq == batches[0].seq
+    return (seq >= batches[0].seq) & (seq <= batches[-1].seq)
 
 
 def _measures() -> list[Column]:
-    good_delete = (F.col(OP) == DELETE) & F.col(ERROR).isNull()
-    return [
-        F.count(F.lit(1)).alias("records"),
-        F.count(F.col(ERROR)).alias("rejected"),
-        F.count(F.when(good_delete, F.lit(1))).alias("deleted"),
-    ]
+    bad = F.col(ERROR).isNotNull()
+    conditions = (F.lit(True), bad, (F.col(OP) == DELETE) & ~bad)
+    return [F.count_if(c).alias(name) for name, c in zip(Counts.__match_args__, conditions, strict=True)]
 
 
 def good(decoded: DataFrame) -> DataFrame:
@@ -56,53 +62,78 @@ def counts(observation: Observation, decoded: DataFrame, expected: int | None) -
         expected: how many records were staged, where that is known.
     """
     if expected == 0:
-        return Counts(0, 0, 0)
+        return Counts(0, 0)
     try:
         row = observation.get
     except Exception:  # noqa: BLE001 - an empty relation was folded away together with the observation
         row = None
     if row is None or (expected is not None and row["records"] != expected):
         row = decoded.agg(*_measures()).collect()[0].asDict()
-    return Counts(int(row["records"]), int(row["rejected"]), int(row["deleted"]))
+    return Counts(**{name: int(row[name]) for name in Counts.__match_args__})
 
 
-def quarantine(context: Context, contract: Contract, batch: Batch, decoded: DataFrame, rejected: int) -> None:
-    """Overwrite the batch's own rows of the quarantine: run twice, it leaves one copy; a repaired batch leaves none."""
+def by_batch(
+    decoded: DataFrame, batches: Sequence[Batch], total: Counts, staged: Mapping[int, int]
+) -> dict[int, Counts]:
+    """What each of several batches held, without the deletes; the records are decoded once more only to find bad ones.
+
+    Args:
+        staged: records by batch number, where that is known.
+    """
+    if len(batches) == 1:
+        return {batches[0].seq: total}
+    if total.rejected == 0 and all(b.seq in staged for b in batches):
+        return {b.seq: Counts(staged[b.seq], 0) for b in batches}
+    rejected = F.count_if(F.col(ERROR).isNotNull()) if total.rejected else F.lit(0)
+    rows = decoded.groupBy("batch_seq").agg(F.count(F.lit(1)), rejected).collect()
+    found = {seq: Counts(int(records), int(bad)) for seq, records, bad in rows}
+    return {b.seq: found.get(b.seq, Counts(0, 0)) for b in batches}
+
+
+def quarantine(
+    context: Context, contract: Contract, batches: Sequence[Batch], decode: Callable[[], DataFrame], rejected: int
+) -> None:
+    """Overwrite the batches' own rows of the quarantine: run twice, it leaves one copy; repaired ones leave none."""
+    topic = batches[-1].topic
     if rejected == 0:
         table = tables.load(context.catalog, tables.quarantine(contract))
-        mine = And(equal("batch_seq", batch.seq), equal("_kafka_topic", batch.topic))
+        mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", topic))
         if table is None or not any(True for _ in table.scan(row_filter=mine).plan_files()):
             return
     tables.ensure_quarantine(context.catalog, contract)
-    rows = decoded.where(F.col(ERROR).isNotNull()).select(
-        "batch_seq",
-        *KAFKA_COLUMNS,
-        "key",
-        "value",
-        "headers",
-        F.col(ERROR).alias("error_class"),
-        F.col(DETAIL).alias("error"),
-        F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD)).alias("field"),
-        F.current_timestamp().alias("quarantined_at"),
+    rows = (
+        decode()
+        .where(F.col(ERROR).isNotNull())
+        .select(
+            "batch_seq",
+            *KAFKA_COLUMNS,
+            "key",
+            "value",
+            "headers",
+            F.col(ERROR).alias("error_class"),
+            F.col(DETAIL).alias("error"),
+            F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD)).alias("field"),
+            F.current_timestamp().alias("quarantined_at"),
+        )
     )
     name = tables.spark_name(context.catalog_name, tables.quarantine(contract))
-    rows.writeTo(name).overwrite((F.col("batch_seq") == batch.seq) & (F.col("_kafka_topic") == batch.topic))
+    rows.writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == topic))
 
 
-def verdict(contract: Contract, batch: Batch, found: Counts) -> None:
+def verdict(contract: Contract, batches: Sequence[Batch], found: Mapping[int, Counts]) -> None:
     """Refuse a batch with more bad records than the contract tolerates.
 
     Raises:
         BlockedError: with the counts; the batch stays in staging.
     """
-    if found.rejected == 0:
-        return
-    if contract.errors.tolerance == "none" or found.rejected > contract.errors.max_ratio * found.records:
-        limit = 0.0 if contract.errors.tolerance == "none" else contract.errors.max_ratio
-        raise BlockedError(
-            f"{found.rejected} of {found.records} records don't fit the contract, which tolerates {limit:.2%}.",
-            table=contract.table,
-            topic=batch.topic,
-            batch=batch.seq,
-            quarantine=".".join(tables.quarantine(contract)),
-        )
+    limit = 0.0 if contract.errors.tolerance == "none" else contract.errors.max_ratio
+    for batch in batches:
+        here = found[batch.seq]
+        if here.rejected > limit * here.records:
+            raise BlockedError(
+                f"{here.rejected} of {here.records} records don't fit the contract, which tolerates {limit:.2%}.",
+                table=contract.table,
+                topic=batch.topic,
+                batch=batch.seq,
+                quarantine=".".join(tables.quarantine(contract)),
+            )

@@ -62,6 +62,7 @@ class Attempt:
         self.branch = refs.new_branch(batch.topic, batch.seq)
         self.landed = False
         self._opened = False
+        self._result: Snapshot | None = None
         self._context = context
         self.base = self._catalog.load_table(identifier)
         if self.base.metadata.current_snapshot_id is None:
@@ -110,11 +111,13 @@ class Attempt:
             )
 
     def result(self) -> Snapshot:
-        """The snapshot that the write left on the branch.
+        """The snapshot that the write left on the branch: what is looked at is what lands.
 
         Raises:
             FencedError: there is none of ours, or it does not stand on the head that the attempt began from.
         """
+        if self._result is not None:
+            return self._result
         table = self._catalog.load_table(self.identifier)
         ref = table.metadata.refs.get(self.branch)
         snapshot = table.metadata.snapshot_by_id(ref.snapshot_id) if ref else None
@@ -122,6 +125,7 @@ class Attempt:
             raise FencedError(
                 "The branch does not hold exactly one commit on top of main.", table=".".join(self.identifier)
             )
+        self._result = snapshot
         return snapshot
 
     def land(self) -> Snapshot:
@@ -130,7 +134,7 @@ class Attempt:
         An answer that gets lost is resolved by looking the snapshot up among main's ancestors, never by trying blindly.
 
         Raises:
-            FencedError: main moved meanwhile; nothing changed.
+            FencedError: main moved meanwhile, or the branch is not what was looked at; nothing changed.
             CatalogUnavailableError: the catalog stayed away too long; whoever comes next looks the outcome up.
         """
         result = self.result()
@@ -156,9 +160,9 @@ class Attempt:
             if outcome == "landed":
                 self.landed = True
                 return result
-            if outcome == "moved":
+            if outcome != "unknown":
                 raise FencedError(
-                    "Main moved while this attempt was at work; its result was refused.",
+                    f"{outcome} while this attempt was at work; its result was refused.",
                     table=".".join(self.identifier),
                     began_at=self.head,
                 ) from failure
@@ -173,6 +177,7 @@ class Attempt:
             pause = min(pause * 2, 5.0)
 
     def _outcome(self, result: Snapshot) -> str:
+        """`landed`; `unknown` where trying once more may help; or what makes landing impossible."""
         try:
             metadata = self._catalog.load_table(self.identifier).metadata
         except NoSuchTableError:
@@ -181,7 +186,10 @@ class Attempt:
             return "unknown"
         if any(s.snapshot_id == result.snapshot_id for s in cursor.ancestors(metadata)):
             return "landed"
-        return "unmoved" if metadata.current_snapshot_id == self.head else "moved"
+        if metadata.current_snapshot_id != self.head:
+            return "Main moved"
+        branch = metadata.refs.get(self.branch)
+        return "unknown" if branch and branch.snapshot_id == result.snapshot_id else "The branch was dropped or moved"
 
     def __enter__(self) -> Self:
         self.open()

@@ -91,11 +91,13 @@ class Limits(Strict):
         records_per_batch: Most records of one batch of a topic. Default 1,000,000.
         seconds_per_run: No further batch is begun after so many seconds of a run. Default 240.
         batches_per_run: Most batches of a topic in one run. Default 20.
+        batches_per_commit: Most waiting batches that one commit brings into the table together. Default 10.
     """
 
     records_per_batch: Whole = 1_000_000
     seconds_per_run: Whole = 240
     batches_per_run: Whole = 20
+    batches_per_commit: Whole = 10
 
 
 class ErrorPolicy(Strict):

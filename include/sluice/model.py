@@ -6,8 +6,8 @@ Nothing here does I/O. The property names below are a promise: they stand in the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 STEP = "sluice.step"
@@ -15,6 +15,7 @@ BATCH_SEQ = "sluice.batch-seq"
 TOPIC = "sluice.topic"
 TOPIC_ID = "sluice.topic-id"
 RANGES = "sluice.ranges"
+BATCHES = "sluice.batches"
 NEXT_OFFSETS = "sluice.next-offsets"
 PUBLISHED_THROUGH = "sluice.published-through"
 RUN_ID = "sluice.run-id"
@@ -46,6 +47,15 @@ def encode_ranges(ranges: Ranges) -> str:
 def decode_ranges(text: str) -> dict[int, OffsetRange]:
     """The inverse of `encode_ranges`."""
     return {int(p): OffsetRange(*map(int, bounds)) for p, bounds in json.loads(text).items()}
+
+
+def joined_ranges(batches: Iterable[Batch]) -> dict[int, OffsetRange]:
+    """Per partition the whole range of successive batches."""
+    joined: dict[int, OffsetRange] = {}
+    for batch in batches:
+        for p, r in batch.ranges.items():
+            joined[p] = OffsetRange(joined[p].start if p in joined else r.start, r.end)
+    return joined
 
 
 def encode_offsets(offsets: Offsets) -> str:
@@ -102,6 +112,39 @@ class Batch:
 
     def __str__(self) -> str:
         return f"{self.topic} batch {self.seq} {encode_ranges(self.ranges)}"
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Successive batches of one topic as one, which bears the last one's number."""
+    return replace(batches[-1], ranges=joined_ranges(batches)) if len(batches) > 1 else batches[0]
+
+
+def publish_properties(batches: Sequence[Batch]) -> dict[str, str]:
+    """What a publish commit of successive batches carries: the whole, and, of several, each by itself."""
+    properties = joined(batches).properties()
+    if len(batches) > 1:
+        each = [
+            {"batch": b.seq, "ranges": encode_ranges(b.ranges), "next-offsets": encode_offsets(b.next_offsets)}
+            for b in batches
+        ]
+        properties[BATCHES] = json.dumps(each, separators=(",", ":"))
+    return properties
+
+
+def batches_of(summary: Mapping[str, str]) -> list[Batch]:
+    """Each batch that a commit brought, in order: the inverse of `publish_properties`, and of `Batch.properties`."""
+    whole = Batch.from_properties(summary)
+    if BATCHES not in summary:
+        return [whole]
+    return [
+        replace(
+            whole,
+            seq=int(b["batch"]),
+            ranges=decode_ranges(b["ranges"]),
+            next_offsets=decode_offsets(b["next-offsets"]),
+        )
+        for b in json.loads(summary[BATCHES])
+    ]
 
 
 @dataclass(frozen=True)

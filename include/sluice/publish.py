@@ -1,4 +1,4 @@
-"""Publish: deduplicate a staged batch and MERGE it into the typed table, in one commit that also carries the offsets.
+"""Publish: deduplicate staged batches and MERGE them into the typed table, in one commit that also carries the offsets.
 
 Running it again, late, twice or out of order leaves the table as if each record had been applied once, in order.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,97 +20,118 @@ from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, ERROR, OP, decode
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError
 from sluice.ledger import Ledger
-from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through, joined, publish_properties
 
 log = logging.getLogger(__name__)
+
+# Decoding is what costs, not reading: by Iceberg's own sizes (128 MB, 4 MB to open a file) a batch of a million small
+# records is one split, and all cores but one stand idle.
+SPLITS = {"split-size": str(4 << 20), "file-open-cost": str(1 << 20)}
 
 
 @dataclass(frozen=True)
 class Published:
-    """The outcome: the snapshot that holds the batch, or None where the table held it already."""
+    """The outcome: the snapshot that holds the batches, or None where the table held them already."""
 
-    batch: Batch
     snapshot_id: int | None
-    records: int = 0
-    rejected: int = 0
+    counts: Mapping[int, check.Counts] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 def publish(
-    context: Context, contract: Contract, batch: Batch, *, staged_records: int | None = None, replay: bool = False
+    context: Context,
+    contract: Contract,
+    *batches: Batch,
+    staged: Mapping[int, int] | None = None,
+    replay: bool = False,
 ) -> Published:
-    """Publish one staged batch of one topic into one table.
+    """Publish staged batches of one topic, which follow on one another, into one table, in one commit.
 
     Args:
-        staged_records: how many records the batch has, where that is known; saves nothing but catches a wrong count.
-        replay: apply a batch again that the table is past already; never moves the cursor.
+        staged: how many records they have, by number, where that is known.
+        replay: apply them again though the table is past them already; never moves the cursor.
+
+    Returns:
+        Snapshot, and counts by batch number. Batches that the table holds already are left out.
 
     Raises:
-        BlockedError: more bad records than the contract tolerates; main is as it was.
+        BlockedError: more bad records in a batch than the contract tolerates; main is as it was.
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
         FencedError: another writer moved main meanwhile; main is as that one left it.
     """
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
-    attempt = Attempt(context, tables.typed(contract), batch)
+    attempt = Attempt(context, tables.typed(contract), batches[-1])
+    topic, last = batches[-1].topic, batches[-1].seq
     through = dict(cursor.published(attempt.base, lambda: Ledger(context.catalog).remembered(contract.table)))
-    done = through.get(batch.topic)
+    done = through.get(topic)
     if replay:
-        if done is None or done.seq < batch.seq:
-            raise BatchOrderError(
-                "Only a batch that was published can be replayed.", table=contract.table, batch=batch.seq
-            )
-    elif done and done.seq >= batch.seq:
-        return Published(batch, None, seconds=time.monotonic() - began)
+        if done is None or done.seq < last:
+            raise BatchOrderError("Only a batch that was published can be replayed.", table=contract.table, batch=last)
+    elif done and done.seq >= last:
+        return Published(None, seconds=time.monotonic() - began)
     else:
-        _check_next(contract, batch, done)
-        through[batch.topic] = Through(batch.seq, batch.topic_id, batch.next_offsets)
+        if done and done.seq >= batches[0].seq:
+            batches = tuple(b for b in batches if b.seq > done.seq)
+        _check_next(contract, batches[0], done)
+        through[topic] = Through(last, batches[-1].topic_id, batches[-1].next_offsets)
     properties = {
         STEP: "replay" if replay else "publish",
         RUN_ID: context.run_id,
-        **batch.properties(),
+        **publish_properties(batches),
         PUBLISHED_THROUGH: encode_through(through),
     }
+    whole = joined(batches)
     with attempt:
         session = context.session(properties)
-        decoded = _decoded(context, session, contract, batch)
+        decoded = _decoded(context, session, contract, batches)
         # Only what the MERGE takes: the observation keeps every column it is given alive, and one nested column among
         # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
         watched, observation = check.observed(decoded.select(*merge.columns(contract), OP, ERROR))
+        fresh = not replay and _begins_at(whole, done)
         try:
-            _merge(
-                context,
-                attempt,
-                contract,
-                batch,
-                decoded,
-                watched,
-                fresh=not replay and _begins_at(batch, done),
-                replay=replay,
-            )
+            _merge(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
         except Exception as error:
             if merge.ORDER_RAISED in str(error):
                 raise OrderUnknownError(
-                    "A key was met in two partitions.", table=contract.table, topic=batch.topic, batch=batch.seq
+                    "A key was met in two partitions.", table=contract.table, topic=topic, batch=last
                 ) from error
             raise
-        found = check.counts(observation, decoded, staged_records)
-        # What follows commits to other tables, which must not carry this commit's properties: the plain session.
-        plain = _decoded(context, context.spark, contract, batch)
-        if not replay:
-            check.quarantine(context, contract, batch, plain, found.rejected)
-        check.verdict(contract, batch, found)
-        if found.deleted:
-            _remember_deletes(context, contract, plain)
+        known = staged if staged and all(b.seq in staged for b in batches) else {}
+        found = check.counts(observation, decoded, sum(known[b.seq] for b in batches) if known else None)
+        each = check.by_batch(decoded, batches, found, known)
+        _aside(context, contract, batches, found, each, replay=replay)
         _look(attempt, contract, found)
         snapshot = attempt.land()
-    return Published(batch, snapshot.snapshot_id, found.records, found.rejected, time.monotonic() - began)
+    return Published(snapshot.snapshot_id, each, time.monotonic() - began)
 
 
-def _decoded(context: Context, session: SparkSession, contract: Contract, batch: Batch) -> DataFrame:
-    staged = session.table(tables.spark_name(context.catalog_name, tables.staging(batch.topic)))
-    return decode(staged.where(F.col("batch_seq") == batch.seq), contract, batch.topic)
+def _aside(
+    context: Context,
+    contract: Contract,
+    batches: Sequence[Batch],
+    found: check.Counts,
+    each: Mapping[int, check.Counts],
+    *,
+    replay: bool,
+) -> None:
+    """What goes to other tables: rejected records, and the memory of deletes. And the verdict between the two.
+
+    These commits must not carry the publish commit's properties, hence the plain session.
+    """
+    decoded = partial(_decoded, context, context.spark, contract, batches)
+    if not replay:
+        check.quarantine(context, contract, batches, decoded, found.rejected)
+    check.verdict(contract, batches, each)
+    if found.deleted:
+        _remember_deletes(context, contract, decoded())
+
+
+def _decoded(context: Context, session: SparkSession, contract: Contract, batches: Sequence[Batch]) -> DataFrame:
+    topic = batches[-1].topic
+    staged = session.read.options(**SPLITS).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
+    return decode(staged.where(check.of_batches(batches)), contract, topic)
 
 
 def _begins_at(batch: Batch, done: Through | None) -> bool:
@@ -172,13 +194,11 @@ def _look(attempt: Attempt, contract: Contract, found: check.Counts) -> None:
     """Look at what the MERGE left on the branch before anybody else can see it.
 
     Raises:
-        AuditError: it holds more rows than the batch has good records.
+        AuditError: it holds more rows than the batches have good records.
     """
     added = int(cursor.summary(attempt.result()).get("added-records", "0"))
-    if added > found.records - found.rejected:
-        raise AuditError(
-            f"The MERGE added {added} rows for {found.records - found.rejected} good records.", table=contract.table
-        )
+    if added > (good := found.records - found.rejected):
+        raise AuditError(f"The MERGE added {added} rows for {good} good records.", table=contract.table)
 
 
 def _check_next(contract: Contract, batch: Batch, done: Through | None) -> None:

@@ -22,7 +22,7 @@ from sluice import cursor, tables
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError
 from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows
-from sluice.model import BATCH_SEQ, STEP, TOPIC, Batch
+from sluice.model import BATCH_SEQ, BATCHES, STEP, TOPIC, Batch, batches_of
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +131,8 @@ def _carriers(table: Table) -> list[tuple[Batch, Snapshot]]:
     for snapshot in cursor.ancestors(table.metadata):
         properties = cursor.summary(snapshot)
         if BATCH_SEQ in properties and TOPIC in properties and properties.get(STEP) != "replay":
-            batch = Batch.from_properties(properties)
-            found[batch.topic, batch.seq] = (batch, snapshot)
+            for batch in batches_of(properties):
+                found[batch.topic, batch.seq] = (batch, snapshot)
     return list(found.values())
 
 
@@ -154,7 +154,7 @@ def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str,
                     seq,
                     table=name,
                     snapshots={name: snapshot.snapshot_id},
-                    records=int(cursor.summary(snapshot).get("added-records", "0")),
+                    records=_records(snapshot),
                     at=_at(snapshot),
                 )
             )
@@ -162,6 +162,12 @@ def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str,
         if feeds and all(reached.get(name, {}).get(topic, 0) >= seq for name in feeds):
             rows += _dated(plan_rows(each.batch, State.SETTLED, places), max(moments))
     return rows
+
+
+def _records(snapshot: Snapshot) -> int | None:
+    """How many rows a batch's commit added; unknown for one of several batches of one commit."""
+    properties = cursor.summary(snapshot)
+    return None if BATCHES in properties else int(properties.get("added-records", "0"))
 
 
 def _keep(old: Iterable[Row], told: Mapping[_Key, Told]) -> tuple[list[Row], list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 TRIES = 4
 CATALOG_WAIT_S = 150.0
 TOPICS_AT_ONCE = 2
+# Before a run has published anything, a batch is taken to cost so many times the seconds that its staging took.
+PUBLISH_PER_STAGE = 3
 
 
 @dataclass
@@ -66,6 +68,27 @@ def run(context: Context, group: Group, contracts: Contracts, client: AdminClien
     return worker.report
 
 
+@dataclass
+class _Feed:
+    """What one topic has for one table.
+
+    Attributes:
+        guess: seconds to publish one batch, where there is something to tell by.
+        published: whether this run has published anything for it.
+    """
+
+    contract: Contract
+    waiting: list[Batch]
+    guess: float | None = None
+    published: bool = False
+
+    def fitting(self, seconds: float) -> int:
+        """How many batches the next commit takes: together they are cheaper, but must not outlast the run."""
+        if self.guess is None:
+            return 1
+        return max(min(int(seconds / max(self.guess, 0.001)), self.contract.limits.batches_per_commit), 1)
+
+
 class _Worker:
     """The state that the topics of one run share."""
 
@@ -73,28 +96,55 @@ class _Worker:
         self.context, self.plan, self.contracts, self.deadline = context, plan, contracts, deadline
         self.report = Report()
         self._tables = {name: Lock() for name in plan.tables}
+        self._records: dict[tuple[str, int], int | None] = {}
 
     def topic(self, plan: TopicPlan) -> None:
-        """Stage and publish one topic's batches, in order."""
-        tables = [t for t in self.plan.tables.values() if plan.topic in t.contract.topics]
-        for table in tables:
-            for batch in table.pending.get(plan.topic, ()):
-                if not self._publish(table.contract, batch, None):
-                    break
-        for batch in plan.to_stage:
+        """Stage one topic's batches and publish them with those that waited, in order, as many at a time as fit."""
+        feeds = [
+            _Feed(t.contract, list(t.pending.get(plan.topic, ())))
+            for t in self.plan.tables.values()
+            if plan.topic in t.contract.topics
+        ]
+        for number, batch in enumerate(plan.to_stage):
             if time.monotonic() > self.deadline:
                 log.info(
                     "%s: the time of this run is used up before batch %s; the next run goes on", plan.topic, batch.seq
                 )
-                return
-            records = self._stage(plan, batch)
-            if records is False:
-                return
-            for table in tables:
-                self._publish(table.contract, batch, records)
+                break
+            began = time.monotonic()
+            if not self._stage(plan, batch):
+                break
+            for feed in feeds:
+                if number == 0:
+                    feed.guess = PUBLISH_PER_STAGE * (time.monotonic() - began)
+                feed.waiting.append(batch)
+                self._publish_waiting(feed, rest=False)
+        for feed in feeds:
+            self._publish_waiting(feed, rest=True)
 
-    def _stage(self, plan: TopicPlan, batch: Batch) -> int | bool | None:
-        """How many records were staged, None if that is not known, False if it failed."""
+    def _publish_waiting(self, feed: _Feed, *, rest: bool) -> None:
+        """Publish full commits of waiting batches, and what is left over where `rest` says that no more will come."""
+        while feed.waiting and feed.contract.table not in self.report.failed:
+            left = self.deadline - time.monotonic()
+            if left < 0 and feed.published:
+                log.info("%s: the time of this run is used up; the next run goes on", feed.contract.table)
+                return
+            most = feed.fitting(left)
+            if len(feed.waiting) < most and not rest:
+                return
+            batches = feed.waiting[:most]
+            began = time.monotonic()
+            # Several that are refused are tried one by one: the good ones get in, and the error names the one it is.
+            if not self._publish(feed.contract, batches) and not (
+                len(batches) > 1 and all(self._publish(feed.contract, [b]) for b in batches)
+            ):
+                return
+            del feed.waiting[:most]
+            feed.published = True
+            feed.guess = (time.monotonic() - began) / len(batches)
+
+    def _stage(self, plan: TopicPlan, batch: Batch) -> bool:
+        """Stage one batch; whether it is staged now."""
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
         try:
@@ -104,39 +154,49 @@ class _Worker:
             names = [n for n, t in self.plan.tables.items() if topic in t.contract.topics]
             self._fail(names, batch, error)
             return False
+        self._records[topic, batch.seq] = done.records
         if done.snapshot_id is None:
             log.info("stage   %s: was staged already", batch)
-            return None
-        log.info("stage   %s: %s records in %.1f s, snapshot %s", batch, done.records, done.seconds, done.snapshot_id)
-        self._row(batch, State.STAGED, records=done.records, seconds=done.seconds)
-        return done.records
+        else:
+            log.info(
+                "stage   %s: %s records in %.1f s, snapshot %s", batch, done.records, done.seconds, done.snapshot_id
+            )
+            self._row(batch, State.STAGED, records=done.records, seconds=done.seconds)
+        return True
 
-    def _publish(self, contract: Contract, batch: Batch, records: int | None) -> bool:
-        name = contract.table
-        if name in self.report.failed:
-            return False
+    def _publish(self, contract: Contract, batches: Sequence[Batch]) -> bool:
+        """Publish batches in one commit; whether the table holds them now. Of several, a refusal is only logged."""
+        name, last = contract.table, batches[-1]
+        staged = {b.seq: n for b in batches if (n := self._records.get((b.topic, b.seq))) is not None}
         try:
             with self._tables[name]:
                 done = _again(
                     self.context,
                     f"publish {name}",
-                    lambda: publish(self.context, contract, batch, staged_records=records),
+                    lambda: publish(self.context, contract, *batches, staged=staged),
                 )
         except Exception as error:
-            log.error("publish %s from %s: %s", name, batch, error, exc_info=not isinstance(error, SluiceError))
-            self._fail([name], batch, error)
+            if len(batches) > 1 and isinstance(error, TerminalError):
+                log.info("publish %s: batches %s to %s together: %s", name, batches[0].seq, last.seq, error)
+                return False
+            log.error("publish %s from %s: %s", name, last, error, exc_info=not isinstance(error, SluiceError))
+            self._fail([name], last, error)
             return False
         if done.snapshot_id is None:
-            log.info("publish %s from %s: was published already", name, batch)
+            log.info("publish %s from %s: was published already", name, last)
             return True
-        log.info(
-            "publish %s from %s: %s records, %s rejected, in %.1f s, snapshot %s",
-            name, batch, done.records, done.rejected, done.seconds, done.snapshot_id,
-        )  # fmt: skip
-        self._row(
-            batch, State.PUBLISHED, table=name, snapshots={name: done.snapshot_id},
-            records=done.records, rejected=done.rejected, seconds=done.seconds,
-        )  # fmt: skip
+        for batch in batches:
+            if (found := done.counts.get(batch.seq)) is None:
+                continue
+            seconds = done.seconds / len(done.counts)
+            log.info(
+                "publish %s from %s: %s records, %s rejected, in %.1f s, snapshot %s",
+                name, batch, found.records, found.rejected, seconds, done.snapshot_id,
+            )  # fmt: skip
+            self._row(
+                batch, State.PUBLISHED, table=name, snapshots={name: done.snapshot_id},
+                records=found.records, rejected=found.rejected, seconds=seconds,
+            )  # fmt: skip
         return True
 
     def _fail(self, names: Iterable[str], batch: Batch, error: Exception) -> None:

@@ -21,7 +21,7 @@ from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import CursorUnknownError, SluiceError
 from sluice.ledger import Ledger, Row, State
-from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, encode_ranges
+from sluice.model import PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, batches_of, encode_ranges
 from sluice.plan import GroupPlan
 
 log = logging.getLogger(__name__)
@@ -182,10 +182,11 @@ def _snapshots(table: Table | None, topic: str, after: int) -> dict[int, int]:
             properties = cursor.summary(snapshot)
             # A replay applies an old batch once more; it says nothing of where the table stands.
             if properties.get(TOPIC) == topic and properties.get(STEP) == "publish":
-                seq = int(properties[BATCH_SEQ])
-                if seq <= after:
+                brought = batches_of(properties)
+                if brought[-1].seq <= after:
                     break
-                found.setdefault(seq, snapshot.snapshot_id)
+                for batch in brought:
+                    found.setdefault(batch.seq, snapshot.snapshot_id)
     return found
 
 

@@ -102,7 +102,8 @@ def test_every_problem_of_every_file_with_its_line(folder):
         "b.yaml:1: tabel: unknown field (did you mean 'table'?)",
         "c.yaml:2: topic: 'b d' is not a legal Kafka topic: 1 to 249 letters, digits, '.', '_' and '-'",
         "c.yaml:7: columns[1].name: is required",
-        "c.yaml:10: limits.x: unknown field (known: records_per_batch, seconds_per_run, batches_per_run)",
+        "c.yaml:10: limits.x: unknown field (known: records_per_batch, seconds_per_run, batches_per_run, "
+        "batches_per_commit)",
     ]
 
 

@@ -163,6 +163,7 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     jars = tmp_path / "cache" / "jars"
     options = [
         f"-Dlog4j2.configurationFile={REPOSITORY / 'jobs' / 'log4j2.properties'}",
+        "-XX:+UseParallelGC",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+AutoCreateSharedArchive",
         f"-XX:SharedArchiveFile={tmp_path / 'cache' / 'driver.jsa'}",

@@ -1,0 +1,138 @@
+"""Several waiting batches in one commit: the table, the snapshot, the ledger and a replay each tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sluice import cursor, rebuild, tables
+from sluice import run as runs
+from sluice.errors import TerminalError
+from sluice.ledger import Ledger, State
+from sluice.model import BATCHES, Batch, batches_of
+from sluice.publish import publish
+from tests.support.lake import Lake
+
+CAP = {"records_per_batch": 12}
+
+
+def fill(it: Lake, start: int, count: int = 40, keys: int = 7) -> None:
+    it.send((n % keys % 2, f"k{n % keys}", {"n": n}) for n in range(start, start + count))
+
+
+def commits(it: Lake, table: str) -> list[list[int]]:
+    """The batch numbers of each publish commit, oldest first."""
+    metadata = it.catalog.load_table(table).metadata
+    found = [cursor.summary(s) for s in cursor.ancestors(metadata)]
+    return [[b.seq for b in batches_of(s)] for s in reversed(found) if s.get("sluice.step") == "publish"]
+
+
+def staged(it: Lake) -> list[Batch]:
+    return [b for _, (b, _) in sorted(cursor.staged_batches(it.catalog.load_table(tables.staging(it.topic))).items())]
+
+
+@pytest.fixture
+def waiting(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Lake, str]]:
+    """A topic with four batches staged and none published, and time enough to publish them together."""
+
+    def make(**contract: object) -> tuple[Lake, str]:
+        monkeypatch.setattr(runs, "PUBLISH_PER_STAGE", 0)
+        it = lake()
+        it.create_topic(2)
+        return it, it.contract(**{"limits": CAP, **contract})
+
+    return make
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_backlog_is_published_in_one_commit(waiting: Callable[..., tuple[Lake, str]], mode: str) -> None:
+    it, table = waiting(mode=mode)
+    fill(it, 0)
+    it.send([(0, "k0", None), (1, "k1", None), (0, "k0", {"n": 1000})] if mode == "upsert" else [(0, "z", {"n": 1000})])
+    outcome = it.run()[table]
+    assert outcome["state"] == "published"
+    assert commits(it, table) == [outcome["batches"][it.topic]]
+    assert len(outcome["batches"][it.topic]) > 3
+    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+    summary = cursor.summary(it.catalog.load_table(table).current_snapshot())  # type: ignore[arg-type]
+    assert batches_of(summary) == staged(it)
+    assert outcome["records"] == sum(len(by) for by in it.sent.values())
+    # Later batches of these keys, and all of it once more, late.
+    fill(it, 2000, 5)
+    it.run()
+    if mode == "upsert":
+        publish(it.context(), it.loaded(table), *staged(it)[:3], replay=True)
+    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+
+
+def test_the_ledger_tells_the_batches_apart_and_can_be_rebuilt(waiting: Callable[..., tuple[Lake, str]]) -> None:
+    it, table = waiting()
+    fill(it, 0)
+    it.send([(0, "bad", b"{")])
+    it.contract(table=table, limits=CAP, errors={"max_ratio": 1.0})
+    it.run()
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+
+    def told() -> dict[tuple[int, str], tuple[object, ...]]:
+        rows = Ledger(it.catalog).rows({it.topic: 0}, (State.PUBLISHED, State.SETTLED))
+        return {(r.batch_seq or 0, r.state): (r.snapshots or {}).get(table) for r in rows}  # type: ignore[misc]
+
+    before = told()
+    batches = staged(it)
+    assert before == {(b.seq, s): head for b in batches for s in (State.PUBLISHED, State.SETTLED)}
+    rows = Ledger(it.catalog).rows({it.topic: 0}, (State.PUBLISHED,))
+    assert [r.rejected for r in sorted(rows, key=lambda r: r.batch_seq or 0)] == [0] * (len(batches) - 1) + [1]
+    assert [r.records for r in sorted(rows, key=lambda r: r.batch_seq or 0)] == [b.span for b in batches]
+    rebuild.rebuild(it.contracts, it.catalog, run_id="test")
+    assert told() == before
+
+
+def test_one_bad_batch_among_several_blocks_from_there_on(waiting: Callable[..., tuple[Lake, str]]) -> None:
+    it, table = waiting(errors={"tolerance": "none"})
+    fill(it, 0, 24)
+    it.send([(0, "bad", b"{")])
+    fill(it, 24, 24)
+    outcome = it.run()[table]
+    bad = next(b.seq for b in staged(it) if b.ranges[0].start <= it_offset(it, "bad") < b.ranges[0].end)
+    assert bad > 1
+    assert (outcome["state"], outcome["batches"]) == ("blocked", {it.topic: list(range(1, bad))})
+    assert f"batch {bad}," in outcome["error"]
+    it.contract(table=table, limits=CAP, errors={"max_ratio": 1.0})
+    it.drain(table)
+    it.assert_appended(table, without=[(0, it_offset(it, "bad"))])
+    assert [r["batch_seq"] for r in it.quarantined(table)] == [bad]
+
+
+def it_offset(it: Lake, key: str) -> int:
+    return next(o for o, (k, _) in it.sent[0].items() if k == key)
+
+
+def test_a_contract_may_ask_for_a_commit_per_batch(waiting: Callable[..., tuple[Lake, str]]) -> None:
+    it, table = waiting(limits={**CAP, "batches_per_commit": 1})
+    fill(it, 0)
+    it.run()
+    assert commits(it, table) == [[b.seq] for b in staged(it)]
+    assert all(BATCHES not in cursor.summary(s) for s in it.catalog.load_table(table).metadata.snapshots)
+    it.assert_appended(table)
+
+
+def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
+    waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, table = waiting()
+    fill(it, 0)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TerminalError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "publish", refuse)
+        it.run()
+    assert len(staged(it)) > 3
+    outcome = it.run(seconds=0.0)[table]
+    assert (outcome["state"], outcome["batches"]) == ("behind", {it.topic: [1]})
+    it.drain(table)
+    it.assert_appended(table)
+    assert commits(it, table)[0] == [1]
+    assert len(commits(it, table)) < len(staged(it))
