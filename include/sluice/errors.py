@@ -91,7 +91,16 @@ class OffsetsLostError(TerminalError):
 
     advice = (
         "Raise the topic's retention. The range can't be read from Kafka any more; the table stays as it is "
-        "until the gap is accepted by an operator."
+        "until an operator accepts the gap: DAG accept_gap, or `python -m sluice gap accept`."
+    )
+
+
+class StagingLostError(TerminalError):
+    """Staging no longer holds the rows of batches that a table has yet to publish."""
+
+    advice = (
+        "Find out who deleted rows of staging that a table has yet to publish. The table stays as it is "
+        "until an operator gives them up for it: DAG accept_gap, or `python -m sluice gap accept TABLE`."
     )
 
 
@@ -120,6 +129,10 @@ class CursorUnknownError(TerminalError):
         "Roll the table back to a snapshot that carries `sluice.published-through` or `sluice.next-offsets`, "
         "or restore the tag."
     )
+
+
+class RefusedError(TerminalError):
+    """What an operator asked for can't be done, or not as it was asked; nothing was changed."""
 
 
 class SchemaChangeError(TerminalError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -43,6 +44,8 @@ class State(StrEnum):
     BLOCKED = "blocked"
     FAILED = "failed"
     SETTLED = "settled"
+    GAP = "gap"
+    ROLLED_BACK = "rolled_back"
 
 
 SCHEMA = Schema(
@@ -57,12 +60,17 @@ SCHEMA = Schema(
     NestedField(9, "state", StringType(), required=True, doc=", ".join(State)),
     NestedField(10, "table", StringType(), doc="the typed table of published, blocked and failed rows"),
     NestedField(
-        11, "snapshots", MapType(14, StringType(), 15, LongType()), doc="table -> snapshot that holds the batch"
+        11,
+        "snapshots",
+        MapType(14, StringType(), 15, LongType()),
+        doc="table -> snapshot that holds the batch",
     ),
     NestedField(12, "records", LongType(), doc="records staged or published"),
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
     NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
     NestedField(17, "error", StringType(), doc="why a table was blocked or failed"),
+    NestedField(18, "who", StringType(), doc="gap, rolled_back: whose word it is"),
+    NestedField(19, "why", StringType(), doc="gap, rolled_back: the reason given"),
 )
 SPEC = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "topic"))
 
@@ -84,6 +92,8 @@ class Row:
     rejected: int | None = None
     seconds: float | None = None
     error: str | None = None
+    who: str | None = None
+    why: str | None = None
     run_id: str | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -97,7 +107,7 @@ class Ledger:
 
     def __init__(self, catalog: Catalog, table: Table | None = None) -> None:
         self.catalog = catalog
-        self.table = table or tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC)
+        self.table = table or _widened(tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC))
 
     def refresh(self) -> None:
         """Look at the ledger as it is now."""
@@ -145,6 +155,14 @@ class Ledger:
         last = batches(rows).get((topic, max(done, default=0)))
         return (last, int(done[last.seq].timestamp() * 1000)) if last else None
 
+    def gaps(self, topics: Iterable[str]) -> list[Row]:
+        """What was given up of these topics, oldest first."""
+        if self.table.metadata.current_snapshot_id is None:
+            return []
+        wanted = And(one_of("topic", sorted(topics)), equal("state", str(State.GAP)))
+        found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
+        return [_row(r) for r in found.to_pylist()]
+
     def append(self, rows: Iterable[Row], *, run_id: str, cas: bool = False) -> None:
         """Write rows in one commit.
 
@@ -181,6 +199,15 @@ class Ledger:
         raise conflict
 
 
+def _widened(table: Table) -> Table:
+    """The table with the columns that were added to `SCHEMA` since it was made."""
+    if {f.name for f in SCHEMA.fields} <= set(table.schema().column_names):
+        return table
+    with suppress(CommitFailedException), table.update_schema() as update:  # somebody else does it at this moment
+        update.union_by_name(SCHEMA)
+    return table.refresh()
+
+
 def _row(record: dict[str, Any]) -> Row:
     record["snapshots"] = dict(record["snapshots"] or [])
     record["state"] = State(record["state"])
@@ -212,7 +239,7 @@ def batches(rows: Iterable[Row]) -> dict[tuple[str, int], Batch]:
     """
     parts: dict[tuple[str, int], dict[int, Row]] = {}
     for row in rows:
-        if row.partition is None or row.batch_seq is None:
+        if row.partition is None or row.batch_seq is None or row.state == State.GAP:
             continue
         known = parts.setdefault((row.topic, row.batch_seq), {}).setdefault(row.partition, row)
         if (known.start_offset, known.end_offset) != (row.start_offset, row.end_offset):

@@ -159,7 +159,7 @@ def _merge(
         replay: the batch is applied once more, after later ones.
     """
     session, target = decoded.sparkSession, attempt.spark_branch
-    if not batch.ranges:
+    if not batch.span:
         # Nothing to merge, but the offsets must be carried on.
         session.table(target).limit(0).writeTo(target).append()
         return

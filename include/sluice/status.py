@@ -21,9 +21,10 @@ from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import SluiceError
 from sluice.filters import one_of
-from sluice.ledger import Ledger, State
+from sluice.ledger import Ledger, Row, State
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, Through
 from sluice.status_model import (
+    GivenUp,
     LastError,
     OpenBatch,
     PartitionStatus,
@@ -49,6 +50,8 @@ class _World:
     staging: dict[str, Table | None] = field(default_factory=dict)
     staged: dict[str, Batch | None] = field(default_factory=dict)
     known: dict[tuple[str, int], Batch] = field(default_factory=dict)
+    given_up: list[Row] = field(default_factory=list)
+    warnings: dict[str, str] = field(default_factory=dict)
     errors: dict[str, LastError] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
     broken: dict[str, SluiceError] = field(default_factory=dict)
@@ -114,6 +117,7 @@ def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
     if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
         floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
         world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
+        world.given_up = world.ledger.gaps(topics)
         refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
         for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
             if row["table"]:
@@ -130,9 +134,11 @@ def _ask_planner(
         with reach.catalog_errors():
             found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
         world.stops |= found.stops
+        world.warnings |= found.warnings
 
 
 def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
+    entry.warnings = [world.warnings[t] for t in contract.topics if t in world.warnings]
     if contract.table in world.stops:
         entry.problems.append(str(world.stops[contract.table]))
     else:
@@ -189,6 +195,7 @@ def _topic(
         batch=at.seq if at else None,
         staged_batch=staged.seq if staged else None,
     )
+    entry.given_up = [GivenUp.of(r) for r in world.given_up if r.topic == topic and r.table in (None, contract.table)]
     reached = dict(at.next_offsets) if at else {}
     raw = dict(staged.next_offsets) if staged else {}
     for p in sorted({*marks, *reached, *raw}):

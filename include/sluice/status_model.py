@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Self
 
 from sluice.errors import SluiceError
+from sluice.ledger import Row
 from sluice.model import OffsetRange
 
 
@@ -32,6 +34,23 @@ class OpenBatch:
 
 
 @dataclass
+class GivenUp:
+    """Lost offsets that an operator gave up; `who` is None where the ledger that knew was lost."""
+
+    partition: int
+    offsets: OffsetRange
+    at: datetime
+    who: str | None
+    why: str | None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """What a row of the ledger tells."""
+        offsets = OffsetRange(row.start_offset or 0, row.end_offset or 0)
+        return cls(row.partition or 0, offsets, row.at, row.who, row.why)
+
+
+@dataclass
 class TopicStatus:
     """One topic that feeds a table.
 
@@ -51,6 +70,7 @@ class TopicStatus:
     stream_clock: datetime | None = None
     table_clock: datetime | None = None
     late: dict[int, int] | None = None
+    given_up: list[GivenUp] = field(default_factory=list)
 
 
 @dataclass
@@ -83,7 +103,7 @@ class LastError:
 
 @dataclass
 class TableStatus:
-    """One table. `problems` is what the next run would stop for, or what could not be asked."""
+    """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come."""
 
     table: str
     group: str
@@ -99,6 +119,7 @@ class TableStatus:
     freshness_now_seconds: float | None = None
     freshness_kept: bool | None = None
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def lag_records(self) -> int | None:
