@@ -26,6 +26,7 @@ from airflow.sdk.exceptions import (
 )
 
 import sluice
+from sluice.embedded import archive
 from sluice.groups import GroupSettings
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -100,6 +101,7 @@ class IngestOperator(SparkSubmitOperator):
         )
         self.group = group
         self.promised = promised
+        self.spark_home: Path | None = None
 
     def execute(self, context: Any) -> None:  # noqa: ARG002 - Airflow's signature
         """Submit the job and wait for it.
@@ -115,7 +117,7 @@ class IngestOperator(SparkSubmitOperator):
         log = spark_log(self.group)
         self.log.info("Spark's own log: %s", log)
         try:
-            hook.submit(self.application, env=driver_env(log))
+            hook.submit(self.application, env=driver_env(log, self.spark_home))
         except AirflowException as error:
             if hook.exit_code == SOMEBODY_MUST_ACT:
                 raise AirflowFailException(
@@ -145,7 +147,9 @@ class IngestOperator(SparkSubmitOperator):
             )
         local = (connection.host or "").startswith("local")
         jars = spark_jars()
-        self.conf = {**jvm_options(jars), **(self.conf or {})}
+        # Beside the folder of the jars, as it is made from them; a cluster brings its own class path.
+        self.spark_home = archive.spark_home(Path(jars[0]).parent.parent) if local and jars else None
+        self.conf = {**jvm_options(self.spark_home), **(self.conf or {})}
         if local:
             # One JVM: on its class path, the jars are neither copied nor left out of the class archive.
             self.driver_class_path = os.pathsep.join(jars) or None
@@ -167,21 +171,12 @@ def spark_jars() -> list[str]:
     return sorted(str(path) for path in Path(folder).glob("*.jar")) if folder else []
 
 
-def jvm_options(jars: list[str]) -> dict[str, str]:
+def jvm_options(home: Path | None) -> dict[str, str]:
     """Where the driver logs to; the collector for throughput; an archive of loaded classes, for a quick start."""
     # Nobody waits for an answer from a driver: pauses do no harm, and batches take a tenth less than with G1.
     options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}", "-XX:+UseParallelGC"]
-    folder = Path(jars[0]).parent.parent if jars else None
-    if folder and os.access(folder, os.W_OK):
-        # Written by the JVM itself at the end of the first run, and again when the jars or the Java change. A Java
-        # older than 19 ignores the unknown flag.
-        options += [
-            "-XX:+IgnoreUnrecognizedVMOptions",
-            "-XX:+AutoCreateSharedArchive",
-            f"-XX:SharedArchiveFile={folder / 'driver.jsa'}",
-            "-Xlog:cds=off",
-            "-Xlog:cds+dynamic=off",
-        ]
+    if home:
+        options += archive.options(home)
     return {"spark.driver.extraJavaOptions": " ".join(options)}
 
 
@@ -193,12 +188,14 @@ def spark_log(group: str) -> Path:
     return folder / f"spark-{group}.log"
 
 
-def driver_env(log: Path) -> dict[str, str]:
-    """The driver's environment: the worker's, the Kafka settings, and where to find the package and the log."""
+def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
+    """The driver's environment: the worker's, the Kafka settings, and where to find Spark, the package and the log."""
     env = dict(os.environ)
     path = [str(INCLUDE), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     env["SLUICE_SPARK_LOG"] = str(log)
+    if spark_home:
+        env["SPARK_HOME"] = str(spark_home)
     if settings := kafka_config():
         env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
     return env

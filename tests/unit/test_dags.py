@@ -150,7 +150,8 @@ except AirflowFailException as error:
     sys.exit()
 command = hook._build_spark_submit_command(operator.application)
 rendered = {{name: str(getattr(operator, name)) for name in operator.template_fields}}
-print(json.dumps({{"command": command, "rendered": rendered, "env": driver_env(spark_log("shop"))}}))
+env = driver_env(spark_log("shop"), operator.spark_home)
+print(json.dumps({{"command": command, "rendered": rendered, "env": env}}))
 """
 
 
@@ -161,12 +162,15 @@ def submit(env: dict[str, str], **settings: Any) -> Any:
 def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     found = submit(airflow_env, driver_memory="3g", conf={"spark.sql.shuffle.partitions": "4"})
     jars = tmp_path / "cache" / "jars"
+    home = Path(found["env"]["SPARK_HOME"])
+    assert home.parent == tmp_path / "cache"
+    assert not list((home / "jars").glob("slf4j-api-*")) and list((home / "jars").glob("0-slf4j-api-*"))
     options = [
         f"-Dlog4j2.configurationFile={REPOSITORY / 'jobs' / 'log4j2.properties'}",
         "-XX:+UseParallelGC",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+AutoCreateSharedArchive",
-        f"-XX:SharedArchiveFile={tmp_path / 'cache' / 'driver.jsa'}",
+        f"-XX:SharedArchiveFile={home / 'driver.jsa'}",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
     ]
