@@ -37,6 +37,7 @@ def spark_home(cache: Path) -> Path | None:
     if not version or not os.access(cache, os.W_OK):
         return None
     draft = Path(tempfile.mkdtemp(prefix="spark-home-", dir=cache))
+    draft.chmod(0o755)
     (draft / "bin").symlink_to(spark / "bin")
     (draft / "jars").mkdir()
     for jar in (spark / "jars").glob("*.jar"):
