@@ -45,6 +45,18 @@ def waiting(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> Calla
     return make
 
 
+def stage_only(it: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose publishing is refused: all is staged."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TerminalError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "publish", refuse)
+        it.run()
+    assert len(staged(it)) > 3
+
+
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_backlog_is_published_in_one_commit(waiting: Callable[..., tuple[Lake, str]], mode: str) -> None:
     it, table = waiting(mode=mode)
@@ -117,19 +129,28 @@ def test_a_contract_may_ask_for_a_commit_per_batch(waiting: Callable[..., tuple[
     it.assert_appended(table)
 
 
+def test_an_attempt_at_several_of_which_some_were_published_meanwhile(
+    waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, table = waiting(mode="upsert")
+    fill(it, 0)
+    stage_only(it, monkeypatch)
+    batches = staged(it)
+    publish(it.context(), it.loaded(table), *batches[:2])
+    done = publish(it.context(), it.loaded(table), *batches)
+    assert sorted(done.counts) == [b.seq for b in batches[2:]]
+    assert publish(it.context(), it.loaded(table), *batches).snapshot_id is None
+    assert commits(it, table) == [[b.seq for b in batches[:2]], [b.seq for b in batches[2:]]]
+    it.assert_folded(table)
+
+
 def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
     waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     it, table = waiting()
     fill(it, 0)
 
-    def refuse(*_: object, **__: object) -> None:
-        raise TerminalError("not now")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "publish", refuse)
-        it.run()
-    assert len(staged(it)) > 3
+    stage_only(it, monkeypatch)
     outcome = it.run(seconds=0.0)[table]
     assert (outcome["state"], outcome["batches"]) == ("behind", {it.topic: [1]})
     it.drain(table)
