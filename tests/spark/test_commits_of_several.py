@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,28 @@ def test_an_attempt_at_several_of_which_some_were_published_meanwhile(
     assert publish(it.context(), it.loaded(table), *batches).snapshot_id is None
     assert commits(it, table) == [[b.seq for b in batches[:2]], [b.seq for b in batches[2:]]]
     it.assert_folded(table)
+
+
+def test_what_was_staged_before_a_failure_is_published_all_the_same(
+    waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, table = waiting()
+    fill(it, 0)
+    original = runs.stage
+
+    def breaks(context: Any, batch: Batch, **named: Any) -> Any:
+        if batch.seq == 3:
+            raise TerminalError("no disk")
+        return original(context, batch, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "stage", breaks)
+        outcome = it.run()[table]
+    assert (outcome["state"], outcome["batches"]) == ("failed", {it.topic: [1, 2]})
+    assert "no disk" in outcome["error"]
+    assert commits(it, table) == [[1, 2]]
+    it.drain(table)
+    it.assert_appended(table)
 
 
 def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
