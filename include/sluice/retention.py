@@ -6,7 +6,7 @@ further to a snapshot that carries offsets. So a cursor never hangs on the tag a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice import cursor, tables
 from sluice.contract import Contract, Maintenance
 from sluice.contracts import Contracts
-from sluice.ledger import Ledger, State
+from sluice.ledger import Ledger
 from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, decode_through
 
 Enough = Callable[[Snapshot], bool]
@@ -135,14 +135,9 @@ def trim(
     ledger = Ledger(catalog, found)
     last = cursor.staged(staging, lambda: ledger.remembered_batch(topic))
     gone = tables.trimmed_through(staging)
-    before = now - retention
-    settled: Iterable[int] = (
-        row.batch_seq
-        for row in ledger.rows({topic: gone}, (State.SETTLED,))
-        if row.batch_seq is not None and row.at <= before
-    )
+    settled = ledger.settled_before(topic, now - retention)
     # The newest batch stays, whatever its age: it shows where the topic stands.
-    through = min(max(settled, default=0), published, last.seq - 1 if last else 0)
+    through = min(settled, published, last.seq - 1 if last else 0)
     return Trim(gone + 1, through) if through > gone else None
 
 
