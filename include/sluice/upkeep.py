@@ -166,6 +166,11 @@ def kept(catalog: Catalog, *, run_id: str | None = None, action: Action | None =
     return [_effect(record) for record in scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()]
 
 
+def last(catalog: Catalog) -> dict[tuple[str, str], Effect]:
+    """Per table and action the last effect that tells something: neither idle nor left to the next run."""
+    return {(e.table, e.action): e for e in kept(catalog) if e.state in ("done", "failed")}
+
+
 def _effect(record: dict[str, Any]) -> Effect:
     sizes: dict[str, Any] = {}
     for when in ("before", "after"):

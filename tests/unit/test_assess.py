@@ -248,6 +248,10 @@ def test_effects_are_kept_and_read_back(catalog):
     assert one == effect
     assert (other.state, other.error, other.before, other.red) == ("failed", "disk full", None, True)
     assert [e.run_id for e in upkeep.kept(catalog, action=Action.ORPHANS)] == ["r2"]
+    assert {key: e.state for key, e in upkeep.last(catalog).items()} == {
+        ("a.b", "rewrite_data_files"): "done",
+        ("a.c", "expire_snapshots"): "failed",
+    }
     assert one.told == (
         "done, 9 small files, data files 9 → 1, delete files 1 → 0, bytes 900 → 800, manifests 4 → 1, "
         "snapshots 7 → 8, 1 orphan files, 1.5 s"
