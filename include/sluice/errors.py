@@ -122,6 +122,17 @@ class CursorUnknownError(TerminalError):
     )
 
 
+class StagingTrimmedError(TerminalError):
+    """A table needs raw records that staging no longer keeps."""
+
+    advice = (
+        "Staging keeps the records of a published batch for `maintenance.staging_retention`. A table that was rolled "
+        "back: roll it forward to a snapshot that is left (`SELECT * FROM <table>.snapshots`), and raise "
+        "`snapshot_age` if rollbacks must reach further. A table that is new on an old topic: its history must be "
+        "loaded anew, from Kafka as far as that still has it."
+    )
+
+
 class SchemaChangeError(TerminalError):
     """The contract and the table disagree on columns, identifier or partitioning."""
 

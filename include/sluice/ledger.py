@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -144,6 +145,14 @@ class Ledger:
         done = {r.batch_seq: r.at for r in reversed(rows) if r.batch_seq and r.state in (State.STAGED, State.SETTLED)}
         last = batches(rows).get((topic, max(done, default=0)))
         return (last, int(done[last.seq].timestamp() * 1000)) if last else None
+
+    def settled_before(self, topic: str, moment: datetime) -> int:
+        """The topic's last batch that all its tables were seen to hold at that moment; 0 where there is none."""
+        if self.table.metadata.current_snapshot_id is None:
+            return 0
+        wanted = And(equal("topic", topic), equal("state", str(State.SETTLED)))
+        found = self.table.scan(row_filter=wanted, selected_fields=("batch_seq", "at")).to_arrow()
+        return pc.max(found.filter(pc.field("at") <= moment)["batch_seq"]).as_py() or 0
 
     def append(self, rows: Iterable[Row], *, run_id: str, cas: bool = False) -> None:
         """Write rows in one commit.

@@ -164,7 +164,10 @@ def _plan_table(
     for topic in contract.topics:
         if topic in loaded:
             try:
-                pending[topic] = _pending(contract.table, known[topic], loaded[topic][1], through.get(topic))
+                staging, last = loaded[topic]
+                waiting = _pending(contract.table, known[topic], last, through.get(topic))
+                tables.check_not_trimmed(staging, contract, waiting)
+                pending[topic] = waiting
             except SluiceError as error:
                 stops.setdefault(contract.table, error)
     return TablePlan(contract, through, pending)

@@ -59,6 +59,7 @@ def publish(
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
         FencedError: another writer moved main meanwhile; main is as that one left it.
+        StagingTrimmedError: staging no longer keeps their records.
     """
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
@@ -83,6 +84,7 @@ def publish(
         PUBLISHED_THROUGH: encode_through(through),
     }
     whole = joined(batches)
+    _check_staged(context, contract, batches)
     with attempt:
         session = context.session(properties)
         decoded = _decoded(context, session, contract, batches)
@@ -103,6 +105,8 @@ def publish(
         each = check.by_batch(decoded, batches, found, known)
         _aside(context, contract, batches, found, each, replay=replay)
         _look(attempt, contract, found)
+        # Once more: what was deleted while it was read would be missing in silence.
+        _check_staged(context, contract, batches)
         snapshot = attempt.land()
     return Published(snapshot.snapshot_id, each, time.monotonic() - began)
 
@@ -132,6 +136,10 @@ def _decoded(context: Context, session: SparkSession, contract: Contract, batche
     topic = batches[-1].topic
     staged = session.read.options(**SPLITS).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
     return decode(staged.where(check.of_batches(batches)), contract, topic)
+
+
+def _check_staged(context: Context, contract: Contract, batches: Sequence[Batch]) -> None:
+    tables.check_not_trimmed(tables.load(context.catalog, tables.staging(batches[-1].topic)), contract, batches)
 
 
 def _begins_at(batch: Batch, done: Through | None) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import broker, clocks, cursor, plan, reach, tables
+from sluice import broker, clocks, cursor, plan, reach, tables, upkeep
 from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.contracts import Contracts
@@ -25,6 +25,7 @@ from sluice.ledger import Ledger, State
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, Through
 from sluice.status_model import (
     LastError,
+    MaintenanceStatus,
     OpenBatch,
     PartitionStatus,
     SnapshotStatus,
@@ -50,6 +51,7 @@ class _World:
     staged: dict[str, Batch | None] = field(default_factory=dict)
     known: dict[tuple[str, int], Batch] = field(default_factory=dict)
     errors: dict[str, LastError] = field(default_factory=dict)
+    maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
     broken: dict[str, SluiceError] = field(default_factory=dict)
 
@@ -105,6 +107,9 @@ def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience
 def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
     found = reach.existing_ledger_table(catalog)
     world.ledger = Ledger(catalog, found) if found else None
+    for (name, action), done in sorted(upkeep.last(catalog).items()):
+        last = MaintenanceStatus(action, done.at, done.state, done.told)
+        world.maintained.setdefault(name, []).append(last)
     for topic in topics:
         world.staging[topic] = tables.load(catalog, tables.staging(topic))
         try:
@@ -153,6 +158,7 @@ def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
                 entry.problems.append(str(error))
         held = tables.load(world.catalog, tables.quarantine(contract))
         entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
+    entry.maintenance = world.maintained.get(contract.table, [])
     for topic in contract.topics:
         entry.topics.append(_topic(contract, topic, world, table, through))
         entry.open_batches += _open_batches(topic, world, through)

@@ -82,6 +82,16 @@ class LastError:
 
 
 @dataclass
+class MaintenanceStatus:
+    """The last time that an action of maintenance did something in a table, or failed."""
+
+    action: str
+    at: datetime
+    state: str
+    told: str
+
+
+@dataclass
 class TableStatus:
     """One table. `problems` is what the next run would stop for, or what could not be asked."""
 
@@ -94,6 +104,7 @@ class TableStatus:
     snapshot: SnapshotStatus | None = None
     open_batches: list[OpenBatch] = field(default_factory=list)
     quarantined: int | None = None
+    maintenance: list[MaintenanceStatus] = field(default_factory=list)
     last_error: LastError | None = None
     freshness_promised_seconds: float | None = None
     freshness_now_seconds: float | None = None

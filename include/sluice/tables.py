@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 
 from pyiceberg.catalog import Catalog
@@ -15,10 +16,15 @@ from pyiceberg.typedef import Identifier
 
 from sluice import schema
 from sluice.contract import Contract
-from sluice.errors import SchemaChangeError
+from sluice.errors import SchemaChangeError, StagingTrimmedError
+from sluice.model import Batch
 
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
 LEDGER: Identifier = ("sluice", "offsets")
+MAINTENANCE: Identifier = ("sluice", "maintenance")
+
+TRIMMED_THROUGH = "sluice.trimmed-through"
+"""Property of a staging table: the last batch whose raw records were deleted after their retention."""
 
 # Small commits are many: keep their metadata files few, and their manifests merged.
 SERVICE_PROPERTIES = {
@@ -71,6 +77,29 @@ def load(catalog: Catalog, identifier: Identifier) -> Table | None:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         return None
+
+
+def trimmed_through(table: Table | None) -> int:
+    """The last batch that a staging table no longer holds; 0 where it holds all."""
+    return int(table.properties.get(TRIMMED_THROUGH, "0")) if table else 0
+
+
+def check_not_trimmed(table: Table | None, contract: Contract, batches: Iterable[Batch]) -> None:
+    """Refuse to read batches from staging that it no longer holds: they would come as empty, in silence.
+
+    Raises:
+        StagingTrimmedError: with the numbers of the batches.
+    """
+    through = trimmed_through(table)
+    # A batch without ranges has no records to lose: it only pins where a topic starts.
+    gone = [b for b in batches if b.seq <= through and b.ranges]
+    if gone:
+        raise StagingTrimmedError(
+            f"The raw records of batches {gone[0].seq} to {gone[-1].seq} were deleted from staging after their "
+            "retention, and the table does not hold them.",
+            table=contract.table,
+            topic=gone[0].topic,
+        )
 
 
 def ensure(

@@ -1,0 +1,146 @@
+"""What expiry must leave: the snapshots that a rollback may go back to, their offsets, and staging's raw records.
+
+One rule for snapshots: main's chain is kept back to the one that was its head when the rollback window began, and
+further to a snapshot that carries offsets. So a cursor never hangs on the tag alone, however often it was rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice import cursor, tables
+from sluice.contract import Contract, Maintenance
+from sluice.contracts import Contracts
+from sluice.ledger import Ledger
+from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, decode_through
+
+Enough = Callable[[Snapshot], bool]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where main's chain may be cut.
+
+    Attributes:
+        kept: main's snapshots that stay, newest first.
+        older_than_ms: what is older than this may go, if nothing else refers to it.
+        doomed: the snapshots of the whole table that go.
+    """
+
+    kept: tuple[Snapshot, ...]
+    older_than_ms: int
+    doomed: tuple[Snapshot, ...]
+
+
+@dataclass(frozen=True)
+class Trim:
+    """Batches `[first, through]` whose raw records have been published everywhere, and outlived their retention."""
+
+    first: int
+    through: int
+
+
+def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> Cut:
+    """Decide which snapshots may go.
+
+    Args:
+        enough: whether the chain may end with this snapshot; if none is found, all of it is kept.
+    """
+    window = int((now - settings.snapshot_age).timestamp() * 1000)
+    kept: list[Snapshot] = []
+    for snapshot in cursor.ancestors(table.metadata):
+        kept.append(snapshot)
+        if len(kept) >= settings.min_snapshots and snapshot.timestamp_ms < window and enough(snapshot):
+            break
+    older_than = min([window, *(s.timestamp_ms for s in kept)])
+    stays = _stays(table, older_than, settings.min_snapshots)
+    doomed = tuple(s for s in table.metadata.snapshots if s.snapshot_id not in stays)
+    return Cut(tuple(kept), older_than, doomed)
+
+
+def _stays(table: Table, older_than_ms: int, least: int) -> set[int]:
+    """What Iceberg's own expiry leaves, given a moment and a least number per branch."""
+    stays: set[int] = set()
+    referenced: set[int] = set()
+    for ref in table.metadata.refs.values():
+        if ref.snapshot_ref_type == SnapshotRefType.TAG:
+            stays.add(ref.snapshot_id)
+            continue
+        chain = list(cursor.ancestors(table.metadata, ref.snapshot_id))
+        referenced |= {s.snapshot_id for s in chain}
+        for number, snapshot in enumerate(chain):
+            if number >= least and snapshot.timestamp_ms < older_than_ms:
+                break
+            stays.add(snapshot.snapshot_id)
+    return stays | {
+        s.snapshot_id
+        for s in table.metadata.snapshots
+        if s.snapshot_id not in referenced and s.timestamp_ms >= older_than_ms
+    }
+
+
+def carries_published(snapshot: Snapshot) -> bool:
+    """For typed tables: the snapshot tells how far each topic has come."""
+    return PUBLISHED_THROUGH in cursor.summary(snapshot)
+
+
+def carries_staged(floor: int) -> Enough:
+    """For staging: the snapshot tells the cursor, and of no batch that a table may still have to publish."""
+
+    def enough(snapshot: Snapshot) -> bool:
+        told = cursor.summary(snapshot)
+        return NEXT_OFFSETS in told and int(told[BATCH_SEQ]) <= floor
+
+    return enough
+
+
+def floor(catalog: Catalog, contracts: Contracts, topic: str, now: datetime) -> int:
+    """The last batch of a topic that all its tables hold in every snapshot that a rollback may go back to."""
+    return min(
+        (_least(catalog, contracts.tables[name], topic, now) for name in contracts.topics[topic].tables), default=0
+    )
+
+
+def _least(catalog: Catalog, contract: Contract, topic: str, now: datetime) -> int:
+    table = tables.load(catalog, tables.typed(contract))
+    if table is None:
+        return 0
+    kept = cut(table, contract.maintenance, now, carries_published).kept
+    # Where the chain ends without offsets, a rollback may go back to before the first batch.
+    if not kept or not carries_published(kept[-1]):
+        return 0
+    through = decode_through(cursor.summary(kept[-1])[PUBLISHED_THROUGH])
+    return through[topic].seq if topic in through else 0
+
+
+def trim(
+    catalog: Catalog, staging: Table, topic: str, published: int, retention: timedelta, now: datetime
+) -> Trim | None:
+    """The batches whose raw records may go.
+
+    Args:
+        published: see `floor`.
+        retention: how long they stay after the ledger saw all tables of the topic hold them.
+    """
+    found = tables.load(catalog, tables.LEDGER)
+    if found is None:
+        return None
+    ledger = Ledger(catalog, found)
+    last = cursor.staged(staging, lambda: ledger.remembered_batch(topic))
+    gone = tables.trimmed_through(staging)
+    settled = ledger.settled_before(topic, now - retention)
+    # The newest batch stays, whatever its age: it shows where the topic stands.
+    through = min(settled, published, last.seq - 1 if last else 0)
+    return Trim(gone + 1, through) if through > gone else None
+
+
+def moment(ms: int) -> datetime:
+    """Epoch milliseconds as a time."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
