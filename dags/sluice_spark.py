@@ -1,4 +1,4 @@
-"""The operator that starts a group's Spark application: the Spark provider's, made strict about where and with what.
+"""The operators that start a group's Spark applications: the Spark provider's, made strict about where and with what.
 
 What it adds: a connection that is missing is an error (the provider would fall back to YARN), the Kafka settings travel
 in the driver's environment and never on a command line or in a rendered field, Spark's own log goes to a file, and an
@@ -26,6 +26,7 @@ from airflow.sdk.exceptions import (
 )
 
 import sluice
+from sluice.embedded import archive
 from sluice.groups import GroupSettings
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -75,22 +76,24 @@ def _without_banners(lines: Iterable[Any]) -> Iterator[Any]:
     return (line for line in lines if line.strip() and not line.startswith(BANNERS))
 
 
-class IngestOperator(SparkSubmitOperator):
-    """Starts `jobs/ingest.py` for a group.
+class JobOperator(SparkSubmitOperator):
+    """Starts a file of `jobs/` with the settings of a group.
 
     Args:
+        job: The file's name.
+        arguments: Its arguments.
         group: The group.
         settings: Its settings.
-        promised: What the plan promises (`sluice.settle.expected`); without work the task is skipped.
+        log: Name of Spark's own log. Default: the group's.
     """
 
-    template_fields = (*SparkSubmitOperator.template_fields, "promised")
-
-    def __init__(self, *, group: str, settings: GroupSettings, promised: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, job: str, arguments: list[str], group: str, settings: GroupSettings, log: str = "", **kwargs: Any
+    ) -> None:
         super().__init__(
-            application=str(JOBS / "ingest.py"),
-            application_args=["--group", group, "--run-id", "{{ run_id }}"],
-            name=f"sluice-{group}",
+            application=str(JOBS / job),
+            application_args=arguments,
+            name=f"sluice-{log or group}",
             conn_id=settings.spark.connection,
             conf=dict(settings.spark.conf),
             driver_memory=settings.spark.driver_memory,
@@ -99,23 +102,28 @@ class IngestOperator(SparkSubmitOperator):
             **kwargs,
         )
         self.group = group
-        self.promised = promised
+        self.log_name = log or group
+        self.spark_home: Path | None = None
+
+    def nothing_due(self) -> str | None:
+        """Why no application is started; None where one is."""
+        return None
 
     def execute(self, context: Any) -> None:  # noqa: ARG002 - Airflow's signature
         """Submit the job and wait for it.
 
         Raises:
-            AirflowSkipException: The plan holds no work.
+            AirflowSkipException: There is nothing to do.
             AirflowFailException: The connection is missing or unusable, or the job says that somebody must act.
             AirflowException: The job failed; a further try may help.
         """
-        if self.promised is not None and not self.promised["has_work"]:
-            raise AirflowSkipException("Nothing to stage or to publish: no Spark application is started.")
+        if reason := self.nothing_due():
+            raise AirflowSkipException(reason)
         hook = self.ready_hook()
-        log = spark_log(self.group)
+        log = spark_log(self.log_name)
         self.log.info("Spark's own log: %s", log)
         try:
-            hook.submit(self.application, env=driver_env(log))
+            hook.submit(self.application, env=driver_env(log, self.spark_home))
         except AirflowException as error:
             if hook.exit_code == SOMEBODY_MUST_ACT:
                 raise AirflowFailException(
@@ -145,7 +153,9 @@ class IngestOperator(SparkSubmitOperator):
             )
         local = (connection.host or "").startswith("local")
         jars = spark_jars()
-        self.conf = {**jvm_options(jars), **(self.conf or {})}
+        # Beside the folder of the jars, as it is made from them; a cluster brings its own class path.
+        self.spark_home = archive.spark_home(Path(jars[0]).parent.parent) if local and jars else None
+        self.conf = {**jvm_options(self.spark_home), **(self.conf or {})}
         if local:
             # One JVM: on its class path, the jars are neither copied nor left out of the class archive.
             self.driver_class_path = os.pathsep.join(jars) or None
@@ -161,44 +171,82 @@ class IngestOperator(SparkSubmitOperator):
         return hook
 
 
+class IngestOperator(JobOperator):
+    """Starts `jobs/ingest.py` for a group.
+
+    Args:
+        promised: What the plan promises (`sluice.settle.expected`); without work the task is skipped.
+    """
+
+    template_fields = (*JobOperator.template_fields, "promised")
+
+    def __init__(self, *, group: str, promised: Any = None, **kwargs: Any) -> None:
+        arguments = ["--group", group, "--run-id", "{{ run_id }}"]
+        super().__init__(job="ingest.py", arguments=arguments, group=group, **kwargs)
+        self.promised = promised
+
+    def nothing_due(self) -> str | None:
+        """Nothing is due where the plan holds no work."""
+        if self.promised is None or self.promised["has_work"]:
+            return None
+        return "Nothing to stage or to publish: no Spark application is started."
+
+
+class MaintainOperator(JobOperator):
+    """Starts `jobs/maintain.py` for those tables of a group that need an action.
+
+    Args:
+        action: The action.
+        seconds: After so many no further table is begun.
+        needs: What `assess` found, a list of maps; without a table of this group that needs something it is skipped.
+    """
+
+    template_fields = (*JobOperator.template_fields, "needs")
+
+    def __init__(self, *, action: str, group: str, seconds: int, needs: Any = None, **kwargs: Any) -> None:
+        arguments = ["--action", action, "--run-id", "{{ run_id }}", "--seconds", str(seconds)]
+        log = f"{group}-{action}"
+        super().__init__(job="maintain.py", arguments=arguments, group=group, log=log, **kwargs)
+        self.needs = needs
+
+    def nothing_due(self) -> str | None:
+        """Nothing is due where no table needs anything; else the tables become an argument."""
+        due = [need["table"] for need in self.needs or () if need["group"] == self.group and need["steps"]]
+        self.application_args = [*(self.application_args or []), "--tables", json.dumps(due)]
+        return None if due else "No table needs anything: no Spark application is started."
+
+
 def spark_jars() -> list[str]:
     """The jars in the folder that `SLUICE_JARS` names; none where Spark has its own."""
     folder = os.environ.get("SLUICE_JARS")
     return sorted(str(path) for path in Path(folder).glob("*.jar")) if folder else []
 
 
-def jvm_options(jars: list[str]) -> dict[str, str]:
+def jvm_options(home: Path | None) -> dict[str, str]:
     """Where the driver logs to; the collector for throughput; an archive of loaded classes, for a quick start."""
     # Nobody waits for an answer from a driver: pauses do no harm, and batches take a tenth less than with G1.
     options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}", "-XX:+UseParallelGC"]
-    folder = Path(jars[0]).parent.parent if jars else None
-    if folder and os.access(folder, os.W_OK):
-        # Written by the JVM itself at the end of the first run, and again when the jars or the Java change. A Java
-        # older than 19 ignores the unknown flag.
-        options += [
-            "-XX:+IgnoreUnrecognizedVMOptions",
-            "-XX:+AutoCreateSharedArchive",
-            f"-XX:SharedArchiveFile={folder / 'driver.jsa'}",
-            "-Xlog:cds=off",
-            "-Xlog:cds+dynamic=off",
-        ]
+    if home:
+        options += archive.options(home)
     return {"spark.driver.extraJavaOptions": " ".join(options)}
 
 
-def spark_log(group: str) -> Path:
+def spark_log(name: str) -> Path:
     """The file that keeps what Spark says: in SLUICE_HOME, else in the temporary folder."""
     home = os.environ.get("SLUICE_HOME")
     folder = Path(home) / "logs" if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / f"spark-{group}.log"
+    return folder / f"spark-{name}.log"
 
 
-def driver_env(log: Path) -> dict[str, str]:
-    """The driver's environment: the worker's, the Kafka settings, and where to find the package and the log."""
+def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
+    """The driver's environment: the worker's, the Kafka settings, and where to find Spark, the package and the log."""
     env = dict(os.environ)
     path = [str(INCLUDE), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     env["SLUICE_SPARK_LOG"] = str(log)
+    if spark_home:
+        env["SPARK_HOME"] = str(spark_home)
     if settings := kafka_config():
         env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
     return env

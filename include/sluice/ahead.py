@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 
 from confluent_kafka.admin import AdminClient
 
@@ -125,19 +126,24 @@ def cut(ahead: Mapping[int, OffsetRange], cap: int, most: int) -> list[dict[int,
     total = sum(r.span for r in ahead.values())
     if total == 0:
         return []
-    # Each partition's share is rounded, by at most one offset: leave room for that below the cap.
-    pieces = 1 if total <= cap else -(-total // max(cap - len(ahead), 1))
-    result = []
-    for i in range(1, pieces + 1):
-        ranges = {
-            p: OffsetRange(r.start + r.span * (i - 1) // pieces, r.start + r.span * i // pieces)
+    found = _shares(ahead, -(-total // cap), most)
+    if any(sum(r.span for r in share.values()) > cap for share in found):
+        # Each partition's share is rounded, by at most one offset: leave room for that below the cap.
+        found = _shares(ahead, -(-total // max(cap - len(ahead), 1)), most)
+    return found
+
+
+def _shares(ahead: Mapping[int, OffsetRange], pieces: int, most: int) -> list[dict[int, OffsetRange]]:
+    """The first `most` of so many like pieces, without those that come out empty."""
+    shares = (
+        {
+            p: OffsetRange(r.start + r.span * i // pieces, r.start + r.span * (i + 1) // pieces)
             for p, r in sorted(ahead.items())
         }
-        if ranges := {p: r for p, r in ranges.items() if r.span}:
-            result.append(ranges)
-        if len(result) == most:
-            break
-    return result
+        for i in range(pieces)
+    )
+    filled = ({p: r for p, r in share.items() if r.span} for share in shares)
+    return list(islice(filter(None, filled), most))
 
 
 def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClient) -> dict[int, int]:

@@ -12,10 +12,10 @@ from pyiceberg.table import Table
 from sluice import cursor, tables
 from sluice import ledger as ledgers
 from sluice.contract import Contract
-from sluice.errors import LedgerError, SluiceError, StagingLostError
+from sluice.errors import LedgerError, SluiceError
 from sluice.filters import And, above, at_most
 from sluice.ledger import Ledger, Row, State
-from sluice.model import Batch, Through, encode_ranges, joined_ranges
+from sluice.model import Batch, Through, encode_ranges
 from sluice.words import covers, untold, with_gaps
 
 Staging = tuple[Table | None, Batch | None]
@@ -99,16 +99,21 @@ class Held:
     """A batch, and how many of its rows staging holds.
 
     Attributes:
+        rows: none where maintenance has trimmed the batch, though it may not have deleted them yet.
         staged: how many there were; None where nothing tells any more.
+        trimmed: whether maintenance has.
     """
 
     batch: Batch
     rows: int
     staged: int | None
+    trimmed: bool = False
 
     @property
     def whole(self) -> bool:
         """Whether staging holds them all; where nothing tells how many, whether it holds any."""
+        if self.trimmed:
+            return self.batch.span == 0
         return self.rows >= self.staged if self.staged is not None else self.rows > 0 or self.batch.span == 0
 
     def __str__(self) -> str:
@@ -126,7 +131,7 @@ def whole(
     """The batches that a table has yet to publish, provided that staging holds their rows or they were given up.
 
     Raises:
-        StagingLostError: rows are gone that nobody has given up for this table.
+        StagingTrimmedError: rows are gone that nobody has given up for this table.
     """
     out: list[Batch] = []
     lost: list[Batch] = []
@@ -140,13 +145,7 @@ def whole(
                 lost.append(batch)
         out.append(batch)
     if lost:
-        raise StagingLostError(
-            f"Staging no longer holds the rows of batches {lost[0].seq} to {lost[-1].seq}.",
-            table=table,
-            topic=lost[0].topic,
-            topic_id=lost[0].topic_id,
-            lost={p: tuple(r) for p, r in joined_ranges(lost).items()},
-        )
+        raise tables.no_longer_staged(table, lost)
     return tuple(out)
 
 
@@ -155,7 +154,7 @@ def _number(value: int | None) -> str:
 
 
 def held(staging: Table | None, batches: Sequence[Batch], ledger: Ledger | None) -> tuple[Held, ...]:
-    """How many rows of successive batches staging holds, by its files alone."""
+    """How many rows of successive batches staging holds, by its files and by what it says is trimmed."""
     if not batches or staging is None:
         return ()
     topic, first, last = batches[0].topic, batches[0].seq, batches[-1].seq
@@ -168,4 +167,7 @@ def held(staging: Table | None, batches: Sequence[Batch], ledger: Ledger | None)
     if ledger and any(b.seq not in staged for b in batches):
         rows = ledger.rows({topic: first - 1}, (State.STAGED,))
         staged = {r.batch_seq: r.records for r in rows if r.batch_seq and r.records is not None} | staged
-    return tuple(Held(b, counted.get(b.seq, 0), staged.get(b.seq)) for b in batches)
+    gone = tables.trimmed_through(staging)
+    return tuple(
+        Held(b, counted.get(b.seq, 0) if b.seq > gone else 0, staged.get(b.seq), b.seq <= gone) for b in batches
+    )

@@ -7,6 +7,7 @@ standard library are imported, because DAG files are parsed every few seconds. `
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -34,7 +35,20 @@ from sluice.contract_fields import (
 )
 from sluice.partitioning import PartitionField, parse_partition
 
-__all__ = ["KAFKA_COLUMNS", "KEY_SOURCE", "Column", "Contract", "ErrorPolicy", "KeyFormat", "Limits", "ValueFormat"]
+__all__ = [
+    "KAFKA_COLUMNS",
+    "KEY_SOURCE",
+    "Column",
+    "Contract",
+    "ErrorPolicy",
+    "KeyFormat",
+    "Limits",
+    "Maintenance",
+    "ValueFormat",
+]
+
+ORPHAN_FLOOR = timedelta(days=1)
+"""Files younger than this are never taken for orphans: somebody may be about to commit them."""
 
 
 class Column(Strict):
@@ -112,6 +126,41 @@ class ErrorPolicy(Strict):
     max_ratio: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.01
 
 
+class Maintenance(Strict):
+    """What keeps the table, and the tables that belong to it, fast and small.
+
+    Attributes:
+        target_file_size: Bytes that a rewritten data file should have. Default 128 MB.
+        min_input_files: Files of one partition that must be too small before they are rewritten. Default 5.
+        delete_ratio: Share of a data file's rows, above 0 and up to 1, that deleted makes it worth rewriting.
+            Default 0.3.
+        snapshot_age: The rollback window: the table can be put back to any moment within it. Default 5 days.
+        min_snapshots: Snapshots that are kept however old they are. Default 10.
+        staging_retention: How long staging keeps the raw records of a batch after all tables of its topic have
+            published it. Default 30 days.
+        orphan_age: Files that no snapshot names are removed when they are older; at least a day. Default 3 days.
+    """
+
+    target_file_size: Annotated[int, Field(strict=True, ge=1 << 20)] = 128 << 20
+    min_input_files: Annotated[int, Field(strict=True, ge=2)] = 5
+    delete_ratio: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.3
+    snapshot_age: Duration = timedelta(days=5)
+    min_snapshots: Whole = 10
+    staging_retention: Duration = timedelta(days=30)
+    orphan_age: Duration = timedelta(days=3)
+
+    @model_validator(mode="after")
+    def _safe(self) -> Self:
+        flaws = Flaws()
+        if self.orphan_age < ORPHAN_FLOOR:
+            flaws.add("orphan_age", message="must be 1d or more: a younger file may be about to be committed")
+        if self.staging_retention < self.snapshot_age:
+            message = "must be no less than snapshot_age: what is rolled back is published again from staging"
+            flaws.add("staging_retention", message=message)
+        flaws.raise_any("Maintenance")
+        return self
+
+
 class Contract(Strict):
     """The promise of one table. Field by field: `docs/contracts.md`."""
 
@@ -134,6 +183,7 @@ class Contract(Strict):
     transactional: Flag = False
     errors: ErrorPolicy = ErrorPolicy()
     freshness: Duration | None = None
+    maintenance: Maintenance = Maintenance()
     doc: str | None = None
 
     @model_validator(mode="after")

@@ -95,12 +95,15 @@ class OffsetsLostError(TerminalError):
     )
 
 
-class StagingLostError(TerminalError):
-    """Staging no longer holds the rows of batches that a table has yet to publish."""
+class StagingTrimmedError(TerminalError):
+    """A table needs raw records that staging no longer holds."""
 
     advice = (
-        "Find out who deleted rows of staging that a table has yet to publish. The table stays as it is "
-        "until an operator gives them up for it: DAG accept_gap, or `python -m sluice gap accept TABLE`."
+        "Staging keeps the records of a published batch for `maintenance.staging_retention`; nobody else may delete "
+        "any. A table that was rolled back: roll it forward to a snapshot that is left (`SELECT * FROM "
+        "<table>.snapshots`), and raise `snapshot_age` if rollbacks must reach further. A table that is new on an old "
+        "topic: its history must be loaded anew, from Kafka as far as that still has it. It stays as it is until an "
+        "operator gives them up for it: DAG accept_gap, or `python -m sluice gap accept TABLE`."
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from sluice import plan, words
 from sluice.contracts import Contracts
-from sluice.errors import OffsetsLostError, PlanLostError, RefusedError, SluiceError, StagingLostError
+from sluice.errors import OffsetsLostError, PlanLostError, RefusedError, SluiceError, StagingTrimmedError
 from sluice.ledger import ConflictError, Ledger, Row
 from sluice.model import OffsetRange, Ranges, encode_ranges
 
@@ -79,7 +79,7 @@ def look(name: str, contracts: Contracts, catalog: Catalog, client: AdminClient,
         if isinstance(stop, OffsetsLostError):
             found.append(Gap.of(stop, settings.tables))
         stop = planned.stops.get(name)
-        if isinstance(stop, StagingLostError) and stop.fields["topic"] == topic:
+        if isinstance(stop, StagingTrimmedError) and stop.fields["topic"] == topic:
             found.append(Gap.of(stop, (name,), name))
     return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,6 +16,7 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -60,10 +60,7 @@ SCHEMA = Schema(
     NestedField(9, "state", StringType(), required=True, doc=", ".join(State)),
     NestedField(10, "table", StringType(), doc="the typed table of published, blocked and failed rows"),
     NestedField(
-        11,
-        "snapshots",
-        MapType(14, StringType(), 15, LongType()),
-        doc="table -> snapshot that holds the batch",
+        11, "snapshots", MapType(14, StringType(), 15, LongType()), doc="table -> snapshot that holds the batch"
     ),
     NestedField(12, "records", LongType(), doc="records staged or published"),
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
@@ -107,7 +104,7 @@ class Ledger:
 
     def __init__(self, catalog: Catalog, table: Table | None = None) -> None:
         self.catalog = catalog
-        self.table = table or _widened(tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC))
+        self.table = table or tables.widened(tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC), SCHEMA)
 
     def refresh(self) -> None:
         """Look at the ledger as it is now."""
@@ -163,6 +160,14 @@ class Ledger:
         found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
         return [_row(r) for r in found.to_pylist()]
 
+    def settled_before(self, topic: str, moment: datetime) -> int:
+        """The topic's last batch that all its tables were seen to hold at that moment; 0 where there is none."""
+        if self.table.metadata.current_snapshot_id is None:
+            return 0
+        wanted = And(equal("topic", topic), equal("state", str(State.SETTLED)))
+        found = self.table.scan(row_filter=wanted, selected_fields=("batch_seq", "at")).to_arrow()
+        return pc.max(found.filter(pc.field("at") <= moment)["batch_seq"]).as_py() or 0
+
     def append(self, rows: Iterable[Row], *, run_id: str, cas: bool = False) -> None:
         """Write rows in one commit.
 
@@ -197,15 +202,6 @@ class Ledger:
                 self.refresh()
                 return
         raise conflict
-
-
-def _widened(table: Table) -> Table:
-    """The table with the columns that were added to `SCHEMA` since it was made."""
-    if {f.name for f in SCHEMA.fields} <= set(table.schema().column_names):
-        return table
-    with suppress(CommitFailedException), table.update_schema() as update:  # somebody else does it at this moment
-        update.union_by_name(SCHEMA)
-    return table.refresh()
 
 
 def _row(record: dict[str, Any]) -> Row:

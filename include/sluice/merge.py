@@ -39,21 +39,20 @@ def order_columns(contract: Contract) -> list[str]:
 
 
 def latest(rows: DataFrame, contract: Contract) -> DataFrame:
-    """The last version of each key in the batch, in the contract's order.
+    """The last version of each key among rows of one topic, in the contract's order.
 
     Without an order of its own a key must stay in one partition; one that does not fails the write by name.
     """
     ordered = Window.partitionBy(*contract.identifier).orderBy(
-        *[F.col(c).desc_nulls_last() for c in order_columns(contract)]
+        *[F.col(c).desc_nulls_last() for c in order_columns(contract) if c != TOPIC_COLUMN]
     )
     rows = rows.withColumn("_sluice_rank", F.row_number().over(ordered))
     first = F.col("_sluice_rank") == 1
     if not contract.order:
-        # A key's rows are sorted by their home before anything else, so of a key in two homes two neighbours differ:
-        # the guard rides on the window that ranks them, instead of a second one over the whole batch.
-        home = F.struct(TOPIC_COLUMN, PARTITION_COLUMN)
-        rows = rows.withColumn("_sluice_before", F.lag(home).over(ordered))
-        apart = F.col("_sluice_before").isNotNull() & (F.col("_sluice_before") != home)
+        # A key's rows are sorted by their partition before anything else, so of a key in two partitions two neighbours
+        # differ: the guard rides on the window that ranks them, instead of a second one over the whole batch.
+        rows = rows.withColumn("_sluice_before", F.lag(PARTITION_COLUMN).over(ordered))
+        apart = F.col("_sluice_before") != F.col(PARTITION_COLUMN)
         first = F.when(apart, F.raise_error(F.lit(ORDER_MARK)).cast("boolean")).otherwise(first)
     return rows.where(first).drop("_sluice_rank", "_sluice_before")
 

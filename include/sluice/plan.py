@@ -13,7 +13,7 @@ from functools import partial
 from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 
-from sluice import backlog, broker, cursor, retention, tables, words
+from sluice import backlog, broker, cursor, kafka_retention, tables, words
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
@@ -140,7 +140,7 @@ def look(
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
     schedule = group.settings.schedule
-    risks = {t: retention.at_risk(client, plans[t], schedule) for t in topics} if extend else {}
+    risks = {t: kafka_retention.at_risk(client, plans[t], schedule) for t in topics} if extend else {}
     warnings = {t: risk for t, risk in risks.items() if risk}
     return GroupPlan(group.name, plans, table_plans, stops, broken, heal, warnings)
 

@@ -59,6 +59,7 @@ def publish(
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
         FencedError: another writer moved main meanwhile; main is as that one left it.
+        StagingTrimmedError: staging no longer keeps their records.
     """
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
@@ -83,6 +84,7 @@ def publish(
         PUBLISHED_THROUGH: encode_through(through),
     }
     whole = joined(batches)
+    _check_staged(context, contract, batches)
     with attempt:
         session = context.session(properties)
         decoded = _decoded(context, session, contract, batches)
@@ -99,10 +101,14 @@ def publish(
                 ) from error
             raise
         known = staged if staged and all(b.seq in staged for b in batches) else {}
-        found = check.counts(observation, decoded, sum(known[b.seq] for b in batches) if known else None)
+        expected = sum(known[b.seq] for b in batches) if known else None
+        # What is not read is not observed either.
+        found = check.counts(observation, decoded, expected if whole.span else 0)
         each = check.by_batch(decoded, batches, found, known)
         _aside(context, contract, batches, found, each, replay=replay)
         _look(attempt, contract, found)
+        # Once more: what was deleted while it was read would be missing in silence.
+        _check_staged(context, contract, batches)
         snapshot = attempt.land()
     return Published(snapshot.snapshot_id, each, time.monotonic() - began)
 
@@ -131,7 +137,13 @@ def _aside(
 def _decoded(context: Context, session: SparkSession, contract: Contract, batches: Sequence[Batch]) -> DataFrame:
     topic = batches[-1].topic
     staged = session.read.options(**SPLITS).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
-    return decode(staged.where(check.of_batches(batches)), contract, topic)
+    # A batch that was given up because it is trimmed may still lie there: what is deleted comes first, and in order.
+    mine = [b for b in batches if b.span]
+    return decode(staged.where(check.of_batches(mine) if mine else F.lit(False)), contract, topic)
+
+
+def _check_staged(context: Context, contract: Contract, batches: Sequence[Batch]) -> None:
+    tables.check_not_trimmed(tables.load(context.catalog, tables.staging(batches[-1].topic)), contract, batches)
 
 
 def _begins_at(batch: Batch, done: Through | None) -> bool:

@@ -1,91 +1,146 @@
-"""Warn while there is still time: unread records that Kafka deletes before twice the schedule has passed.
+"""What expiry must leave: the snapshots that a rollback may go back to, their offsets, and staging's raw records.
 
-By time: records that are that close to `retention.ms`. By size: what the low watermark reaches within that time, if it
-moves as fast as the topic grew just now. Kafka deletes whole segments, so it may come later, never sooner.
+One rule for snapshots: main's chain is kept back to the one that was its head when the rollback window began, and
+further to a snapshot that carries offsets. So a cursor never hangs on the tag alone, however often it was rewritten.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from croniter import croniter
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
 
-from sluice import broker, clocks
-from sluice.ahead import TopicPlan
-from sluice.errors import BrokerUnavailableError
-from sluice.model import Offsets
+from sluice import cursor, tables
+from sluice.contract import Contract, Maintenance
+from sluice.contracts import Contracts
+from sluice.ledger import Ledger
+from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, decode_through
 
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-log = logging.getLogger(__name__)
-
-RUNS_AHEAD = 8
-TIMES = 2
+Enough = Callable[[Snapshot], bool]
 
 
-def interval(schedule: str | None, now: datetime | None = None) -> timedelta | None:
-    """The longest pause between the next runs of a schedule; None where it has none."""
-    if schedule == "@continuous":
-        return timedelta(0)
-    # Airflow's own preset, which the library lacks.
-    cron = "0 0 1 */3 *" if schedule == "@quarterly" else schedule
-    if cron is None or not croniter.is_valid(cron):
-        return None
-    ticks = croniter(cron, now or datetime.now(UTC))
-    times: list[datetime] = [ticks.get_next(datetime) for _ in range(RUNS_AHEAD)]
-    return max(later - earlier for earlier, later in pairwise(times))
+@dataclass(frozen=True)
+class Cut:
+    """Where main's chain may be cut.
 
-
-def at_risk(client: AdminClient, topic: TopicPlan, schedule: str | None) -> str | None:
-    """What of a topic will be deleted before twice the schedule has passed, if it is not read; None if nothing.
-
-    One question to Kafka, a second where `retention.bytes` is set, and none where everything is read.
+    Attributes:
+        kept: main's snapshots that stay, newest first.
+        older_than_ms: what is older than this may go, if nothing else refers to it.
+        doomed: the snapshots of the whole table that go.
     """
-    state, pause = topic.state, interval(schedule)
-    if state is None or pause is None or (state.retention_ms < 0 and state.retention_bytes < 0):
-        return None
-    read = dict(topic.last.next_offsets) if topic.last else {}
-    if all(read.get(p, marks.start) >= marks.end for p, marks in state.watermarks.items()):
-        return None
-    ahead = pause * TIMES
-    try:
-        old = dict(_by_time(client, state, read, ahead))
-        for p, offsets in _by_size(client, state, read, ahead).items():
-            old[p] = max(old.get(p, 0), offsets)
-    except BrokerUnavailableError as error:  # a warning that can't be given stops nothing
-        log.warning("%s: retention was not looked at: %s", topic.topic, error)
-        return None
-    if not old:
-        return None
-    limits = {"retention.ms": state.retention_ms, "retention.bytes": state.retention_bytes}
-    said = ", ".join(f"{name} {value}" for name, value in limits.items() if value >= 0)
-    return (
-        f"{topic.topic}: Kafka may delete unread records within {ahead} (twice the schedule): "
-        f"{{partition: offsets}} {dict(sorted(old.items()))} ({said})."
+
+    kept: tuple[Snapshot, ...]
+    older_than_ms: int
+    doomed: tuple[Snapshot, ...]
+
+
+@dataclass(frozen=True)
+class Trim:
+    """Batches `[first, through]` whose raw records have been published everywhere, and outlived their retention."""
+
+    first: int
+    through: int
+
+
+def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> Cut:
+    """Decide which snapshots may go.
+
+    Args:
+        enough: whether the chain may end with this snapshot; if none is found, all of it is kept.
+    """
+    window = int((now - settings.snapshot_age).timestamp() * 1000)
+    kept: list[Snapshot] = []
+    for snapshot in cursor.ancestors(table.metadata):
+        kept.append(snapshot)
+        if len(kept) >= settings.min_snapshots and snapshot.timestamp_ms < window and enough(snapshot):
+            break
+    older_than = min([window, *(s.timestamp_ms for s in kept)])
+    stays = _stays(table, older_than, settings.min_snapshots)
+    doomed = tuple(s for s in table.metadata.snapshots if s.snapshot_id not in stays)
+    return Cut(tuple(kept), older_than, doomed)
+
+
+def _stays(table: Table, older_than_ms: int, least: int) -> set[int]:
+    """What Iceberg's own expiry leaves, given a moment and a least number per branch."""
+    stays: set[int] = set()
+    referenced: set[int] = set()
+    for ref in table.metadata.refs.values():
+        if ref.snapshot_ref_type == SnapshotRefType.TAG:
+            stays.add(ref.snapshot_id)
+            continue
+        chain = list(cursor.ancestors(table.metadata, ref.snapshot_id))
+        referenced |= {s.snapshot_id for s in chain}
+        for number, snapshot in enumerate(chain):
+            if number >= least and snapshot.timestamp_ms < older_than_ms:
+                break
+            stays.add(snapshot.snapshot_id)
+    return stays | {
+        s.snapshot_id
+        for s in table.metadata.snapshots
+        if s.snapshot_id not in referenced and s.timestamp_ms >= older_than_ms
+    }
+
+
+def carries_published(snapshot: Snapshot) -> bool:
+    """For typed tables: the snapshot tells how far each topic has come."""
+    return PUBLISHED_THROUGH in cursor.summary(snapshot)
+
+
+def carries_staged(floor: int) -> Enough:
+    """For staging: the snapshot tells the cursor, and of no batch that a table may still have to publish."""
+
+    def enough(snapshot: Snapshot) -> bool:
+        told = cursor.summary(snapshot)
+        return NEXT_OFFSETS in told and int(told[BATCH_SEQ]) <= floor
+
+    return enough
+
+
+def floor(catalog: Catalog, contracts: Contracts, topic: str, now: datetime) -> int:
+    """The last batch of a topic that all its tables hold in every snapshot that a rollback may go back to."""
+    return min(
+        (_least(catalog, contracts.tables[name], topic, now) for name in contracts.topics[topic].tables), default=0
     )
 
 
-def _by_time(client: AdminClient, state: broker.TopicState, read: Offsets, ahead: timedelta) -> dict[int, int]:
-    if state.retention_ms < 0:
-        return {}
-    young = timedelta(milliseconds=state.retention_ms) - ahead
-    return dict(clocks.older_unread(client, state.topic, read, state.watermarks, young))
+def _least(catalog: Catalog, contract: Contract, topic: str, now: datetime) -> int:
+    table = tables.load(catalog, tables.typed(contract))
+    if table is None:
+        return 0
+    kept = cut(table, contract.maintenance, now, carries_published).kept
+    # Where the chain ends without offsets, a rollback may go back to before the first batch.
+    if not kept or not carries_published(kept[-1]):
+        return 0
+    through = decode_through(cursor.summary(kept[-1])[PUBLISHED_THROUGH])
+    return through[topic].seq if topic in through else 0
 
 
-def _by_size(client: AdminClient, state: broker.TopicState, read: Offsets, ahead: timedelta) -> dict[int, int]:
-    # A log whose beginning is still there has not reached its size yet.
-    trimmed = {p: marks for p, marks in state.watermarks.items() if marks.start > 0}
-    if state.retention_bytes < 0 or not trimmed:
-        return {}
-    since = broker.offsets_at(client, state.topic, trimmed, datetime.now(UTC) - ahead)
-    found = {}
-    for p, marks in trimmed.items():
-        grown = marks.end - since[p] if since[p] >= 0 else 0
-        unread = min(marks.start + grown, marks.end) - max(read.get(p, marks.start), marks.start)
-        if unread > 0:
-            found[p] = unread
-    return found
+def trim(
+    catalog: Catalog, staging: Table, topic: str, published: int, retention: timedelta, now: datetime
+) -> Trim | None:
+    """The batches whose raw records may go.
+
+    Args:
+        published: see `floor`.
+        retention: how long they stay after the ledger saw all tables of the topic hold them.
+    """
+    found = tables.load(catalog, tables.LEDGER)
+    if found is None:
+        return None
+    ledger = Ledger(catalog, found)
+    last = cursor.staged(staging, lambda: ledger.remembered_batch(topic))
+    gone = tables.trimmed_through(staging)
+    settled = ledger.settled_before(topic, now - retention)
+    # The newest batch stays, whatever its age: it shows where the topic stands.
+    through = min(settled, published, last.seq - 1 if last else 0)
+    return Trim(gone + 1, through) if through > gone else None
+
+
+def moment(ms: int) -> datetime:
+    """Epoch milliseconds as a time."""
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -105,6 +105,7 @@ class _Worker:
             for t in self.plan.tables.values()
             if plan.topic in t.contract.topics
         ]
+        failure: tuple[Batch, Exception] | None = None
         for number, batch in enumerate(plan.to_stage):
             if time.monotonic() > self.deadline:
                 log.info(
@@ -112,7 +113,8 @@ class _Worker:
                 )
                 break
             began = time.monotonic()
-            if not self._stage(plan, batch):
+            if error := self._stage(plan, batch):
+                failure = batch, error
                 break
             for feed in feeds:
                 if number == 0:
@@ -121,6 +123,8 @@ class _Worker:
                 self._publish_waiting(feed, rest=False)
         for feed in feeds:
             self._publish_waiting(feed, rest=True)
+        if failure:  # only now: what was staged before it could still be published
+            self._fail([f.contract.table for f in feeds], *failure)
 
     def _publish_waiting(self, feed: _Feed, *, rest: bool) -> None:
         """Publish full commits of waiting batches, and what is left over where `rest` says that no more will come."""
@@ -143,17 +147,15 @@ class _Worker:
             feed.published = True
             feed.guess = (time.monotonic() - began) / len(batches)
 
-    def _stage(self, plan: TopicPlan, batch: Batch) -> bool:
-        """Stage one batch; whether it is staged now."""
+    def _stage(self, plan: TopicPlan, batch: Batch) -> Exception | None:
+        """Stage one batch; returns what went wrong, if it did."""
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
         try:
             done = _again(self.context, f"stage {topic}", lambda: stage(self.context, batch, gaps_expected=gaps))
         except Exception as error:
             log.error("stage   %s: %s", batch, error, exc_info=not isinstance(error, SluiceError))
-            names = [n for n, t in self.plan.tables.items() if topic in t.contract.topics]
-            self._fail(names, batch, error)
-            return False
+            return error
         self._records[topic, batch.seq] = done.records
         if done.snapshot_id is None:
             log.info("stage   %s: was staged already", batch)
@@ -162,7 +164,7 @@ class _Worker:
                 "stage   %s: %s records in %.1f s, snapshot %s", batch, done.records, done.seconds, done.snapshot_id
             )
             self._row(batch, State.STAGED, records=done.records, seconds=done.seconds)
-        return True
+        return None
 
     def _publish(self, contract: Contract, batches: Sequence[Batch]) -> bool:
         """Publish batches in one commit; whether the table holds them now. Of several, a refusal is only logged."""

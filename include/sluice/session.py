@@ -20,6 +20,11 @@ DEFAULTS = {
     # Small inputs: one task per core is plenty, and AQE coalesces what is left over.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "false",
+    # Each batch reads with consumers of its own: the last one's, and what they fetched ahead, are only in the way.
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "2s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
 }
 
 

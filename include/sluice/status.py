@@ -13,19 +13,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 
-from sluice import broker, clocks, cursor, plan, reach, tables
+from sluice import broker, clocks, cursor, plan, reach, tables, upkeep
 from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import SluiceError
 from sluice.filters import one_of
 from sluice.ledger import Ledger, Row, State
-from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, Through
+from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Batch, Through
 from sluice.status_model import (
     GivenUp,
     LastError,
+    MaintenanceStatus,
     OpenBatch,
     PartitionStatus,
     SnapshotStatus,
@@ -53,6 +53,7 @@ class _World:
     given_up: list[Row] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     errors: dict[str, LastError] = field(default_factory=dict)
+    maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
     broken: dict[str, SluiceError] = field(default_factory=dict)
 
@@ -108,6 +109,9 @@ def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience
 def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
     found = reach.existing_ledger_table(catalog)
     world.ledger = Ledger(catalog, found) if found else None
+    for (name, action), done in sorted(upkeep.last(catalog).items()):
+        last = MaintenanceStatus(action, done.at, done.state, done.told)
+        world.maintained.setdefault(name, []).append(last)
     for topic in topics:
         world.staging[topic] = tables.load(catalog, tables.staging(topic))
         try:
@@ -153,33 +157,17 @@ def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
         try:
             through = cursor.published(table, remembered)
             carrier = cursor.carrier(table, PUBLISHED_THROUGH) if table else None
-            entry.snapshot = _snapshot(carrier) if carrier else None
+            entry.snapshot = SnapshotStatus.of(carrier) if carrier else None
         except SluiceError as error:
             if str(error) not in entry.problems and contract.table not in world.stops:
                 entry.problems.append(str(error))
         held = tables.load(world.catalog, tables.quarantine(contract))
         entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
+    entry.maintenance = world.maintained.get(contract.table, [])
     for topic in contract.topics:
         entry.topics.append(_topic(contract, topic, world, table, through))
         entry.open_batches += _open_batches(topic, world, through)
     _judge(entry, world.errors.get(contract.table), through)
-
-
-def _snapshot(snapshot: Snapshot) -> SnapshotStatus:
-    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    properties = cursor.summary(snapshot)
-    batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
-    return SnapshotStatus(
-        snapshot_id=snapshot.snapshot_id,
-        at=at,
-        age_seconds=(datetime.now(UTC) - at).total_seconds(),
-        topic=batch.topic if batch else None,
-        batch=batch.seq if batch else None,
-        ranges=dict(batch.ranges) if batch else {},
-        records=int(properties.get("added-records", "0")),
-        run_id=properties.get(RUN_ID),
-        step=properties.get(STEP),
-    )
 
 
 def _topic(

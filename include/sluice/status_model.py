@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self
 
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice import cursor
 from sluice.errors import SluiceError
 from sluice.ledger import Row
-from sluice.model import OffsetRange
+from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 
 
 @dataclass
@@ -87,6 +90,24 @@ class SnapshotStatus:
     run_id: str | None
     step: str | None
 
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Self:
+        """What a snapshot tells of itself."""
+        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        properties = cursor.summary(snapshot)
+        batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
+        return cls(
+            snapshot_id=snapshot.snapshot_id,
+            at=at,
+            age_seconds=(datetime.now(UTC) - at).total_seconds(),
+            topic=batch.topic if batch else None,
+            batch=batch.seq if batch else None,
+            ranges=dict(batch.ranges) if batch else {},
+            records=int(properties.get("added-records", "0")),
+            run_id=properties.get(RUN_ID),
+            step=properties.get(STEP),
+        )
+
 
 @dataclass
 class LastError:
@@ -102,6 +123,16 @@ class LastError:
 
 
 @dataclass
+class MaintenanceStatus:
+    """The last time that an action of maintenance did something in a table, or failed."""
+
+    action: str
+    at: datetime
+    state: str
+    told: str
+
+
+@dataclass
 class TableStatus:
     """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come."""
 
@@ -114,6 +145,7 @@ class TableStatus:
     snapshot: SnapshotStatus | None = None
     open_batches: list[OpenBatch] = field(default_factory=list)
     quarantined: int | None = None
+    maintenance: list[MaintenanceStatus] = field(default_factory=list)
     last_error: LastError | None = None
     freshness_promised_seconds: float | None = None
     freshness_now_seconds: float | None = None

@@ -118,6 +118,8 @@ def _details(table: TableStatus) -> str:
     if not table.open_batches:
         out.append("  open        no batch")
     out.append(f"  quarantine  {_number(table.quarantined)} records")
+    for done in table.maintenance:
+        out += _wrapped(f"{done.action} at {done.at:%Y-%m-%d %H:%M:%S} UTC: {done.told}", "maintained ")
     if table.freshness_promised_seconds is not None:
         kept = {None: "unknown", True: "kept", False: "BROKEN: older records are unread"}[table.freshness_kept]
         promised, now = duration(table.freshness_promised_seconds), duration(table.freshness_now_seconds)

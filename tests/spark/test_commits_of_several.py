@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,18 @@ def waiting(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> Calla
         return it, it.contract(**{"limits": CAP, **contract})
 
     return make
+
+
+def stage_only(it: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose publishing is refused: all is staged."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TerminalError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "publish", refuse)
+        it.run()
+    assert len(staged(it)) > 3
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -117,19 +130,50 @@ def test_a_contract_may_ask_for_a_commit_per_batch(waiting: Callable[..., tuple[
     it.assert_appended(table)
 
 
+def test_an_attempt_at_several_of_which_some_were_published_meanwhile(
+    waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, table = waiting(mode="upsert")
+    fill(it, 0)
+    stage_only(it, monkeypatch)
+    batches = staged(it)
+    publish(it.context(), it.loaded(table), *batches[:2])
+    done = publish(it.context(), it.loaded(table), *batches)
+    assert sorted(done.counts) == [b.seq for b in batches[2:]]
+    assert publish(it.context(), it.loaded(table), *batches).snapshot_id is None
+    assert commits(it, table) == [[b.seq for b in batches[:2]], [b.seq for b in batches[2:]]]
+    it.assert_folded(table)
+
+
+def test_what_was_staged_before_a_failure_is_published_all_the_same(
+    waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, table = waiting()
+    fill(it, 0)
+    original = runs.stage
+
+    def breaks(context: Any, batch: Batch, **named: Any) -> Any:
+        if batch.seq == 3:
+            raise TerminalError("no disk")
+        return original(context, batch, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "stage", breaks)
+        outcome = it.run()[table]
+    assert (outcome["state"], outcome["batches"]) == ("failed", {it.topic: [1, 2]})
+    assert "no disk" in outcome["error"]
+    assert commits(it, table) == [[1, 2]]
+    it.drain(table)
+    it.assert_appended(table)
+
+
 def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
     waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     it, table = waiting()
     fill(it, 0)
 
-    def refuse(*_: object, **__: object) -> None:
-        raise TerminalError("not now")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "publish", refuse)
-        it.run()
-    assert len(staged(it)) > 3
+    stage_only(it, monkeypatch)
     outcome = it.run(seconds=0.0)[table]
     assert (outcome["state"], outcome["batches"]) == ("behind", {it.topic: [1]})
     it.drain(table)

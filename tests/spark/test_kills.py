@@ -7,12 +7,13 @@ woken up again.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +21,10 @@ import pyspark
 import pytest
 from pyiceberg.typedef import Identifier
 
-from sluice import cursor, tables
+from sluice import cursor, maintain, tables
 from sluice.embedded.home import REPOSITORY
 from sluice.model import CURSOR_TAG
+from sluice.upkeep import Action
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.timeout(600)
@@ -45,7 +47,9 @@ def record(n: int) -> dict[str, object]:
 
 
 @contextmanager
-def driver(it: Lake, lake_folder: Path, point: str) -> Iterator[subprocess.Popen[bytes]]:
+def driver(
+    it: Lake, lake_folder: Path, point: str, job: str = "ingest.py", arguments: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """A driver of its own that has come to the point, and stays there."""
     mark, out = it.folder.parent / "mark", it.folder.parent / "driver.log"
     command = [
@@ -53,13 +57,15 @@ def driver(it: Lake, lake_folder: Path, point: str) -> Iterator[subprocess.Popen
         *("--master", "local[1]", "--driver-memory", "768m"),
         *("--jars", ",".join(map(str, sorted(Path(os.environ["SLUICE_JARS"]).glob("*.jar"))))),
         str(REPOSITORY / "tests" / "support" / "driver.py"),
-        *("--group", it.group, "--run-id", "killed"),
+        *(arguments or ("--group", it.group)),
+        *("--run-id", "killed"),
     ]
     variables = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")},
         "PYSPARK_PYTHON": sys.executable,
         "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap,
         "SLUICE_CONTRACTS": str(it.folder),
+        "SLUICE_TEST_JOB": job,
         "SLUICE_TEST_POINT": point,
         "SLUICE_TEST_MARK": str(mark),
         "SLUICE_TEST_DATABASE": str(lake_folder / "iceberg.db"),
@@ -137,6 +143,43 @@ def test_the_driver_is_killed_and_the_next_run_goes_on(
     it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
     it.drain(appended)
     check(it, appended, merged)
+
+
+@pytest.mark.parametrize(
+    ("action", "point"),
+    [
+        ("rewrite_data_files", "rewrite: files written"),
+        ("expire_snapshots", "expire: marked"),
+        ("expire_snapshots", "expire: deleted"),
+        ("remove_orphan_files", "before it is kept"),
+    ],
+)
+def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
+    lake: Callable[..., Lake], lake_folder: Path, action: str, point: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    strict = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1, "min_input_files": 2}
+    appended, merged = it.contract(maintenance=strict), it.contract(mode="upsert", maintenance=strict)
+    for number in range(3):
+        it.send((n % 2, f"k{n % 20}", record(n)) for n in range(100 * number, 100 * number + 30))
+        it.run()
+    names = [appended, merged, ".".join(tables.staging(it.topic))]
+    arguments = ("--action", action, "--tables", json.dumps(names))
+    time.sleep(1.1)
+    with driver(it, lake_folder, point, "maintain.py", arguments) as process:
+        if point == "rewrite: files written":
+            uncommitted(it, appended)
+        kill(process)
+    assert not it.plan().has_work
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(1000, 1020))
+    it.drain(appended)
+    done = maintain.run(it.context("again"), Action(action), names, it.contracts, deadline=time.monotonic() + 600)
+    assert {e.table: e.error for e in done if e.error} == {}
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(2000, 2020))
+    it.drain(appended)
+    it.assert_appended(appended)
+    it.assert_folded(merged)
 
 
 def uncommitted(it: Lake, name: str | Identifier) -> None:

@@ -211,7 +211,7 @@ def test_a_table_never_publishes_less_than_was_staged(lake: Callable[..., Lake])
         outcomes = it.run()
         for name in (table, late):
             assert outcomes[name]["state"] == "stopped", outcomes[name]
-            assert "no longer holds the rows of batches 2 to 2" in outcomes[name]["error"]
+            assert "raw records of batches 2 to 2 were deleted from staging" in outcomes[name]["error"]
     assert len(it.rows(table)) == 20
     (gap,) = gaps.accept(
         late, None, it.contracts, it.catalog, it.admin, who="ann", why=WHY, run_id="by hand", dry_run=False

@@ -1,7 +1,8 @@
-"""The real driver of an ingest run, which stops for ever at a named point and says so by making a file.
+"""The real driver of a run, which stops for ever at a named point and says so by making a file.
 
-Started by spark-submit in place of jobs/ingest.py, with the same arguments; `SLUICE_TEST_POINT` and `SLUICE_TEST_MARK`
-name the point and the file. What happens to it there (kill -9, SIGSTOP) is the test's to choose.
+Started by spark-submit in place of a file of jobs/ (`SLUICE_TEST_JOB`, else ingest.py), with the same arguments;
+`SLUICE_TEST_POINT` and `SLUICE_TEST_MARK` name the point and the file. What happens to it there (kill -9, SIGSTOP) is
+the test's to choose.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def main() -> None:  # noqa: C901 - a catalogue of points
     """Put the stop in place, then run the job as it is."""
     repository = Path(__file__).resolve().parents[2]
     sys.path.insert(0, str(repository / "include"))
-    from sluice import plan, publish, stage
+    from sluice import maintain, plan, publish, stage, upkeep
     from sluice.commit import Attempt
     from sluice.ledger import Ledger
 
@@ -93,9 +94,15 @@ def main() -> None:  # noqa: C901 - a catalogue of points
         # The tasks have written their files, and the commit can't come.
         "stage: files written": lambda: uncommitted(stage, "read", "sluice_staging"),
         "publish: files written": lambda: uncommitted(publish, "_merge", "db"),
+        # Maintenance: files are rewritten and the commit can't come; the mark is set and nothing is deleted yet;
+        # what was done is not written down.
+        "rewrite: files written": lambda: uncommitted(maintain, "_rewrite", "db"),
+        "expire: marked": lambda: around(maintain, "_delete_through", before=lambda *_: True),
+        "expire: deleted": lambda: around(maintain, "_delete_through", after=lambda *_: True),
+        "before it is kept": lambda: around(upkeep, "keep", before=lambda *_: True),
     }
     points[os.environ["SLUICE_TEST_POINT"]]()
-    runpy.run_path(str(repository / "jobs" / "ingest.py"), run_name="__main__")
+    runpy.run_path(str(repository / "jobs" / os.environ.get("SLUICE_TEST_JOB", "ingest.py")), run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from sluice.errors import BrokerUnavailableError, OffsetsLostError
 from sluice.model import OffsetRange
 from sluice.status_model import (
     LastError,
+    MaintenanceStatus,
     OpenBatch,
     PartitionStatus,
     SnapshotStatus,
@@ -151,6 +152,7 @@ def table(**changes: object) -> TableStatus:
         "snapshot": SnapshotStatus(2**62, NOW, 300.0, "clicks", 7, ranges, 703_701, "run", "publish"),
         "open_batches": [OpenBatch("clicks", 8, "staged", ranges)],
         "quarantined": 17,
+        "maintenance": [MaintenanceStatus("rewrite_data_files", NOW, "done", "done, data files 1,234 → 5, " * 8)],
         "last_error": LastError(NOW, "blocked", "clicks", 8, "9 of 10 records can't be read. " * 8, "run", open=True),
         "freshness_promised_seconds": 900.0,
         "freshness_now_seconds": 30.0,
@@ -171,6 +173,7 @@ def test_a_status_reads_within_a_hundred_columns(details: bool):
         assert str(2**62) in text
         assert "clicks batch 8 is staged, not published" in text
         assert "BROKEN" in text
+        assert "maintained  rewrite_data_files at 2026-01-02 03:04:05 UTC: done, data files 1,234 → 5" in text
 
 
 def test_a_status_as_json_holds_everything_in_jsons_own_types():

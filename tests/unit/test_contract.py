@@ -331,3 +331,29 @@ def test_wrong_group_settings(settings, at, message):
     [(where, text)] = explain(error.value, GroupSettings, settings)
     assert where == at
     assert message in text
+
+
+def test_maintenance_has_defaults_that_keep_staging_longer_than_the_rollback_window():
+    m = contract().maintenance
+    assert (m.target_file_size, m.min_input_files, m.delete_ratio, m.min_snapshots) == (134_217_728, 5, 0.3, 10)
+    assert (m.snapshot_age, m.staging_retention, m.orphan_age) == tuple(timedelta(days=d) for d in (5, 30, 3))
+    assert contract(maintenance={"orphan_age": "24h"}).maintenance.orphan_age == timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "says"),
+    [
+        ({"orphan_age": "23h"}, "orphan_age", "must be 1d or more"),
+        ({"orphan_age": "86399s"}, "orphan_age", "must be 1d or more"),
+        ({"snapshot_age": "8d", "staging_retention": "7d"}, "staging_retention", "no less than snapshot_age"),
+        ({"snapshot_age": 5}, "snapshot_age", "is no duration"),
+        ({"target_file_size": 1000}, "target_file_size", "1048576"),
+        ({"min_input_files": 1}, "min_input_files", "2"),
+        ({"delete_ratio": 0}, "delete_ratio", "0"),
+        ({"min_snapshots": 0}, "min_snapshots", "1"),
+        ({"orphan_days": 3}, "orphan_days", "did you mean 'orphan_age'"),
+    ],
+)
+def test_maintenance_that_would_harm_is_refused(given, field, says):
+    found = flaws(maintenance=given)
+    assert says in found[f"maintenance.{field}"]

@@ -119,9 +119,113 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     assert dag["tasks"]["aviation.flights"]["retries"] == 0
 
 
+@pytest.mark.parametrize(
+    ("action", "schedule"),
+    [("rewrite_data_files", "hourly"), ("expire_snapshots", "daily"), ("remove_orphan_files", "weekly")],
+)
+def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts, action, schedule):
+    (contracts / "groups.yaml").write_text("shop: {pool: shop_pool, timeout: 30m, retries: 1}\n")
+    dag = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"][f"maintain_{action}"]
+    assert {name: task["down"] for name, task in dag["tasks"].items()} == {
+        "assess": ["effects", "spark_crm", "spark_shop"],
+        "spark_crm": ["effects"],
+        "spark_shop": ["effects"],
+        "effects": ["table"],
+        "table": [],
+    }
+    # Where ingestion has its one slot, maintenance waits for it.
+    assert {n: (t["pool"], t["timeout"], t["retries"]) for n, t in dag["tasks"].items() if n.startswith("spark")} == {
+        "spark_crm": ("sluice_spark", 3600, 2),
+        "spark_shop": ("shop_pool", 1800, 1),
+    }
+    assert dag["tasks"]["effects"]["rule"] == "all_done"
+    assert dag["tasks"]["table"]["retries"] == 0
+    assert schedule in dag["schedule"]
+    assert dag["max_active_runs"] == 1
+    assert dag["catchup"] is False
+
+
+MAINTAIN = """
+import json
+from sluice.groups import GroupSettings
+from sluice_spark import MaintainOperator
+need = {"group": "shop", "reason": "", "error": None}
+answers = []
+for needs in (
+    [{**need, "table": "shop.a", "steps": []}, {**need, "table": "crm.b", "group": "crm", "steps": ["files"]}],
+    [{**need, "table": "shop.a", "steps": ["files"]}, {**need, "table": "it's.\\"b", "steps": ["manifests"]}],
+):
+    operator = MaintainOperator(
+        task_id="m", action="rewrite_data_files", group="shop", seconds=100, settings=GroupSettings(), needs=needs
+    )
+    said = operator.nothing_due()
+    command = operator.ready_hook()._build_spark_submit_command(operator.application)
+    answers.append([said, command[command.index("--name"):]])
+print(json.dumps(answers))
+"""
+
+
+def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_without(airflow_env):
+    idle, due = ask(MAINTAIN, airflow_env)
+    assert idle[0] == "No table needs anything: no Spark application is started."
+    assert due[0] is None
+    assert due[1] == [
+        "--name",
+        "sluice-shop-rewrite_data_files",
+        str(REPOSITORY / "jobs" / "maintain.py"),
+        "--action",
+        "rewrite_data_files",
+        "--run-id",
+        "{{ run_id }}",
+        "--seconds",
+        "100",
+        "--tables",
+        json.dumps(["shop.a", "it's.\"b"]),
+    ]
+
+
+TABLE = """
+import json, sys
+sys.path.insert(0, {dags!r})
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+module = next(m for n, m in sys.modules.items() if n.endswith("maintain") and hasattr(m, "table"))
+module.get_current_context = dict
+found = dict(table="shop.a", group="shop", steps=["files"], reason="9 small files", error=None, state="done", told="t")
+answers = []
+for change in json.loads({changes!r}):
+    try:
+        module.table.function({{**found, **change}})
+        answers.append("green")
+    except Exception as error:
+        answers.append(f"{{type(error).__name__}}: {{error}}")
+print(json.dumps(answers))
+"""
+
+
+def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
+    changes = [
+        {},
+        {"steps": [], "state": None, "reason": "3 data files"},
+        {"state": None},
+        {"state": "failed", "told": "failed, disk full"},
+        {"state": "left", "told": "left, another writer"},
+        {"error": "FileNotFoundError: gone"},
+    ]
+    answers = ask(TABLE.format(dags=str(DAGS), changes=json.dumps(changes)), airflow_env)
+    assert answers[0] == "green"
+    assert answers[1] == "AirflowSkipException: shop.a: 3 data files"
+    assert answers[2].startswith(
+        "AirflowFailException: shop.a needs it (9 small files), but the Spark application ended"
+    )
+    assert answers[3] == "AirflowFailException: shop.a: failed, disk full"
+    assert answers[4] == "AirflowSkipException: shop.a: left, another writer"
+    assert answers[5] == "AirflowFailException: shop.a could not be assessed: FileNotFoundError: gone"
+
+
 def test_parsing_is_light(airflow_env):
     found = ask(LOAD, airflow_env)
-    print(f"both DAG files parsed in {found['seconds']:.2f} s")
+    print(f"all DAG files parsed in {found['seconds']:.2f} s")
     assert found["heavy"] == []
     assert found["seconds"] < 5  # on a busy machine; below 1 s on a quiet one
 
@@ -130,7 +234,8 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
     found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
-    assert sorted(found["dags"]) == ["accept_gap", "ingest_crm", "rollback"]
+    by_hand = ["accept_gap", "rollback"]
+    assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
     assert file.endswith("contracts_check.py")
     assert "shop.orders.yaml:6" in text
@@ -201,7 +306,8 @@ except AirflowFailException as error:
     sys.exit()
 command = hook._build_spark_submit_command(operator.application)
 rendered = {{name: str(getattr(operator, name)) for name in operator.template_fields}}
-print(json.dumps({{"command": command, "rendered": rendered, "env": driver_env(spark_log("shop"))}}))
+env = driver_env(spark_log("shop"), operator.spark_home)
+print(json.dumps({{"command": command, "rendered": rendered, "env": env}}))
 """
 
 
@@ -212,12 +318,15 @@ def submit(env: dict[str, str], **settings: Any) -> Any:
 def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     found = submit(airflow_env, driver_memory="3g", conf={"spark.sql.shuffle.partitions": "4"})
     jars = tmp_path / "cache" / "jars"
+    home = Path(found["env"]["SPARK_HOME"])
+    assert home.parent == tmp_path / "cache"
+    assert not list((home / "jars").glob("slf4j-api-*")) and list((home / "jars").glob("0-slf4j-api-*"))
     options = [
         f"-Dlog4j2.configurationFile={REPOSITORY / 'jobs' / 'log4j2.properties'}",
         "-XX:+UseParallelGC",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+AutoCreateSharedArchive",
-        f"-XX:SharedArchiveFile={tmp_path / 'cache' / 'driver.jsa'}",
+        f"-XX:SharedArchiveFile={home / 'driver.jsa'}",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
     ]

@@ -10,9 +10,9 @@ from sluice import words
 from sluice.ahead import _given_up, _without
 from sluice.broker import TopicState
 from sluice.errors import OffsetsLostError
+from sluice.kafka_retention import interval
 from sluice.ledger import Row, State, batches, plan_rows
 from sluice.model import GAPS, Batch, OffsetRange, batches_of, joined, publish_properties
-from sluice.retention import interval
 
 pytestmark = pytest.mark.unit
 

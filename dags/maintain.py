@@ -1,0 +1,128 @@
+"""Three DAGs that keep the tables fast and small: assess → one Spark application per group → one task per table.
+
+`assess` looks at metadata alone. A group whose tables need nothing starts no Spark, and each table shows the figure.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, TriggerRule, get_current_context, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_spark import MaintainOperator
+
+from sluice import contracts
+from sluice.contracts import Contracts
+from sluice.errors import TerminalError
+
+log = logging.getLogger(__name__)
+
+QUICK = timedelta(minutes=10)
+SCHEDULES = {"rewrite_data_files": "@hourly", "expire_snapshots": "@daily", "remove_orphan_files": "@weekly"}
+ABOUT = {
+    "rewrite_data_files": "puts small files together, takes out rows that were deleted, and rewrites manifests",
+    "expire_snapshots": "removes snapshots older than the rollback window, and staging's raw records after retention",
+    "remove_orphan_files": "removes files that no snapshot names, which attempts that were killed have left",
+}
+GRAPH = """\
+**assess** reads metadata only · **spark_GROUP** is one Spark application for the tables of a group that need it, in
+the pool of that group's ingestion · **effects** looks up what was done · **table** is one task per table: green,
+skipped with the figure when nothing was needed, or red with the reason."""
+
+
+@task(execution_timeout=QUICK)
+def assess(action: str) -> list[dict[str, Any]]:
+    """What each table needs, with the figure."""
+    from sluice import assess as assessing
+    from sluice import catalog, upkeep
+
+    try:
+        promises = contracts.load(strict=False)
+        needs = assessing.assess(promises, catalog.load(), upkeep.Action(action))
+    except TerminalError as error:
+        raise AirflowFailException(str(error)) from error
+    groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
+    for need in needs:
+        log.info("%s needs %s: %s", need.table, ", ".join(need.steps) or "nothing", need.reason)
+    return [
+        {"table": n.table, "group": groups[n.table], "steps": list(n.steps), "reason": n.reason, "error": n.error}
+        for n in needs
+    ]
+
+
+@task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
+def effects(needs: list[dict[str, Any]] | None, *, run_id: str) -> list[dict[str, Any]]:
+    """Each table's need with what came of it, read from `sluice.maintenance`, whatever became of the application."""
+    from sluice import catalog, upkeep
+
+    if needs is None:
+        raise AirflowFailException("There is nothing to look up: see the log of the task assess.")
+    done = {e.table: e for e in upkeep.kept(catalog.load(), run_id=run_id)}
+    return [
+        {**need, "state": e.state, "told": e.told}
+        if (e := done.get(need["table"]))
+        else {**need, "state": None, "told": None}
+        for need in needs
+    ]
+
+
+@task(map_index_template="{{ table_name }}", retries=0, execution_timeout=QUICK)
+def table(found: dict[str, Any]) -> None:
+    """Stands for one table: green, skipped, or red."""
+    get_current_context()["table_name"] = found["table"]  # type: ignore[typeddict-unknown-key]
+    name = found["table"]
+    if found["error"]:
+        raise AirflowFailException(f"{name} could not be assessed: {found['error']}")
+    if not found["steps"]:
+        raise AirflowSkipException(f"{name}: {found['reason']}")
+    if found["state"] is None:
+        raise AirflowFailException(
+            f"{name} needs it ({found['reason']}), but the Spark application ended before it reported on this table; "
+            "the next run goes on."
+        )
+    if found["state"] == "failed":
+        raise AirflowFailException(f"{name}: {found['told']}")
+    if found["state"] in ("left", "idle"):
+        raise AirflowSkipException(f"{name}: {found['told']}")
+    log.info("%s: %s", name, found["told"])
+
+
+def build(action: str, promises: Contracts) -> DAG:
+    """The DAG of an action."""
+    with DAG(
+        dag_id=f"maintain_{action}",
+        schedule=SCHEDULES[action],
+        catchup=False,
+        max_active_runs=1,
+        tags=["sluice", "maintenance"],
+        doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
+        default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
+    ) as dag:
+        needs = assess(action)
+        looked_up = effects(needs, run_id="{{ run_id }}")
+        for group in promises.groups.values():
+            settings = group.settings
+            spark = MaintainOperator(
+                task_id=f"spark_{group.name}",
+                action=action,
+                group=group.name,
+                settings=settings,
+                seconds=min(c.limits.seconds_per_run for c in group.contracts),
+                needs=needs,
+                retries=settings.retries,
+                retry_delay=settings.retry_delay,
+                # The same pool as the group's ingestion: with one slot the two never overlap.
+                pool=settings.pool,
+                execution_timeout=settings.timeout,
+            )
+            spark >> looked_up
+        table.expand(found=looked_up)
+    return dag
+
+
+_promises = contracts.load(strict=False)
+if _promises.groups:
+    for _action in SCHEDULES:
+        globals()[f"maintain_{_action}"] = build(_action, _promises)

@@ -1,0 +1,188 @@
+"""Assess: what each maintenance action would find to do in a table, from metadata alone, with the figure as the reason.
+
+Runs on the Airflow worker, without a JVM, and again in the Spark application just before the action.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice import facts, retention, tables, upkeep
+from sluice.contract import ORPHAN_FLOOR
+from sluice.contracts import Contracts
+from sluice.errors import SluiceError
+from sluice.upkeep import Action, Kind, Subject
+
+log = logging.getLogger(__name__)
+
+MANY_MANIFESTS = 20
+
+
+@dataclass(frozen=True)
+class Need:
+    """What an action finds in a table.
+
+    Attributes:
+        steps: what is to be done, of `files`, `deletes`, `manifests`, `trim`, `snapshots`, `orphans`; empty: nothing.
+        reason: the figures, whether anything is to be done or not.
+        error: why the table could not be assessed.
+    """
+
+    table: str
+    action: Action
+    steps: tuple[str, ...]
+    reason: str
+    error: str | None = None
+
+
+def assess(
+    contracts: Contracts, catalog: Catalog, action: Action, *, group: str | None = None, now: datetime | None = None
+) -> list[Need]:
+    """Assess every table, or those of one group; one that can't be read is told as an error and stops no other."""
+    moment = now or datetime.now(UTC)
+    cleaned = last_cleaned(catalog) if action == Action.ORPHANS else {}
+    needs = []
+    for subject in upkeep.subjects(contracts):
+        if group is None or subject.group == group:
+            try:
+                needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned))
+            except Exception as error:
+                log.error("%s: %s", subject.name, error, exc_info=not isinstance(error, SluiceError))
+                needs.append(
+                    Need(subject.name, action, (), "could not be assessed", f"{type(error).__name__}: {error}")
+                )
+    return needs
+
+
+def look(
+    subject: Subject,
+    contracts: Contracts,
+    catalog: Catalog,
+    action: Action,
+    *,
+    now: datetime,
+    cleaned: Mapping[str, datetime],
+) -> Need:
+    """Assess one table."""
+    table = tables.load(catalog, subject.identifier)
+    if table is None or table.current_snapshot() is None:
+        return Need(subject.name, action, (), "it holds nothing yet")
+    if action == Action.REWRITE:
+        steps, reason = _rewrite(subject, table)
+    elif action == Action.EXPIRE:
+        steps, reason = _expire(subject, table, contracts, catalog, now)
+    else:
+        steps, reason = _orphans(subject, table, cleaned.get(subject.name), now, contracts)
+    return Need(subject.name, action, steps, reason)
+
+
+def last_cleaned(catalog: Catalog) -> dict[str, datetime]:
+    """Per table when its orphan files were last removed."""
+    return {e.table: e.at for e in upkeep.kept(catalog, action=Action.ORPHANS) if e.state in ("done", "idle")}
+
+
+def _rewrite(subject: Subject, table: Table) -> tuple[tuple[str, ...], str]:
+    settings = subject.settings
+    found = facts.read(table, target=settings.target_file_size, delete_ratio=settings.delete_ratio)
+    steps, reasons = [], []
+    # A batch is a partition of staging: its few files can't be put together with those of others, and they go anyway.
+    parts = [] if subject.kind == Kind.STAGING else list(found.partitions.values())
+    crowded = [
+        p
+        for p in parts
+        if p.small >= settings.min_input_files or (p.small > 1 and p.small_bytes > settings.target_file_size)
+    ]
+    if crowded:
+        steps.append("files")
+        small = sum(p.small for p in crowded)
+        mean = sum(p.small_bytes for p in crowded) // small
+        reasons.append(f"{small:,} small files of {mean:,} bytes on average in {_partitions(len(crowded))}")
+    if worn := sum(p.worn for p in parts):
+        steps = ["files"]
+        reasons.append(f"{worn:,} files with {settings.delete_ratio:.0%} or more of their rows deleted")
+    if max((p.surplus for p in parts), default=0) >= settings.min_input_files:
+        steps.append("deletes")
+        reasons.append(f"{sum(p.surplus for p in parts):,} delete files too many")
+    if found.small_manifests >= MANY_MANIFESTS:
+        steps.append("manifests")
+        reasons.append(f"{found.small_manifests:,} small manifests")
+    if not steps:
+        size = found.size
+        reasons.append(
+            f"{size.data_files:,} data files, at most {max((p.small for p in parts), default=0)} small ones in a "
+            f"partition, {size.delete_files:,} delete files, {size.manifests:,} manifests"
+        )
+    return tuple(steps), "; ".join(reasons) + ("" if found.complete else "; at least, time was used up")
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count:,} partitions"
+
+
+def enough(subject: Subject, contracts: Contracts, catalog: Catalog, now: datetime) -> retention.Enough:
+    """With which snapshot the chain of this table may end."""
+    if subject.kind == Kind.TYPED:
+        return retention.carries_published
+    if subject.kind == Kind.STAGING and subject.topic:
+        return retention.carries_staged(retention.floor(catalog, contracts, subject.topic, now))
+    return lambda _: True
+
+
+def trim(
+    subject: Subject, table: Table, contracts: Contracts, catalog: Catalog, now: datetime
+) -> retention.Trim | None:
+    """The batches that may leave this table, if it is staging."""
+    if subject.kind != Kind.STAGING or subject.topic is None:
+        return None
+    published = retention.floor(catalog, contracts, subject.topic, now)
+    return retention.trim(catalog, table, subject.topic, published, subject.settings.staging_retention, now)
+
+
+def _expire(
+    subject: Subject, table: Table, contracts: Contracts, catalog: Catalog, now: datetime
+) -> tuple[tuple[str, ...], str]:
+    cut = retention.cut(table, subject.settings, now, enough(subject, contracts, catalog, now))
+    trimmed = trim(subject, table, contracts, catalog, now)
+    steps, reasons = [], []
+    oldest = min(s.timestamp_ms for s in table.metadata.snapshots)
+    age = now - retention.moment(oldest)
+    if trimmed:
+        steps.append("trim")
+        reasons.append(f"batches {trimmed.first} to {trimmed.through} are published and past their retention")
+    if cut.doomed:
+        steps.append("snapshots")
+    total = len(table.metadata.snapshots)
+    reasons.append(f"{len(cut.doomed):,} of {total:,} snapshots are not needed, the oldest is {_span(age)} old")
+    return tuple(steps), "; ".join(reasons)
+
+
+def orphan_age(subject: Subject, contracts: Contracts) -> timedelta:
+    """The least age of a file to be taken for an orphan: longer than any application may run, and a day at least."""
+    longest = max((g.settings.timeout for g in contracts.groups.values()), default=timedelta(0))
+    return max(subject.settings.orphan_age, ORPHAN_FLOOR, longest)
+
+
+def _orphans(
+    subject: Subject, table: Table, cleaned: datetime | None, now: datetime, contracts: Contracts
+) -> tuple[tuple[str, ...], str]:
+    changed = retention.moment(table.metadata.last_updated_ms)
+    if cleaned is None:
+        return ("orphans",), f"never looked for orphan files, last changed {_span(now - changed)} ago"
+    # Every attempt at a write makes a branch first, so a table that did not change can't have got new files.
+    age = orphan_age(subject, contracts)
+    looked = f"last looked for orphan files {_span(now - cleaned)} ago, last changed {_span(now - changed)} ago"
+    return (("orphans",) if changed > cleaned - age else ()), looked
+
+
+def _span(age: timedelta) -> str:
+    seconds = age.total_seconds()
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

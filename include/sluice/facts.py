@@ -1,0 +1,139 @@
+"""What a table's metadata tells of its files, without a JVM: sizes, deletes and manifests, per partition.
+
+Reading stops when its time is used up: manifests are read newest first, because that is where the small files are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.table import Table
+
+from sluice import cursor
+
+BUDGET_S = 0.7
+SMALL = 0.75  # Iceberg's own share of the target, below which a file is rewritten
+SMALL_MANIFEST = 4 << 20
+COUNTS = ("data_files", "delete_files", "bytes", "manifests", "snapshots")
+_DELETED_FILE_PATH = 2147483546  # Iceberg's field id of the path in a position delete file
+
+
+@dataclass
+class PartitionFacts:
+    """The live files of one partition.
+
+    Attributes:
+        small: data files that are below three quarters of the target size.
+        small_bytes: what they hold.
+        worn: data files of which at least the contract's share of rows is deleted.
+        delete_files: files that hold deletes, of which `surplus` are more than one for the same data file.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    small: int = 0
+    small_bytes: int = 0
+    worn: int = 0
+    delete_files: int = 0
+    surplus: int = 0
+
+
+@dataclass
+class Size:
+    """What an action's effect is told in; counts of the table's head, and of all its snapshots."""
+
+    data_files: int
+    delete_files: int
+    bytes: int
+    manifests: int
+    snapshots: int
+
+
+@dataclass
+class Facts:
+    """A table's files. `complete` is false where the time was used up first; the counts are then lower bounds."""
+
+    size: Size
+    partitions: dict[Hashable, PartitionFacts] = field(default_factory=dict)
+    small_manifests: int = 0
+    complete: bool = True
+
+    def total(self, name: str) -> int:
+        """A count summed over all partitions."""
+        return sum(getattr(p, name) for p in self.partitions.values())
+
+
+def size(table: Table) -> Size:
+    """Counts that the head's own summary gives."""
+    head = table.current_snapshot()
+    told = cursor.summary(head) if head else {}
+
+    def count(name: str) -> int:
+        return int(told.get(name, "0"))
+
+    return Size(
+        data_files=count("total-data-files"),
+        delete_files=count("total-delete-files"),
+        bytes=count("total-files-size"),
+        manifests=len(head.manifests(table.io)) if head else 0,
+        snapshots=len(table.metadata.snapshots),
+    )
+
+
+def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDGET_S) -> Facts:
+    """Look at every live file that the head's manifests name, for as long as the budget (seconds) lasts."""
+    until = time.monotonic() + budget
+    head = table.current_snapshot()
+    facts = Facts(size(table))
+    manifests = sorted(head.manifests(table.io) if head else [], key=lambda m: -(m.sequence_number or 0))
+    facts.small_manifests = sum(1 for m in manifests if m.manifest_length < SMALL_MANIFEST)
+    data: list[DataFile] = []
+    deletes: list[DataFile] = []
+    for manifest in manifests:
+        if time.monotonic() > until:
+            facts.complete = False
+            break
+        for file in _files(table, manifest):
+            (data if file.content == DataFileContent.DATA else deletes).append(file)
+    gone, by_partition = _deletes(deletes)
+    partitions: dict[Hashable, PartitionFacts] = defaultdict(PartitionFacts)
+    for file in data:
+        partition = partitions[_partition(file)]
+        partition.files += 1
+        partition.bytes += file.file_size_in_bytes
+        if file.file_size_in_bytes < SMALL * target:
+            partition.small += 1
+            partition.small_bytes += file.file_size_in_bytes
+        if gone.get(file.file_path, 0) >= delete_ratio * max(file.record_count, 1):
+            partition.worn += 1
+    for key, aims in by_partition.items():
+        partitions[key].delete_files = len(aims)
+        partitions[key].surplus = len(aims) - len(set(aims))
+    facts.partitions = dict(partitions)
+    return facts
+
+
+def _files(table: Table, manifest: ManifestFile) -> list[DataFile]:
+    return [entry.data_file for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)]
+
+
+def _deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Hashable, list[str | None]]]:
+    """Rows deleted per data file, where a delete file names just one; and per partition what each one aims at."""
+    gone: dict[str, int] = defaultdict(int)
+    by_partition: dict[Hashable, list[str | None]] = defaultdict(list)
+    for file in files:
+        lower = (file.lower_bounds or {}).get(_DELETED_FILE_PATH)
+        upper = (file.upper_bounds or {}).get(_DELETED_FILE_PATH)
+        aim = lower.decode() if lower and lower == upper else None
+        by_partition[_partition(file)].append(aim)
+        if aim:
+            gone[aim] += file.record_count
+    return gone, by_partition
+
+
+def _partition(file: DataFile) -> Hashable:
+    return (file.spec_id, *(file.partition[i] for i in range(len(file.partition))))

@@ -1,0 +1,211 @@
+"""Maintain: one action on each of the tables that need it, by Iceberg's own procedures, in one Spark application.
+
+Nothing here may cost a record: rewrites change no row, expiry leaves what `retention` keeps, and orphan clean-up
+touches no file that is young. A table that fails stops no other; where another writer comes first, the next run goes
+on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException
+from pyspark.sql import Row, SparkSession
+
+from sluice import assess, facts, refs, retention, tables, upkeep
+from sluice.assess import Need
+from sluice.commit import Context
+from sluice.contracts import Contracts
+from sluice.errors import ConfigError, SluiceError
+from sluice.literals import literal, quoted
+from sluice.upkeep import Action, Effect, Kind, Subject
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+MOST_FILES = 2_000
+LISTED = 1_000
+# What the catalog or Iceberg say when another writer came first.
+_OVERTAKEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
+
+
+def run(
+    context: Context, action: Action, names: Sequence[str], contracts: Contracts, *, deadline: float
+) -> list[Effect]:
+    """Carry out an action on the named tables, as far as it is still needed.
+
+    Args:
+        names: tables as `assess` names them.
+        deadline: `time.monotonic()` after which no further table is begun.
+
+    Returns:
+        What was done, which is also kept in `sluice.maintenance`.
+
+    Raises:
+        ConfigError: a name is not that of a table which Sluice maintains.
+    """
+    known = {s.name: s for s in upkeep.subjects(contracts)}
+    if unknown := sorted(set(names) - set(known)):
+        raise ConfigError(f"Not maintained by these contracts: {', '.join(unknown)}.")
+    cleaned = assess.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
+    effects = []
+    for subject in (s for name, s in known.items() if name in set(names)):
+        if time.monotonic() > deadline:
+            effect = Effect(subject.name, action, "left", error="the time of this run was used up")
+        else:
+            effect = _maintain(context, subject, contracts, action, cleaned)
+        log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
+        # One commit each: should the application be killed, what it did is known.
+        upkeep.keep(context.catalog, [effect], run_id=context.run_id)
+        effects.append(effect)
+    return effects
+
+
+def _maintain(
+    context: Context, subject: Subject, contracts: Contracts, action: Action, cleaned: Mapping[str, datetime]
+) -> Effect:
+    began = time.monotonic()
+    effect = Effect(subject.name, action, "failed")
+    for attempt in range(1, TRIES + 1):
+        try:
+            _attempt(context, subject, contracts, action, cleaned, effect)
+            effect.error = None
+            break
+        except Exception as error:
+            overtaken = isinstance(error, CommitFailedException) or any(name in str(error) for name in _OVERTAKEN)
+            effect.state = "left" if overtaken else "failed"
+            effect.error = f"{type(error).__name__}: {str(error)[:500]}"
+            if not overtaken:
+                log.error("%s %s", action, subject.name, exc_info=not isinstance(error, SluiceError))
+                break
+            log.info("%s %s: another writer came first (%s of %s)", action, subject.name, attempt, TRIES)
+            time.sleep(attempt)
+    effect.seconds = time.monotonic() - began
+    effect.at = datetime.now(UTC)
+    return effect
+
+
+def _attempt(
+    context: Context,
+    subject: Subject,
+    contracts: Contracts,
+    action: Action,
+    cleaned: Mapping[str, datetime],
+    effect: Effect,
+) -> None:
+    now = datetime.now(UTC)
+    if subject.kind in (Kind.TYPED, Kind.STAGING) and tables.load(context.catalog, subject.identifier):
+        # After a rollback by hand the tag is ahead of main; a chain that is cut afterwards would make it believed.
+        refs.heal_tag(context.catalog, subject.identifier)
+    need = assess.look(subject, contracts, context.catalog, action, now=now, cleaned=cleaned)
+    effect.reason = need.reason
+    if not need.steps:
+        effect.state = "idle"
+        return
+    table = context.catalog.load_table(subject.identifier)
+    effect.before = effect.before or facts.size(table)
+    if action == Action.REWRITE:
+        result = _rewrite(context, subject, need)
+    elif action == Action.EXPIRE:
+        result = _expire(context, subject, contracts, need, now)
+    else:
+        result = _remove_orphans(context, subject, contracts, now, effect)
+    effect.result = json.dumps(result, separators=(",", ":"))
+    effect.after = facts.size(context.catalog.load_table(subject.identifier))
+    effect.state = "done"
+
+
+def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
+    settings = subject.settings
+    done: dict[str, Any] = {}
+    if "files" in need.steps:
+        options = {
+            "target-file-size-bytes": settings.target_file_size,
+            "min-input-files": settings.min_input_files,
+            "delete-ratio-threshold": settings.delete_ratio,
+            "remove-dangling-deletes": "true",
+            # What was rewritten stays, though a later group lose against a writer.
+            "partial-progress.enabled": "true",
+            "max-file-group-size-bytes": 8 * settings.target_file_size,
+            "max-files-to-rewrite": MOST_FILES,
+        }
+        done |= _call(context, subject, "rewrite_data_files", strategy="binpack", options=options)
+        if done.get("failed_data_files_count"):
+            # With partial progress Iceberg keeps to itself why a group failed. Once more without: now it says so.
+            options["partial-progress.enabled"] = "false"
+            done["again"] = _call(context, subject, "rewrite_data_files", strategy="binpack", options=options)
+    if "deletes" in need.steps:
+        options = {"min-input-files": settings.min_input_files}
+        done["deletes"] = _call(context, subject, "rewrite_position_delete_files", options=options)
+    if "manifests" in need.steps:
+        done["manifests"] = _call(context, subject, "rewrite_manifests", use_caching=False)
+    return done
+
+
+def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need, now: datetime) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    if "trim" in need.steps:
+        done["trimmed_through"] = _trim(context, subject, contracts, now)
+    table = context.catalog.load_table(subject.identifier)
+    cut = retention.cut(table, subject.settings, now, assess.enough(subject, contracts, context.catalog, now))
+    if cut.doomed:
+        older_than = retention.moment(cut.older_than_ms)
+        least = subject.settings.min_snapshots
+        done |= _call(context, subject, "expire_snapshots", older_than=older_than, retain_last=least)
+    return done
+
+
+def _trim(context: Context, subject: Subject, contracts: Contracts, now: datetime) -> int | None:
+    """Delete the raw records of batches that are published and past their retention."""
+    staging = context.catalog.load_table(subject.identifier)
+    found = assess.trim(subject, staging, contracts, context.catalog, now)
+    if found is None:
+        return None
+    # Said before it is done: a reader that looks after it has read knows whether anything may have been missing.
+    with staging.transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: str(found.through)})
+    _delete_through(context, subject, found.through)
+    return found.through
+
+
+def _delete_through(context: Context, subject: Subject, through: int) -> None:
+    name = tables.spark_name(context.catalog_name, subject.identifier)
+    context.spark.sql(f"DELETE FROM {name} WHERE batch_seq <= {through}")  # noqa: S608 - quoted, and a number
+
+
+def _remove_orphans(
+    context: Context, subject: Subject, contracts: Contracts, now: datetime, effect: Effect
+) -> dict[str, Any]:
+    """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
+    named = {"older_than": now - assess.orphan_age(subject, contracts), "prefix_mismatch_mode": "ERROR"}
+    listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
+    effect.listing = sorted(listed)[:LISTED]
+    for path in effect.listing:
+        log.info("orphan file of %s: %s", subject.name, path)
+    removed = _rows(context, subject, "remove_orphan_files", **named) if listed else []
+    return {"listed": len(listed), "removed": len(removed)}
+
+
+def _call(context: Context, subject: Subject, procedure: str, **arguments: Any) -> dict[str, Any]:
+    rows = _rows(context, subject, procedure, **arguments)
+    return rows[0].asDict() if rows else {}
+
+
+def _rows(context: Context, subject: Subject, procedure: str, **arguments: Any) -> list[Row]:
+    """Call one of Iceberg's procedures on the table."""
+    session: SparkSession = context.spark
+    table = ".".join(quoted(part) for part in subject.identifier)
+    given = {"table": table, **arguments}
+    listed = ", ".join(f"{name} => {_argument(value)}" for name, value in given.items())
+    return session.sql(f"CALL {quoted(context.catalog_name)}.system.{procedure}({listed})").collect()
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, dict):
+        return "map(" + ", ".join(literal(str(x)) for pair in value.items() for x in pair) + ")"
+    return literal(value)

@@ -1,0 +1,180 @@
+"""Which tables are maintained and by which settings; and `sluice.maintenance`, which keeps what each action did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Identifier
+from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, TimestamptzType
+
+from sluice import tables
+from sluice.contract import Maintenance
+from sluice.contracts import Contracts
+from sluice.facts import COUNTS, Size
+from sluice.filters import equal
+
+
+class Action(StrEnum):
+    """What maintenance does; also the end of the DAG's name."""
+
+    REWRITE = "rewrite_data_files"
+    EXPIRE = "expire_snapshots"
+    ORPHANS = "remove_orphan_files"
+
+
+OWN = Maintenance(min_input_files=50)
+"""Settings of Sluice's own tables: every run leaves some small files there, and few people read them."""
+
+
+class Kind(StrEnum):
+    """What a table is to Sluice. The order is that of the work: staging may only lose what typed tables have."""
+
+    TYPED = "typed"
+    QUARANTINE = "quarantine"
+    DELETES = "deletes"
+    STAGING = "staging"
+    OWN = "own"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A table to maintain. `group` is None for Sluice's own; `topic` is given for staging alone."""
+
+    identifier: Identifier
+    kind: Kind
+    settings: Maintenance
+    group: str | None = None
+    topic: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The table's name with dots: none of its parts can hold one."""
+        return ".".join(self.identifier)
+
+
+def subjects(contracts: Contracts) -> list[Subject]:
+    """Every table that the contracts bring about, and Sluice's own, whether it exists yet or not."""
+    found: list[Subject] = []
+    for contract in contracts.tables.values():
+        settings, group = contract.maintenance, contract.group
+        found.append(Subject(tables.typed(contract), Kind.TYPED, settings, group))
+        found.append(Subject(tables.quarantine(contract), Kind.QUARANTINE, settings, group))
+        if contract.upsert:
+            found.append(Subject(tables.deletes(contract), Kind.DELETES, settings, group))
+    for topic, shared in contracts.topics.items():
+        cautious = _cautious(contracts.tables[name].maintenance for name in shared.tables)
+        found.append(Subject(tables.staging(topic), Kind.STAGING, cautious, shared.group, topic))
+    found += [Subject(own, Kind.OWN, OWN) for own in (tables.LEDGER, tables.MAINTENANCE)]
+    order = list(Kind)
+    return sorted(found, key=lambda s: (order.index(s.kind), s.name))
+
+
+def _cautious(all_settings: Iterable[Maintenance]) -> Maintenance:
+    """Of each setting the greatest: it keeps most, and starts least."""
+    given = list(all_settings)
+    return Maintenance(**{name: max(getattr(s, name) for s in given) for name in Maintenance.model_fields})
+
+
+SCHEMA = Schema(
+    NestedField(1, "at", TimestamptzType(), required=True, doc="when the action ended"),
+    NestedField(2, "run_id", StringType(), required=True, doc="the Airflow run"),
+    NestedField(3, "table", StringType(), required=True),
+    NestedField(4, "action", StringType(), required=True, doc=", ".join(Action)),
+    NestedField(5, "state", StringType(), required=True, doc="done, idle (nothing was needed), left, failed"),
+    NestedField(6, "reason", StringType(), doc="why it was needed, with the figure"),
+    *(NestedField(10 + i, f"{name}_before", LongType()) for i, name in enumerate(COUNTS)),
+    *(NestedField(20 + i, f"{name}_after", LongType()) for i, name in enumerate(COUNTS)),
+    NestedField(30, "seconds", DoubleType(), doc="how long it took"),
+    NestedField(31, "result", StringType(), doc="what the engine reported, as JSON"),
+    NestedField(32, "listing", ListType(33, StringType(), element_required=True), doc="the first orphan files"),
+    NestedField(34, "error", StringType()),
+)
+
+
+@dataclass
+class Effect:
+    """What one action did to one table.
+
+    Attributes:
+        state: done; idle, when nothing was needed any more; left to the next run, because another writer came first or
+            the time was used up; failed.
+    """
+
+    table: str
+    action: str
+    state: str
+    reason: str | None = None
+    before: Size | None = None
+    after: Size | None = None
+    seconds: float | None = None
+    result: str | None = None
+    listing: list[str] = field(default_factory=list)
+    error: str | None = None
+    run_id: str = ""
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def red(self) -> bool:
+        """Whether somebody has to look."""
+        return self.state == "failed"
+
+    @property
+    def told(self) -> str:
+        """The effect in one line."""
+        parts = [self.state, self.reason]
+        if self.before and self.after:
+            pairs = {n: (getattr(self.before, n), getattr(self.after, n)) for n in COUNTS}
+            parts += [f"{n.replace('_', ' ')} {was:,} → {now:,}" for n, (was, now) in pairs.items() if was != now]
+        if self.listing:
+            parts.append(f"{len(self.listing):,} orphan files")
+        if self.seconds is not None:
+            parts.append(f"{self.seconds:.1f} s")
+        return ", ".join(part for part in (*parts, self.error) if part)
+
+
+def keep(catalog: Catalog, effects: Iterable[Effect], *, run_id: str) -> None:
+    """Write effects into `sluice.maintenance`, in one commit."""
+    records = []
+    for effect in effects:
+        record = asdict(effect) | {"run_id": effect.run_id or run_id}
+        for when in ("before", "after"):
+            counts = record.pop(when) or {}
+            record |= {f"{name}_{when}": counts.get(name) for name in COUNTS}
+        records.append(record)
+    if records:
+        table = tables.ensure(catalog, tables.MAINTENANCE, SCHEMA)
+        table.append(pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
+
+
+def kept(catalog: Catalog, *, run_id: str | None = None, action: Action | None = None) -> list[Effect]:
+    """The effects that were kept, oldest first; all, or those of one run or action."""
+    table = tables.load(catalog, tables.MAINTENANCE)
+    if table is None or table.current_snapshot() is None:
+        return []
+    scan = table.scan()
+    if run_id is not None:
+        scan = scan.filter(equal("run_id", run_id))
+    if action is not None:
+        scan = scan.filter(equal("action", str(action)))
+    return [_effect(record) for record in scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()]
+
+
+def last(catalog: Catalog) -> dict[tuple[str, str], Effect]:
+    """Per table and action the last effect that tells something: neither idle nor left to the next run."""
+    return {(e.table, e.action): e for e in kept(catalog) if e.state in ("done", "failed")}
+
+
+def _effect(record: dict[str, Any]) -> Effect:
+    sizes: dict[str, Any] = {}
+    for when in ("before", "after"):
+        counts = {name: record.pop(f"{name}_{when}") for name in COUNTS}
+        sizes[when] = None if None in counts.values() else Size(**counts)
+    record["listing"] = record["listing"] or []
+    return Effect(**record, **sizes)

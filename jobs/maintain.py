@@ -1,0 +1,67 @@
+"""What spark-submit starts: one maintenance action on some tables. Arguments → `sluice.maintain.run` → exit code.
+
+Exit codes: 0 the run ended (a table may have failed: the table's own task tells), 2 a retry may help, 3 somebody must
+act, 1 a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+from sluice import catalog, contracts, maintain, session
+from sluice.commit import Context
+from sluice.errors import ConfigError, SluiceError, exit_code
+from sluice.upkeep import Action
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the action; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--action", required=True, choices=[str(a) for a in Action])
+    parser.add_argument("--tables", required=True, help="a JSON list of names, or @ and a file that holds one")
+    parser.add_argument("--run-id", required=True)
+    parser.add_argument("--seconds", type=float, default=240.0, help="no further table is begun after so many")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s sluice %(message)s", stream=sys.stdout)
+    for name in ("py4j", "pyiceberg"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    began = time.monotonic()
+    try:
+        names = table_names(arguments.tables)
+        promises = contracts.load(strict=False)
+        action = Action(arguments.action)
+        spark = session.build(f"sluice {action}")
+        spark.sparkContext.setLogLevel("WARN")
+        logging.info("Spark is up after %.1f s", time.monotonic() - began)
+        context = Context(spark, catalog.load(), catalog.catalog_name(), {}, arguments.run_id)
+        maintain.run(context, action, names, promises, deadline=time.monotonic() + arguments.seconds)
+        spark.stop()
+    except SluiceError as error:
+        logging.error("%s", error)
+        return exit_code(error)
+    logging.info("done after %.1f s", time.monotonic() - began)
+    return 0
+
+
+def table_names(text: str) -> list[str]:
+    """The names, from the argument itself or from the file that it names.
+
+    Raises:
+        ConfigError: it is not a JSON list of text.
+    """
+    try:
+        names = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--tables can't be read: {error}") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError('--tables must be a JSON list of names, such as ["shop.orders"].')
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

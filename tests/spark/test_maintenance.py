@@ -1,0 +1,341 @@
+"""Maintenance against real tables: nothing is lost, cursors stay, live and young files stay, the rest goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from sluice import assess, cursor, maintain, tables, upkeep
+from sluice.commit import Attempt
+from sluice.model import CURSOR_TAG, NEXT_OFFSETS
+from sluice.upkeep import Action, Effect
+from tests.support.faults import Driver, Pause, by_run
+from tests.support.lake import Lake
+
+STRICT = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1, "min_input_files": 2}
+
+
+def record(n: int) -> dict[str, object]:
+    return {"n": n, "text": f"record {n}"}
+
+
+def fill(it: Lake, first: int, count: int = 20) -> None:
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(first, first + count))
+
+
+def prepared(it: Lake, batches: int = 3, **maintenance: object) -> tuple[str, str]:
+    """An appended and a merged table, strictly maintained, that hold so many batches."""
+    it.create_topic(2)
+    settings = {**STRICT, **maintenance}
+    appended, merged = it.contract(maintenance=settings), it.contract(mode="upsert", maintenance=settings)
+    for number in range(batches):
+        fill(it, 100 * number)
+        it.run()
+    return appended, merged
+
+
+def run(it: Lake, action: Action, *names: str, run_id: str = "upkeep") -> dict[str, Effect]:
+    """What the DAG does: assess, then Spark for the tables of the group that need it (or those named)."""
+    needs = assess.assess(it.contracts, it.catalog, action, group=it.group)
+    assert [n.error for n in needs if n.error] == []
+    due = [n.table for n in needs if n.steps] if not names else list(names)
+    effects = maintain.run(it.context(run_id), action, due, it.contracts, deadline=time.monotonic() + 600)
+    return {e.table: e for e in effects}
+
+
+def good(effects: dict[str, Effect]) -> dict[str, Effect]:
+    assert {e.table: e.error for e in effects.values() if e.error} == {}
+    return effects
+
+
+def staging(it: Lake) -> str:
+    return ".".join(tables.staging(it.topic))
+
+
+def staged_rows(it: Lake) -> dict[int, int]:
+    """Rows of staging per batch."""
+    found: dict[int, int] = {}
+    for row in it.catalog.load_table(staging(it)).scan(selected_fields=("batch_seq",)).to_arrow().to_pylist():
+        found[row["batch_seq"]] = found.get(row["batch_seq"], 0) + 1
+    return found
+
+
+def roll_back(it: Lake, table: str, snapshot_id: int) -> None:
+    it.spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {snapshot_id})")
+
+
+def at_batch(it: Lake, table: str, seq: int) -> int:
+    chain = list(cursor.ancestors(it.catalog.load_table(table).metadata))
+    if seq == 0:
+        return chain[-1].snapshot_id
+    return next(s.snapshot_id for s in chain if cursor.summary(s).get("sluice.batch-seq") == str(seq))
+
+
+def rewrite_all(it: Lake, table: str) -> None:
+    it.spark.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
+
+
+def check(it: Lake, appended: str, merged: str) -> None:
+    """After one more batch the oracle holds, and the tags stand where the offsets are."""
+    fill(it, 10_000)
+    it.drain(appended)
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    for name in (appended, merged, staging(it)):
+        found = it.catalog.load_table(name)
+        assert set(found.metadata.refs) == {"main", CURSOR_TAG}
+        carrier = cursor.carrier(found, NEXT_OFFSETS)
+        assert carrier is not None
+        assert found.metadata.refs[CURSOR_TAG].snapshot_id == carrier.snapshot_id
+
+
+def files(table: Table) -> set[Path]:
+    folder = Path(table.location().removeprefix("file://"))
+    return {path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".crc")}
+
+
+def test_small_files_become_few_and_nothing_changes(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 5)
+    done = good(run(it, Action.REWRITE))
+    assert done[appended].state == done[merged].state == "done"
+    for name in (appended, merged):
+        effect = done[name]
+        assert effect.before and effect.after
+        assert effect.after.data_files == 1 < effect.before.data_files
+        assert effect.after.delete_files == 0
+        assert effect.reason and "files" in effect.reason
+    # It was kept, and once is enough.
+    kept = {e.table: e for e in upkeep.kept(it.catalog, run_id="upkeep")}
+    assert kept[appended].after == done[appended].after
+    again = run(it, Action.REWRITE, appended, merged)
+    assert {e.state for e in again.values()} == {"idle"}
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    check(it, appended, merged)
+
+
+def test_nothing_needed_starts_nothing(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    it.contract()
+    fill(it, 0)
+    it.run()
+    for action in (Action.REWRITE, Action.EXPIRE):
+        assert [n for n in assess.assess(it.contracts, it.catalog, action, group=it.group) if n.steps] == []
+
+
+def test_rewrites_while_batches_come_in_lose_nothing(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 3)
+    stop: list[bool] = []
+    seen: list[Effect] = []
+
+    def rewriting() -> None:
+        while not stop:
+            seen.extend(run(it, Action.REWRITE, appended, merged, staging(it)).values())
+
+    other = Driver(rewriting)
+    for number in range(5):
+        fill(it, 1000 + 100 * number)
+        it.run()
+    stop.append(True)
+    other.end()
+    assert other.error is None, other.error
+    assert {e.state for e in seen} <= {"done", "idle", "left"}, [e.told for e in seen]
+    assert "done" in {e.state for e in seen}
+    fill(it, 5000)
+    it.drain(appended)
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    good(run(it, Action.REWRITE))
+    check(it, appended, merged)
+
+
+def test_a_batch_that_loses_against_a_rewrite_is_tried_again(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    appended, merged = prepared(it, 3)
+    fill(it, 1000)
+    with monkeypatch.context() as patch:
+        next_run = f"{it.group}-{it._runs + 1}"
+        pause = Pause(patch, Attempt, "land", lambda a, *_: by_run(next_run)(a) and a.identifier[0] == "db")
+        ingest = Driver(it.run)
+        pause.reached(ingest)
+        done = good(run(it, Action.REWRITE, appended, merged))
+        pause.go()
+        ingest.end()
+    assert ingest.error is None, ingest.error
+    assert {e.state for e in done.values()} == {"done"}
+    assert {o["state"] for o in ingest.result.values()} == {"published"}
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    check(it, appended, merged)
+
+
+def test_after_the_strictest_expiry_the_next_run_goes_on_from_the_right_offsets(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 3)
+    effects = []
+    for _ in range(2):
+        # Twice, so that neither the head nor its parent carries offsets, and the chain is long and old.
+        for name in (appended, merged, staging(it)):
+            rewrite_all(it, name)
+        time.sleep(1.1)
+        effects.append(good(run(it, Action.EXPIRE)))
+    assert not it.plan().has_work
+    assert cursor.published(it.catalog.load_table(appended))[it.topic].seq == 3
+    assert effects[0][appended].state == "done"
+    check(it, appended, merged)
+    for _ in range(2):
+        time.sleep(1.1)
+        good(run(it, Action.EXPIRE))
+    for name in (appended, merged):
+        assert len(it.catalog.load_table(name).metadata.snapshots) == 1
+    check(it, appended, merged)
+    # The files went as well.
+    found = it.catalog.load_table(appended)
+    assert len([p for p in files(found) if p.suffix == ".avro"]) < 20
+
+
+@pytest.mark.parametrize("back_to", [0, 1])
+def test_what_was_rolled_back_by_hand_is_published_again_though_the_chain_was_cut(
+    lake: Callable[..., Lake], back_to: int
+) -> None:
+    it = lake()
+    appended, merged = prepared(it, 3)
+    for name in (appended, merged):
+        # The tag of what was rolled back is older than the rewrites that come now, and must not be believed.
+        roll_back(it, name, at_batch(it, name, back_to))
+    rewritten = run(it, Action.REWRITE, appended, merged)
+    for name in (appended, merged):
+        if back_to:
+            rewrite_all(it, name)
+            rewrite_all(it, name)
+    assert {e.state for e in rewritten.values()} <= {"done", "idle"}
+    for _ in range(2):
+        time.sleep(1.1)
+        good(run(it, Action.EXPIRE))
+    planned = it.plan()
+    assert planned.stops == {}
+    for name in (appended, merged):
+        assert [b.seq for b in planned.tables[name].pending[it.topic]] == list(range(back_to + 1, 4))
+    outcome = it.run()
+    assert {o["state"] for o in outcome.values()} == {"published"}
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    check(it, appended, merged)
+
+
+def test_staging_loses_what_is_published_past_its_retention_and_no_more(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 2)
+    strict = it.contract(maintenance=STRICT, errors={"tolerance": "none"})
+    it.run()
+    it.send([(0, "bad", b"{not json")])
+    it.contract(table=appended, maintenance=STRICT, errors={"max_ratio": 1.0})
+    it.contract(table=merged, mode="upsert", maintenance=STRICT, errors={"max_ratio": 1.0})
+    assert it.run()[strict]["state"] == "blocked"
+    for number in (3, 4):
+        fill(it, 100 * number)
+        it.run()
+    assert sorted(staged_rows(it)) == [1, 2, 3, 4, 5]
+    time.sleep(1.1)
+    done = good(run(it, Action.EXPIRE))[staging(it)]
+    assert done.reason and "batches 1 to 2 are published" in done.reason
+    assert sorted(staged_rows(it)) == [3, 4, 5]
+    # Repaired, the table that held it back catches up from staging.
+    it.contract(table=strict, maintenance=STRICT, errors={"max_ratio": 1.0})
+    assert it.run()[strict]["batches"] == {it.topic: [3, 4, 5]}
+    bad = [(0, max(o for o, (k, _) in it.sent[0].items() if k == "bad"))]
+    it.assert_appended(strict, without=bad)
+    raw = {p for p in files(it.catalog.load_table(staging(it))) if p.suffix == ".parquet"}
+    for number in (6, 7):
+        time.sleep(1.1)
+        good(run(it, Action.EXPIRE))
+        assert sorted(staged_rows(it)) == [number - 1]
+        fill(it, 100 * number)
+        assert it.run()[strict]["state"] == "published"
+    time.sleep(1.1)
+    good(run(it, Action.EXPIRE))
+    # The files go with the snapshots that named them, once a later batch carries the cursor.
+    left = {p for p in files(it.catalog.load_table(staging(it))) if p.suffix == ".parquet"}
+    assert left and not raw & left
+    it.assert_appended(strict, without=bad)
+    it.assert_appended(appended, without=bad)
+    # Who comes too late is told so; an empty table that looks complete would be silent loss.
+    late = it.contract(maintenance=STRICT)
+    outcome = it.run()
+    assert outcome[late]["state"] == "stopped"
+    assert "batches 1 to 6 were deleted from staging" in outcome[late]["error"]
+    assert it.rows(late) == []
+
+
+def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 2)
+    old = time.time() - 4 * 86_400
+    orphans, young = [], []
+    for name in (appended, merged, staging(it)):
+        table = it.catalog.load_table(name)
+        for path in files(table):
+            os.utime(path, (old, old))
+        folder = Path(table.location().removeprefix("file://")) / "data"
+        orphan, fresh = folder / "left-by-a-killed-driver.parquet", folder / "of-an-open-batch.parquet"
+        for path in (orphan, fresh):
+            path.write_bytes(b"PAR1")
+        os.utime(orphan, (old, old))
+        orphans.append(orphan)
+        young.append(fresh)
+    before = {name: files(it.catalog.load_table(name)) for name in (appended, merged, staging(it))}
+    done = good(run(it, Action.ORPHANS))
+    assert {done[name].state for name in before} == {"done"}
+    assert any("left-by-a-killed-driver" in path for path in done[appended].listing)
+    for name, had in before.items():
+        gone = had - files(it.catalog.load_table(name))
+        # Besides ours, only what metadata no longer names: old metadata files at most.
+        assert {p for p in gone if p.suffix == ".parquet"} == {p for p in orphans if p in had}, name
+    assert all(path.exists() for path in young)
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    for name in (appended, merged):
+        chain = cursor.ancestors(it.catalog.load_table(name).metadata)
+        for snapshot in chain:
+            it.catalog.load_table(name).scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+    check(it, appended, merged)
+
+
+def test_a_table_that_fails_is_red_and_stops_no_other(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 3)
+    victim = next(p for p in files(it.catalog.load_table(appended)) if p.suffix == ".parquet")
+    victim.rename(victim.with_suffix(".gone"))
+    done = run(it, Action.REWRITE, appended, merged)
+    assert done[appended].red
+    assert done[appended].error
+    assert done[merged].state == "done"
+    kept = {e.table: e for e in upkeep.kept(it.catalog, run_id="upkeep", action=Action.REWRITE)}
+    assert kept[appended].red
+    victim.with_suffix(".gone").rename(victim)
+    assert good(run(it, Action.REWRITE, appended))[appended].state == "done"
+    check(it, appended, merged)
+
+
+def test_the_ledger_and_the_history_of_maintenance_are_maintained_too(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 1)
+    run(it, Action.REWRITE, appended)
+    own = [".".join(tables.LEDGER), ".".join(tables.MAINTENANCE)]
+    before = it.catalog.load_table(tables.LEDGER).scan().to_arrow().num_rows
+    for name in own:
+        rewrite_all(it, name)
+    for action in Action:
+        good(run(it, action, *own))
+    assert it.catalog.load_table(tables.LEDGER).scan().to_arrow().num_rows == before
+    check(it, appended, merged)

@@ -1,0 +1,310 @@
+"""What each maintenance action would find to do, from real metadata: an Iceberg catalog in a file, and no JVM."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from sluice import assess, backlog, contracts, facts, refs, retention, tables, upkeep
+from sluice import ledger as ledgers
+from sluice.contracts import Contracts
+from sluice.errors import StagingTrimmedError
+from sluice.facts import Size
+from sluice.filters import equal
+from sluice.gaps import Gap
+from sluice.ledger import Ledger, State
+from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange, Through, encode_through
+from sluice.upkeep import Action, Effect
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime.now(UTC)
+LATER = NOW + timedelta(days=100)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "warehouse").mkdir()
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def promise(tmp_path: Path, **maintenance: object) -> Contracts:
+    folder = tmp_path / "contracts"
+    folder.mkdir(exist_ok=True)
+    lines = "".join(f"\n  {name}: {value}" for name, value in maintenance.items())
+    (folder / "shop.orders.yaml").write_text(
+        "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
+        + (f"maintenance:{lines}\n" if lines else "")
+    )
+    return contracts.load(folder)
+
+
+def batch(seq: int) -> Batch:
+    return Batch("orders", "id", seq, {0: OffsetRange(seq - 1, seq)}, {0: seq})
+
+
+def append(table: Table, n: int, properties: dict[str, str]) -> None:
+    fields = table.schema().as_arrow()
+    values = {f.name: [n] if pa.types.is_integer(f.type) else [None] for f in fields}
+    values |= {f.name: [NOW] for f in fields if f.name == "_kafka_timestamp"}
+    values |= {f.name: ["orders"] for f in fields if f.name == "_kafka_topic"}
+    table.append(pa.Table.from_pydict(values, schema=fields), snapshot_properties=properties)
+
+
+def filled(catalog: Catalog, promises: Contracts, batches: int) -> tuple[Table, Table]:
+    """The typed table and staging, with so many batches, published and settled."""
+    contract = promises.table("shop.orders")
+    typed, staging = tables.ensure_typed(catalog, contract), tables.ensure_staging(catalog, "orders")
+    ledger = Ledger(catalog)
+    for seq in range(1, batches + 1):
+        told = batch(seq).properties()
+        append(staging, seq, {"sluice.step": "stage", **told})
+        through = {PUBLISHED_THROUGH: encode_through({"orders": Through(seq, "id", {0: seq})})}
+        append(typed, seq, {"sluice.step": "publish", **told, **through})
+        ledger.append(ledgers.plan_rows(batch(seq), State.SETTLED), run_id="r")
+    return catalog.load_table("shop.orders"), catalog.load_table(tables.staging("orders"))
+
+
+def needs(promises: Contracts, catalog: Catalog, action: Action, now: datetime = NOW) -> dict[str, assess.Need]:
+    return {n.table: n for n in assess.assess(promises, catalog, action, now=now)}
+
+
+def test_every_table_has_its_turn_and_staging_comes_after_typed(tmp_path, catalog):
+    found = upkeep.subjects(promise(tmp_path))
+    assert [(s.name, str(s.kind), s.group) for s in found] == [
+        ("shop.orders", "typed", "shop"),
+        ("sluice_quarantine.shop_orders_" + found[1].name[-6:], "quarantine", "shop"),
+        ("sluice_staging.orders", "staging", "shop"),
+        ("sluice.maintenance", "own", None),
+        ("sluice.offsets", "own", None),
+    ]
+
+
+def test_tables_that_are_missing_or_empty_need_nothing(tmp_path, catalog):
+    promises = promise(tmp_path)
+    tables.ensure_typed(catalog, promises.table("shop.orders"))
+    for action in Action:
+        found = needs(promises, catalog, action).values()
+        assert all((n.steps, n.reason, n.error) == ((), "it holds nothing yet", None) for n in found)
+
+
+def test_small_files_are_told_by_number_and_size(tmp_path, catalog):
+    promises = promise(tmp_path, min_input_files=4)
+    typed, _ = filled(catalog, promises, 3)
+    found = needs(promises, catalog, Action.REWRITE)["shop.orders"]
+    assert found.steps == ()
+    assert found.reason.startswith("3 data files, at most 3 small ones in a partition, 0 delete files, 3 manifests")
+    append(typed, 4, {})
+    found = needs(promises, catalog, Action.REWRITE)
+    assert found["shop.orders"].steps == ("files",)
+    assert found["shop.orders"].reason.startswith("4 small files of ")
+    # Each batch is a partition of staging: there is nothing to put together.
+    assert found["sluice_staging.orders"].steps == ()
+
+
+def test_many_small_manifests_are_a_need_of_their_own(tmp_path, catalog):
+    promises = promise(tmp_path, min_input_files=1000)
+    filled(catalog, promises, assess.MANY_MANIFESTS)
+    found = needs(promises, catalog, Action.REWRITE)["sluice_staging.orders"]
+    assert (found.steps, found.reason) == (("manifests",), "20 small manifests")
+
+
+def test_what_takes_too_long_is_read_in_part_and_says_so(tmp_path, catalog):
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 3)
+    found = facts.read(typed, target=1 << 27, delete_ratio=0.3, budget=-1.0)
+    assert not found.complete
+    assert found.size.data_files == 3
+
+
+def test_planning_stays_under_a_second(tmp_path, catalog):
+    promises = promise(tmp_path, min_input_files=1000)
+    filled(catalog, promises, 60)
+    needs(promises, catalog, Action.REWRITE)
+    for action in Action:
+        began = time.monotonic()
+        found = needs(promises, catalog, action)
+        seconds = time.monotonic() - began
+        print(f"{action}: {len(found)} tables in {seconds:.2f} s")
+        assert seconds < len(found)
+
+
+def test_the_rollback_window_keeps_its_first_head_and_a_snapshot_with_offsets(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1d", staging_retention="1d", min_snapshots=1)
+    typed, _ = filled(catalog, promises, 3)
+    settings = promises.table("shop.orders").maintenance
+    # All within the window: nothing goes.
+    assert retention.cut(typed, settings, NOW, retention.carries_published).doomed == ()
+    # All before it: the head was the table when the window began, and stays.
+    found = retention.cut(typed, settings, LATER, retention.carries_published)
+    assert [s.snapshot_id for s in found.kept] == [typed.current_snapshot().snapshot_id]
+    assert len(found.doomed) == 2
+    # A head without offsets, as a rewrite leaves it, keeps its carrier however old that is.
+    append(typed, 9, {})
+    append(typed, 9, {})
+    found = retention.cut(typed, settings, LATER, retention.carries_published)
+    assert len(found.kept) == 3
+    assert PUBLISHED_THROUGH in found.kept[-1].summary.additional_properties
+    assert {s.snapshot_id for s in found.doomed}.isdisjoint(s.snapshot_id for s in found.kept)
+
+
+def test_a_chain_without_offsets_is_never_cut(tmp_path, catalog):
+    """After a rollback to before the first batch: cut, the tag of what was rolled back would be believed."""
+    promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=1)
+    typed = tables.ensure_typed(catalog, promises.table("shop.orders"))
+    for n in range(3):
+        append(typed, n, {})
+    found = retention.cut(typed, promises.table("shop.orders").maintenance, LATER, retention.carries_published)
+    assert (len(found.kept), found.doomed) == (3, ())
+
+
+def test_branches_tags_and_the_least_number_stay(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=2)
+    typed, _ = filled(catalog, promises, 6)
+    ids = [s.snapshot_id for s in sorted(typed.metadata.snapshots, key=lambda s: s.sequence_number)]
+    refs.commit(catalog, typed, (), (refs.point("mine", ids[0], tag=True), refs.point("sluice_abcdef_1", ids[2])))
+    typed = catalog.load_table("shop.orders")
+    found = retention.cut(typed, promises.table("shop.orders").maintenance, LATER, retention.carries_published)
+    # A branch keeps as many of its own as main does.
+    assert [ids.index(s.snapshot_id) for s in found.doomed] == [3]
+
+
+def test_staging_is_trimmed_when_published_past_retention_and_out_of_a_rollbacks_reach(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1d", staging_retention="2d", min_snapshots=1)
+    typed, _ = filled(catalog, promises, 4)
+
+    def found(now: datetime) -> str:
+        return needs(promises, catalog, Action.EXPIRE, now)["sluice_staging.orders"].reason
+
+    assert found(NOW + timedelta(hours=1)).startswith("0 of 4 snapshots are not needed")
+    # Out of the rollback window, but not past the retention.
+    assert found(NOW + timedelta(days=1, hours=1)).startswith("3 of 4 snapshots")
+    # The newest batch stays, whatever its age.
+    assert found(LATER).startswith("batches 1 to 3 are published and past their retention; ")
+    # Rolled back by hand to batch 2: what is published again stays.
+    second = next(s for s in typed.metadata.snapshots if s.sequence_number == 2)
+    refs.commit(catalog, typed, (), (refs.point("main", second.snapshot_id),))
+    assert found(LATER).startswith("batches 1 to 2 are published")
+    # A table of the topic that has published nothing holds everything back, and staging's snapshots with it.
+    (promises.folder / "shop.new.yaml").write_text(
+        "table: shop.new\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
+        "maintenance: {snapshot_age: 1s, staging_retention: 1s, min_snapshots: 1}\n"
+    )
+    promises = contracts.load(promises.folder)
+    assert found(LATER).startswith("0 of 4 snapshots")
+
+
+def test_trimmed_batches_are_refused_and_not_read_as_empty(tmp_path, catalog):
+    promises = promise(tmp_path)
+    _, staging = filled(catalog, promises, 3)
+    contract = promises.table("shop.orders")
+    with staging.transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: "2"})
+    staging = catalog.load_table(tables.staging("orders"))
+    tables.check_not_trimmed(staging, contract, [batch(3)])
+    pin = Batch("orders", "id", 1, {}, {0: 0})
+    tables.check_not_trimmed(staging, contract, [pin])
+    with pytest.raises(StagingTrimmedError, match="batches 1 to 2 were deleted from staging") as error:
+        tables.check_not_trimmed(staging, contract, [batch(1), batch(2), batch(3)])
+    assert "shop.orders" in str(error.value)
+
+
+def test_batches_that_are_gone_stop_the_table_until_they_are_given_up_for_it(tmp_path, catalog):
+    promises = promise(tmp_path)
+    _, staging = filled(catalog, promises, 4)
+    ledger, waiting = Ledger(catalog), tuple(batch(seq) for seq in range(1, 5))
+
+    def whole(table: str = "shop.orders") -> tuple[Batch, ...]:
+        return backlog.whole(table, staging, waiting, ledger, ledger.gaps(["orders"]))
+
+    def give_up(gap: Gap) -> None:
+        ledger.append(gap.rows("ann", "old"), run_id="r", cas=True)
+
+    assert whole() == waiting
+    # Said, and not deleted yet: gone all the same.
+    with staging.transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: "2"})
+    with pytest.raises(StagingTrimmedError, match="batches 1 to 2 were deleted from staging") as stop:
+        whole()
+    assert "accept_gap" in str(stop.value)
+    give_up(Gap.of(stop.value, ("shop.orders",), "shop.orders"))
+    assert [b.span for b in whole()] == [0, 0, 1, 1]
+    tables.check_not_trimmed(staging, promises.table("shop.orders"), whole())
+    # By hand, and without a word of it.
+    staging.delete(equal("batch_seq", 4))
+    with pytest.raises(StagingTrimmedError, match="batches 4 to 4") as stop:
+        whole()
+    assert stop.value.fields["lost"] == {0: (3, 4)}
+    give_up(Gap.of(stop.value, ("shop.orders",), "shop.orders"))
+    assert [b.span for b in whole()] == [0, 0, 1, 0]
+    with pytest.raises(StagingTrimmedError, match="batches 1 to 2"):
+        whole("shop.later")
+
+
+def test_orphans_are_looked_for_only_where_something_was_written_since(tmp_path, catalog):
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+    found = needs(promises, catalog, Action.ORPHANS, NOW)["shop.orders"]
+    assert found.steps == ("orphans",)
+    assert found.reason.startswith("never looked")
+    cleaned = Effect("shop.orders", Action.ORPHANS, "done", at=NOW + timedelta(days=10))
+    upkeep.keep(catalog, [cleaned], run_id="r1")
+    # A failed one does not count.
+    upkeep.keep(catalog, [Effect("shop.orders", Action.ORPHANS, "failed", at=NOW + timedelta(days=40))], run_id="r2")
+    found = needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"]
+    assert found.steps == ()
+    assert found.reason.startswith("last looked for orphan files 40 d ago, last changed ")
+
+
+def test_no_setting_makes_a_young_file_an_orphan(tmp_path):
+    promises = promise(tmp_path, orphan_age="1d")
+    (subject, *_) = upkeep.subjects(promises)
+    assert assess.orphan_age(subject, promises) == timedelta(days=1)
+    # Sluice's own tables, too; and never below what one application may take.
+    (tmp_path / "contracts" / "groups.yaml").write_text("shop: {timeout: 4d}\n")
+    promises = contracts.load(tmp_path / "contracts")
+    assert {assess.orphan_age(s, promises) for s in upkeep.subjects(promises)} == {timedelta(days=4)}
+
+
+def test_effects_are_kept_and_read_back(catalog):
+    before, after = Size(9, 1, 900, 4, 7), Size(1, 0, 800, 1, 8)
+    effect = Effect("a.b", Action.REWRITE, "done", "9 small files", before, after, 1.5, '{"x":1}', ["f"], run_id="r1")
+    upkeep.keep(catalog, [effect, Effect("a.c", Action.EXPIRE, "failed", error="disk full")], run_id="r1")
+    upkeep.keep(catalog, [Effect("a.b", Action.ORPHANS, "idle")], run_id="r2")
+    one, other = upkeep.kept(catalog, run_id="r1")
+    assert one == effect
+    assert (other.state, other.error, other.before, other.red) == ("failed", "disk full", None, True)
+    assert [e.run_id for e in upkeep.kept(catalog, action=Action.ORPHANS)] == ["r2"]
+    assert {key: e.state for key, e in upkeep.last(catalog).items()} == {
+        ("a.b", "rewrite_data_files"): "done",
+        ("a.c", "expire_snapshots"): "failed",
+    }
+    assert one.told == (
+        "done, 9 small files, data files 9 → 1, delete files 1 → 0, bytes 900 → 800, manifests 4 → 1, "
+        "snapshots 7 → 8, 1 orphan files, 1.5 s"
+    )
+
+
+def test_a_table_that_can_not_be_read_stops_no_other(tmp_path, catalog):
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 2)
+    Path(typed.metadata_location.removeprefix("file://")).unlink()
+    found = needs(promises, catalog, Action.REWRITE)
+    assert "shop.orders" not in {n.table for n in found.values() if n.error is None}
+    assert found["sluice_staging.orders"].error is None
+
+
+def test_tag_of_a_table_is_no_snapshot_to_expire(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=1)
+    typed, _ = filled(catalog, promises, 2)
+    refs.heal_tag(catalog, ("shop", "orders"))
+    typed = catalog.load_table("shop.orders")
+    found = retention.cut(typed, promises.table("shop.orders").maintenance, LATER, retention.carries_published)
+    assert typed.metadata.refs[CURSOR_TAG].snapshot_id not in {s.snapshot_id for s in found.doomed}
