@@ -100,8 +100,8 @@ def publish(
                     "A key was met in two partitions.", table=contract.table, topic=topic, batch=last
                 ) from error
             raise
-        known = staged if staged and all(b.seq in staged for b in batches) else {}
-        found = check.counts(observation, decoded, sum(known[b.seq] for b in batches) if known else None)
+        known = _staged(context, batches, staged or {})
+        found = check.counts(observation, decoded, sum(known.values()))
         each = check.by_batch(decoded, batches, found, known)
         _aside(context, contract, batches, found, each, replay=replay)
         _look(attempt, contract, found)
@@ -136,6 +136,15 @@ def _decoded(context: Context, session: SparkSession, contract: Contract, batche
     topic = batches[-1].topic
     staged = session.read.options(**SPLITS).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
     return decode(staged.where(check.of_batches(batches)), contract, topic)
+
+
+def _staged(context: Context, batches: Sequence[Batch], known: Mapping[int, int]) -> dict[int, int]:
+    """How many records each batch has in staging: what is known, else counted without reading them."""
+    if any(b.seq not in known for b in batches):
+        name = tables.spark_name(context.catalog_name, tables.staging(batches[-1].topic))
+        rows = context.spark.table(name).where(check.of_batches(batches)).groupBy("batch_seq").count().collect()
+        known = {row["batch_seq"]: row["count"] for row in rows}
+    return {b.seq: known.get(b.seq, 0) for b in batches}
 
 
 def _check_staged(context: Context, contract: Contract, batches: Sequence[Batch]) -> None:
