@@ -21,9 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--group", required=True)
     parser.add_argument("--run-id", required=True)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s sluice %(message)s", stream=sys.stdout)
-    for name in ("py4j", "pyiceberg"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    session.log_to_stdout()
     began = time.monotonic()
     try:
         # A broken file of another group must not stop this one; the plan has reported it.

@@ -27,9 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--seconds", type=float, default=240.0, help="no further table is begun after so many")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s sluice %(message)s", stream=sys.stdout)
-    for name in ("py4j", "pyiceberg"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    session.log_to_stdout()
     began = time.monotonic()
     try:
         names = table_names(arguments.tables)

@@ -55,11 +55,11 @@ def observed(decoded: DataFrame) -> tuple[DataFrame, Observation]:
     return decoded.observe(observation, *_measures()), observation
 
 
-def counts(observation: Observation, decoded: DataFrame, expected: int | None) -> Counts:
+def counts(observation: Observation, decoded: DataFrame, expected: int) -> Counts:
     """The observed counts; where the plan left nothing to observe, or tasks ran twice, they are counted anew.
 
     Args:
-        expected: how many records were staged, where that is known.
+        expected: how many records were staged. Of none there may be no observation, and waiting for it has no end.
     """
     if expected == 0:
         return Counts(0, 0)
@@ -67,7 +67,7 @@ def counts(observation: Observation, decoded: DataFrame, expected: int | None) -
         row = observation.get
     except Exception:  # noqa: BLE001 - an empty relation was folded away together with the observation
         row = None
-    if row is None or (expected is not None and row["records"] != expected):
+    if row is None or row["records"] != expected:
         row = decoded.agg(*_measures()).collect()[0].asDict()
     return Counts(**{name: int(row[name]) for name in Counts.__match_args__})
 
@@ -78,16 +78,15 @@ def by_batch(
     """What each of several batches held, without the deletes; the records are decoded once more only to find bad ones.
 
     Args:
-        staged: records by batch number, where that is known.
+        staged: records by batch number.
     """
     if len(batches) == 1:
         return {batches[0].seq: total}
-    if total.rejected == 0 and all(b.seq in staged for b in batches):
-        return {b.seq: Counts(staged[b.seq], 0) for b in batches}
-    rejected = F.count_if(F.col(ERROR).isNotNull()) if total.rejected else F.lit(0)
-    rows = decoded.groupBy("batch_seq").agg(F.count(F.lit(1)), rejected).collect()
-    found = {seq: Counts(int(records), int(bad)) for seq, records, bad in rows}
-    return {b.seq: found.get(b.seq, Counts(0, 0)) for b in batches}
+    bad: dict[int, int] = {}
+    if total.rejected:
+        rows = decoded.where(F.col(ERROR).isNotNull()).groupBy("batch_seq").count().collect()
+        bad = {row["batch_seq"]: row["count"] for row in rows}
+    return {b.seq: Counts(staged[b.seq], bad.get(b.seq, 0)) for b in batches}
 
 
 def quarantine(

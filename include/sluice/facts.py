@@ -30,15 +30,12 @@ class PartitionFacts:
         small: data files that are below three quarters of the target size.
         small_bytes: what they hold.
         worn: data files of which at least the contract's share of rows is deleted.
-        delete_files: files that hold deletes, of which `surplus` are more than one for the same data file.
+        surplus: files that hold deletes, more than one for the same data file.
     """
 
-    files: int = 0
-    bytes: int = 0
     small: int = 0
     small_bytes: int = 0
     worn: int = 0
-    delete_files: int = 0
     surplus: int = 0
 
 
@@ -61,10 +58,6 @@ class Facts:
     partitions: dict[Hashable, PartitionFacts] = field(default_factory=dict)
     small_manifests: int = 0
     complete: bool = True
-
-    def total(self, name: str) -> int:
-        """A count summed over all partitions."""
-        return sum(getattr(p, name) for p in self.partitions.values())
 
 
 def size(table: Table) -> Size:
@@ -103,15 +96,12 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
     partitions: dict[Hashable, PartitionFacts] = defaultdict(PartitionFacts)
     for file in data:
         partition = partitions[_partition(file)]
-        partition.files += 1
-        partition.bytes += file.file_size_in_bytes
         if file.file_size_in_bytes < SMALL * target:
             partition.small += 1
             partition.small_bytes += file.file_size_in_bytes
         if gone.get(file.file_path, 0) >= delete_ratio * max(file.record_count, 1):
             partition.worn += 1
     for key, aims in by_partition.items():
-        partitions[key].delete_files = len(aims)
         partitions[key].surplus = len(aims) - len(set(aims))
     facts.partitions = dict(partitions)
     return facts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +28,13 @@ DEFAULTS = {
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
 }
+
+
+def log_to_stdout() -> None:
+    """What a job says goes to its standard output, which is the task's log; the chatter of libraries does not."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s sluice %(message)s", stream=sys.stdout)
+    for name in ("py4j", "pyiceberg"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def jars(folder: str | None = None) -> list[str]:

@@ -167,6 +167,23 @@ def test_what_was_staged_before_a_failure_is_published_all_the_same(
     it.assert_appended(table)
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_batches_without_a_good_record_are_published_late(lake: Callable[..., Lake], mode: str) -> None:
+    """What nothing is read of is not observed either: nobody may wait for its counts."""
+    it = lake()
+    it.create_topic(1)
+    first = it.contract(mode=mode, errors={"max_ratio": 1.0})
+    it.run()
+    it.send((0, f"k{n}", b"{") for n in range(5))
+    it.run()
+    late = it.contract(mode=mode, errors={"max_ratio": 1.0})
+    it.drain(late)
+    for table in (first, late):
+        assert it.rows(table) == []
+        assert [r["_kafka_offset"] for r in it.quarantined(table)] == list(range(5))
+        assert cursor.published(it.catalog.load_table(table))[it.topic].next_offsets == {0: 5}
+
+
 def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
     waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
