@@ -201,19 +201,25 @@ def test_a_gap_in_plans_that_are_frozen(
     }
     assert rebuild.rebuild(it.contracts, it.catalog, run_id="rebuild")
 
-    # Two more, in batches that wait, whose gaps lie apart.
+    # Two more, in batches that wait: one commit of several then holds gaps that lie apart.
     def refuse(*_: object, **__: object) -> None:
         raise TerminalError("not now")
 
     with monkeypatch.context() as patch:
         patch.setattr(runs, "publish", refuse)
+        fill(it, 250, 2)  # the first that waits is published alone, to measure by
+        it.run()
         for start in (300, 400):
             fill(it, start, 4)
             lose(it, {0: max(it.sent[0])})
             accept(it, table)
             it.run()
     it.drain(table)
-    it.assert_appended(table, without=[*gone, (0, 30), (0, 32)])
+    it.assert_appended(table, without=[*gone, (0, 31), (0, 33)])
+    if together:
+        head = it.catalog.load_table(table).current_snapshot()
+        assert head is not None
+        assert cursor.summary(head)[GAPS] == '{"0":[[31,32],[33,34]]}'
 
 
 def test_a_topic_that_was_created_again_has_no_gap_accepted(lake: Callable[..., Lake]) -> None:

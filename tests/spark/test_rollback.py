@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from sluice import cursor, rollback
+from sluice import cursor, gaps, rollback, tables
 from sluice import run as runs
 from sluice.commit import Attempt
-from sluice.errors import FencedError
+from sluice.errors import ContractError, FencedError, RefusedError, TerminalError
+from sluice.filters import equal
 from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG, batches_of
+from sluice.publish import publish
 from sluice.rollback import Rollback
 from tests.support.faults import Driver, Pause
 from tests.support.lake import Lake
@@ -165,3 +167,145 @@ def test_what_moved_since_it_was_looked_at_is_refused(
     it.drain(table)
     it.assert_appended(table)
     check_refs(it, table)
+
+
+def delete_staged(it: Lake, seq: int) -> None:
+    it.catalog.load_table(tables.staging(it.topic)).delete(equal("batch_seq", seq))
+
+
+def test_what_staging_no_longer_holds_is_lost_by_name_only(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    table = prepared(it, "append")
+    beside = it.contract()
+    it.drain(beside)
+    delete_staged(it, 2)
+    found = look(it, table, before_run=f"{it.group}-2")
+    assert [each.batch.seq for each in found.lost] == [2]
+    assert "LOST" in "\n".join(found.lines())
+    for word in ("", "yes", beside):
+        with pytest.raises(RefusedError, match=r"2 \{.*0 of 20 rows"):
+            act(it, found, accept_loss=word)
+    it.assert_appended(table)
+    act(it, found, accept_loss=table)
+    it.drain(table)
+    gone = [(p, offset) for p in (0, 1) for offset in range(10, 20)]
+    it.assert_appended(table, without=gone)
+    it.assert_appended(beside)
+    words = [(r.table, r.partition, r.start_offset, r.end_offset, r.who) for r in Ledger(it.catalog).gaps([it.topic])]
+    assert words == [(table, 0, 10, 20, "ann"), (table, 1, 10, 20, "ann")]
+    fill(it, 900)
+    it.drain(table)
+    it.assert_appended(table, without=gone)
+    it.assert_appended(beside)
+
+
+def test_a_table_never_publishes_less_than_was_staged(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    table = prepared(it, "append", 3)
+    delete_staged(it, 2)
+    # A table that comes later, and one that was rolled back by other means.
+    late = it.contract()
+    first = look(it, table, before_run=f"{it.group}-2").target
+    it.spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {first.snapshot_id})")
+    for _ in range(2):
+        outcomes = it.run()
+        for name in (table, late):
+            assert outcomes[name]["state"] == "stopped", outcomes[name]
+            assert "raw records of batches 2 to 2 were deleted from staging" in outcomes[name]["error"]
+    assert len(it.rows(table)) == 20
+    (gap,) = gaps.accept(
+        late, None, it.contracts, it.catalog, it.admin, who="ann", why=WHY, run_id="by hand", dry_run=False
+    )
+    assert gap.tables == (late,)
+    outcomes = it.run()
+    assert outcomes[late]["state"] == "published", outcomes[late]
+    assert outcomes[table]["state"] == "stopped"
+    it.assert_appended(late, without=[(p, offset) for p in (0, 1) for offset in range(10, 20)])
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_deletes_that_were_undone_are_forgotten(lake: Callable[..., Lake], remembered: bool) -> None:
+    it = lake()
+    it.create_topic(1)
+    contract = {"mode": "upsert", "order": ["_kafka_timestamp"]}
+    table = it.contract(**contract)
+
+    def run(*records: tuple[str, int | None, int]) -> None:
+        for key, n, at in records:
+            it.send([(0, key, None if n is None else {"n": n})], timestamp_ms=1_700_000_000_000 + at)
+        it.run()
+
+    run(("a", 1, 1), ("b", 1, 2), ("b", None, 3)) if remembered else run(("a", 1, 1))
+    run(("a", 2, 10))
+    run(("a", None, 20), ("c", 1, 21))
+    act(it, look(it, table, before_run=f"{it.group}-2"))
+    assert {r["id"]: r["n"] for r in it.rows(table)} == {"a": 1}
+    memory = it.catalog.load_table(tables.deletes(it.loaded(table))).scan().to_arrow().to_pylist()
+    assert [r["id"] for r in memory] == (["b"] if remembered else [])
+    # The tombstones were not meant: without them what came before must be whole.
+    it.contract(table=table, **contract, deletes="ignore")
+    run(("b", 7, 2), ("d", 1, 30))
+    assert {r["id"]: r["n"] for r in it.rows(table)} == {"a": 2, "c": 1, "d": 1} | ({} if remembered else {"b": 7})
+
+
+def test_deletes_come_again_with_what_is_published_again(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert", order=["_kafka_timestamp"])
+    for number in range(3):
+        fill(it, 10 * number, 12)
+        it.send([(0, "k4", None), (1, "k5", None)] if number % 2 == 0 else [(0, "k8", None)])
+        it.run()
+    before = sorted((r["id"], r["n"]) for r in it.rows(table))
+    act(it, look(it, table, before_run=f"{it.group}-2"))
+    it.drain(table)
+    assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
+    staged = cursor.staged_batches(it.catalog.load_table(tables.staging(it.topic)))
+    for _, (batch, _) in sorted(staged.items()):
+        publish(it.context(), it.loaded(table), batch, replay=True)
+    assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
+
+
+def test_a_quarantine_is_right_after_it(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(errors={"max_ratio": 1.0})
+    for number in range(3):
+        it.send([(0, f"k{number}", {"n": number}), (0, f"bad{number}", b"{")])
+        it.run()
+    act(it, look(it, table, before_run=f"{it.group}-2"))
+    it.drain(table)
+    assert sorted(r["batch_seq"] for r in it.quarantined(table)) == [1, 2, 3]
+    assert sorted(r["n"] for r in it.rows(table)) == [0, 1, 2]
+
+
+def test_bad_input_is_refused_with_the_way_out(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
+    it = lake()
+    table = prepared(it, "append", 2)
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    for to, says in (
+        ({}, "one of the two"),
+        ({"snapshot_id": 1, "before_run": "x"}, "one of the two"),
+        ({"snapshot_id": 42}, "not among main's ancestors"),
+        ({"snapshot_id": head}, "at that snapshot already"),
+        ({"before_run": "nobody"}, f"Runs that did, newest first: {it.group}-2, {it.group}-1"),
+    ):
+        with pytest.raises(RefusedError, match=says):
+            look(it, table, **to)
+    with pytest.raises(ContractError):
+        look(it, "db.nothing", snapshot_id=head)
+    with pytest.raises(RefusedError, match="No reason"):
+        act(it, look(it, table, before_run=f"{it.group}-2"), why="")
+    late = it.contract()
+    with pytest.raises(RefusedError, match="holds nothing yet"):
+        look(it, late, snapshot_id=head)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TerminalError("not now")
+
+    # What is staged and was never published here is no part of what comes again.
+    fill(it, 300)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "publish", refuse)
+        it.run()
+    assert seqs(look(it, table, before_run=f"{it.group}-2"), it.topic) == [2]
