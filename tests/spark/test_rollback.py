@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +24,20 @@ from tests.support.faults import Driver, Pause
 from tests.support.lake import Lake
 
 WHY = "the contract parsed prices wrongly"
+# The command, in a process of its own that is killed at the first call of a function, before it or after it.
+KILLED = """
+import importlib, os, signal, sys
+module, owner, name, when, *arguments = sys.argv[1:]
+owner = getattr(importlib.import_module(module), owner) if owner else importlib.import_module(module)
+original = getattr(owner, name)
+def killed(*given, **named):
+    if when == "after":
+        original(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(owner, name, killed)
+from sluice import cli
+sys.exit(cli.main(arguments))
+"""
 
 
 def fill(it: Lake, first: int, count: int = 20) -> None:
@@ -309,3 +327,42 @@ def test_bad_input_is_refused_with_the_way_out(lake: Callable[..., Lake], monkey
         patch.setattr(runs, "publish", refuse)
         it.run()
     assert seqs(look(it, table, before_run=f"{it.group}-2"), it.topic) == [2]
+
+
+@pytest.mark.parametrize(
+    ("point", "done"),
+    [
+        (("sluice.refs", "", "commit", "before"), False),
+        (("sluice.refs", "", "commit", "after"), True),
+        (("sluice.forget", "", "go_back", "after"), True),
+        (("sluice.ledger", "Ledger", "append", "after"), True),
+    ],
+)
+def test_killed_in_the_middle(lake: Callable[..., Lake], point: tuple[str, ...], done: bool) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(mode="upsert", order=["_kafka_timestamp"])
+    for number in range(3):
+        it.send([(0, f"k{n}", {"n": 10 * number + n}) for n in range(6)] + [(0, f"k{number}", None)])
+        it.run()
+    before = sorted((r["id"], r["n"]) for r in it.rows(table))
+    command = ["rollback", table, "--before-run", f"{it.group}-2", "--why", WHY, "--yes"]
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, *point, *command],
+        env={**os.environ, "SLUICE_CONTRACTS": str(it.folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    seq = cursor.published(it.catalog.load_table(table))[it.topic].seq
+    assert seq == (1 if done else 3)
+    check_refs(it, table)
+    if done:
+        it.drain(table)  # its first run is the fourth
+    assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
+    act(it, look(it, table, before_run=f"{it.group}-{4 if done else 2}"))
+    it.drain(table)
+    assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
+    check_refs(it, table)
