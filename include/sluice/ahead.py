@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
@@ -39,6 +39,7 @@ def plan_topic(
     client: AdminClient,
     *,
     published: Iterable[int],
+    accepted: Mapping[int, Sequence[OffsetRange]],
     extend: bool,
 ) -> TopicPlan:
     """The topic's batches to stage: those frozen already, else new ones.
@@ -47,6 +48,7 @@ def plan_topic(
         last: the last batch in staging.
         known: batches by number, those that are frozen but not staged among them.
         published: how far its tables have come; a number that was given once is never given again.
+        accepted: lost offsets that an operator gave up; nothing else that is lost is passed over.
         extend: whether new batches may be planned.
 
     Raises:
@@ -66,28 +68,32 @@ def plan_topic(
             )
     if opened:
         planned = joined_ranges(opened)
-        _check_held(topic, planned, state)
+        lost = _given_up(topic, planned, state, accepted)
         ends = {p: marks.end for p, marks in state.watermarks.items()}
         if beyond := {p: (r.end, ends[p]) for p, r in sorted(planned.items()) if r.end > ends.get(p, r.end)}:
             raise OffsetsBeyondEndError(
                 f"The plan of topic {topic!r} reaches beyond the end: {{partition: (planned to, end)}} {beyond}.",
                 topic=topic,
             )
-        return TopicPlan(topic, last, opened, frozen=True, state=state)
+        return TopicPlan(topic, last, tuple(_without(b, lost) for b in opened), frozen=True, state=state)
     if not extend:
         return TopicPlan(topic, last, state=state)
     ahead = _ahead(settings, state, last, client)
-    _check_held(topic, ahead, state)
+    lost = _given_up(topic, ahead, state, accepted)
+    behind = {p: OffsetRange(lost[p].end, r.end) if p in lost else r for p, r in ahead.items()}
     limits = settings.limits
-    pieces = cut(ahead, limits.records_per_batch, limits.batches_per_run)
-    if not pieces and last is None:
+    pieces = cut(behind, limits.records_per_batch, limits.batches_per_run)
+    if not pieces and (last is None or lost):
         # Nothing to read yet: an empty batch pins where the topic starts, so that `latest` means now, not next time.
         pieces = [{}]
+    if lost:
+        # The first batch carries all of it: it costs nothing to read, and the cursor passes it in one step.
+        pieces[0] |= {p: OffsetRange(g.start, pieces[0].get(p, g).end) for p, g in lost.items()}
     batches = []
     at = {p: r.start for p, r in ahead.items()}
     for seq, ranges in enumerate(pieces, max([staged_seq, *published]) + 1):
         at |= {p: r.end for p, r in ranges.items()}
-        batches.append(Batch(topic, state.topic_id, seq, ranges, dict(at)))
+        batches.append(_without(Batch(topic, state.topic_id, seq, ranges, dict(at)), lost))
     return TopicPlan(topic, last, tuple(batches), state=state)
 
 
@@ -153,19 +159,46 @@ def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClie
     return {p: r.start for p, r in marks.items()}
 
 
-def _check_held(topic: str, ranges: Mapping[int, OffsetRange], state: broker.TopicState) -> None:
-    """Refuse ranges whose beginning Kafka no longer holds.
+def _given_up(
+    topic: str,
+    ranges: Mapping[int, OffsetRange],
+    state: broker.TopicState,
+    accepted: Mapping[int, Sequence[OffsetRange]],
+) -> dict[int, OffsetRange]:
+    """What of the ranges' beginnings Kafka no longer holds, where an operator has accepted the whole of it.
 
     Raises:
-        OffsetsLostError: with the exact offsets per partition.
+        OffsetsLostError: something is lost that nobody has accepted; with the exact offsets per partition.
     """
     lost = {
-        p: (r.start, min(state.watermarks[p].start, r.end))
+        p: OffsetRange(r.start, min(state.watermarks[p].start, r.end))
         for p, r in sorted(ranges.items())
         if p in state.watermarks and r.span and r.start < state.watermarks[p].start
     }
-    if lost:
+    unspoken = {p: (at, g.end) for p, g in lost.items() if (at := _reached(g.start, accepted.get(p, ()))) < g.end}
+    if unspoken:
         raise OffsetsLostError(
-            f"Topic {topic!r} no longer holds offsets that were not read: {{partition: [first, end)}} {lost}.",
+            f"Topic {topic!r} no longer holds offsets that were not read.",
             topic=topic,
+            topic_id=state.topic_id,
+            lost=unspoken,
         )
+    return lost
+
+
+def _reached(start: int, accepted: Sequence[OffsetRange]) -> int:
+    """How far the accepted ranges lead on from `start` without a hole."""
+    for gap in sorted(accepted):
+        if gap.start <= start < gap.end:
+            start = gap.end
+    return start
+
+
+def _without(batch: Batch, lost: Mapping[int, OffsetRange]) -> Batch:
+    """The batch with its share of what is given up."""
+    gaps = {
+        p: (OffsetRange(r.start, min(r.end, lost[p].end)),)
+        for p, r in batch.ranges.items()
+        if p in lost and r.start < lost[p].end
+    }
+    return replace(batch, gaps=gaps) if gaps else batch

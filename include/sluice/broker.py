@@ -28,7 +28,8 @@ class TopicState:
     Attributes:
         watermarks: per partition `[low, last stable offset)`.
         compacted: the topic's clean-up policy includes `compact`, so that offsets may be missing.
-        retention_ms: `retention.ms`, or -1 for ever.
+        retention_ms: `retention.ms`, or -1 for ever; for ever as well where clean-up never deletes.
+        retention_bytes: `retention.bytes` of each partition, or -1 for any number.
     """
 
     topic: str
@@ -36,6 +37,7 @@ class TopicState:
     watermarks: Mapping[int, OffsetRange]
     compacted: bool
     retention_ms: int
+    retention_bytes: int = -1
 
 
 def client_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -111,6 +113,7 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
     for name, description in described.items():
         settings = configs[name]
+        deletes = "delete" in settings["cleanup.policy"].value
         found[name] = TopicState(
             topic=name,
             topic_id=str(description.topic_id),
@@ -119,7 +122,8 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
                 for p in sorted(description.partitions, key=lambda p: p.id)
             },
             compacted="compact" in settings["cleanup.policy"].value,
-            retention_ms=int(settings["retention.ms"].value),
+            retention_ms=int(settings["retention.ms"].value) if deletes else -1,
+            retention_bytes=int(settings["retention.bytes"].value) if deletes else -1,
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The command line: `python -m sluice status | plan | contract check | ledger rebuild | ledger show | demo`.
+"""The command line: `python -m sluice status | plan | contract check | ledger … | gap accept | rollback | demo`.
 
 Each command imports what it needs when it runs, so that `--help` and `contract check` stay quick.
 """
@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice import cli_act
 from sluice.errors import SluiceError, exit_code
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_ledger_show)
 
     commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
-    for each in (status, plan, rebuild, show):
+    for each in (status, plan, rebuild, show, *cli_act.add(commands, _contracts)):
         each.add_argument(
             "--patience",
             type=float,
@@ -250,4 +251,6 @@ def _ledger_lines(rows: Sequence[Row]) -> list[str]:
         lines.append(f"{at:%m-%d %H:%M:%S}  {what}".rstrip())
         if row.error:
             lines.append(f"    {row.error}")
+        if row.why:
+            lines.append(f"    {row.who or 'unknown'}: {row.why}")
     return lines

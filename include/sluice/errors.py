@@ -91,7 +91,19 @@ class OffsetsLostError(TerminalError):
 
     advice = (
         "Raise the topic's retention. The range can't be read from Kafka any more; the table stays as it is "
-        "until the gap is accepted by an operator."
+        "until an operator accepts the gap: DAG accept_gap, or `python -m sluice gap accept`."
+    )
+
+
+class StagingTrimmedError(TerminalError):
+    """A table needs raw records that staging no longer holds."""
+
+    advice = (
+        "Staging keeps the records of a published batch for `maintenance.staging_retention`; nobody else may delete "
+        "any. A table that was rolled back: roll it forward to a snapshot that is left (`SELECT * FROM "
+        "<table>.snapshots`), and raise `snapshot_age` if rollbacks must reach further. A table that is new on an old "
+        "topic: its history must be loaded anew, from Kafka as far as that still has it. It stays as it is until an "
+        "operator gives them up for it: DAG accept_gap, or `python -m sluice gap accept TABLE`."
     )
 
 
@@ -122,15 +134,8 @@ class CursorUnknownError(TerminalError):
     )
 
 
-class StagingTrimmedError(TerminalError):
-    """A table needs raw records that staging no longer keeps."""
-
-    advice = (
-        "Staging keeps the records of a published batch for `maintenance.staging_retention`. A table that was rolled "
-        "back: roll it forward to a snapshot that is left (`SELECT * FROM <table>.snapshots`), and raise "
-        "`snapshot_age` if rollbacks must reach further. A table that is new on an old topic: its history must be "
-        "loaded anew, from Kafka as far as that still has it."
-    )
+class RefusedError(TerminalError):
+    """What an operator asked for can't be done, or not as it was asked; nothing was changed."""
 
 
 class SchemaChangeError(TerminalError):

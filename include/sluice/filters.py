@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In, Or
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, In, LessThanOrEqual, Or
 
-__all__ = ["And", "BooleanExpression", "Or", "above", "equal", "one_of"]
+__all__ = ["And", "BooleanExpression", "Or", "above", "at_most", "equal", "one_of"]
 
 
 def equal(column: str, value: Any) -> BooleanExpression:
@@ -18,6 +18,11 @@ def equal(column: str, value: Any) -> BooleanExpression:
 def above(column: str, value: Any) -> BooleanExpression:
     """`column > value`."""
     return GreaterThan(column, value)  # type: ignore[call-arg, misc, unused-ignore]
+
+
+def at_most(column: str, value: Any) -> BooleanExpression:
+    """`column <= value`."""
+    return LessThanOrEqual(column, value)  # type: ignore[call-arg, misc, unused-ignore]
 
 
 def one_of(column: str, values: Iterable[Any]) -> BooleanExpression:

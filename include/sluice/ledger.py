@@ -44,6 +44,8 @@ class State(StrEnum):
     BLOCKED = "blocked"
     FAILED = "failed"
     SETTLED = "settled"
+    GAP = "gap"
+    ROLLED_BACK = "rolled_back"
 
 
 SCHEMA = Schema(
@@ -64,6 +66,8 @@ SCHEMA = Schema(
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
     NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
     NestedField(17, "error", StringType(), doc="why a table was blocked or failed"),
+    NestedField(18, "who", StringType(), doc="gap, rolled_back: whose word it is"),
+    NestedField(19, "why", StringType(), doc="gap, rolled_back: the reason given"),
 )
 SPEC = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "topic"))
 
@@ -85,6 +89,8 @@ class Row:
     rejected: int | None = None
     seconds: float | None = None
     error: str | None = None
+    who: str | None = None
+    why: str | None = None
     run_id: str | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -98,7 +104,7 @@ class Ledger:
 
     def __init__(self, catalog: Catalog, table: Table | None = None) -> None:
         self.catalog = catalog
-        self.table = table or tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC)
+        self.table = table or tables.widened(tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC), SCHEMA)
 
     def refresh(self) -> None:
         """Look at the ledger as it is now."""
@@ -145,6 +151,14 @@ class Ledger:
         done = {r.batch_seq: r.at for r in reversed(rows) if r.batch_seq and r.state in (State.STAGED, State.SETTLED)}
         last = batches(rows).get((topic, max(done, default=0)))
         return (last, int(done[last.seq].timestamp() * 1000)) if last else None
+
+    def gaps(self, topics: Iterable[str]) -> list[Row]:
+        """What was given up of these topics, oldest first."""
+        if self.table.metadata.current_snapshot_id is None:
+            return []
+        wanted = And(one_of("topic", sorted(topics)), equal("state", str(State.GAP)))
+        found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
+        return [_row(r) for r in found.to_pylist()]
 
     def settled_before(self, topic: str, moment: datetime) -> int:
         """The topic's last batch that all its tables were seen to hold at that moment; 0 where there is none."""
@@ -221,7 +235,7 @@ def batches(rows: Iterable[Row]) -> dict[tuple[str, int], Batch]:
     """
     parts: dict[tuple[str, int], dict[int, Row]] = {}
     for row in rows:
-        if row.partition is None or row.batch_seq is None:
+        if row.partition is None or row.batch_seq is None or row.state == State.GAP:
             continue
         known = parts.setdefault((row.topic, row.batch_seq), {}).setdefault(row.partition, row)
         if (known.start_offset, known.end_offset) != (row.start_offset, row.end_offset):

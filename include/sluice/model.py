@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 STEP = "sluice.step"
@@ -15,6 +15,7 @@ BATCH_SEQ = "sluice.batch-seq"
 TOPIC = "sluice.topic"
 TOPIC_ID = "sluice.topic-id"
 RANGES = "sluice.ranges"
+GAPS = "sluice.gaps"
 BATCHES = "sluice.batches"
 NEXT_OFFSETS = "sluice.next-offsets"
 PUBLISHED_THROUGH = "sluice.published-through"
@@ -37,6 +38,7 @@ class OffsetRange(NamedTuple):
 
 Ranges = Mapping[int, OffsetRange]
 Offsets = Mapping[int, int]
+Gaps = Mapping[int, Sequence[OffsetRange]]
 
 
 def encode_ranges(ranges: Ranges) -> str:
@@ -47,6 +49,16 @@ def encode_ranges(ranges: Ranges) -> str:
 def decode_ranges(text: str) -> dict[int, OffsetRange]:
     """The inverse of `encode_ranges`."""
     return {int(p): OffsetRange(*map(int, bounds)) for p, bounds in json.loads(text).items()}
+
+
+def encode_gaps(gaps: Gaps) -> str:
+    """`{"0": [[start, end], …], …}`, partitions in order."""
+    return json.dumps({str(p): [list(g) for g in gaps[p]] for p in sorted(gaps)}, separators=(",", ":"))
+
+
+def decode_gaps(text: str) -> dict[int, tuple[OffsetRange, ...]]:
+    """The inverse of `encode_gaps`."""
+    return {int(p): tuple(OffsetRange(*map(int, g)) for g in each) for p, each in json.loads(text).items()}
 
 
 def joined_ranges(batches: Iterable[Batch]) -> dict[int, OffsetRange]:
@@ -76,6 +88,7 @@ class Batch:
         seq: the topic's batch number, from 1.
         ranges: the partitions that have something to read; may be empty for the batch that pins a topic's start.
         next_offsets: the topic's cursor after this batch, over all its partitions.
+        gaps: what lies in the ranges and is given up: Kafka had lost it, and an operator accepted that by name.
     """
 
     topic: str
@@ -83,11 +96,20 @@ class Batch:
     seq: int
     ranges: Ranges
     next_offsets: Offsets
+    gaps: Gaps = field(default_factory=dict, compare=False)
 
     @property
     def span(self) -> int:
-        """How many offsets the batch spans; the records may be fewer on compacted or transactional topics."""
-        return sum(r.span for r in self.ranges.values())
+        """How many offsets there are to read; the records may be fewer on compacted or transactional topics."""
+        given_up = sum(g.span for each in self.gaps.values() for g in each)
+        return sum(r.span for r in self.ranges.values()) - given_up
+
+    @property
+    def to_read(self) -> dict[int, OffsetRange]:
+        """The ranges behind the batch's gaps, which lie at their beginnings, where there is anything left."""
+        ends = {p: max(g.end for g in each) for p, each in self.gaps.items()}
+        behind = {p: OffsetRange(ends.get(p, r.start), r.end) for p, r in self.ranges.items()}
+        return {p: r for p, r in behind.items() if r.span}
 
     def properties(self) -> dict[str, str]:
         """What a stage or publish commit of this batch carries in its snapshot summary."""
@@ -97,6 +119,7 @@ class Batch:
             TOPIC_ID: self.topic_id,
             RANGES: encode_ranges(self.ranges),
             NEXT_OFFSETS: encode_offsets(self.next_offsets),
+            **({GAPS: encode_gaps(self.gaps)} if self.gaps else {}),
         }
 
     @classmethod
@@ -108,15 +131,23 @@ class Batch:
             seq=int(summary[BATCH_SEQ]),
             ranges=decode_ranges(summary[RANGES]),
             next_offsets=decode_offsets(summary[NEXT_OFFSETS]),
+            gaps=decode_gaps(summary.get(GAPS, "{}")),
         )
 
     def __str__(self) -> str:
-        return f"{self.topic} batch {self.seq} {encode_ranges(self.ranges)}"
+        given_up = f" without {encode_gaps(self.gaps)}" if self.gaps else ""
+        return f"{self.topic} batch {self.seq} {encode_ranges(self.ranges)}{given_up}"
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Successive batches of one topic as one, which bears the last one's number."""
-    return replace(batches[-1], ranges=joined_ranges(batches)) if len(batches) > 1 else batches[0]
+    if len(batches) == 1:
+        return batches[0]
+    gaps: dict[int, tuple[OffsetRange, ...]] = {}
+    for batch in batches:
+        for p, each in batch.gaps.items():
+            gaps[p] = (*gaps.get(p, ()), *each)
+    return replace(batches[-1], ranges=joined_ranges(batches), gaps=gaps)
 
 
 def publish_properties(batches: Sequence[Batch]) -> dict[str, str]:
@@ -124,7 +155,12 @@ def publish_properties(batches: Sequence[Batch]) -> dict[str, str]:
     properties = joined(batches).properties()
     if len(batches) > 1:
         each = [
-            {"batch": b.seq, "ranges": encode_ranges(b.ranges), "next-offsets": encode_offsets(b.next_offsets)}
+            {
+                "batch": b.seq,
+                "ranges": encode_ranges(b.ranges),
+                "next-offsets": encode_offsets(b.next_offsets),
+                **({"gaps": encode_gaps(b.gaps)} if b.gaps else {}),
+            }
             for b in batches
         ]
         properties[BATCHES] = json.dumps(each, separators=(",", ":"))
@@ -142,6 +178,7 @@ def batches_of(summary: Mapping[str, str]) -> list[Batch]:
             seq=int(b["batch"]),
             ranges=decode_ranges(b["ranges"]),
             next_offsets=decode_offsets(b["next-offsets"]),
+            gaps=decode_gaps(b.get("gaps", "{}")),
         )
         for b in json.loads(summary[BATCHES])
     ]

@@ -6,27 +6,25 @@ Runs on the Airflow worker, without a JVM. `look` reads and decides, changing no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
 
-from sluice import broker, cursor, tables
+from sluice import backlog, broker, cursor, kafka_retention, tables, words
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
-from sluice.errors import LedgerError, PlanLostError, SluiceError, naming
-from sluice.ledger import Ledger, Row, State
+from sluice.errors import PlanLostError, SluiceError, naming
+from sluice.ledger import Ledger, Row
 from sluice.model import Batch, Through
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
-Staging = tuple[Table | None, Batch | None]
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,18 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What a run of a group does. `stops` are tables that need a person, with the error that says why."""
+    """What a run of a group does. `stops` are tables that need a person, with the error that says why.
+
+    `broken` are the topics that stop them; `warnings` tell of topics that retention is about to overtake.
+    """
 
     group: str
     topics: Mapping[str, TopicPlan]
     tables: Mapping[str, TablePlan]
     stops: Mapping[str, SluiceError]
+    broken: Mapping[str, SluiceError] = field(default_factory=dict)
     heal: tuple[Row, ...] = ()
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_work(self) -> bool:
@@ -69,7 +72,7 @@ class GroupPlan:
                 if seqs:
                     out.append(f"publish {name} from {t}: batches {', '.join(map(str, seqs))}")
         out += [f"stop    {name}: {error}" for name, error in self.stops.items()]
-        return out or ["nothing to do"]
+        return [*(f"warn    {warning}" for warning in self.warnings.values()), *(out or ["nothing to do"])]
 
 
 def look(
@@ -98,7 +101,7 @@ def look(
     states = broker.describe(client, topics)
     stops: dict[str, SluiceError] = {}
     broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
-    loaded = _staged(catalog, topics, ledger, broken)
+    loaded = backlog.staged(catalog, topics, ledger, broken)
     through: dict[str, Mapping[str, Through]] = {}
     for contract in group.contracts:
         try:
@@ -106,7 +109,8 @@ def look(
             through[contract.table] = cursor.published(tables.load(catalog, tables.typed(contract)), remembered)
         except SluiceError as error:
             stops[contract.table] = error
-    known, heal = _known_batches(group, loaded, through, ledger)
+    given_up = ledger.gaps(topics) if ledger else []
+    known, heal = backlog.known_batches(group.contracts, loaded, through, ledger, given_up)
     plans: dict[str, TopicPlan] = {}
     for topic in topics:
         state, last = states[topic], loaded[topic][1] if topic in loaded else None
@@ -121,53 +125,43 @@ def look(
                 known[topic],
                 client,
                 published=[t[topic].seq for t in through.values() if topic in t],
+                accepted=words.accepted(given_up, topic, state.topic_id),
                 extend=extend,
             )
         except SluiceError as error:
             broken[topic] = error
     table_plans = {
-        c.table: _plan_table(c, loaded, known, through[c.table], stops) for c in group.contracts if c.table in through
+        c.table: _plan_table(c, loaded, known, through[c.table], ledger, given_up, stops)
+        for c in group.contracts
+        if c.table in through
     }
     for contract in group.contracts:
         for topic in contract.topics:
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
-    return GroupPlan(group.name, plans, table_plans, stops, heal)
-
-
-def _staged(
-    catalog: Catalog, topics: list[str], ledger: Ledger | None, broken: dict[str, SluiceError]
-) -> dict[str, Staging]:
-    """Per topic its staging table and the last batch in it; a topic whose staging can't tell is added to `broken`."""
-    loaded: dict[str, Staging] = {}
-    for topic in topics:
-        staging = tables.load(catalog, tables.staging(topic))
-        try:
-            loaded[topic] = (
-                staging,
-                cursor.staged(staging, partial(ledger.remembered_batch, topic) if ledger else None),
-            )
-        except SluiceError as error:
-            broken[topic] = error
-    return loaded
+    schedule = group.settings.schedule
+    risks = {t: kafka_retention.at_risk(client, plans[t], schedule) for t in topics} if extend else {}
+    warnings = {t: risk for t, risk in risks.items() if risk}
+    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, warnings)
 
 
 def _plan_table(
     contract: Contract,
-    loaded: Mapping[str, Staging],
+    loaded: Mapping[str, backlog.Staging],
     known: Mapping[str, Mapping[int, Batch]],
     through: Mapping[str, Through],
+    ledger: Ledger | None,
+    given_up: Sequence[Row],
     stops: dict[str, SluiceError],
 ) -> TablePlan:
-    """What the table has yet to publish; where a batch in between is known to nobody, it is added to `stops`."""
+    """What the table has yet to publish; where a batch is known to nobody, or its rows are gone, it joins `stops`."""
     pending: dict[str, tuple[Batch, ...]] = {}
     for topic in contract.topics:
         if topic in loaded:
             try:
                 staging, last = loaded[topic]
-                waiting = _pending(contract.table, known[topic], last, through.get(topic))
-                tables.check_not_trimmed(staging, contract, waiting)
-                pending[topic] = waiting
+                batches = backlog.pending(contract.table, known[topic], last, through.get(topic))
+                pending[topic] = backlog.whole(contract.table, staging, batches, ledger, given_up)
             except SluiceError as error:
                 stops.setdefault(contract.table, error)
     return TablePlan(contract, through, pending)
@@ -208,56 +202,3 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
             raced = {b.topic for b in fresh}
             log.info("plan: the ledger moved on, looking again")
     raise lost or PlanLostError("The ledger never stood still long enough to write a plan.", run=run_id)
-
-
-def _known_batches(
-    group: Group,
-    loaded: Mapping[str, Staging],
-    through: Mapping[str, Mapping[str, Through]],
-    ledger: Ledger | None,
-) -> tuple[dict[str, dict[int, Batch]], tuple[Row, ...]]:
-    """Per topic the batches that some table may still need, from staging and the ledger; and the rows that heal it."""
-    floor: dict[str, int] = {}
-    for topic, (_, last) in loaded.items():
-        seqs = [last.seq - 1 if last else 0]
-        for contract in group.contracts:
-            if topic in contract.topics and contract.table in through:
-                t = through[contract.table].get(topic)
-                seqs.append(t.seq if t else 0)
-        floor[topic] = max(min(seqs), 0)
-    rows = ledger.rows(floor, (State.PLANNED, State.STAGED, State.SETTLED)) if ledger else []
-    planned = ledgers.batches(rows)
-    known: dict[str, dict[int, Batch]] = {}
-    heal: list[Row] = []
-    for topic, (staging, last) in loaded.items():
-        told = cursor.staged_batches(staging, floor[topic])
-        # A ledger that does not know the last batch was lost, or is older than the table: tell it all over again.
-        if ledger and last and (topic, last.seq) not in planned:
-            told = cursor.staged_batches(staging)
-            for _, (batch, snapshot) in sorted(told.items()):
-                place = {".".join(tables.staging(topic)): snapshot.snapshot_id}
-                heal += ledgers.plan_rows(batch, State.STAGED, place)
-        # The table wins where both speak.
-        known[topic] = {seq: b for (t, seq), b in planned.items() if t == topic} | {s: b for s, (b, _) in told.items()}
-    return known, tuple(heal)
-
-
-def _pending(table: str, known: Mapping[int, Batch], last: Batch | None, through: Through | None) -> tuple[Batch, ...]:
-    """The staged batches above `through`, in order and without a hole.
-
-    Raises:
-        LedgerError: a batch in between is known to nobody.
-    """
-    done = through.seq if through else 0
-    pending = [known[seq] for seq in sorted(known) if done < seq <= (last.seq if last else 0)]
-    at = dict(through.next_offsets) if through else None
-    if at is None and pending and pending[0].seq != 1:
-        raise LedgerError(f"Nobody knows the batches before {pending[0]}.", table=table)
-    for batch in pending:
-        holes = {p: (at[p], r.start) for p, r in batch.ranges.items() if at and p in at and r.start > at[p]}
-        if holes:
-            raise LedgerError(f"Batches before {batch} are unknown: offsets {holes} would be skipped.", table=table)
-        at = {**(at or {}), **batch.next_offsets}
-    if last and done < last.seq and (not pending or pending[-1].seq != last.seq):
-        raise LedgerError(f"Nobody knows the batches between {done} and {last.seq} of {last.topic}.", table=table)
-    return tuple(pending)

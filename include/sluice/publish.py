@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice import check, cursor, merge, tables
@@ -135,16 +135,22 @@ def _aside(
 def _decoded(context: Context, session: SparkSession, contract: Contract, batches: Sequence[Batch]) -> DataFrame:
     topic = batches[-1].topic
     staged = session.read.options(**SPLITS).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
-    return decode(staged.where(check.of_batches(batches)), contract, topic)
+    return decode(staged.where(_read_of(batches)), contract, topic)
 
 
 def _staged(context: Context, batches: Sequence[Batch], known: Mapping[int, int]) -> dict[int, int]:
     """How many records each batch has in staging: what is known, else counted without reading them."""
     if any(b.seq not in known for b in batches):
         name = tables.spark_name(context.catalog_name, tables.staging(batches[-1].topic))
-        rows = context.spark.table(name).where(check.of_batches(batches)).groupBy("batch_seq").count().collect()
+        rows = context.spark.table(name).where(_read_of(batches)).groupBy("batch_seq").count().collect()
         known = {row["batch_seq"]: row["count"] for row in rows}
-    return {b.seq: known.get(b.seq, 0) for b in batches}
+    return {b.seq: known.get(b.seq, 0) if b.span else 0 for b in batches}
+
+
+def _read_of(batches: Sequence[Batch]) -> Column:
+    """Staging's rows of the batches. One that was given up because it was trimmed may still lie there in part."""
+    mine = [b for b in batches if b.span]
+    return check.of_batches(mine) if mine else F.lit(False)
 
 
 def _check_staged(context: Context, contract: Contract, batches: Sequence[Batch]) -> None:
@@ -176,7 +182,7 @@ def _merge(
         replay: the batch is applied once more, after later ones.
     """
     session, target = decoded.sparkSession, attempt.spark_branch
-    if not batch.ranges:
+    if not batch.span:
         # Nothing to merge, but the offsets must be carried on.
         session.table(target).limit(0).writeTo(target).append()
         return

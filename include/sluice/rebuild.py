@@ -23,6 +23,7 @@ from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError
 from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows
 from sluice.model import BATCH_SEQ, BATCHES, STEP, TOPIC, Batch, batches_of
+from sluice.words import untold
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]
         told, reached, unknown = _tell(contracts, catalog)
         rows = _rows(contracts, told, reached)
         kept, dropped = _keep(old, told)
+        rows += [row for each in told.values() if each.staged for row in untold(each.batch, kept)]
         rows = sorted([*rows, *kept], key=lambda r: (r.at, r.topic, r.batch_seq or 0, r.partition or 0))
         try:
             _replace(catalog, ledger, rows, run_id)

@@ -21,8 +21,9 @@ from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import CursorUnknownError, SluiceError
 from sluice.ledger import Ledger, Row, State
-from sluice.model import PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, batches_of, encode_ranges
+from sluice.model import PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, batches_of, encode_gaps, encode_ranges
 from sluice.plan import GroupPlan
+from sluice.words import with_gaps
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Outcome:
     Attributes:
         state: published, idle (nothing was due), behind (time ran out; the next run goes on), blocked, failed, stopped.
         ranges: per topic the offsets published by this run, as `{"partition": [start, end)}` of each batch.
+        gaps: per topic what of these offsets was given up.
         snapshot_id: the last durable snapshot that carries offsets.
     """
 
@@ -41,6 +43,7 @@ class Outcome:
     state: str = "idle"
     batches: dict[str, list[int]] = field(default_factory=dict)
     ranges: dict[str, list[str]] = field(default_factory=dict)
+    gaps: dict[str, list[str]] = field(default_factory=dict)
     snapshot_id: int | None = None
     records: int = 0
     rejected: int = 0
@@ -85,7 +88,8 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
             if seqs:
                 floor[topic] = min(floor.get(topic, seqs[0] - 1), seqs[0] - 1)
     rows = ledger.rows(floor)
-    known = ledgers.batches(rows)
+    words = ledger.gaps(floor) if floor else []
+    known = {at: with_gaps(batch, words) for at, batch in ledgers.batches(rows).items()}
     outcomes: dict[str, Outcome] = {}
     for contract in group.contracts:
         name = contract.table
@@ -129,7 +133,10 @@ def _judge(
         if done:
             outcome.state = "published"
             outcome.batches[topic] = done
-            outcome.ranges[topic] = [encode_ranges(known[topic, s].ranges) for s in done if (topic, s) in known]
+            here = [known[topic, s] for s in done if (topic, s) in known]
+            outcome.ranges[topic] = [encode_ranges(b.ranges) for b in here]
+            if given_up := [encode_gaps(b.gaps) for b in here if b.gaps]:
+                outcome.gaps[topic] = given_up
     last = {(r.topic, r.batch_seq): r for r in mine if r.state == State.PUBLISHED}
     outcome.records = sum(r.records or 0 for r in last.values())
     outcome.rejected = sum(r.rejected or 0 for r in last.values())

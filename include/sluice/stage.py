@@ -41,15 +41,15 @@ def read(spark: SparkSession, kafka: dict[str, str], batch: Batch) -> DataFrame:
 
     `failOnDataLoss` stays on: a record that vanishes while we read fails the read.
     """
-    topic = {str(p) for p in batch.ranges}
-    starts = {p: batch.ranges[int(p)].start for p in topic}
-    ends = {p: batch.ranges[int(p)].end for p in topic}
+    ranges = batch.to_read
+    starts = {str(p): r.start for p, r in ranges.items()}
+    ends = {str(p): r.end for p, r in ranges.items()}
     parallel = spark.sparkContext.defaultParallelism
     source = (
         spark.read.format("kafka")
         .options(**FETCH)
         .options(**kafka)
-        .option("assign", json.dumps({batch.topic: sorted(batch.ranges)}))
+        .option("assign", json.dumps({batch.topic: sorted(ranges)}))
         .option("startingOffsets", json.dumps({batch.topic: starts}))
         .option("endingOffsets", json.dumps({batch.topic: ends}))
         .option("failOnDataLoss", "true")
@@ -94,7 +94,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         properties = {STEP: "stage", RUN_ID: context.run_id, **batch.properties()}
         session = context.session(properties)
         target = attempt.spark_branch
-        if batch.ranges:
+        if batch.to_read:
             rows = read(session, broker.spark_options(context.kafka), batch)
         else:
             rows = session.table(tables.spark_name(context.catalog_name, identifier)).limit(0)
@@ -126,7 +126,7 @@ def _missing(rows: DataFrame, batch: Batch, added: int) -> OffsetsMissingError:
 
     by_partition = Window.partitionBy("_kafka_partition").orderBy("_kafka_offset")
     ends = rows.sparkSession.createDataFrame(
-        [(p, r.start - 1, r.end) for p, r in batch.ranges.items()], "p int, first bigint, last bigint"
+        [(p, r.start - 1, r.end) for p, r in batch.to_read.items()], "p int, first bigint, last bigint"
     )
     marks = (
         rows.select("_kafka_partition", "_kafka_offset")

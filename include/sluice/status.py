@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 
 from sluice import broker, clocks, cursor, plan, reach, tables, upkeep
 from sluice import ledger as ledgers
@@ -21,9 +20,10 @@ from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import SluiceError
 from sluice.filters import one_of
-from sluice.ledger import Ledger, State
-from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, Through
+from sluice.ledger import Ledger, Row, State
+from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Batch, Through
 from sluice.status_model import (
+    GivenUp,
     LastError,
     MaintenanceStatus,
     OpenBatch,
@@ -50,6 +50,8 @@ class _World:
     staging: dict[str, Table | None] = field(default_factory=dict)
     staged: dict[str, Batch | None] = field(default_factory=dict)
     known: dict[tuple[str, int], Batch] = field(default_factory=dict)
+    given_up: list[Row] = field(default_factory=list)
+    warnings: dict[str, str] = field(default_factory=dict)
     errors: dict[str, LastError] = field(default_factory=dict)
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
@@ -119,6 +121,7 @@ def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
     if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
         floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
         world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
+        world.given_up = world.ledger.gaps(topics)
         refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
         for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
             if row["table"]:
@@ -135,9 +138,11 @@ def _ask_planner(
         with reach.catalog_errors():
             found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
         world.stops |= found.stops
+        world.warnings |= found.warnings
 
 
 def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
+    entry.warnings = [world.warnings[t] for t in contract.topics if t in world.warnings]
     if contract.table in world.stops:
         entry.problems.append(str(world.stops[contract.table]))
     else:
@@ -152,7 +157,7 @@ def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
         try:
             through = cursor.published(table, remembered)
             carrier = cursor.carrier(table, PUBLISHED_THROUGH) if table else None
-            entry.snapshot = _snapshot(carrier) if carrier else None
+            entry.snapshot = SnapshotStatus.of(carrier) if carrier else None
         except SluiceError as error:
             if str(error) not in entry.problems and contract.table not in world.stops:
                 entry.problems.append(str(error))
@@ -163,23 +168,6 @@ def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
         entry.topics.append(_topic(contract, topic, world, table, through))
         entry.open_batches += _open_batches(topic, world, through)
     _judge(entry, world.errors.get(contract.table), through)
-
-
-def _snapshot(snapshot: Snapshot) -> SnapshotStatus:
-    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    properties = cursor.summary(snapshot)
-    batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
-    return SnapshotStatus(
-        snapshot_id=snapshot.snapshot_id,
-        at=at,
-        age_seconds=(datetime.now(UTC) - at).total_seconds(),
-        topic=batch.topic if batch else None,
-        batch=batch.seq if batch else None,
-        ranges=dict(batch.ranges) if batch else {},
-        records=int(properties.get("added-records", "0")),
-        run_id=properties.get(RUN_ID),
-        step=properties.get(STEP),
-    )
 
 
 def _topic(
@@ -195,6 +183,7 @@ def _topic(
         batch=at.seq if at else None,
         staged_batch=staged.seq if staged else None,
     )
+    entry.given_up = [GivenUp.of(r) for r in world.given_up if r.topic == topic and r.table in (None, contract.table)]
     reached = dict(at.next_offsets) if at else {}
     raw = dict(staged.next_offsets) if staged else {}
     for p in sorted({*marks, *reached, *raw}):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Self
 
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice import cursor
 from sluice.errors import SluiceError
-from sluice.model import OffsetRange
+from sluice.ledger import Row
+from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 
 
 @dataclass
@@ -32,6 +37,23 @@ class OpenBatch:
 
 
 @dataclass
+class GivenUp:
+    """Lost offsets that an operator gave up; `who` is None where the ledger that knew was lost."""
+
+    partition: int
+    offsets: OffsetRange
+    at: datetime
+    who: str | None
+    why: str | None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """What a row of the ledger tells."""
+        offsets = OffsetRange(row.start_offset or 0, row.end_offset or 0)
+        return cls(row.partition or 0, offsets, row.at, row.who, row.why)
+
+
+@dataclass
 class TopicStatus:
     """One topic that feeds a table.
 
@@ -51,6 +73,7 @@ class TopicStatus:
     stream_clock: datetime | None = None
     table_clock: datetime | None = None
     late: dict[int, int] | None = None
+    given_up: list[GivenUp] = field(default_factory=list)
 
 
 @dataclass
@@ -66,6 +89,24 @@ class SnapshotStatus:
     records: int | None
     run_id: str | None
     step: str | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Self:
+        """What a snapshot tells of itself."""
+        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        properties = cursor.summary(snapshot)
+        batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
+        return cls(
+            snapshot_id=snapshot.snapshot_id,
+            at=at,
+            age_seconds=(datetime.now(UTC) - at).total_seconds(),
+            topic=batch.topic if batch else None,
+            batch=batch.seq if batch else None,
+            ranges=dict(batch.ranges) if batch else {},
+            records=int(properties.get("added-records", "0")),
+            run_id=properties.get(RUN_ID),
+            step=properties.get(STEP),
+        )
 
 
 @dataclass
@@ -93,7 +134,7 @@ class MaintenanceStatus:
 
 @dataclass
 class TableStatus:
-    """One table. `problems` is what the next run would stop for, or what could not be asked."""
+    """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come."""
 
     table: str
     group: str
@@ -110,6 +151,7 @@ class TableStatus:
     freshness_now_seconds: float | None = None
     freshness_kept: bool | None = None
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def lag_records(self) -> int | None:

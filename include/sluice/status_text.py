@@ -138,6 +138,9 @@ def _topic_lines(topic: TopicStatus) -> list[str]:
             [str(p.partition), *map(_number, (p.low, p.staged, p.published, p.end, p.lag))] for p in topic.partitions
         ]
         out.append(grid(rows, left=(), indent=" " * 14))
+    for gap in topic.given_up:
+        by = f"by {gap.who or 'somebody'} at {gap.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC: {gap.why or 'no reason'}"
+        out += _wrapped(f"{gap.partition}: [{gap.offsets.start}, {gap.offsets.end}) {by}", "given up   ")
     clocks = [
         f"{n} {c:%Y-%m-%d %H:%M:%S} UTC" for n, c in (("Kafka", topic.stream_clock), ("table", topic.table_clock)) if c
     ]
@@ -159,6 +162,7 @@ def _snapshot_lines(snapshot: SnapshotStatus | None) -> list[str]:
 
 def _attention(table: TableStatus, prefix: str = "") -> list[str]:
     out = [_warning(f"{prefix}stopped", problem) for problem in table.problems]
+    out += [_warning(f"{prefix}retention", warning) for warning in table.warnings]
     last = table.last_error
     if last and (last.open or not prefix):
         state = f"{prefix}{last.state}" + ("" if last.open else ", since cured")

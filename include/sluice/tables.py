@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -17,7 +22,7 @@ from pyiceberg.typedef import Identifier
 from sluice import schema
 from sluice.contract import Contract
 from sluice.errors import SchemaChangeError, StagingTrimmedError
-from sluice.model import Batch
+from sluice.model import Batch, joined_ranges
 
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
 LEDGER: Identifier = ("sluice", "offsets")
@@ -91,15 +96,22 @@ def check_not_trimmed(table: Table | None, contract: Contract, batches: Iterable
         StagingTrimmedError: with the numbers of the batches.
     """
     through = trimmed_through(table)
-    # A batch without ranges has no records to lose: it only pins where a topic starts.
-    gone = [b for b in batches if b.seq <= through and b.ranges]
+    # A batch with nothing to read has no records to lose: it only pins where a topic starts, or was given up.
+    gone = [b for b in batches if b.seq <= through and b.span]
     if gone:
-        raise StagingTrimmedError(
-            f"The raw records of batches {gone[0].seq} to {gone[-1].seq} were deleted from staging after their "
-            "retention, and the table does not hold them.",
-            table=contract.table,
-            topic=gone[0].topic,
-        )
+        raise no_longer_staged(contract.table, gone)
+
+
+def no_longer_staged(table: str, gone: Sequence[Batch]) -> StagingTrimmedError:
+    """The error that names the successive batches whose raw records a table lacks, and their offsets."""
+    return StagingTrimmedError(
+        f"The raw records of batches {gone[0].seq} to {gone[-1].seq} were deleted from staging, and the table does "
+        "not hold them.",
+        table=table,
+        topic=gone[0].topic,
+        topic_id=gone[0].topic_id,
+        lost={p: tuple(r) for p, r in sorted(joined_ranges(gone).items())},
+    )
 
 
 def ensure(
@@ -122,6 +134,15 @@ def ensure(
         )
     except TableAlreadyExistsError:
         return catalog.load_table(identifier)
+
+
+def widened(table: Table, wanted: Schema) -> Table:
+    """The table with the columns that were added to its schema since it was made."""
+    if {f.name for f in wanted.fields} <= set(table.schema().column_names):
+        return table
+    with suppress(CommitFailedException), table.update_schema() as update:  # somebody else does it at this moment
+        update.union_by_name(wanted)
+    return table.refresh()
 
 
 def ensure_staging(catalog: Catalog, topic: str) -> Table:

@@ -95,7 +95,7 @@ def test_a_log_cut_short_below_a_frozen_plan(lake: Callable[..., Lake]) -> None:
     cut_short = replace(told, watermarks={0: OffsetRange(0, 12)})
     for last, known in ((None, {1: batch}), (batch, {})):
         with pytest.raises(OffsetsBeyondEndError, match=r"\(20, 12\)"):
-            plan_topic(settings, cut_short, last, known, it.admin, published=[], extend=True)
+            plan_topic(settings, cut_short, last, known, it.admin, published=[], accepted={}, extend=True)
 
 
 def test_what_is_staged_is_published_though_kafka_has_lost_the_rest(lake: Callable[..., Lake]) -> None:

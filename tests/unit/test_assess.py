@@ -12,11 +12,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice import assess, contracts, facts, refs, retention, tables, upkeep
+from sluice import assess, backlog, contracts, facts, refs, retention, tables, upkeep
 from sluice import ledger as ledgers
 from sluice.contracts import Contracts
 from sluice.errors import StagingTrimmedError
 from sluice.facts import Size
+from sluice.filters import equal
+from sluice.gaps import Gap
 from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange, Through, encode_through
 from sluice.upkeep import Action, Effect
@@ -212,6 +214,38 @@ def test_trimmed_batches_are_refused_and_not_read_as_empty(tmp_path, catalog):
     with pytest.raises(StagingTrimmedError, match="batches 1 to 2 were deleted from staging") as error:
         tables.check_not_trimmed(staging, contract, [batch(1), batch(2), batch(3)])
     assert "shop.orders" in str(error.value)
+
+
+def test_batches_that_are_gone_stop_the_table_until_they_are_given_up_for_it(tmp_path, catalog):
+    promises = promise(tmp_path)
+    _, staging = filled(catalog, promises, 4)
+    ledger, waiting = Ledger(catalog), tuple(batch(seq) for seq in range(1, 5))
+
+    def whole(table: str = "shop.orders") -> tuple[Batch, ...]:
+        return backlog.whole(table, staging, waiting, ledger, ledger.gaps(["orders"]))
+
+    def give_up(gap: Gap) -> None:
+        ledger.append(gap.rows("ann", "old"), run_id="r", cas=True)
+
+    assert whole() == waiting
+    # Said, and not deleted yet: gone all the same.
+    with staging.transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: "2"})
+    with pytest.raises(StagingTrimmedError, match="batches 1 to 2 were deleted from staging") as stop:
+        whole()
+    assert "accept_gap" in str(stop.value)
+    give_up(Gap.of(stop.value, ("shop.orders",), "shop.orders"))
+    assert [b.span for b in whole()] == [0, 0, 1, 1]
+    tables.check_not_trimmed(staging, promises.table("shop.orders"), whole())
+    # By hand, and without a word of it.
+    staging.delete(equal("batch_seq", 4))
+    with pytest.raises(StagingTrimmedError, match="batches 4 to 4") as stop:
+        whole()
+    assert stop.value.fields["lost"] == {0: (3, 4)}
+    give_up(Gap.of(stop.value, ("shop.orders",), "shop.orders"))
+    assert [b.span for b in whole()] == [0, 0, 1, 0]
+    with pytest.raises(StagingTrimmedError, match="batches 1 to 2"):
+        whole("shop.later")
 
 
 def test_orphans_are_looked_for_only_where_something_was_written_since(tmp_path, catalog):

@@ -191,3 +191,19 @@ def test_a_status_as_json_holds_everything_in_jsons_own_types():
 )
 def test_durations(seconds: float | None, text: str):
     assert status_text.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("gap", "accept", "db.t"), "--why"),
+        (("gap", "accept", "db.t", "--why", "x", "--ranges", '{"0": [1]}'), "is not like"),
+        (("gap", "accept", "db.t", "--why", "x", "--ranges", "0:1-5"), "is not like"),
+        (("rollback", "db.t", "--why", "x"), "--to-snapshot"),
+        (("rollback", "db.t", "--why", "x", "--to-snapshot", "1", "--before-run", "r"), "not allowed with"),
+    ],
+)
+def test_acts_need_their_reason_and_their_object(arguments: tuple[str, ...], says: str):
+    done = sluice(*arguments)
+    assert done.returncode == 64
+    assert says in done.stderr

@@ -74,7 +74,7 @@ dags = {{
             for t in dag.tasks
         }},
         "catchup": dag.catchup, "max_active_runs": dag.max_active_runs, "tags": sorted(dag.tags), "doc": dag.doc_md,
-        "schedule": str(dag.schedule),
+        "schedule": str(dag.schedule), "params": list(dag.params),
     }}
     for name, dag in bag.dags.items()
 }}
@@ -234,10 +234,62 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
     found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
-    assert [name for name in found["dags"] if name.startswith("ingest")] == ["ingest_crm"]
+    by_hand = ["accept_gap", "rollback"]
+    assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
     assert file.endswith("contracts_check.py")
     assert "shop.orders.yaml:6" in text
+
+
+def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
+    dags = ask(LOAD, airflow_env)["dags"]
+    for name, fields in (
+        ("accept_gap", ["name", "ranges", "why", "dry_run"]),
+        ("rollback", ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"]),
+    ):
+        dag = dags[name]
+        assert (dag["schedule"], dag["max_active_runs"], dag["tags"]) == ("None", 1, ["by hand", "sluice"])
+        assert list(dag["params"]) == fields
+        (task,) = dag["tasks"].values()
+        assert (task["retries"], task["timeout"]) == (0, 300)
+
+
+FORM = f"""
+import copy, json
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import ParamValidationError
+bag = DagBag(dag_folder={str(DAGS)!r}, bundle_name="dags")
+out = []
+for name, values in FORMS:
+    params = copy.deepcopy(bag.dags[name].params)
+    try:
+        params.update(values)
+        params.validate()
+        out.append("taken")
+    except ParamValidationError as error:
+        out.append("refused")
+print(json.dumps(out))
+"""
+
+
+def test_bad_input_is_refused_by_the_form(airflow_env):
+    gap, back = {"name": "db.t", "why": "lost"}, {"table": "db.t", "why": "wrong"}
+    forms = [
+        ("accept_gap", gap, "taken"),
+        ("accept_gap", {**gap, "ranges": {"0": [100, 5000], "17": [0, 1]}, "dry_run": False}, "taken"),
+        ("accept_gap", {"name": "db.t"}, "refused"),
+        ("accept_gap", {"why": "lost"}, "refused"),
+        ("accept_gap", {**gap, "why": ""}, "refused"),
+        ("accept_gap", {**gap, "ranges": {"0": [100]}}, "refused"),
+        ("accept_gap", {**gap, "ranges": {"0": [-1, 5]}}, "refused"),
+        ("accept_gap", {**gap, "ranges": {"all": [1, 5]}}, "refused"),
+        ("rollback", {**back, "snapshot_id": "8612345678901234567"}, "taken"),
+        ("rollback", {**back, "before_run": "scheduled__2026-01-01", "accept_loss": "db.t"}, "taken"),
+        ("rollback", {"table": "db.t", "snapshot_id": "1"}, "refused"),
+        ("rollback", {**back, "dry_run": "perhaps"}, "refused"),
+    ]
+    given = [(name, values) for name, values, _ in forms]
+    assert ask(FORM.replace("FORMS", repr(given)), airflow_env) == [expected for *_, expected in forms]
 
 
 SUBMIT = """

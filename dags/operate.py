@@ -1,0 +1,146 @@
+"""What an operator does by hand, one DAG each: `accept_gap` and `rollback`. A dry run, the default, only shows it.
+
+Each is one task without retries: whoever started it reads the log and decides. The work itself is in the package.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.exceptions import AirflowFailException
+from sluice_spark import kafka_config
+
+from sluice import contracts
+from sluice.errors import SluiceError
+
+log = logging.getLogger(__name__)
+
+QUICK = timedelta(minutes=5)
+RANGE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
+UNCHANGED = "This was a dry run: nothing was changed. Trigger again with dry_run off to do it."
+WHY = Param(type="string", minLength=3, description="The reason; kept in the ledger with your name.")
+DRY_RUN = Param(True, type="boolean", description="Only show what would be done.")
+
+
+def by_hand(dag_id: str, doc: str, **params: Param) -> DAG:
+    """A DAG that is only triggered by hand, one run at a time."""
+    return DAG(
+        dag_id=dag_id,
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        tags=["sluice", "by hand"],
+        params={**params, "why": WHY, "dry_run": DRY_RUN},
+        doc_md=doc,
+        default_args={"retries": 0, "execution_timeout": QUICK},
+    )
+
+
+def who(dag_run: Any) -> str:
+    """Who triggered the run, where Airflow knows."""
+    return getattr(dag_run, "triggering_user_name", None) or "unknown"
+
+
+def number(text: Any) -> int | None:
+    """A snapshot's number. A browser rounds such great integers, so text is taken as well."""
+    if text in (None, ""):
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise AirflowFailException(f"{text!r} is no snapshot: it is a number, see `<table>.snapshots`.") from error
+
+
+with by_hand(
+    "accept_gap",
+    "Gives up offsets that Kafka lost before they were read, by name and for good. The topic then goes on behind them; "
+    "the ledger keeps who did it and why.",
+    name=Param(type="string", minLength=1, description="A table or a topic."),
+    ranges=Param(
+        {},
+        type="object",
+        propertyNames={"pattern": "^[0-9]+$"},
+        additionalProperties=RANGE,
+        description='Exactly what is lost, as {"0": [first, end]}; empty: what planning names at this moment.',
+    ),
+):
+
+    @task
+    def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
+        """Show the lost offsets, and give them up unless this is a dry run."""
+        from sluice import broker, catalog, gaps
+
+        named = {int(p): bounds for p, bounds in params["ranges"].items()}
+        try:
+            found = gaps.accept(
+                params["name"],
+                named,
+                contracts.load(strict=False),
+                catalog.load(),
+                broker.admin(broker.client_config(kafka_config())),
+                who=who(dag_run),
+                why=params["why"],
+                run_id=run_id,
+                dry_run=params["dry_run"],
+            )
+        except SluiceError as error:
+            raise AirflowFailException(str(error)) from error
+        for gap in found:
+            log.warning("%s: %s", "would be given up for good" if params["dry_run"] else "given up", gap)
+        log.info("%s", UNCHANGED if params["dry_run"] else "The next run goes on behind it.")
+
+    accept_gap()
+
+
+with by_hand(
+    "rollback",
+    "Takes a typed table back to a snapshot of its own, and its offsets with it, in one commit. What came after is "
+    "shown first; the next run publishes it again from staging. The ledger keeps who did it and why.",
+    table=Param(type="string", minLength=1, description="The typed table."),
+    snapshot_id=Param(None, type=["null", "string", "integer"], description="The snapshot to go back to: its number."),
+    before_run=Param(None, type=["null", "string"], description="Or: the run that is the first to be undone."),
+    accept_loss=Param(
+        "",
+        type="string",
+        description="The table's name once more, if batches that staging no longer holds may be lost for it.",
+    ),
+):
+
+    @task
+    def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
+        """Show what would be undone and published again, and do it unless this is a dry run."""
+        from sluice import catalog
+        from sluice import rollback as back
+        from sluice.ledger import Ledger
+
+        try:
+            lake = catalog.load()
+            ledger = Ledger(lake)
+            found = back.look(
+                params["table"],
+                contracts.load(strict=False),
+                lake,
+                ledger,
+                snapshot_id=number(params["snapshot_id"]),
+                before_run=params["before_run"] or None,
+            )
+            for line in found.lines():
+                log.warning("%s", line)
+            if not params["dry_run"]:
+                back.roll_back(
+                    found,
+                    lake,
+                    ledger,
+                    who=who(dag_run),
+                    why=params["why"],
+                    run_id=run_id,
+                    accept_loss=params["accept_loss"],
+                )
+        except SluiceError as error:
+            raise AirflowFailException(str(error)) from error
+        log.info("%s", UNCHANGED if params["dry_run"] else "The next run publishes again what is marked so.")
+
+    rollback()

@@ -1,0 +1,173 @@
+"""Which batches a topic has, by its staging table and the ledger, and which of them a table has yet to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice import cursor, tables
+from sluice import ledger as ledgers
+from sluice.contract import Contract
+from sluice.errors import LedgerError, SluiceError
+from sluice.filters import And, above, at_most
+from sluice.ledger import Ledger, Row, State
+from sluice.model import Batch, Through, encode_ranges
+from sluice.words import covers, untold, with_gaps
+
+Staging = tuple[Table | None, Batch | None]
+
+
+def staged(
+    catalog: Catalog, topics: list[str], ledger: Ledger | None, broken: dict[str, SluiceError]
+) -> dict[str, Staging]:
+    """Per topic its staging table and the last batch in it; a topic whose staging can't tell is added to `broken`."""
+    loaded: dict[str, Staging] = {}
+    for topic in topics:
+        staging = tables.load(catalog, tables.staging(topic))
+        try:
+            loaded[topic] = (
+                staging,
+                cursor.staged(staging, partial(ledger.remembered_batch, topic) if ledger else None),
+            )
+        except SluiceError as error:
+            broken[topic] = error
+    return loaded
+
+
+def known_batches(
+    contracts: Sequence[Contract],
+    loaded: Mapping[str, Staging],
+    through: Mapping[str, Mapping[str, Through]],
+    ledger: Ledger | None,
+    words: Sequence[Row] = (),
+) -> tuple[dict[str, dict[int, Batch]], tuple[Row, ...]]:
+    """Per topic the batches that some table may still need, from staging and the ledger; and the rows that heal it."""
+    floor: dict[str, int] = {}
+    for topic, (_, last) in loaded.items():
+        seqs = [last.seq - 1 if last else 0]
+        for contract in contracts:
+            if topic in contract.topics and contract.table in through:
+                t = through[contract.table].get(topic)
+                seqs.append(t.seq if t else 0)
+        floor[topic] = max(min(seqs), 0)
+    rows = ledger.rows(floor, (State.PLANNED, State.STAGED, State.SETTLED)) if ledger else []
+    planned = ledgers.batches(rows)
+    known: dict[str, dict[int, Batch]] = {}
+    heal: list[Row] = []
+    for topic, (staging, last) in loaded.items():
+        told = cursor.staged_batches(staging, floor[topic])
+        # A ledger that does not know the last batch was lost, or is older than the table: tell it all over again.
+        if ledger and last and (topic, last.seq) not in planned:
+            told = cursor.staged_batches(staging)
+            for _, (batch, snapshot) in sorted(told.items()):
+                place = {".".join(tables.staging(topic)): snapshot.snapshot_id}
+                heal += ledgers.plan_rows(batch, State.STAGED, place)
+                heal += untold(batch, words)
+        # The table wins where both speak.
+        known[topic] = {seq: with_gaps(b, words) for (t, seq), b in planned.items() if t == topic}
+        known[topic] |= {seq: b for seq, (b, _) in told.items()}
+    return known, tuple(heal)
+
+
+def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through: Through | None) -> tuple[Batch, ...]:
+    """The staged batches above `through`, in order and without a hole.
+
+    Raises:
+        LedgerError: a batch in between is known to nobody.
+    """
+    done = through.seq if through else 0
+    waiting = [known[seq] for seq in sorted(known) if done < seq <= (last.seq if last else 0)]
+    at = dict(through.next_offsets) if through else None
+    if at is None and waiting and waiting[0].seq != 1:
+        raise LedgerError(f"Nobody knows the batches before {waiting[0]}.", table=table)
+    for batch in waiting:
+        holes = {p: (at[p], r.start) for p, r in batch.ranges.items() if at and p in at and r.start > at[p]}
+        if holes:
+            raise LedgerError(f"Batches before {batch} are unknown: offsets {holes} would be skipped.", table=table)
+        at = {**(at or {}), **batch.next_offsets}
+    if last and done < last.seq and (not waiting or waiting[-1].seq != last.seq):
+        raise LedgerError(f"Nobody knows the batches between {done} and {last.seq} of {last.topic}.", table=table)
+    return tuple(waiting)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A batch, and how many of its rows staging holds.
+
+    Attributes:
+        rows: none where maintenance has trimmed the batch, though it may not have deleted them yet.
+        staged: how many there were; None where nothing tells any more.
+        trimmed: whether maintenance has.
+    """
+
+    batch: Batch
+    rows: int
+    staged: int | None
+    trimmed: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether staging holds them all; where nothing tells how many, whether it holds any."""
+        if self.trimmed:
+            return self.batch.span == 0
+        return self.rows >= self.staged if self.staged is not None else self.rows > 0 or self.batch.span == 0
+
+    def __str__(self) -> str:
+        ranges = encode_ranges(self.batch.ranges)
+        return f"{self.batch.seq} {ranges}: {self.rows:,} of {_number(self.staged)} rows in staging"
+
+
+def whole(
+    table: str,
+    staging: Table | None,
+    batches: tuple[Batch, ...],
+    ledger: Ledger | None,
+    words: Sequence[Row],
+) -> tuple[Batch, ...]:
+    """The batches that a table has yet to publish, provided that staging holds their rows or they were given up.
+
+    Raises:
+        StagingTrimmedError: rows are gone that nobody has given up for this table.
+    """
+    out: list[Batch] = []
+    lost: list[Batch] = []
+    for each in held(staging, batches, ledger):
+        batch = each.batch
+        if not each.whole:
+            if covers(words, batch, table):
+                if each.rows == 0:
+                    batch = replace(batch, gaps={p: (r,) for p, r in batch.ranges.items()})
+            elif not lost or lost[-1].seq == batch.seq - 1:  # what lies apart gets a word of its own
+                lost.append(batch)
+        out.append(batch)
+    if lost:
+        raise tables.no_longer_staged(table, lost)
+    return tuple(out)
+
+
+def _number(value: int | None) -> str:
+    return "an unknown number of" if value is None else f"{value:,}"
+
+
+def held(staging: Table | None, batches: Sequence[Batch], ledger: Ledger | None) -> tuple[Held, ...]:
+    """How many rows of successive batches staging holds, by its files and by what it says is trimmed."""
+    if not batches or staging is None:
+        return ()
+    topic, first, last = batches[0].topic, batches[0].seq, batches[-1].seq
+    counted: dict[int, int] = {}
+    for task in staging.scan(row_filter=And(above("batch_seq", first - 1), at_most("batch_seq", last))).plan_files():
+        seq = task.file.partition[0]
+        counted[seq] = counted.get(seq, 0) + task.file.record_count
+    told = {seq: cursor.summary(s) for seq, (_, s) in cursor.staged_batches(staging, first - 1).items()}
+    staged = {seq: int(properties.get("added-records", "0")) for seq, properties in told.items()}
+    if ledger and any(b.seq not in staged for b in batches):
+        rows = ledger.rows({topic: first - 1}, (State.STAGED,))
+        staged = {r.batch_seq: r.records for r in rows if r.batch_seq and r.records is not None} | staged
+    gone = tables.trimmed_through(staging)
+    return tuple(
+        Held(b, counted.get(b.seq, 0) if b.seq > gone else 0, staged.get(b.seq), b.seq <= gone) for b in batches
+    )

@@ -1,0 +1,103 @@
+"""The commands by which an operator changes something: `gap accept` and `rollback`. Without `--yes` they only tell."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sluice.contracts import Contracts
+
+UNCHANGED = "Nothing was changed. Add --yes to do it."
+
+
+def add(commands: Any, contracts: Callable[[], Contracts]) -> list[argparse.ArgumentParser]:
+    """Add the commands; returns their parsers."""
+    gap = commands.add_parser("gap", help="offsets that Kafka lost before they were read").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    accept = gap.add_parser("accept", help="give them up by name, so that the topic goes on behind them")
+    accept.add_argument("name", metavar="TABLE_OR_TOPIC")
+    accept.add_argument(
+        "--ranges", type=_ranges, metavar="JSON", help='exactly these: {"0": [start, end]}; default: what is lost now'
+    )
+    accept.set_defaults(run=partial(_gap_accept, contracts))
+    back = commands.add_parser("rollback", help="take a typed table back to a snapshot, its offsets with it")
+    back.add_argument("table", metavar="TABLE")
+    to = back.add_mutually_exclusive_group(required=True)
+    to.add_argument("--to-snapshot", type=int, metavar="ID", help="one of main's ancestors")
+    to.add_argument("--before-run", metavar="RUN_ID", help="undo this run's commits, and what came after them")
+    back.add_argument(
+        "--accept-loss", default="", metavar="TABLE", help="the table's name again, to lose what staging has lost"
+    )
+    back.set_defaults(run=partial(_rollback, contracts))
+    for each in (accept, back):
+        each.add_argument("--why", required=True, metavar="REASON", help="kept in the ledger, with your name")
+        each.add_argument("--yes", action="store_true", help="do it; without it, only tell what would be done")
+    return [accept, back]
+
+
+def _ranges(text: str) -> dict[int, list[int]]:
+    try:
+        found = {int(p): [int(bound) for bound in bounds] for p, bounds in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        found = {}
+    if not found or any(len(bounds) != 2 for bounds in found.values()):
+        raise argparse.ArgumentTypeError(f'{text!r} is not like {{"0": [100, 5000]}}')
+    return found
+
+
+def _gap_accept(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+    from sluice import gaps, reach
+
+    known = contracts()
+    client = reach.open_broker(given.patience)
+    catalog = reach.open_catalog(given.patience)
+    user = getpass.getuser()
+    with reach.catalog_errors():
+        found = gaps.accept(
+            given.name,
+            given.ranges,
+            known,
+            catalog,
+            client,
+            who=user,
+            why=given.why,
+            run_id=f"gap accept by {user}",
+            dry_run=not given.yes,
+        )
+    for gap in found:
+        print(f"{'Given up' if given.yes else 'Would be given up for good'}: {gap}")
+    print("The next run goes on behind it." if given.yes else UNCHANGED)
+    return 0
+
+
+def _rollback(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+    from sluice import reach, rollback
+    from sluice.ledger import Ledger
+
+    known = contracts()
+    catalog = reach.open_catalog(given.patience)
+    user = getpass.getuser()
+    with reach.catalog_errors():
+        ledger = Ledger(catalog)
+        found = rollback.look(
+            given.table, known, catalog, ledger, snapshot_id=given.to_snapshot, before_run=given.before_run
+        )
+        print("\n".join(found.lines()))
+        if given.yes:
+            rollback.roll_back(
+                found,
+                catalog,
+                ledger,
+                who=user,
+                why=given.why,
+                run_id=f"rollback by {user}",
+                accept_loss=given.accept_loss,
+            )
+    print("Rolled back; the next run publishes again what is marked so." if given.yes else UNCHANGED)
+    return 0

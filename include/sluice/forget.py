@@ -1,0 +1,59 @@
+"""Take an upsert table's memory of deleted keys back, after the table itself was rolled back.
+
+A delete that is remembered and not in the table would drop older versions of its key when they are published again. As
+long as the delete is published again as well, that changes nothing; after a changed contract it may not be.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId
+
+from sluice import cursor, refs
+
+log = logging.getLogger(__name__)
+
+EMPTY = 0
+
+
+def state_before(memory: Table | None, first_undone: Snapshot) -> int | None:
+    """The newest state of the memory that knows nothing of what is undone.
+
+    A publish remembers its deletes after it has written its rows, and before it lands: what is older than the first
+    snapshot that is undone belongs to batches before it.
+
+    Returns:
+        A snapshot, `EMPTY` where all of it came later, or None where it stays: it is right, or the snapshot expired.
+    """
+    if memory is None or memory.metadata.current_snapshot_id is None:
+        return None
+    line = list(cursor.ancestors(memory.metadata))
+    before = next((s for s in line if s.timestamp_ms < first_undone.timestamp_ms), None)
+    if before is None:
+        return EMPTY if line[-1].parent_snapshot_id is None else None
+    return None if before is line[0] else before.snapshot_id
+
+
+def go_back(memory: Table, catalog: Catalog, snapshot_id: int) -> None:
+    """Take the memory, as it was looked at, back to a snapshot, or to nothing. After the table, never before it.
+
+    A run that has remembered more meanwhile wins: a memory that knows too much is the lesser harm.
+    """
+    name, head = ".".join(memory.name()), memory.metadata.current_snapshot_id
+    try:
+        if snapshot_id == EMPTY:
+            # Without retries the head that was read is a requirement of the commit.
+            properties = {**memory.metadata.properties, "commit.retry.num-retries": "0"}
+            memory.metadata = memory.metadata.model_copy(update={"properties": properties})
+            memory.delete(delete_filter=AlwaysTrue())
+        else:
+            here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
+            refs.commit(catalog, memory, here, (refs.point(refs.MAIN, snapshot_id),))
+    except CommitFailedException as error:
+        log.warning("%s: left as it is, a run has written to it meanwhile: %s", name, error)

@@ -1,0 +1,255 @@
+"""Roll a typed table back: data and offsets in one commit, shown before it is done. No JVM.
+
+The snapshot that main goes back to carries the offsets that were true then. What came after it is still in staging, and
+the next run publishes it again by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, TableUpdate
+
+from sluice import backlog, cursor, forget, refs, tables, words
+from sluice.backlog import Held
+from sluice.contract import Contract
+from sluice.contracts import Contracts
+from sluice.errors import CursorUnknownError, FencedError, RefusedError, SluiceError
+from sluice.ledger import Ledger, Row, State
+from sluice.model import BRANCH_PREFIX, CURSOR_TAG, PUBLISHED_THROUGH, RUN_ID, Through, decode_through
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """What a rollback would do.
+
+    Attributes:
+        base: the table that was looked at; main must still be at its head.
+        target: the snapshot that main goes back to.
+        carrier: target's nearest ancestor, or itself, that carries offsets; None before the first of them.
+        again: per topic the batches that the next run publishes again.
+        undone: main's snapshots that are left, newest first.
+        branches: attempts that are under way, or were left behind; what they write is refused.
+        memory: the memory of deleted keys, and the state it goes back to; None where it stays as it is.
+    """
+
+    table: str
+    base: Table
+    target: Snapshot
+    carrier: Snapshot | None
+    undone: tuple[Snapshot, ...]
+    again: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)
+    branches: tuple[str, ...] = ()
+    memory: Table | None = None
+    memory_back_to: int | None = None
+
+    @property
+    def lost(self) -> list[Held]:
+        """The batches whose rows staging no longer holds whole."""
+        return [each for held in self.again.values() for each in held if not each.whole]
+
+    def lines(self) -> list[str]:
+        """The rollback in words."""
+        metadata = self.base.metadata
+        out = [
+            f"{self.table}: from snapshot {metadata.current_snapshot_id} back to {self.target.snapshot_id}, "
+            f"{len(self.undone)} snapshot(s) undone"
+        ]
+        for topic, held in self.again.items():
+            out += [f"{'again  ' if each.whole else 'LOST   '} {topic} batch {each}" for each in held]
+        if not any(self.again.values()):
+            out.append("again   no batch: nothing was published since")
+        if self.memory_back_to is not None:
+            state = f"snapshot {self.memory_back_to}" if self.memory_back_to else "nothing"
+            out.append(f"deletes the memory of deleted keys goes back to {state}")
+        out += [f"branch  {name}: what is being written there will be refused" for name in self.branches]
+        return out
+
+
+def look(
+    name: str,
+    contracts: Contracts,
+    catalog: Catalog,
+    ledger: Ledger | None,
+    *,
+    snapshot_id: int | None = None,
+    before_run: str | None = None,
+) -> Rollback:
+    """Work out a rollback, changing nothing.
+
+    Args:
+        name: a typed table.
+        snapshot_id: one of main's ancestors.
+        before_run: or the run, whose first commit on the table is the first to be undone.
+
+    Raises:
+        ContractError: no contract names the table.
+        RefusedError: there is nothing to go back to, or it does not tell its offsets.
+        LedgerError: nobody knows the batches that would have to be published again.
+    """
+    contract = contracts.table(name)
+    memory = tables.load(catalog, tables.deletes(contract)) if contract.upsert else None
+    table = tables.load(catalog, tables.typed(contract))
+    if table is None or table.metadata.current_snapshot_id is None:
+        raise RefusedError("The table holds nothing yet.", table=name)
+    line = list(cursor.ancestors(table.metadata))
+    target = _target(name, line, snapshot_id, before_run)
+    undone = tuple(line[: line.index(target)])
+    then = _then(name, table, target)
+    through = decode_through(cursor.summary(then)[PUBLISHED_THROUGH]) if then else {}
+    return Rollback(
+        table=name,
+        base=table,
+        target=target,
+        carrier=then,
+        undone=undone,
+        again=_again(contract, catalog, ledger, table, through),
+        branches=tuple(sorted(n for n in table.metadata.refs if n.startswith(BRANCH_PREFIX) and n != CURSOR_TAG)),
+        memory=memory,
+        memory_back_to=forget.state_before(memory, undone[-1]),
+    )
+
+
+def _target(name: str, line: list[Snapshot], snapshot_id: int | None, before_run: str | None) -> Snapshot:
+    if (snapshot_id is None) == (before_run is None):
+        raise RefusedError("Name a snapshot, or the run to go back before: one of the two.", table=name)
+    at: int | None
+    if before_run is not None:
+        mine = [s for s in line if cursor.summary(s).get(RUN_ID) == before_run]
+        if not mine:
+            runs = dict.fromkeys(r for s in line if (r := cursor.summary(s).get(RUN_ID)))
+            raise RefusedError(
+                f"Run {before_run!r} made none of main's snapshots.",
+                table=name,
+                way_out=f"Runs that did, newest first: {', '.join(list(runs)[:10]) or 'none'}.",
+            )
+        at = mine[-1].parent_snapshot_id
+    else:
+        at = snapshot_id
+    found = next((s for s in line if s.snapshot_id == at), None)
+    if found is None:
+        raise RefusedError(
+            f"Snapshot {at} is not among main's ancestors that are left."
+            if at is not None
+            else f"Run {before_run!r} made the table's first snapshot: there is nothing before it.",
+            table=name,
+            way_out=f"Snapshots to go back to, newest first: {', '.join(str(s.snapshot_id) for s in line[1:11])}.",
+        )
+    if found is line[0]:
+        raise RefusedError("Main is at that snapshot already.", table=name, snapshot=found.snapshot_id)
+    return found
+
+
+def _then(name: str, table: Table, target: Snapshot) -> Snapshot | None:
+    """The snapshot that says where the table stood then; None before its first offsets.
+
+    Raises:
+        RefusedError: expiry has cut the line before it said.
+    """
+    oldest = target
+    for snapshot in cursor.ancestors(table.metadata, target.snapshot_id):
+        if PUBLISHED_THROUGH in cursor.summary(snapshot):
+            return snapshot
+        oldest = snapshot
+    if oldest.parent_snapshot_id is not None:
+        raise RefusedError(
+            "The snapshots that told which offsets the table held then have expired.",
+            table=name,
+            snapshot=target.snapshot_id,
+            way_out="Choose a newer snapshot.",
+        )
+    return None
+
+
+def _again(
+    contract: Contract,
+    catalog: Catalog,
+    ledger: Ledger | None,
+    table: Table,
+    through: Mapping[str, Through],
+) -> dict[str, tuple[Held, ...]]:
+    """Per topic the batches between then and now, and whether staging still holds their rows."""
+    try:
+        now = cursor.published(table, partial(ledger.remembered, contract.table) if ledger else None)
+    except CursorUnknownError:  # which may be why somebody rolls back
+        now = {}
+    broken: dict[str, SluiceError] = {}
+    loaded = backlog.staged(catalog, list(contract.topics), ledger, broken)
+    if broken:
+        raise next(iter(broken.values()))
+    given_up = ledger.gaps(contract.topics) if ledger else []
+    known, _ = backlog.known_batches([contract], loaded, {contract.table: through}, ledger, given_up)
+    again = {}
+    for topic in contract.topics:
+        staging, last = loaded[topic]
+        batches = backlog.pending(contract.table, known[topic], last, through.get(topic))
+        if topic in now:
+            batches = tuple(b for b in batches if b.seq <= now[topic].seq)
+        again[topic] = backlog.held(staging, batches, ledger)
+    return again
+
+
+def roll_back(
+    found: Rollback, catalog: Catalog, ledger: Ledger, *, who: str, why: str, run_id: str, accept_loss: str = ""
+) -> None:
+    """Do what `look` worked out, in one commit: main, and the tag that keeps the offsets. Then tell the ledger.
+
+    Args:
+        accept_loss: the table's name, typed out, if batches are to be lost for it that staging no longer holds.
+
+    Raises:
+        RefusedError: staging no longer holds what would be published again; or no reason is given.
+        FencedError: main moved since it was looked at; nothing was changed.
+    """
+    if not why.strip():
+        raise RefusedError("No reason is given.", table=found.table, way_out="Say why: it is kept in the ledger.")
+    if found.lost and accept_loss != found.table:
+        raise RefusedError(
+            f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: they would be gone for good.",
+            table=found.table,
+            way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss.",
+        )
+    head = found.base.metadata.current_snapshot_id
+    updates: list[TableUpdate] = [refs.point(refs.MAIN, found.target.snapshot_id)]
+    if found.carrier:
+        updates.append(refs.point(CURSOR_TAG, found.carrier.snapshot_id, tag=True))
+    elif CURSOR_TAG in found.base.metadata.refs:
+        updates.append(RemoveSnapshotRefUpdate(ref_name=CURSOR_TAG))
+    try:
+        refs.commit(catalog, found.base, (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),), tuple(updates))
+    except CommitFailedException as error:
+        raise FencedError(
+            "Main moved since it was looked at; nothing was rolled back.",
+            table=found.table,
+            looked_at=head,
+            way_out="Look again, and decide again.",
+        ) from error
+    log.warning("%s: rolled back from %s to %s", found.table, head, found.target.snapshot_id)
+    if found.memory is not None and found.memory_back_to is not None:
+        forget.go_back(found.memory, catalog, found.memory_back_to)
+    ledger.append(_rows(found, who, why), run_id=run_id)
+
+
+def _rows(found: Rollback, who: str, why: str) -> list[Row]:
+    """One row per topic; and what staging no longer holds is given up for this table."""
+    metadata = found.base.metadata
+    moved = {"from": metadata.current_snapshot_id or 0, "to": found.target.snapshot_id}
+    given_up = [
+        row
+        for each in found.lost
+        for row in words.rows(
+            each.batch.topic, each.batch.topic_id, each.batch.ranges, who=who, why=why, table=found.table
+        )
+    ]
+    return given_up + [
+        Row(topic, State.ROLLED_BACK, table=found.table, snapshots=moved, who=who, why=why) for topic in found.again
+    ]

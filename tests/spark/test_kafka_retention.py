@@ -1,0 +1,68 @@
+"""Planning warns before Kafka deletes what is not read: by age, and by size at the rate measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import yaml
+from confluent_kafka import TopicPartition
+
+from sluice import status, status_text
+from tests.support.lake import Lake
+
+HOUR_MS = 3_600_000
+
+
+def send(it: Lake, count: int, minutes_ago: int, partition: int = 0) -> None:
+    at = int(time.time() * 1000) - minutes_ago * 60_000
+    it.send(((partition, f"k{n}", {"n": n}) for n in range(count)), timestamp_ms=at)
+
+
+def test_by_age(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
+    it = lake()
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
+    it.create_topic(2, retention_ms=str(HOUR_MS))
+    table = it.contract()
+    send(it, 5, minutes_ago=55)
+    send(it, 7, minutes_ago=40)
+    send(it, 3, minutes_ago=5, partition=1)
+    (warning,) = it.plan().warnings.values()  # every five minutes is the default: twice that are ten
+    for part in (it.topic, "within 0:10:00", "{0: 5}", f"retention.ms {HOUR_MS}"):
+        assert part in warning
+    assert f"! {table}: retention: {it.topic}" in status_text.as_text(status.look(it.contracts), details=False)
+    it.drain(table)
+    send(it, 4, minutes_ago=30)
+    planned = it.plan()
+    assert planned.has_work
+    assert planned.warnings == {}
+    # Once an hour is too seldom for this topic: whatever is unread may be gone before the second run from now.
+    (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"schedule": "@hourly"}}))
+    assert "within 2:00:00" in it.plan().warnings[it.topic]
+    (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"schedule": None}}))
+    assert it.plan().warnings == {}
+
+
+def test_by_size(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1, retention_ms="-1", retention_bytes=str(1 << 30))
+    table = it.contract()
+    send(it, 10, minutes_ago=30)
+    it.drain(table)
+    send(it, 10, minutes_ago=30)
+    send(it, 4, minutes_ago=1)
+    assert it.plan().warnings == {}  # its beginning is still there: the size is not reached
+    it.admin.delete_records([TopicPartition(it.topic, 0, 8)])[TopicPartition(it.topic, 0, 8)].result(30)
+    # Four records in ten minutes: the next four that Kafka deletes are 8 to 11, of which 10 and 11 are unread.
+    assert "{0: 2}" in it.plan().warnings[it.topic]
+    it.drain(table)
+    assert it.plan().warnings == {}
+
+
+def test_what_is_kept_for_ever_is_never_warned_of(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1, cleanup_policy="compact", retention_ms="60000")
+    it.contract()
+    send(it, 5, minutes_ago=55)
+    assert it.plan().warnings == {}
