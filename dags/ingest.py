@@ -41,10 +41,8 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
         made = planning.write(promises.group(group), promises, catalog.load(), client, run_id=run_id)
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
-    for warning in made.warnings.values():
-        log.warning("%s", warning)
     for line in made.lines():
-        log.info("%s", line)
+        log.log(logging.WARNING if line.startswith("warn") else logging.INFO, "%s", line)
     return settle.expected(made) if made.has_work or made.stops else None
 
 
@@ -90,7 +88,7 @@ def table_task(contract: Contract) -> Any:
             raise AirflowFailException(f"{contract.table} is {found['state']}: {found['error']}")
         if not found["batches"]:
             raise AirflowSkipException(f"{contract.table}: {found['state']}, nothing was published.")
-        kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected")
+        kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "warnings")
         yield Metadata(made, extra={name: found[name] for name in kept})
 
     return outcome

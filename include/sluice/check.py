@@ -31,11 +31,8 @@ class Counts:
 
 
 def of_batches(batches: Sequence[Batch]) -> Column:
-    """The condition that a record of the topic belongs to these batches, which follow on one another."""
-    seq = F.col("batch_seq")
-    if len(batches) == 1:
-        return seq == batches[0].seq
-    return (seq >= batches[0].seq) & (seq <= batches[-1].seq)
+    """The condition that a record of the topic belongs to these batches."""
+    return F.col("batch_seq").isin([b.seq for b in batches])
 
 
 def _measures() -> list[Column]:

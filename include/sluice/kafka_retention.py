@@ -1,22 +1,26 @@
-"""Warn while there is still time: unread records that Kafka deletes before twice the schedule has passed.
+"""Warn while there is still time: records not read or not published that Kafka deletes before long.
 
-By time: records that are that close to `retention.ms`. By size: what the low watermark reaches within that time, if it
-moves as fast as the topic grew just now. Kafka deletes whole segments, so it may come later, never sooner.
+"Before long" is twice the schedule. By time: records that are that close to `retention.ms`. By size: what the low
+watermark reaches within that time, if it moves as fast as the topic grew just now. Kafka deletes whole segments, so it
+may come later, never sooner.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from croniter import croniter
 
-from sluice import broker, clocks
+from sluice import broker
 from sluice.ahead import TopicPlan
+from sluice.contract import Contract
 from sluice.errors import BrokerUnavailableError
-from sluice.model import Offsets
+from sluice.model import Batch, joined_ranges
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -25,6 +29,23 @@ log = logging.getLogger(__name__)
 
 RUNS_AHEAD = 8
 TIMES = 2
+
+
+@dataclass(frozen=True)
+class Risk:
+    """A warning about a topic; with a table if it concerns that one alone."""
+
+    topic: str
+    text: str
+    table: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.text}"
+
+
+def of_table(risks: Iterable[Risk], contract: Contract) -> list[str]:
+    """Those that concern a table, in words."""
+    return [str(r) for r in risks if r.topic in contract.topics and r.table in (None, contract.table)]
 
 
 def interval(schedule: str | None, now: datetime | None = None) -> timedelta | None:
@@ -40,52 +61,60 @@ def interval(schedule: str | None, now: datetime | None = None) -> timedelta | N
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def at_risk(client: AdminClient, topic: TopicPlan, schedule: str | None) -> str | None:
-    """What of a topic will be deleted before twice the schedule has passed, if it is not read; None if nothing.
+def look(
+    client: AdminClient, topic: TopicPlan, waiting: Mapping[str, Sequence[Batch]], schedule: str | None
+) -> tuple[Risk, ...]:
+    """What of a topic Kafka may delete before twice the schedule has passed: unread, or read and not published.
 
-    One question to Kafka, a second where `retention.bytes` is set, and none where everything is read.
+    One question to Kafka, a second where `retention.bytes` is set, and none where nothing is left to do.
+
+    Args:
+        waiting: per table the batches that it has yet to publish; staging's copy of them may become the last.
     """
     state, pause = topic.state, interval(schedule)
     if state is None or pause is None or (state.retention_ms < 0 and state.retention_bytes < 0):
-        return None
+        return ()
     read = dict(topic.last.next_offsets) if topic.last else {}
-    if all(read.get(p, marks.start) >= marks.end for p, marks in state.watermarks.items()):
-        return None
+    if not any(waiting.values()) and all(read.get(p, m.start) >= m.end for p, m in state.watermarks.items()):
+        return ()
     ahead = pause * TIMES
     try:
-        old = dict(_by_time(client, state, read, ahead))
-        for p, offsets in _by_size(client, state, read, ahead).items():
-            old[p] = max(old.get(p, 0), offsets)
+        gone = _deleted_to(client, state, ahead)
     except BrokerUnavailableError as error:  # a warning that can't be given stops nothing
         log.warning("%s: retention was not looked at: %s", topic.topic, error)
-        return None
-    if not old:
-        return None
+        return ()
     limits = {"retention.ms": state.retention_ms, "retention.bytes": state.retention_bytes}
     said = ", ".join(f"{name} {value}" for name, value in limits.items() if value >= 0)
-    return (
-        f"{topic.topic}: Kafka may delete unread records within {ahead} (twice the schedule): "
-        f"{{partition: offsets}} {dict(sorted(old.items()))} ({said})."
-    )
+    out = []
+    unread = {p: gone[p] - max(read.get(p, m.start), m.start) for p, m in sorted(state.watermarks.items())}
+    if unread := {p: n for p, n in unread.items() if n > 0}:
+        text = f"Kafka may delete unread records within {ahead} (twice the schedule): {{partition: offsets}} {unread}"
+        out.append(Risk(topic.topic, f"{text} ({said})."))
+    for table, batches in waiting.items():
+        last = {
+            p: (r.start, min(gone.get(p, 0), r.end))
+            for p, r in sorted(joined_ranges(batches).items())
+            if r.start < gone.get(p, 0)
+        }
+        if last:
+            text = f"staging's copy is the last, or will be within {ahead} (twice the schedule), of what {table}"
+            text += f" has yet to publish: {{partition: (first, end)}} {last} ({said})."
+            out.append(Risk(topic.topic, text, table))
+    return tuple(out)
 
 
-def _by_time(client: AdminClient, state: broker.TopicState, read: Offsets, ahead: timedelta) -> dict[int, int]:
-    if state.retention_ms < 0:
-        return {}
-    young = timedelta(milliseconds=state.retention_ms) - ahead
-    return dict(clocks.older_unread(client, state.topic, read, state.watermarks, young))
-
-
-def _by_size(client: AdminClient, state: broker.TopicState, read: Offsets, ahead: timedelta) -> dict[int, int]:
+def _deleted_to(client: AdminClient, state: broker.TopicState, ahead: timedelta) -> dict[int, int]:
+    """Per partition the offset up to which Kafka may have deleted records when that time has passed."""
+    reach = {p: marks.start for p, marks in state.watermarks.items()}
+    if state.retention_ms >= 0:
+        young = datetime.now(UTC) - timedelta(milliseconds=state.retention_ms) + ahead
+        for p, first in broker.offsets_at(client, state.topic, state.watermarks, young).items():
+            reach[p] = max(reach[p], state.watermarks[p].end if first < 0 else first)
     # A log whose beginning is still there has not reached its size yet.
     trimmed = {p: marks for p, marks in state.watermarks.items() if marks.start > 0}
-    if state.retention_bytes < 0 or not trimmed:
-        return {}
-    since = broker.offsets_at(client, state.topic, trimmed, datetime.now(UTC) - ahead)
-    found = {}
-    for p, marks in trimmed.items():
-        grown = marks.end - since[p] if since[p] >= 0 else 0
-        unread = min(marks.start + grown, marks.end) - max(read.get(p, marks.start), marks.start)
-        if unread > 0:
-            found[p] = unread
-    return found
+    if state.retention_bytes >= 0 and trimmed:
+        since = broker.offsets_at(client, state.topic, trimmed, datetime.now(UTC) - ahead)
+        for p, marks in trimmed.items():
+            grown = marks.end - since[p] if since[p] >= 0 else 0
+            reach[p] = max(reach[p], marks.start + grown)
+    return {p: min(offset, state.watermarks[p].end) for p, offset in reach.items()}

@@ -49,7 +49,7 @@ class GroupPlan:
     stops: Mapping[str, SluiceError]
     broken: Mapping[str, SluiceError] = field(default_factory=dict)
     heal: tuple[Row, ...] = ()
-    warnings: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[kafka_retention.Risk, ...] = ()
 
     @property
     def has_work(self) -> bool:
@@ -72,7 +72,7 @@ class GroupPlan:
                 if seqs:
                     out.append(f"publish {name} from {t}: batches {', '.join(map(str, seqs))}")
         out += [f"stop    {name}: {error}" for name, error in self.stops.items()]
-        return [*(f"warn    {warning}" for warning in self.warnings.values()), *(out or ["nothing to do"])]
+        return [*(f"warn    {warning}" for warning in self.warnings), *(out or ["nothing to do"])]
 
 
 def look(
@@ -139,10 +139,11 @@ def look(
         for topic in contract.topics:
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
-    schedule = group.settings.schedule
-    risks = {t: kafka_retention.at_risk(client, plans[t], schedule) for t in topics} if extend else {}
-    warnings = {t: risk for t, risk in risks.items() if risk}
-    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, warnings)
+    risks: list[kafka_retention.Risk] = []
+    for topic in topics if extend else ():
+        waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
+        risks += kafka_retention.look(client, plans[topic], waiting, group.settings.schedule)
+    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, tuple(risks))
 
 
 def _plan_table(

@@ -125,8 +125,9 @@ def _aside(
     These commits must not carry the publish commit's properties, hence the plain session.
     """
     decoded = partial(_decoded, context, context.spark, contract, batches)
-    if not replay:
-        check.quarantine(context, contract, batches, decoded, found.rejected)
+    # What was rejected of a batch that is given up now may be all that is left of it.
+    if not replay and (mine := [b for b in batches if b.span]):
+        check.quarantine(context, contract, mine, decoded, found.rejected)
     check.verdict(contract, batches, each)
     if found.deleted:
         _remember_deletes(context, contract, decoded())

@@ -16,7 +16,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
-from sluice import cursor, refs, tables
+from sluice import cursor, kafka_retention, refs, tables
 from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import CursorUnknownError, SluiceError
@@ -36,6 +36,7 @@ class Outcome:
         state: published, idle (nothing was due), behind (time ran out; the next run goes on), blocked, failed, stopped.
         ranges: per topic the offsets published by this run, as `{"partition": [start, end)}` of each batch.
         gaps: per topic what of these offsets was given up.
+        warnings: what planning said that retention will delete before long.
         snapshot_id: the last durable snapshot that carries offsets.
     """
 
@@ -48,6 +49,7 @@ class Outcome:
     records: int = 0
     rejected: int = 0
     error: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def red(self) -> bool:
@@ -56,7 +58,7 @@ class Outcome:
 
 
 def expected(plan: GroupPlan) -> dict[str, Any]:
-    """What a plan promises, as JSON for XCom: per table and topic its batches; and the tables that are stopped."""
+    """What a plan promises, as JSON for XCom: per table and topic its batches; what stops or threatens it."""
     promised: dict[str, dict[str, list[int]]] = {}
     for name, table in plan.tables.items():
         promised[name] = {
@@ -67,6 +69,7 @@ def expected(plan: GroupPlan) -> dict[str, Any]:
         "has_work": plan.has_work,
         "tables": promised,
         "stops": {name: str(error) for name, error in plan.stops.items()},
+        "warnings": {name: kafka_retention.of_table(plan.warnings, t.contract) for name, t in plan.tables.items()},
     }
 
 
@@ -94,7 +97,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
     for contract in group.contracts:
         name = contract.table
         loaded[name] = tables.load(catalog, tables.typed(contract))
-        outcome = outcomes[name] = Outcome(name)
+        outcome = outcomes[name] = Outcome(name, warnings=promised["warnings"].get(name, []))
         try:
             through[name] = cursor.published(loaded[name], partial(ledger.remembered, name))
         except SluiceError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
 
-from sluice import broker, clocks, cursor, plan, reach, tables, upkeep
+from sluice import broker, clocks, cursor, kafka_retention, plan, reach, tables, upkeep
 from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.contracts import Contracts
@@ -51,7 +51,7 @@ class _World:
     staged: dict[str, Batch | None] = field(default_factory=dict)
     known: dict[tuple[str, int], Batch] = field(default_factory=dict)
     given_up: list[Row] = field(default_factory=list)
-    warnings: dict[str, str] = field(default_factory=dict)
+    warnings: list[kafka_retention.Risk] = field(default_factory=list)
     errors: dict[str, LastError] = field(default_factory=dict)
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
@@ -138,11 +138,11 @@ def _ask_planner(
         with reach.catalog_errors():
             found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
         world.stops |= found.stops
-        world.warnings |= found.warnings
+        world.warnings += found.warnings
 
 
 def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
-    entry.warnings = [world.warnings[t] for t in contract.topics if t in world.warnings]
+    entry.warnings = kafka_retention.of_table(world.warnings, contract)
     if contract.table in world.stops:
         entry.problems.append(str(world.stops[contract.table]))
     else:

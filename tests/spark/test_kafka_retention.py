@@ -28,7 +28,7 @@ def test_by_age(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> N
     send(it, 5, minutes_ago=55)
     send(it, 7, minutes_ago=40)
     send(it, 3, minutes_ago=5, partition=1)
-    (warning,) = it.plan().warnings.values()  # every five minutes is the default: twice that are ten
+    (warning,) = map(str, it.plan().warnings)  # every five minutes is the default: twice that are ten
     for part in (it.topic, "within 0:10:00", "{0: 5}", f"retention.ms {HOUR_MS}"):
         assert part in warning
     assert f"! {table}: retention: {it.topic}" in status_text.as_text(status.look(it.contracts), details=False)
@@ -36,12 +36,12 @@ def test_by_age(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> N
     send(it, 4, minutes_ago=30)
     planned = it.plan()
     assert planned.has_work
-    assert planned.warnings == {}
+    assert planned.warnings == ()
     # Once an hour is too seldom for this topic: whatever is unread may be gone before the second run from now.
     (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"schedule": "@hourly"}}))
-    assert "within 2:00:00" in it.plan().warnings[it.topic]
+    assert "within 2:00:00" in str(it.plan().warnings[0])
     (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"schedule": None}}))
-    assert it.plan().warnings == {}
+    assert it.plan().warnings == ()
 
 
 def test_by_size(lake: Callable[..., Lake]) -> None:
@@ -52,12 +52,37 @@ def test_by_size(lake: Callable[..., Lake]) -> None:
     it.drain(table)
     send(it, 10, minutes_ago=30)
     send(it, 4, minutes_ago=1)
-    assert it.plan().warnings == {}  # its beginning is still there: the size is not reached
+    assert it.plan().warnings == ()  # its beginning is still there: the size is not reached
     it.admin.delete_records([TopicPartition(it.topic, 0, 8)])[TopicPartition(it.topic, 0, 8)].result(30)
     # Four records in ten minutes: the next four that Kafka deletes are 8 to 11, of which 10 and 11 are unread.
-    assert "{0: 2}" in it.plan().warnings[it.topic]
+    assert "{0: 2}" in str(it.plan().warnings[0])
     it.drain(table)
-    assert it.plan().warnings == {}
+    assert it.plan().warnings == ()
+
+
+def test_when_stagings_copy_is_the_last(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2, retention_ms=str(HOUR_MS))
+    table, beside = it.contract(errors={"tolerance": "none"}), it.contract()
+    send(it, 3, minutes_ago=58)
+    it.drain(beside)
+    send(it, 4, minutes_ago=55)
+    it.send([(0, "bad", b"{")], timestamp_ms=int(time.time() * 1000) - 52 * 60_000)
+    send(it, 2, minutes_ago=10)
+    send(it, 2, minutes_ago=10, partition=1)
+    outcomes = it.run()
+    assert outcomes[table]["state"] == "blocked", outcomes[table]
+    (warning,) = it.plan().warnings
+    assert warning.table == table
+    # The first three are published; the last two of the partition are young.
+    assert "{0: (3, 8)}" in str(warning)
+    assert "staging's copy" in str(warning)
+    outcomes = it.run()
+    assert outcomes[table]["warnings"] == [str(warning)]
+    assert outcomes[beside]["warnings"] == []
+    it.admin.delete_records([TopicPartition(it.topic, 0, 9)])[TopicPartition(it.topic, 0, 9)].result(30)
+    (warning,) = it.plan().warnings
+    assert "{0: (3, 9)}" in str(warning)
 
 
 def test_what_is_kept_for_ever_is_never_warned_of(lake: Callable[..., Lake]) -> None:
@@ -65,4 +90,4 @@ def test_what_is_kept_for_ever_is_never_warned_of(lake: Callable[..., Lake]) -> 
     it.create_topic(1, cleanup_policy="compact", retention_ms="60000")
     it.contract()
     send(it, 5, minutes_ago=55)
-    assert it.plan().warnings == {}
+    assert it.plan().warnings == ()

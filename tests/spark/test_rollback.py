@@ -297,6 +297,23 @@ def test_a_quarantine_is_right_after_it(lake: Callable[..., Lake]) -> None:
     assert sorted(r["n"] for r in it.rows(table)) == [0, 1, 2]
 
 
+def test_what_was_rejected_of_a_lost_batch_stays_in_quarantine(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    monkeypatch.setattr(runs, "PUBLISH_PER_STAGE", 0)
+    it.create_topic(1)
+    table = it.contract(errors={"max_ratio": 1.0})
+    for number in range(3):
+        it.send([(0, f"k{number}", {"n": number}), (0, f"bad{number}", b"{")])
+        it.run()
+    delete_staged(it, 2)
+    act(it, look(it, table, before_run=f"{it.group}-1"), accept_loss=table)
+    it.drain(table)
+    assert sorted(r["batch_seq"] for r in it.quarantined(table)) == [1, 2, 3]
+    assert sorted(r["n"] for r in it.rows(table)) == [0, 2]
+
+
 def test_bad_input_is_refused_with_the_way_out(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
     it = lake()
     table = prepared(it, "append", 2)

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyiceberg.catalog import Catalog, load_catalog
 
 from sluice import tables
@@ -66,9 +66,21 @@ class Stack:
 
     def finish(self, group: str, run: str) -> tuple[str, dict[str, str]]:
         """The run's state, and its tasks' states."""
-        self.until(lambda: self.airflow.run_state(f"ingest_{group}", run) in ("success", "failed"))
-        tasks = self.airflow.tasks(f"ingest_{group}", run)
-        return self.airflow.run_state(f"ingest_{group}", run), {t["task_id"]: t["state"] for t in tasks}
+        return self.ended(f"ingest_{group}", run)
+
+    def ended(self, dag: str, run: str) -> tuple[str, dict[str, str]]:
+        self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"))
+        tasks = self.airflow.tasks(dag, run)
+        return self.airflow.run_state(dag, run), {t["task_id"]: t["state"] for t in tasks}
+
+    def by_hand(self, dag: str, **params: Any) -> tuple[str, str]:
+        """Trigger a DAG whose one task bears its name; the run's state and the task's log."""
+        self.airflow.wait_for_dag(dag, tables={dag})
+        self.airflow.pause(dag, False)
+        run = self.airflow.trigger(dag, **params)
+        state, _ = self.ended(dag, run)
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={dag}")
+        return state, (folder / "attempt=1.log").read_text()
 
     def events(self, group: str) -> list[dict[str, Any]]:
         return list(self.airflow._ask("GET", f"/api/v2/assets/events?source_dag_id=ingest_{group}")["asset_events"])
@@ -153,6 +165,50 @@ def test_nothing_new_is_skipped_and_starts_no_jvm(stack):
     assert tasks.pop("plan") == "success"
     assert set(tasks.values()) == {"skipped"}, tasks
     assert spark_log.stat().st_size == before
+
+
+def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
+    stack.send("plain.orders", records(100, 50))
+    run = stack.start("plain")
+    assert stack.finish("plain", run)[0] == "success"
+    asked = {"table": "plain.orders", "before_run": run, "why": "the contract was wrong"}
+    state, log = stack.by_hand("rollback", **asked)
+    assert state == "success"
+    assert "1 snapshot(s) undone" in log
+    assert "dry run" in log
+    assert stack.ids("plain.orders") == list(range(150))
+    state, log = stack.by_hand("rollback", **asked, dry_run=False)
+    assert state == "success"
+    assert stack.ids("plain.orders") == list(range(100))
+    state, log = stack.by_hand("rollback", **asked, dry_run=False)
+    assert state == "failed"
+    assert "made none of main's snapshots" in log
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    assert stack.ids("plain.orders") == list(range(150))
+    (row,) = [r for r in ledger(stack) if r["state"] == "rolled_back"]
+    assert (row["table"], row["why"], row["who"]) == ("plain.orders", asked["why"], stack.env["SLUICE_PAGES_USER"])
+
+
+def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
+    client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
+    stack.send("plain.orders", records(150, 60))
+    ends = {p: client.list_offsets({TopicPartition("plain.orders", p): OffsetSpec.latest()}) for p in (0, 1)}
+    lost = [TopicPartition("plain.orders", p, next(iter(f.values())).result().offset) for p, f in ends.items()]
+    for future in client.delete_records(lost).values():
+        future.result(30)
+    stack.send("plain.orders", records(300, 20))
+    state, tasks = stack.finish("plain", stack.start("plain"))
+    assert (state, tasks["plain.orders"]) == ("failed", "failed")
+    state, log = stack.by_hand("accept_gap", name="plain.orders", why="the disk was full", dry_run=False)
+    assert state == "success"
+    assert "60 offsets, missing in plain.orders" in log
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    assert stack.ids("plain.orders") == [*range(150), *range(300, 320)]
+    assert stack.events("plain")[-1]["extra"]["gaps"].keys() == {"plain.orders"}
+
+
+def ledger(stack: Stack) -> list[dict[str, Any]]:
+    return stack.catalog.load_table(tables.LEDGER).scan().to_arrow().to_pylist()
 
 
 def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):

@@ -46,9 +46,10 @@ class Airflow:
         """Pause a DAG or let it run."""
         self._ask("PATCH", f"/api/v2/dags/{dag}?update_mask=is_paused", {"is_paused": paused})
 
-    def trigger(self, dag: str) -> str:
+    def trigger(self, dag: str, **params: Any) -> str:
         """Ask the scheduler for a run; returns its id."""
-        return str(self._ask("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})["dag_run_id"])
+        asked = {"logical_date": None, "conf": params}
+        return str(self._ask("POST", f"/api/v2/dags/{dag}/dagRuns", asked)["dag_run_id"])
 
     def run_state(self, dag: str, run: str) -> str:
         """The state of a run."""
