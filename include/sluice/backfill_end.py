@@ -48,8 +48,9 @@ def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any])
                 "told": told,
             }
         )
-    try:
-        refs.drop_branches(catalog, identifier, slices.leftovers(table, pieces.values()))
-    except CommitFailedException as error:
-        log.info("%s: left branches behind: %s", promised["table"], error)
+    for left in filter(None, (table, tables.load(catalog, tables.staging(promised["topic"])))):
+        try:
+            refs.drop_branches(catalog, left.name(), slices.leftovers(left, pieces.values()))
+        except CommitFailedException as error:
+            log.info("%s: left branches behind: %s", ".".join(left.name()), error)
     return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,10 +18,10 @@ from sluice import check, cursor, merge, publish, refs, slices, tables, validate
 from sluice.commit import Attempt, Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import ERROR, OP, decode
-from sluice.errors import BlockedError, InvalidReplayError, OrderUnknownError, SluiceError
+from sluice.errors import BlockedError, InvalidReplayError, OrderUnknownError, SluiceError, StagingTrimmedError
 from sluice.ledger import Ledger
 from sluice.literals import quoted
-from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, encode_through
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
 from sluice.slices import Origin
 from sluice.stage import stage
 
@@ -65,15 +65,20 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
     attempt = Attempt(context, tables.typed(contract), piece)
+    ledger = Ledger(context.catalog)
+    expected = None
+    if origin == Origin.KAFKA and not slices.landed(attempt.base, piece):
+        _check_below(attempt, contract, piece, ledger)
+        expected = stage(context, piece, gaps_expected=gaps_expected).records
+        if expected is None:
+            expected = slices.rows_of(context.catalog.load_table(tables.staging(piece.topic)), piece)
+        # Reading takes its time, and the live feed has gone on.
+        attempt = Attempt(context, tables.typed(contract), piece)
     if done := slices.landed(attempt.base, piece):
         _release(context, contract, piece, origin)
         return Replayed(done.snapshot_id, seconds=time.monotonic() - began)
-    ledger = Ledger(context.catalog)
-    through = cursor.published(attempt.base, lambda: ledger.remembered(contract.table))
-    slices.check_below(contract.table, piece, through.get(piece.topic))
+    through = _check_below(attempt, contract, piece, ledger)
     refs.drop_branches(context.catalog, attempt.identifier, slices.leftovers(attempt.base, [piece]))
-    if origin == Origin.KAFKA:
-        stage(context, piece, gaps_expected=gaps_expected)
     still_held = _holding(context, contract, piece, origin, ledger)
     still_held()
     properties = {
@@ -88,6 +93,13 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         decoded = _decoded(context, session, contract, piece, origin).persist()
         try:
             counts = check.counted(decoded)
+            if expected not in (None, counts.records):
+                raise StagingTrimmedError(
+                    f"Of {expected} raw records that were staged for the slice, {counts.records} are left.",
+                    table=contract.table,
+                    topic=piece.topic,
+                    way_out="Raise `maintenance.staging_retention`, and run the slice again.",
+                )
             compared = _onto_branch(context, attempt, contract, piece, origin, decoded, counts, not gaps_expected)
         finally:
             decoded.unpersist()
@@ -97,6 +109,13 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     _release(context, contract, piece, origin)
     seconds = time.monotonic() - began
     return Replayed(snapshot.snapshot_id, counts, compared.before, compared.after, compared.added, seconds)
+
+
+def _check_below(attempt: Attempt, contract: Contract, piece: Batch, ledger: Ledger) -> Mapping[str, Through]:
+    """Where the table stands, provided that the slice lies below it."""
+    through = cursor.published(attempt.base, lambda: ledger.remembered(contract.table))
+    slices.check_below(contract.table, piece, through.get(piece.topic))
+    return through
 
 
 def _onto_branch(

@@ -127,7 +127,12 @@ def held(staging: Table | None, wanted: BooleanExpression | None = None) -> dict
 
 def is_staged(staging: Table, piece: Batch) -> bool:
     """Whether staging holds the slice: its rows came in one commit, so that any row stands for all."""
-    return bool(held(staging, equal("batch_seq", piece.seq)))
+    return rows_of(staging, piece) > 0
+
+
+def rows_of(staging: Table, piece: Batch) -> int:
+    """How many rows staging holds under the slice's number."""
+    return sum(held(staging, equal("batch_seq", piece.seq)).values())
 
 
 def check_below(table: str, piece: Batch, through: Through | None) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import broker, cursor, slices, tables
+from sluice import broker, cursor, refs, slices, tables
 from sluice.commit import Attempt, Context
 from sluice.errors import BatchOrderError, OffsetsMissingError
 from sluice.ledger import Ledger
@@ -89,6 +89,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
     if batch.is_slice:
         if slices.is_staged(attempt.base, batch):
             return Staged(batch, None, None, time.monotonic() - began)
+        refs.drop_branches(context.catalog, identifier, slices.leftovers(attempt.base, [batch]))
     else:
         last = cursor.staged(attempt.base, lambda: Ledger(context.catalog).remembered_batch(batch.topic))
         if last and last.seq >= batch.seq:
