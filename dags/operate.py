@@ -6,42 +6,17 @@ Each is one task without retries: whoever started it reads the log and decides. 
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException
+from sluice_forms import UNCHANGED, by_hand, ranges, who
 from sluice_spark import kafka_config
 
 from sluice import contracts
 from sluice.errors import SluiceError
 
 log = logging.getLogger(__name__)
-
-QUICK = timedelta(minutes=5)
-RANGE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
-UNCHANGED = "This was a dry run: nothing was changed. Trigger again with dry_run off to do it."
-WHY = Param(type="string", minLength=3, description="The reason; kept in the ledger with your name.")
-DRY_RUN = Param(True, type="boolean", description="Only show what would be done.")
-
-
-def by_hand(dag_id: str, doc: str, **params: Param) -> DAG:
-    """A DAG that is only triggered by hand, one run at a time."""
-    return DAG(
-        dag_id=dag_id,
-        schedule=None,
-        catchup=False,
-        max_active_runs=1,
-        tags=["sluice", "by hand"],
-        params={**params, "why": WHY, "dry_run": DRY_RUN},
-        doc_md=doc,
-        default_args={"retries": 0, "execution_timeout": QUICK},
-    )
-
-
-def who(dag_run: Any) -> str:
-    """Who triggered the run, where Airflow knows."""
-    return getattr(dag_run, "triggering_user_name", None) or "unknown"
 
 
 def number(text: Any) -> int | None:
@@ -59,13 +34,7 @@ with by_hand(
     "Gives up offsets that Kafka lost before they were read, by name and for good. The topic then goes on behind them; "
     "the ledger keeps who did it and why.",
     name=Param(type="string", minLength=1, description="A table or a topic."),
-    ranges=Param(
-        {},
-        type="object",
-        propertyNames={"pattern": "^[0-9]+$"},
-        additionalProperties=RANGE,
-        description='Exactly what is lost, as {"0": [first, end]}; empty: what planning names at this moment.',
-    ),
+    ranges=ranges('Exactly what is lost, as {"0": [first, end]}; empty: what planning names at this moment.'),
 ):
 
     @task

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,21 @@ class MaintainOperator(JobOperator):
         due = [need["table"] for need in self.needs or () if need["group"] == self.group and need["steps"]]
         self.application_args = [*(self.application_args or []), "--tables", json.dumps(due)]
         return None if due else "No table needs anything: no Spark application is started."
+
+
+class BackfillOperator(JobOperator):
+    """Starts `jobs/backfill.py` for one slice of a backfill.
+
+    Args:
+        piece: The slice: table, topic, origin, its number and the run's id.
+    """
+
+    def __init__(self, *, piece: Mapping[str, Any], group: str, **kwargs: Any) -> None:
+        named = {"table": "table", "topic": "topic", "slice": "slice", "source": "origin", "run-id": "run_id"}
+        arguments = [text for option, field in named.items() for text in (f"--{option}", str(piece[field]))]
+        log = f"{group}-backfill{piece['slice']}"
+        super().__init__(job="backfill.py", arguments=arguments, group=group, log=log, **kwargs)
+        self.map_name = f"slice {piece['slice']}"
 
 
 def spark_jars() -> list[str]:

@@ -154,7 +154,10 @@ def _expire(
     age = now - retention.moment(oldest)
     if trimmed:
         steps.append("trim")
-        reasons.append(f"batches {trimmed.first} to {trimmed.through} are published and past their retention")
+        if trimmed.through >= trimmed.first:
+            reasons.append(f"batches {trimmed.first} to {trimmed.through} are published and past their retention")
+        if trimmed.slices:
+            reasons.append(f"{len(trimmed.slices):,} slices of backfills are past their retention")
     if cut.doomed:
         steps.append("snapshots")
     total = len(table.metadata.snapshots)

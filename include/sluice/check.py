@@ -65,7 +65,16 @@ def counts(observation: Observation, decoded: DataFrame, expected: int) -> Count
     except Exception:  # noqa: BLE001 - an empty relation was folded away together with the observation
         row = None
     if row is None or row["records"] != expected:
-        row = decoded.agg(*_measures()).collect()[0].asDict()
+        return counted(decoded)
+    return _counts(row)
+
+
+def counted(decoded: DataFrame) -> Counts:
+    """The counts, in a pass of their own."""
+    return _counts(decoded.agg(*_measures()).collect()[0].asDict())
+
+
+def _counts(row: Mapping[str, int]) -> Counts:
     return Counts(**{name: int(row[name]) for name in Counts.__match_args__})
 
 
@@ -97,23 +106,23 @@ def quarantine(
         if table is None or not any(True for _ in table.scan(row_filter=mine).plan_files()):
             return
     tables.ensure_quarantine(context.catalog, contract)
-    rows = (
-        decode()
-        .where(F.col(ERROR).isNotNull())
-        .select(
-            "batch_seq",
-            *KAFKA_COLUMNS,
-            "key",
-            "value",
-            "headers",
-            F.col(ERROR).alias("error_class"),
-            F.col(DETAIL).alias("error"),
-            F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD)).alias("field"),
-            F.current_timestamp().alias("quarantined_at"),
-        )
-    )
     name = tables.spark_name(context.catalog_name, tables.quarantine(contract))
-    rows.writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == topic))
+    bad(decode(), contract).writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == topic))
+
+
+def bad(decoded: DataFrame, contract: Contract) -> DataFrame:
+    """The rejected records as rows of the quarantine."""
+    return decoded.where(F.col(ERROR).isNotNull()).select(
+        "batch_seq",
+        *KAFKA_COLUMNS,
+        "key",
+        "value",
+        "headers",
+        F.col(ERROR).alias("error_class"),
+        F.col(DETAIL).alias("error"),
+        F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD)).alias("field"),
+        F.current_timestamp().alias("quarantined_at"),
+    )
 
 
 def verdict(contract: Contract, batches: Sequence[Batch], found: Mapping[int, Counts]) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `python -m sluice status | plan | contract check | ledger … | gap accept | rollback | demo`.
+"""The command line: `python -m sluice status | plan | contract check | ledger … | gap | rollback | backfill | demo`.
 
 Each command imports what it needs when it runs, so that `--help` and `contract check` stay quick.
 """

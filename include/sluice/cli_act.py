@@ -1,4 +1,4 @@
-"""The commands by which an operator changes something: `gap accept` and `rollback`. Without `--yes` they only tell."""
+"""The operator's commands: `gap accept`, `rollback` and `backfill plan`. Without `--yes` they only tell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,18 @@ def add(commands: Any, contracts: Callable[[], Contracts]) -> list[argparse.Argu
     for each in (accept, back):
         each.add_argument("--why", required=True, metavar="REASON", help="kept in the ledger, with your name")
         each.add_argument("--yes", action="store_true", help="do it; without it, only tell what would be done")
-    return [accept, back]
+    plan = commands.add_parser("backfill", help="bring history, or a range again, into a table").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    shown = plan.add_parser("plan", help="show what DAG backfill would do")
+    shown.add_argument("table", metavar="TABLE")
+    shown.add_argument("--topic", default="", metavar="TOPIC", help="where several feed the table")
+    shown.add_argument("--ranges", type=_ranges, metavar="JSON", help='offsets: {"0": [start, end]}')
+    shown.add_argument("--since", default="", metavar="TIME", help="from this moment; default: the beginning")
+    shown.add_argument("--until", default="", metavar="TIME", help="to it; default: where the live feed began")
+    shown.add_argument("--source", default="kafka", choices=["kafka", "staging", "quarantine"])
+    shown.set_defaults(run=partial(_backfill_plan, contracts))
+    return [accept, back, shown]
 
 
 def _ranges(text: str) -> dict[int, list[int]]:
@@ -100,4 +111,29 @@ def _rollback(contracts: Callable[[], Contracts], given: argparse.Namespace) -> 
                 accept_loss=given.accept_loss,
             )
     print("Rolled back; the next run publishes again what is marked so." if given.yes else UNCHANGED)
+    return 0
+
+
+def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+    from sluice import backfill, reach
+    from sluice.backfill_ranges import Request, moment
+    from sluice.ledger import Ledger
+    from sluice.slices import Origin
+
+    known = contracts()
+    request = Request(
+        given.table,
+        given.ranges or {},
+        moment(given.since, "since"),
+        moment(given.until, "until"),
+        Origin(given.source),
+        given.topic,
+    )
+    client = reach.open_broker(given.patience)
+    catalog = reach.open_catalog(given.patience)
+    existing = reach.existing_ledger_table(catalog)
+    with reach.catalog_errors():
+        found = backfill.look(request, known, catalog, client, Ledger(catalog, existing) if existing else None)
+    print("\n".join(found.lines()))
+    print("Nothing was changed. DAG backfill does it.")
     return 0

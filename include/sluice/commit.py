@@ -128,10 +128,19 @@ class Attempt:
         self._result = snapshot
         return snapshot
 
-    def land(self) -> Snapshot:
+    def keep(self, name: str) -> None:
+        """Leave what was written, under another name, for somebody to look at; main stays as it is."""
+        updates = (refs.point(name, self.result().snapshot_id), RemoveSnapshotRefUpdate(ref_name=self.branch))
+        refs.commit(self._catalog, self.base, (), updates)
+        self._opened = False
+
+    def land(self, *, cursor_tag: bool = True) -> Snapshot:
         """Move main and the cursor tag onto the branch, and drop the branch, in one commit.
 
         An answer that gets lost is resolved by looking the snapshot up among main's ancestors, never by trying blindly.
+
+        Args:
+            cursor_tag: false for what carries no cursor: the tag stays where it is.
 
         Raises:
             FencedError: main moved meanwhile, or the branch is not what was looked at; nothing changed.
@@ -144,7 +153,7 @@ class Attempt:
         )
         updates: tuple[TableUpdate, ...] = (
             refs.point(refs.MAIN, result.snapshot_id),
-            refs.point(CURSOR_TAG, result.snapshot_id, tag=True),
+            *((refs.point(CURSOR_TAG, result.snapshot_id, tag=True),) if cursor_tag else ()),
             RemoveSnapshotRefUpdate(ref_name=self.branch),
         )
         deadline = time.monotonic() + WAIT_S

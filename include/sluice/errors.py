@@ -171,6 +171,10 @@ class AuditError(TerminalError):
     advice = "This should not happen: keep the log and the branch's snapshot, and report it."
 
 
+class InvalidReplayError(TerminalError):
+    """What a slice of a backfill left on its branch does not stand the look at it; main was not moved."""
+
+
 class LedgerError(TerminalError):
     """The ledger contradicts itself or can't be read."""
 

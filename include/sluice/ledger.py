@@ -46,6 +46,7 @@ class State(StrEnum):
     SETTLED = "settled"
     GAP = "gap"
     ROLLED_BACK = "rolled_back"
+    REPLAYED = "replayed"
 
 
 SCHEMA = Schema(
@@ -53,7 +54,7 @@ SCHEMA = Schema(
     NestedField(2, "run_id", StringType(), doc="the Airflow run, or who ran the command"),
     NestedField(3, "topic", StringType(), required=True),
     NestedField(4, "topic_id", StringType(), doc="Kafka's id of the topic, new when it is created again"),
-    NestedField(5, "batch_seq", LongType(), doc="the topic's batch number"),
+    NestedField(5, "batch_seq", LongType(), doc="the topic's batch number; below zero: a slice of a backfill"),
     NestedField(6, "partition", IntegerType(), doc="null in rows about a batch as a whole"),
     NestedField(7, "start_offset", LongType(), doc="first offset of the range"),
     NestedField(8, "end_offset", LongType(), doc="one past the last offset; equal to start where nothing is read"),
@@ -66,8 +67,8 @@ SCHEMA = Schema(
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
     NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
     NestedField(17, "error", StringType(), doc="why a table was blocked or failed"),
-    NestedField(18, "who", StringType(), doc="gap, rolled_back: whose word it is"),
-    NestedField(19, "why", StringType(), doc="gap, rolled_back: the reason given"),
+    NestedField(18, "who", StringType(), doc="gap, rolled_back, a backfill: whose word it is"),
+    NestedField(19, "why", StringType(), doc="gap, rolled_back, a backfill: the reason given; replayed: what changed"),
 )
 SPEC = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "topic"))
 
@@ -129,7 +130,7 @@ class Ledger:
         return [
             row
             for r in found.to_pylist()
-            if (row := _row(r)).batch_seq is not None and row.batch_seq > after[row.topic]
+            if (row := row_of(r)).batch_seq is not None and row.batch_seq > after[row.topic]
         ]
 
     def remembered(self, table: str) -> Remembered | None:
@@ -137,7 +138,7 @@ class Ledger:
         if self.table.metadata.current_snapshot_id is None:
             return None
         found = self.table.scan(row_filter=equal("state", str(State.SETTLED))).to_arrow().to_pylist()
-        rows = [r for r in map(_row, found) if table in (r.snapshots or {})]
+        rows = [r for r in map(row_of, found) if table in (r.snapshots or {})]
         if not rows:
             return None
         through = {}
@@ -158,7 +159,7 @@ class Ledger:
             return []
         wanted = And(one_of("topic", sorted(topics)), equal("state", str(State.GAP)))
         found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
-        return [_row(r) for r in found.to_pylist()]
+        return [row_of(r) for r in found.to_pylist()]
 
     def settled_before(self, topic: str, moment: datetime) -> int:
         """The topic's last batch that all its tables were seen to hold at that moment; 0 where there is none."""
@@ -204,7 +205,8 @@ class Ledger:
         raise conflict
 
 
-def _row(record: dict[str, Any]) -> Row:
+def row_of(record: dict[str, Any]) -> Row:
+    """A record of the table as a row."""
     record["snapshots"] = dict(record["snapshots"] or [])
     record["state"] = State(record["state"])
     return Row(**record)

@@ -166,16 +166,24 @@ def _trim(context: Context, subject: Subject, contracts: Contracts, now: datetim
     found = assess.trim(subject, staging, contracts, context.catalog, now)
     if found is None:
         return None
-    # Said before it is done: a reader that looks after it has read knows whether anything may have been missing.
-    with staging.transaction() as transaction:
-        transaction.set_properties({tables.TRIMMED_THROUGH: str(found.through)})
-    _delete_through(context, subject, found.through)
+    if found.slices:
+        _delete(context, subject, f"batch_seq IN ({', '.join(map(str, found.slices))})")
+    if found.through >= found.first:
+        # Said before it is done: a reader that looks after it has read knows whether anything may have been missing.
+        with staging.transaction() as transaction:
+            transaction.set_properties({tables.TRIMMED_THROUGH: str(found.through)})
+        _delete_through(context, subject, found.through)
     return found.through
 
 
 def _delete_through(context: Context, subject: Subject, through: int) -> None:
+    # Below zero are the slices of backfills, which go by their own age.
+    _delete(context, subject, f"batch_seq > 0 AND batch_seq <= {through}")
+
+
+def _delete(context: Context, subject: Subject, condition: str) -> None:
     name = tables.spark_name(context.catalog_name, subject.identifier)
-    context.spark.sql(f"DELETE FROM {name} WHERE batch_seq <= {through}")  # noqa: S608 - quoted, and a number
+    context.spark.sql(f"DELETE FROM {name} WHERE {condition}")  # noqa: S608 - quoted, and numbers
 
 
 def _remove_orphans(

@@ -65,31 +65,55 @@ def without_deleted(rows: DataFrame, contract: Contract, deletes: DataFrame) -> 
     if not contract.order:
         same += [f"s.{c} = d._d_{c}" for c in KAFKA_COLUMNS[:2]]
     # The remembered delete comes after the row: its columns stand under other names, as both sides have the same.
-    later = _later(contract, ("d", "_d_"), ("s", ""))
-    return rows.alias("s").join(d, F.expr(" AND ".join([*same, later])), "left_anti")
+    after = later(contract, ("d", "_d_"), ("s", ""))
+    return rows.alias("s").join(d, F.expr(" AND ".join([*same, after])), "left_anti")
 
 
 def append(rows: DataFrame, target: str, contract: Contract, batch: Batch) -> None:
     """Insert what the table does not have yet, by (topic, partition, offset)."""
-    at = {c: f"{target}.{c}" for c in KAFKA_COLUMNS}
+    writer = rows.alias("s").mergeInto(target, _same_place(target, batch))
+    writer.whenNotMatched().insert(_all(columns(contract))).merge()
+
+
+def reject(rows: DataFrame, target: str, batch: Batch) -> None:
+    """Bring rejected records into the quarantine, each once; what is there already learns why it is rejected now."""
+    writer = rows.alias("s").mergeInto(target, _same_place(target, batch))
+    why = _all(["error_class", "error", "field"])
+    writer.whenMatched().update(why).whenNotMatched().insert(_all(rows.columns)).merge()
+
+
+def release(rows: DataFrame, target: str, batch: Batch) -> None:
+    """Take records out of the quarantine, by their coordinates."""
+    rows.alias("s").mergeInto(target, _same_place(target, batch)).whenMatched().delete().merge()
+
+
+def _same_place(target: str, batch: Batch) -> Column:
+    """The ON clause by coordinates, with the batch's bounds as literals."""
+    on = [f"{target}.{c} = s.{c}" for c in (PARTITION_COLUMN, OFFSET_COLUMN)]
+    ends = f"{target}.{OFFSET_COLUMN}"
+    on.append(f"{ends} >= {min(r.start for r in batch.ranges.values())}L")
+    on.append(f"{ends} < {max(r.end for r in batch.ranges.values())}L")
+    if len(batch.ranges) <= PARTITIONS_INLINE:
+        on.append(within(batch, f"{target}."))
+    else:
+        on.append(f"{target}.{TOPIC_COLUMN} = {literal(batch.topic)}")
+    return F.expr(" AND ".join(on))
+
+
+def within(batch: Batch, prefix: str = "") -> str:
+    """The SQL condition that a row's coordinates lie in the batch's ranges."""
     bounds = [
-        f"({at[PARTITION_COLUMN]} = {p} AND {at[OFFSET_COLUMN]} >= {r.start}L AND {at[OFFSET_COLUMN]} < {r.end}L)"
+        f"({prefix}{PARTITION_COLUMN} = {p} AND {prefix}{OFFSET_COLUMN} >= {r.start}L"
+        f" AND {prefix}{OFFSET_COLUMN} < {r.end}L)"
         for p, r in sorted(batch.ranges.items())
     ]
-    on = [f"{at[c]} = s.{c}" for c in (PARTITION_COLUMN, OFFSET_COLUMN)]
-    on.append(f"{at[TOPIC_COLUMN]} = {literal(batch.topic)}")
-    on.append(f"{at[OFFSET_COLUMN]} >= {min(r.start for r in batch.ranges.values())}L")
-    on.append(f"{at[OFFSET_COLUMN]} < {max(r.end for r in batch.ranges.values())}L")
-    if len(bounds) <= PARTITIONS_INLINE:
-        on.append("(" + " OR ".join(bounds) + ")")
-    writer = rows.alias("s").mergeInto(target, F.expr(" AND ".join(on)))
-    writer.whenNotMatched().insert(_all(columns(contract))).merge()
+    return f"{prefix}{TOPIC_COLUMN} = {literal(batch.topic)} AND ({' OR '.join(bounds)})"
 
 
 def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[str]) -> None:
     """Insert, update or delete by key; a row only moves forward in the contract's order."""
     on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier] + list(bounds)
-    newer = _later(contract, ("s", ""), (target, ""))
+    newer = later(contract, ("s", ""), (target, ""))
     everything = _all(columns(contract))
     writer = rows.alias("s").mergeInto(target, F.expr(" AND ".join(on)))
     if not contract.order:
@@ -112,7 +136,7 @@ def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
     everything = _all([*contract.identifier, *KAFKA_COLUMNS])
     on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier)
     writer = rows.alias("s").mergeInto(target, F.expr(on))
-    newer = F.expr(_later(contract, ("s", ""), (target, "")))
+    newer = F.expr(later(contract, ("s", ""), (target, "")))
     writer.whenMatched(newer).update(everything).whenNotMatched().insert(everything).merge()
 
 
@@ -158,7 +182,7 @@ def _all(names: Sequence[str]) -> dict[str, Column]:
     return {quoted(name): F.expr(f"s.{quoted(name)}") for name in names}
 
 
-def _later(contract: Contract, a: tuple[str, str], b: tuple[str, str]) -> str:
+def later(contract: Contract, a: tuple[str, str], b: tuple[str, str]) -> str:
     """The condition that version `a` of a row comes after `b`; each is (alias, column prefix), null is earliest.
 
     Without an order of the contract's own both are known to be in one partition, and the offset alone decides.

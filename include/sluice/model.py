@@ -17,6 +17,7 @@ TOPIC_ID = "sluice.topic-id"
 RANGES = "sluice.ranges"
 GAPS = "sluice.gaps"
 BATCHES = "sluice.batches"
+BACKFILL = "sluice.backfill"
 NEXT_OFFSETS = "sluice.next-offsets"
 PUBLISHED_THROUGH = "sluice.published-through"
 RUN_ID = "sluice.run-id"
@@ -85,7 +86,7 @@ class Batch:
     """One bounded set of ranges of one topic. Once planned it never changes.
 
     Attributes:
-        seq: the topic's batch number, from 1.
+        seq: the topic's batch number, from 1; below zero for a slice of a backfill, which moves no cursor.
         ranges: the partitions that have something to read; may be empty for the batch that pins a topic's start.
         next_offsets: the topic's cursor after this batch, over all its partitions.
         gaps: what lies in the ranges and is given up: Kafka had lost it, and an operator accepted that by name.
@@ -97,6 +98,11 @@ class Batch:
     ranges: Ranges
     next_offsets: Offsets
     gaps: Gaps = field(default_factory=dict, compare=False)
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a slice of a backfill."""
+        return self.seq < 0
 
     @property
     def span(self) -> int:
@@ -112,12 +118,13 @@ class Batch:
         return {p: r for p, r in behind.items() if r.span}
 
     def properties(self) -> dict[str, str]:
-        """What a stage or publish commit of this batch carries in its snapshot summary."""
+        """What a stage or publish commit of this batch carries in its snapshot summary; of a slice, no cursor."""
+        about = {TOPIC: self.topic, TOPIC_ID: self.topic_id, RANGES: encode_ranges(self.ranges)}
+        if self.is_slice:
+            return {BACKFILL: str(self.seq), **about}
         return {
             BATCH_SEQ: str(self.seq),
-            TOPIC: self.topic,
-            TOPIC_ID: self.topic_id,
-            RANGES: encode_ranges(self.ranges),
+            **about,
             NEXT_OFFSETS: encode_offsets(self.next_offsets),
             **({GAPS: encode_gaps(self.gaps)} if self.gaps else {}),
         }
@@ -128,15 +135,17 @@ class Batch:
         return cls(
             topic=summary[TOPIC],
             topic_id=summary[TOPIC_ID],
-            seq=int(summary[BATCH_SEQ]),
+            seq=int(summary[BATCH_SEQ] if BATCH_SEQ in summary else summary[BACKFILL]),
             ranges=decode_ranges(summary[RANGES]),
-            next_offsets=decode_offsets(summary[NEXT_OFFSETS]),
+            next_offsets=decode_offsets(summary.get(NEXT_OFFSETS, "{}")),
             gaps=decode_gaps(summary.get(GAPS, "{}")),
         )
 
     def __str__(self) -> str:
         given_up = f" without {encode_gaps(self.gaps)}" if self.gaps else ""
-        return f"{self.topic} batch {self.seq} {encode_ranges(self.ranges)}{given_up}"
+        return (
+            f"{self.topic} {'backfill' if self.is_slice else 'batch'} {self.seq} {encode_ranges(self.ranges)}{given_up}"
+        )
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

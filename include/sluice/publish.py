@@ -93,7 +93,7 @@ def publish(
         watched, observation = check.observed(decoded.select(*merge.columns(contract), OP, ERROR))
         fresh = not replay and _begins_at(whole, done)
         try:
-            _merge(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
+            merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
         except Exception as error:
             if merge.ORDER_RAISED in str(error):
                 raise OrderUnknownError(
@@ -130,7 +130,7 @@ def _aside(
         check.quarantine(context, contract, mine, decoded, found.rejected)
     check.verdict(contract, batches, each)
     if found.deleted:
-        _remember_deletes(context, contract, decoded())
+        remember_deletes(context, contract, decoded())
 
 
 def _decoded(context: Context, session: SparkSession, contract: Contract, batches: Sequence[Batch]) -> DataFrame:
@@ -163,7 +163,7 @@ def _begins_at(batch: Batch, done: Through | None) -> bool:
     return done is None or all(r.start == done.next_offsets.get(p, r.start) for p, r in batch.ranges.items())
 
 
-def _merge(
+def merge_in(
     context: Context,
     attempt: Attempt,
     contract: Contract,
@@ -206,7 +206,7 @@ def _merge(
     merge.upsert(rows, target, contract, bounds)
 
 
-def _remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:
+def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
     tables.ensure_deletes(context.catalog, contract)
     rows = decoded.where((F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)

@@ -18,7 +18,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import cursor, tables
+from sluice import cursor, slices, tables
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError
 from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows
@@ -56,6 +56,8 @@ def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]
         rows = _rows(contracts, told, reached)
         kept, dropped = _keep(old, told)
         rows += [row for each in told.values() if each.staged for row in untold(each.batch, kept)]
+        for name, found in _typed_tables(contracts, catalog):
+            rows += slices.rebuilt(name, found, kept)
         rows = sorted([*rows, *kept], key=lambda r: (r.at, r.topic, r.batch_seq or 0, r.partition or 0))
         try:
             _replace(catalog, ledger, rows, run_id)
@@ -100,21 +102,18 @@ def _tell(contracts: Contracts, catalog: Catalog) -> tuple[dict[_Key, Told], dic
     for table in _staging_tables(catalog):
         for batch, snapshot in _carriers(table):
             told.setdefault((batch.topic, batch.seq), Told(batch)).staged = snapshot
-    for contract in contracts.tables.values():
-        loaded = tables.load(catalog, tables.typed(contract))
-        if loaded is None:
-            continue
+    for name, loaded in _typed_tables(contracts, catalog):
         for batch, snapshot in _carriers(loaded):
             known = told.setdefault((batch.topic, batch.seq), Told(batch))
             if known.batch != batch:
                 raise LedgerError(
                     f"Snapshot {snapshot.snapshot_id} gives {batch}; another table's snapshot gives {known.batch}.",
-                    table=contract.table,
+                    table=name,
                     way_out="Roll one of the two tables back to before that batch.",
                 )
-            known.published[contract.table] = snapshot
+            known.published[name] = snapshot
         try:
-            reached[contract.table] = {t: x.seq for t, x in cursor.published(loaded).items()}
+            reached[name] = {t: x.seq for t, x in cursor.published(loaded).items()}
         except SluiceError as error:
             unknown.append(str(error))
     return told, reached, unknown
@@ -125,6 +124,11 @@ def _staging_tables(catalog: Catalog) -> list[Table]:
         return [catalog.load_table(i) for i in sorted(catalog.list_tables(tables.STAGING))]
     except NoSuchNamespaceError:
         return []
+
+
+def _typed_tables(contracts: Contracts, catalog: Catalog) -> list[tuple[str, Table]]:
+    found = ((c.table, tables.load(catalog, tables.typed(c))) for c in contracts.tables.values())
+    return [(name, table) for name, table in found if table is not None]
 
 
 def _carriers(table: Table) -> list[tuple[Batch, Snapshot]]:

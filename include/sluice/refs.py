@@ -54,14 +54,29 @@ def point(name: str, snapshot_id: int, *, tag: bool = False) -> SetSnapshotRefUp
 
 
 def new_branch(topic: str, seq: int) -> str:
-    """A name of its own for an attempt at one batch of one topic."""
-    return f"{BRANCH_PREFIX}{_mark(topic)}_{seq}_{uuid.uuid4().hex[:8]}"
+    """A name of its own for an attempt at one batch, or slice of a backfill, of one topic."""
+    return f"{_stem(topic, seq)}{uuid.uuid4().hex[:8]}"
+
+
+def is_attempt_at(name: str, topic: str, seq: int) -> bool:
+    """Whether a branch is an attempt of ours at this very batch or slice."""
+    return name.startswith(_stem(topic, seq))
+
+
+def kept_branch(topic: str, seq: int) -> str:
+    """The name under which the refused result of a slice stays, until somebody drops it: no clean-up of ours does."""
+    return f"refused_backfill_{_mark(topic)}_{-seq}"
 
 
 def is_finished(name: str, reached: Mapping[str, int]) -> bool:
     """Whether a branch is an attempt of ours at a batch that its topic is past: `reached` is {topic: batch number}."""
     match = _BRANCH.fullmatch(name)
     return match is not None and any(match[1] == _mark(t) and int(match[2]) <= seq for t, seq in reached.items())
+
+
+def _stem(topic: str, seq: int) -> str:
+    # A slice's number is below zero. Its letter keeps it from being taken for a batch that the topic is past.
+    return f"{BRANCH_PREFIX}{_mark(topic)}_{seq if seq > 0 else f'b{-seq}'}_"
 
 
 def _mark(topic: str) -> str:

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import cursor, tables
+from sluice import cursor, slices, tables
 from sluice.contract import Contract, Maintenance
 from sluice.contracts import Contracts
 from sluice.ledger import Ledger
@@ -41,10 +41,15 @@ class Cut:
 
 @dataclass(frozen=True)
 class Trim:
-    """Batches `[first, through]` whose raw records have been published everywhere, and outlived their retention."""
+    """Batches `[first, through]` whose raw records have been published everywhere, and outlived their retention.
+
+    Attributes:
+        slices: slices of backfills that have outlived it.
+    """
 
     first: int
     through: int
+    slices: tuple[int, ...] = ()
 
 
 def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> Cut:
@@ -137,8 +142,9 @@ def trim(
     gone = tables.trimmed_through(staging)
     settled = ledger.settled_before(topic, now - retention)
     # The newest batch stays, whatever its age: it shows where the topic stands.
-    through = min(settled, published, last.seq - 1 if last else 0)
-    return Trim(gone + 1, through) if through > gone else None
+    through = max(min(settled, published, last.seq - 1 if last else 0), gone)
+    going = tuple(slices.past_retention(ledger, staging, topic, now - retention))
+    return Trim(gone + 1, through, going) if through > gone or going else None
 
 
 def moment(ms: int) -> datetime:

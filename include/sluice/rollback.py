@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, TableUpdate
 
-from sluice import backlog, cursor, forget, refs, tables, words
+from sluice import backlog, cursor, forget, refs, slices, tables, words
 from sluice.backlog import Held
 from sluice.contract import Contract
 from sluice.contracts import Contracts
@@ -68,6 +68,9 @@ class Rollback:
             out += [f"{'again  ' if each.whole else 'LOST   '} {topic} batch {each}" for each in held]
         if not any(self.again.values()):
             out.append("again   no batch: nothing was published since")
+        out += [
+            f"undone  {s}: not published again by itself; backfill it again" for s, _ in slices.brought(self.undone)
+        ]
         if self.memory_back_to is not None:
             state = f"snapshot {self.memory_back_to}" if self.memory_back_to else "nothing"
             out.append(f"deletes the memory of deleted keys goes back to {state}")

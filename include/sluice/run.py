@@ -152,7 +152,7 @@ class _Worker:
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
         try:
-            done = _again(self.context, f"stage {topic}", lambda: stage(self.context, batch, gaps_expected=gaps))
+            done = again(self.context, f"stage {topic}", lambda: stage(self.context, batch, gaps_expected=gaps))
         except Exception as error:
             log.error("stage   %s: %s", batch, error, exc_info=not isinstance(error, SluiceError))
             return error
@@ -172,7 +172,7 @@ class _Worker:
         staged = {b.seq: n for b in batches if (n := self._records.get((b.topic, b.seq))) is not None}
         try:
             with self._tables[name]:
-                done = _again(
+                done = again(
                     self.context,
                     f"publish {name}",
                     lambda: publish(self.context, contract, *batches, staged=staged),
@@ -217,20 +217,20 @@ class _Worker:
         self.report.rows.append(Row(*known, run_id=self.context.run_id, **values))  # type: ignore[arg-type]
 
 
-def _again(context: Context, what: str, step: Callable[[], Result]) -> Result:
+def again(context: Context, what: str, step: Callable[[], Result], tries: int = TRIES) -> Result:
     """Run a step until it ends or fails for good. Each looks at what is true first, so that trying again is safe."""
-    for attempt in range(1, TRIES + 1):
+    for attempt in range(1, tries + 1):
         try:
             return step()
         except (TerminalError, AnalysisException):  # what can't be planned now can't be planned later
             raise
         except Exception as error:
-            if attempt == TRIES:
+            if attempt == tries:
                 raise
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            log.warning("%s: %s; looking again (%s of %s)", what, first[:300], attempt, TRIES)
+            log.warning("%s: %s; looking again (%s of %s)", what, first[:300], attempt, tries)
             _wait_for_catalog(context)
-            time.sleep(0.2 * 4**attempt)
+            time.sleep(min(0.2 * 4**attempt, 15.0))
     raise AssertionError("unreachable")
 
 

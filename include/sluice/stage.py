@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import broker, cursor, tables
+from sluice import broker, cursor, refs, slices, tables
 from sluice.commit import Attempt, Context
 from sluice.errors import BatchOrderError, OffsetsMissingError
 from sluice.ledger import Ledger
@@ -72,7 +72,7 @@ def read(spark: SparkSession, kafka: dict[str, str], batch: Batch) -> DataFrame:
 
 
 def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
-    """Stage one batch, or find that it is staged already.
+    """Stage one batch, or find that it is staged already. A slice of a backfill moves no cursor.
 
     Args:
         gaps_expected: the topic is compacted or written in transactions, so that offsets may be missing.
@@ -86,10 +86,15 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
     identifier = tables.staging(batch.topic)
     tables.ensure_staging(context.catalog, batch.topic)
     attempt = Attempt(context, identifier, batch)
-    last = cursor.staged(attempt.base, lambda: Ledger(context.catalog).remembered_batch(batch.topic))
-    if last and last.seq >= batch.seq:
-        return Staged(batch, None, None, time.monotonic() - began)
-    _check_next(batch, last)
+    if batch.is_slice:
+        if slices.is_staged(attempt.base, batch):
+            return Staged(batch, None, None, time.monotonic() - began)
+        refs.drop_branches(context.catalog, identifier, slices.leftovers(attempt.base, [batch]))
+    else:
+        last = cursor.staged(attempt.base, lambda: Ledger(context.catalog).remembered_batch(batch.topic))
+        if last and last.seq >= batch.seq:
+            return Staged(batch, None, None, time.monotonic() - began)
+        _check_next(batch, last)
     with attempt:
         properties = {STEP: "stage", RUN_ID: context.run_id, **batch.properties()}
         session = context.session(properties)
@@ -104,7 +109,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         added = int(cursor.summary(snapshot).get("added-records", "0"))
         if added != batch.span and not gaps_expected:
             raise _missing(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
-        attempt.land()
+        attempt.land(cursor_tag=not batch.is_slice)
     return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began)
 
 

@@ -124,7 +124,7 @@ def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
         world.given_up = world.ledger.gaps(topics)
         refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
         for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
-            if row["table"]:
+            if row["table"] and (row["batch_seq"] or 0) >= 0:  # a refused slice of a backfill holds nothing up
                 world.errors[row["table"]] = LastError(
                     row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"], open=True
                 )

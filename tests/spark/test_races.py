@@ -301,7 +301,7 @@ def test_the_catalog_is_away_for_a_while(
     fill(it, 100)
     step, name = point.split()
     if name == "merge":
-        pause = Pause(monkeypatch, publishing, "_merge")
+        pause = Pause(monkeypatch, publishing, "merge_in")
     else:
         wanted = tables.staging(it.topic) if step == "stage" else tables.typed(it.loaded(table))
         pause = Pause(monkeypatch, Attempt, name, lambda attempt: attempt.identifier == wanted)

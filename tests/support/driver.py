@@ -84,8 +84,8 @@ def main() -> None:  # noqa: C901 - a catalogue of points
         "stage: written": lambda: around(Attempt, "land", before=staging),
         "staged": lambda: around(Attempt, "land", after=staging),
         # Inside publish, likewise.
-        "publish: branch made": lambda: around(publish, "_merge", before=lambda *_: True),
-        "publish: merged": lambda: around(publish, "_merge", after=lambda *_: True),
+        "publish: branch made": lambda: around(publish, "merge_in", before=lambda *_: True),
+        "publish: merged": lambda: around(publish, "merge_in", after=lambda *_: True),
         "publish: before land": lambda: around(Attempt, "land", before=typed),
         "published": lambda: around(Attempt, "land", after=typed),
         # The run is over but for its rows in the ledger.
@@ -93,7 +93,7 @@ def main() -> None:  # noqa: C901 - a catalogue of points
         "after the ledger": lambda: around(Ledger, "append", after=lambda *_: True),
         # The tasks have written their files, and the commit can't come.
         "stage: files written": lambda: uncommitted(stage, "read", "sluice_staging"),
-        "publish: files written": lambda: uncommitted(publish, "_merge", "db"),
+        "publish: files written": lambda: uncommitted(publish, "merge_in", "db"),
         # Maintenance: files are rewritten and the commit can't come; the mark is set and nothing is deleted yet;
         # what was done is not written down.
         "rewrite: files written": lambda: uncommitted(maintain, "_rewrite", "db"),

@@ -17,7 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyiceberg.catalog import Catalog, load_catalog
 
-from sluice import tables
+from sluice import cursor, tables
 from sluice.demo.api import Airflow
 from sluice.embedded import stack as stacks
 from sluice.embedded.env import load_env
@@ -246,6 +246,45 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
     assert ingest["try_number"] == 2
     stack.until(lambda: not [p for p in psutil.process_iter() if _is_driver(p, stack, "killed")])
     assert stack.ids("killed.orders") == list(range(100))
+
+
+def test_a_backfill_shows_its_plan_and_then_fills_a_hole(stack):
+    stack.send("plain.orders", records(1000, 60))
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    whole = stack.ids("plain.orders")
+    table = stack.catalog.load_table("plain.orders")
+    through = cursor.published(table)
+    ends = through["plain.orders"].next_offsets
+    table.delete("id >= 1020")
+    assert len(stack.ids("plain.orders")) == len(whole) - 40
+    form = {"table": "plain.orders", "ranges": {str(p): [0, end] for p, end in ends.items()}, "why": "a hole was found"}
+    stack.airflow.wait_for_dag("backfill", tables={"plan", "spark_plain", "outcome"})
+    stack.airflow.pause("backfill", False)
+
+    def backfilled(**form: Any) -> tuple[str, dict[str, str], str]:
+        body = {"logical_date": None, "conf": form}
+        run = stack.airflow._ask("POST", "/api/v2/dags/backfill/dagRuns", body)["dag_run_id"]
+        stack.until(lambda: stack.airflow.run_state("backfill", run) in ("success", "failed"))
+        tasks = {t["task_id"]: t["state"] for t in stack.airflow.tasks("backfill", run)}
+        folder = Path(stack.env["AIRFLOW_HOME"], "logs", "dag_id=backfill", f"run_id={run}", "task_id=plan")
+        return stack.airflow.run_state("backfill", run), tasks, (folder / "attempt=1.log").read_text()
+
+    state, tasks, log = backfilled(**form)
+    assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
+        "success", "success", "skipped", "skipped",
+    ), tasks  # fmt: skip
+    assert f"{sum(ends.values())} offsets" in log
+    assert len(stack.ids("plain.orders")) == len(whole) - 40
+    state, tasks, _ = backfilled(**form, dry_run=False)
+    assert (state, tasks["spark_plain"], tasks["spark_mixed"], tasks["outcome"]) == (
+        "success", "success", "skipped", "success",
+    ), tasks  # fmt: skip
+    assert stack.ids("plain.orders") == whole
+    assert cursor.published(stack.catalog.load_table("plain.orders")) == through
+    # What can't be is refused in the plan, with the reason.
+    state, tasks, log = backfilled(**{**form, "ranges": {"9": [0, 5]}}, dry_run=False)
+    assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
+    assert "no partition 9" in log
 
 
 def _is_driver(process: psutil.Process, stack: Stack, group: str) -> bool:

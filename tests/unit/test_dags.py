@@ -63,6 +63,13 @@ from airflow.dag_processing.dagbag import DagBag
 began = time.monotonic()
 bag = DagBag(dag_folder={str(DAGS)!r}, bundle_name="dags")
 seconds = time.monotonic() - began
+
+
+def weight(task):
+    # What Airflow makes of it by its rule `downstream`.
+    return task.priority_weight + sum(t.priority_weight for t in task.get_flat_relatives(upstream=False))
+
+
 dags = {{
     name: {{
         "tasks": {{
@@ -70,6 +77,7 @@ dags = {{
                 "down": sorted(t.downstream_task_ids), "retries": t.retries, "rule": str(t.trigger_rule.value),
                 "pool": t.pool, "outlets": [[a.name, a.uri] for a in t.outlets], "owner": t.owner,
                 "timeout": t.execution_timeout and t.execution_timeout.total_seconds(),
+                "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
             }}
             for t in dag.tasks
         }},
@@ -234,7 +242,7 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
     found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
-    by_hand = ["accept_gap", "rollback"]
+    by_hand = ["accept_gap", "backfill", "rollback"]
     assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
     assert file.endswith("contracts_check.py")
@@ -252,6 +260,51 @@ def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
         assert list(dag["params"]) == fields
         (task,) = dag["tasks"].values()
         assert (task["retries"], task["timeout"]) == (0, 300)
+
+
+def test_a_backfill_has_two_tasks_for_each_group_and_stays_behind_its_ingestion(airflow_env, contracts):
+    (contracts / "groups.yaml").write_text("crm: {pool: crm_spark, timeout: 2h, retries: 5}\n")
+    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    assert found["errors"] == {}
+    dag = found["dags"]["backfill"]
+    assert (dag["schedule"], dag["max_active_runs"], dag["tags"]) == ("None", 1, ["by hand", "sluice"])
+    fields = ["table", "topic", "ranges", "since", "until", "source", "why", "dry_run"]
+    assert dag["params"] == fields
+    tasks = dag["tasks"]
+    assert {name: task["down"] for name, task in tasks.items()} == {
+        "plan": ["outcome", "slices_of_crm", "slices_of_shop"],
+        "slices_of_crm": ["spark_crm"],
+        "slices_of_shop": ["spark_shop"],
+        "spark_crm": ["outcome"],
+        "spark_shop": ["outcome"],
+        "outcome": [],
+    }
+    assert tasks["outcome"]["rule"] == "all_done"
+    spark = tasks["spark_crm"]
+    assert (spark["pool"], spark["timeout"], spark["retries"], spark["mapped"]) == ("crm_spark", 7200, 5, True)
+    assert tasks["spark_shop"]["pool"] == "sluice_spark"
+    # Airflow gives a free slot to the greater weight first.
+    assert spark["weight"] < found["dags"]["ingest_crm"]["tasks"]["ingest"]["weight"]
+
+
+SLICE = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+mapped = bag.dags["backfill"].get_task("spark_shop")
+piece = dict(table="shop.orders", topic="shop.orders", origin="staging", slice=-3, run_id="manual__1")
+operator = mapped.unmap({{**mapped.expand_input.value, "piece": piece}})
+print(json.dumps([operator.application, operator.application_args, operator.log_name, operator.map_name]))
+"""
+
+
+def test_a_slice_is_one_submit(airflow_env, contracts):
+    env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    application, arguments, log, name = ask(SLICE.format(dags=str(DAGS)), env)
+    assert application == str(REPOSITORY / "jobs" / "backfill.py")
+    given = "--table shop.orders --topic shop.orders --slice -3 --source staging --run-id manual__1"
+    assert arguments == given.split()
+    assert (log, name) == ("shop-backfill-3", "slice -3")
 
 
 FORM = f"""
@@ -287,6 +340,13 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
         ("rollback", {**back, "before_run": "scheduled__2026-01-01", "accept_loss": "db.t"}, "taken"),
         ("rollback", {"table": "db.t", "snapshot_id": "1"}, "refused"),
         ("rollback", {**back, "dry_run": "perhaps"}, "refused"),
+        ("backfill", back, "taken"),
+        ("backfill", {**back, "ranges": {"0": [1, 5]}, "source": "staging", "dry_run": False}, "taken"),
+        ("backfill", {**back, "since": "2026-01-31T06:00:00+00:00", "topic": "t"}, "taken"),
+        ("backfill", {**back, "since": "yesterday"}, "refused"),
+        ("backfill", {**back, "source": "memory"}, "refused"),
+        ("backfill", {**back, "ranges": {"0": [5]}}, "refused"),
+        ("backfill", {"table": "db.t"}, "refused"),
     ]
     given = [(name, values) for name, values, _ in forms]
     assert ask(FORM.replace("FORMS", repr(given)), airflow_env) == [expected for *_, expected in forms]

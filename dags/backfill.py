@@ -1,0 +1,126 @@
+"""Backfill, triggered by hand: plan → one Spark application per slice → outcome. A dry run, the default, only plans.
+
+The slices of a group run in the pool of its ingestion, behind it: the live feed waits for one slice at most, and where
+the pool has slots they run side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param, TriggerRule, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_forms import UNCHANGED, by_hand, ranges, who
+from sluice_spark import BackfillOperator, kafka_config
+
+from sluice import contracts
+from sluice.errors import SluiceError, TerminalError
+
+log = logging.getLogger(__name__)
+
+SOURCES = ["kafka", "staging", "quarantine"]
+MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
+
+
+@task(retries=2, retry_delay=timedelta(minutes=1))
+def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> dict[str, Any]:
+    """Resolve and show the ranges; freeze the slices unless this is a dry run."""
+    from sluice import backfill, broker, catalog
+    from sluice.backfill_ranges import Request, moment
+    from sluice.ledger import Ledger
+    from sluice.slices import Origin
+
+    try:
+        request = Request(
+            params["table"],
+            {int(p): bounds for p, bounds in params["ranges"].items()},
+            moment(params["since"] or "", "since"),
+            moment(params["until"] or "", "until"),
+            Origin(params["source"]),
+            params["topic"] or "",
+            params["why"],
+        )
+        promises = contracts.load(strict=False)
+        lake = catalog.load()
+        client = broker.admin(broker.client_config(kafka_config()))
+        if params["dry_run"]:
+            found = backfill.look(request, promises, lake, client, Ledger(lake))
+        else:
+            found = backfill.write(request, promises, lake, client, who=who(dag_run), run_id=run_id)
+    except TerminalError as error:
+        raise AirflowFailException(str(error)) from error
+    for line in found.lines():
+        log.warning("%s", line)
+    return {**found.promised(), "dry_run": params["dry_run"]}
+
+
+@task
+def slices_of(group: str, promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str, Any]]:
+    """The slices, where the table is of this group; none skips what follows."""
+    if promised["dry_run"] or promised["group"] != group:
+        return []
+    about = {name: promised[name] for name in ("table", "topic", "origin")}
+    return [{**about, "slice": seq, "run_id": run_id} for seq in promised["slices"]]
+
+
+@task(trigger_rule=TriggerRule.ALL_DONE)
+def outcome(promised: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Look into the table, whatever became of the applications, and say what is true: green, red, or skipped."""
+    from sluice import backfill_end, catalog
+
+    if promised is None:
+        raise AirflowFailException("There is no plan: see the log of the task plan.")
+    if promised["dry_run"]:
+        raise AirflowSkipException(UNCHANGED)
+    try:
+        found = backfill_end.outcome(contracts.load(strict=False), catalog.load(), promised)
+    except SluiceError as error:
+        raise AirflowFailException(str(error)) from error
+    for each in found:
+        log.info("slice %s: snapshot %s, %s", each["slice"], each["snapshot_id"], each["told"])
+    if missing := [each for each in found if each["snapshot_id"] is None]:
+        raise AirflowFailException(
+            f"{len(missing)} of {len(found)} slices are not in {promised['table']}: "
+            + "; ".join(f"{each['slice']}: {each['told']}" for each in missing)
+        )
+    return found
+
+
+def build() -> None:
+    """The tasks, with two for each group: each has the group's pool and Spark settings."""
+    promised = plan()
+    ended = outcome(promised)
+    for group in contracts.load(strict=False).groups.values():
+        settings = group.settings
+        pieces = slices_of.override(task_id=f"slices_of_{group.name}")(group.name, promised)
+        spark = BackfillOperator.partial(
+            task_id=f"spark_{group.name}",
+            group=group.name,
+            settings=settings,
+            pool=settings.pool,
+            # Behind the ingestion of the group, whose weight counts what follows it.
+            priority_weight=1,
+            weight_rule="absolute",
+            retries=settings.retries,
+            retry_delay=settings.retry_delay,
+            execution_timeout=settings.timeout,
+            map_index_template="{{ task.map_name }}",
+        ).expand(piece=pieces)
+        spark >> ended
+
+
+with by_hand(
+    "backfill",
+    "Brings history, or a range again, into a table. **plan** shows the exact ranges and where they can be read; each "
+    "slice is one Spark application, validated on a branch before it becomes visible; **outcome** tells what is in the "
+    "table. The cursor stays, and the live feed goes on.",
+    table=Param(type="string", minLength=1, description="The typed table."),
+    topic=Param(None, type=["null", "string"], description="Which topic, where several feed the table."),
+    ranges=ranges('Offsets per partition, as {"0": [first, end]}; or leave it empty and give a time.'),
+    since=Param(None, **MOMENT, description="From this moment; empty: from the beginning."),
+    until=Param(None, **MOMENT, description="To this moment; empty: to where the live feed began."),
+    source=Param("kafka", type="string", enum=SOURCES, description="Where the records are read."),
+):
+    build()

@@ -1,0 +1,261 @@
+"""Backfill: bring ranges of a topic that lie below a table's cursor into the table, in slices. No JVM.
+
+`look` resolves, refuses and shows, changing nothing; `write` freezes the slices in the ledger; `outcome` tells what the
+tables say became of them. The slices themselves are `sluice.replay`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice import backfill_ranges, backlog, broker, cursor, slices, tables
+from sluice.ahead import cut
+from sluice.backfill_ranges import Request, Sources
+from sluice.contract import Contract
+from sluice.contracts import Contracts
+from sluice.errors import PlanLostError, RefusedError, SluiceError
+from sluice.ledger import ConflictError, Ledger, Row, State
+from sluice.model import Batch, OffsetRange, Ranges, Through, encode_gaps, encode_ranges, joined_ranges
+from sluice.slices import Origin
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 10
+# Airflow maps no more tasks than 1024 by default.
+MOST_SLICES = 1_000
+# More rows than this are not counted one by one to show a plan.
+COUNTABLE = 2_000_000
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """A backfill before it runs.
+
+    Attributes:
+        ranges: what is asked for, resolved.
+        slices: the parts, each a task and a commit of its own.
+        in_kafka: what of it Kafka lacks; with `in_staging` likewise.
+        there: rows of the range that the table holds now, and whether that is exact.
+        seconds: what the ledger's own figures let expect; None where there are none.
+        frozen: the slices stand in the ledger.
+    """
+
+    table: str
+    group: str
+    topic: str
+    origin: Origin
+    ranges: Ranges
+    slices: tuple[Batch, ...]
+    not_in_kafka: Mapping[int, Sequence[OffsetRange]]
+    not_in_staging: Mapping[int, Sequence[OffsetRange]]
+    there: tuple[int, bool]
+    seconds: float | None
+    frozen: bool = False
+
+    @property
+    def span(self) -> int:
+        """How many offsets the ranges span."""
+        return sum(r.span for r in self.ranges.values())
+
+    def lines(self) -> list[str]:
+        """The plan in words."""
+        about = f"{self.table} from {self.topic} ({self.origin}) {encode_ranges(self.ranges)}: {self.span:,} offsets"
+        if self.frozen:
+            return [about, *(f"slice   {s} (planned earlier)" for s in self.slices)]
+        rows, exact = self.there
+        takes = "unknown" if self.seconds is None else f"about {self.seconds:,.0f} s, and the start of each slice"
+        return [
+            about,
+            f"kafka   {_lacks(self.not_in_kafka)}",
+            f"staging {_lacks(self.not_in_staging)}",
+            f"table   {'' if exact else 'at most '}{rows:,} rows of the range are in it now",
+            f"time    {takes}",
+            *(f"slice   {s}" for s in self.slices),
+        ]
+
+    def promised(self) -> dict[str, Any]:
+        """What the tasks that follow need to know, as JSON for XCom."""
+        return {
+            "table": self.table,
+            "group": self.group,
+            "topic": self.topic,
+            "origin": str(self.origin),
+            "slices": [s.seq for s in self.slices],
+        }
+
+
+def _lacks(holes: Mapping[int, Sequence[OffsetRange]]) -> str:
+    return f"holds all but {encode_gaps(holes)}" if holes else "holds all of it"
+
+
+def look(
+    request: Request, contracts: Contracts, catalog: Catalog, client: AdminClient, ledger: Ledger | None
+) -> Backfill:
+    """Work out a backfill, changing nothing.
+
+    Raises:
+        ContractError: no contract names the table.
+        RefusedError: with the reason, and what can be asked for instead.
+        StagingTrimmedError: staging does not hold what is to be read from it.
+        TopicRecreatedError: the topic is not the one that the table was filled from.
+        BrokerUnavailableError: Kafka did not answer.
+    """
+    contract = contracts.table(request.table)
+    topic = _topic(request, contract)
+    state = broker.describe(client, [topic])[topic]
+    if isinstance(state, SluiceError):
+        raise state
+    typed = tables.load(catalog, tables.typed(contract))
+    through = cursor.published(typed, partial(ledger.remembered, contract.table) if ledger else None)
+    # First of all: a topic that was created again has other offsets.
+    slices.check_below(contract.table, Batch(topic, state.topic_id, -1, {}, {}), through.get(topic))
+    staging = tables.load(catalog, tables.staging(topic))
+    known = slices.rows(ledger, topic)
+    staged = slices.in_staging(staging, topic, known, ledger)
+    quarantine = tables.load(catalog, tables.quarantine(contract))
+    sources = Sources(state, staged, backfill_ranges.cutover(ledger, staging, topic), quarantine)
+    ranges = backfill_ranges.resolve(request, sources, client)
+    whole = Batch(topic, state.topic_id, -1, ranges, {})
+    _check_open(contract, catalog, ledger, whole, through)
+    slices.check_below(contract.table, whole, through[topic])
+    if request.origin == Origin.STAGING:
+        slices.check_held(contract.table, whole, staged)
+    last = slices.last_number(catalog, contracts.topics[topic].tables, topic, known)
+    lows = {p: m.start for p, m in state.watermarks.items()}
+    gone = {p: [OffsetRange(r.start, min(r.end, lows[p]))] for p, r in ranges.items() if r.start < lows[p]}
+    return Backfill(
+        table=contract.table,
+        group=contract.group,
+        topic=topic,
+        origin=request.origin,
+        ranges=ranges,
+        slices=_slices(request, contracts, whole, last),
+        not_in_kafka=gone,
+        not_in_staging=slices.missing(ranges, staged),
+        there=_rows(typed, whole) if typed else (0, True),
+        seconds=_seconds(ledger, contract.table, whole, known),
+    )
+
+
+def _topic(request: Request, contract: Contract) -> str:
+    if request.topic and request.topic not in contract.topics:
+        raise RefusedError(
+            f"Topic {request.topic!r} does not feed the table.",
+            table=contract.table,
+            way_out=f"It is fed by {', '.join(contract.topics)}.",
+        )
+    if not request.topic and len(contract.topics) > 1:
+        raise RefusedError(
+            "Several topics feed the table.", table=contract.table, way_out=f"Name one: {', '.join(contract.topics)}."
+        )
+    return request.topic or contract.topics[0]
+
+
+def _check_open(
+    contract: Contract, catalog: Catalog, ledger: Ledger | None, whole: Batch, through: Mapping[str, Through]
+) -> None:
+    """Refuse what a batch is about to bring.
+
+    Raises:
+        RefusedError: with the batches' numbers.
+    """
+    broken: dict[str, SluiceError] = {}
+    loaded = backlog.staged(catalog, [whole.topic], ledger, broken)
+    if broken:
+        raise broken[whole.topic]
+    known, _ = backlog.known_batches([contract], loaded, {contract.table: through}, ledger)
+    waiting = [b for seq, b in sorted(known[whole.topic].items()) if seq > through[whole.topic].seq]
+    overlapping = [
+        b.seq
+        for b in waiting
+        if any(p in whole.ranges and r.start < whole.ranges[p].end and whole.ranges[p].start < r.end
+               for p, r in b.ranges.items())
+    ]  # fmt: skip
+    if overlapping:
+        raise RefusedError(
+            f"The range overlaps batches that are planned and not published yet: {', '.join(map(str, overlapping))}.",
+            table=contract.table,
+            topic=whole.topic,
+            way_out="The ingest DAG brings these by itself; end the range before them.",
+        )
+
+
+def _slices(request: Request, contracts: Contracts, whole: Batch, last: int) -> tuple[Batch, ...]:
+    pieces: list[dict[int, OffsetRange]] = [dict(whole.ranges)]
+    if request.origin != Origin.QUARANTINE:
+        pieces = cut(whole.ranges, contracts.topics[whole.topic].limits.records_per_batch, MOST_SLICES + 1)
+    if len(pieces) > MOST_SLICES:
+        raise RefusedError(
+            f"The range makes more than {MOST_SLICES:,} slices of records_per_batch offsets each.",
+            table=request.table,
+            topic=whole.topic,
+            way_out="Backfill a part of it at a time.",
+        )
+    return tuple(replace(whole, seq=last - 1 - i, ranges=piece) for i, piece in enumerate(pieces))
+
+
+def _rows(table: Table, whole: Batch) -> tuple[int, bool]:
+    """How many rows of the range the table holds; only a bound where counting would take long."""
+    scan = table.scan(row_filter=slices.within(whole))
+    most = sum(task.file.record_count for task in scan.plan_files())
+    return (scan.count(), True) if most <= COUNTABLE else (most, False)
+
+
+def _seconds(ledger: Ledger | None, table: str, whole: Batch, known: Sequence[Row]) -> float | None:
+    """What earlier slices took for each record; else what staging and publishing of batches took."""
+    rates = [_rate(known, State.REPLAYED, table)]
+    if rates == [None] and ledger:
+        rows = ledger.rows({whole.topic: 0}, (State.STAGED, State.PUBLISHED))
+        rates = [_rate(rows, State.STAGED, None), _rate(rows, State.PUBLISHED, table)]
+    span = sum(r.span for r in whole.ranges.values())
+    return None if None in rates else span * sum(filter(None, rates))
+
+
+def _rate(rows: Sequence[Row], state: State, table: str | None) -> float | None:
+    mine = [r for r in rows if r.state == state and r.table == table and r.records and r.seconds][-50:]
+    return sum(r.seconds or 0 for r in mine) / sum(r.records or 0 for r in mine) if mine else None
+
+
+def write(
+    request: Request, contracts: Contracts, catalog: Catalog, client: AdminClient, *, who: str, run_id: str
+) -> Backfill:
+    """Freeze the slices in the ledger by a compare-and-set; a run that has frozen its own already gets them again.
+
+    Raises:
+        RefusedError: as `look`; or no reason is given.
+        PlanLostError: the ledger was written to each time before the slices could be.
+    """
+    if not request.why.strip():
+        raise RefusedError("No reason is given.", table=request.table, way_out="Say why: it is kept in the ledger.")
+    contract = contracts.table(request.table)
+    topic = _topic(request, contract)
+    for _ in range(ATTEMPTS):
+        ledger = Ledger(catalog)
+        own = slices.planned(slices.rows(ledger, topic), run_id)
+        if own:
+            return _again(request, contract, topic, tuple(own.values()))
+        found = look(request, contracts, catalog, client, ledger)
+        rows = [row for s in found.slices for row in slices.plan_rows(s, contract.table, who=who, why=request.why)]
+        try:
+            ledger.append(rows, run_id=run_id, cas=True)
+            return found
+        except ConflictError:
+            log.info("backfill: the ledger moved on, looking again")
+    raise PlanLostError("The ledger never stood still long enough to write the slices.", run=run_id)
+
+
+def _again(request: Request, contract: Contract, topic: str, own: tuple[Batch, ...]) -> Backfill:
+    """The same slices once more; what was told when they were planned is not asked again."""
+    ranges = joined_ranges(sorted(own, key=lambda s: -s.seq))
+    name, group = contract.table, contract.group
+    return Backfill(name, group, topic, request.origin, ranges, own, {}, {}, (0, False), None, frozen=True)

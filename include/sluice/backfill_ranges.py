@@ -1,0 +1,206 @@
+"""Which offsets a backfill is about: named as ranges, or between two moments, and refused with the reason. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
+
+from sluice import broker, cursor, slices
+from sluice.errors import RefusedError
+from sluice.filters import And, equal
+from sluice.ledger import Ledger, batches, row_of
+from sluice.model import Batch, OffsetRange, Ranges
+from sluice.slices import Origin
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator asks for.
+
+    Attributes:
+        ranges: `{partition: [start, end)}`; or else a time:
+        since: from this moment; left out, from the beginning.
+        until: to this moment; left out, to where the topic's live feed began (the cutover).
+        origin: where the records are read.
+        topic: which of the table's topics; may be left out where it has one.
+        why: the reason, kept in the ledger.
+    """
+
+    table: str
+    ranges: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    since: datetime | None = None
+    until: datetime | None = None
+    origin: Origin = Origin.KAFKA
+    topic: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is known of where the records may be.
+
+    Attributes:
+        state: what Kafka says of the topic.
+        staged: the batches and slices that staging holds whole.
+        cutover: per partition where the live feed began; None where nobody knows any more.
+    """
+
+    state: broker.TopicState
+    staged: Sequence[Batch]
+    cutover: Mapping[int, int] | None
+    quarantine: Table | None
+
+
+def moment(text: str, name: str) -> datetime | None:
+    """A moment with its time zone, from ISO 8601 text; None where it is blank.
+
+    Raises:
+        RefusedError: it is none, or says no time zone.
+    """
+    if not text.strip():
+        return None
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise RefusedError(
+            f"{name} is {text!r}, which is no moment with a time zone.",
+            way_out="Write it as 2026-01-31T06:00:00+00:00.",
+        )
+    return found
+
+
+def resolve(request: Request, sources: Sources, client: AdminClient) -> dict[int, OffsetRange]:
+    """The exact ranges that are asked for, none of them empty.
+
+    Raises:
+        RefusedError: with the partition, the offsets and the reason.
+        BrokerUnavailableError: Kafka did not answer.
+    """
+    if request.ranges and (request.since or request.until):
+        raise RefusedError(
+            "Both ranges and a time are given.", table=request.table, way_out="Give the ranges, or since and until."
+        )
+    if request.ranges:
+        found = {p: OffsetRange(*bounds) for p, bounds in sorted(request.ranges.items())}
+    elif request.origin == Origin.QUARANTINE and not (request.since or request.until):
+        found = _quarantined(request, sources)
+    else:
+        found = _between(request, sources, client)
+    _check(request, sources, found)
+    return found
+
+
+def _check(request: Request, sources: Sources, found: Ranges) -> None:
+    marks, topic = sources.state.watermarks, sources.state.topic
+    for p, r in found.items():
+        where = {"table": request.table, "topic": topic, "partition": p, "range": list(r)}
+        if p not in marks:
+            raise RefusedError(
+                f"The topic has no partition {p}.", **where, way_out=f"It has {', '.join(map(str, sorted(marks)))}."
+            )
+        if r.start < 0 or r.end < r.start:
+            raise RefusedError("The range ends before it starts.", **where, way_out="Write it as [first, end).")
+        if r.span == 0:
+            raise RefusedError("The range is empty.", **where, way_out="The end is the offset after the last one.")
+        if r.end > marks[p].end:
+            raise RefusedError(
+                f"The range ends beyond the partition's end, {marks[p].end}.",
+                **where,
+                way_out=f"End it at {marks[p].end}, or before.",
+            )
+        if request.origin == Origin.KAFKA and r.start < marks[p].start:
+            holes = slices.missing({p: OffsetRange(r.start, min(r.end, marks[p].start))}, sources.staged)
+            lost = f"staging lacks {[tuple(h) for h in holes[p]]}" if holes else "staging has all: source staging"
+            raise RefusedError(
+                f"Kafka no longer holds the range; it begins at {marks[p].start}.",
+                **where,
+                way_out=f"Start at {marks[p].start}; of what Kafka lacks, {lost}.",
+            )
+
+
+def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
+    """From the first to the last of the topic's records in quarantine, per partition."""
+    table, topic = sources.quarantine, sources.state.topic
+    found: dict[int, OffsetRange] = {}
+    if table is not None and table.current_snapshot():
+        columns = ("_kafka_partition", "_kafka_offset")
+        rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=columns).to_arrow()
+        ends = rows.group_by(columns[0]).aggregate([(columns[1], "min"), (columns[1], "max")]).to_pylist()
+        found = {
+            r[columns[0]]: OffsetRange(r[f"{columns[1]}_min"], r[f"{columns[1]}_max"] + 1)
+            for r in sorted(ends, key=lambda r: r[columns[0]])
+        }
+    if not found:
+        raise RefusedError("The table's quarantine holds no record of the topic.", table=request.table, topic=topic)
+    return found
+
+
+def _between(request: Request, sources: Sources, client: AdminClient) -> dict[int, OffsetRange]:
+    state = sources.state
+    if request.since and request.until and request.until <= request.since:
+        raise RefusedError(f"The time ends ({request.until}) before it starts ({request.since}).", table=request.table)
+    starts, ends = _starts(request, sources, client), dict(sources.cutover or {})
+    if request.until:
+        at = broker.offsets_at(client, state.topic, state.watermarks, request.until)
+        ends = {p: at[p] if at[p] >= 0 else r.end for p, r in state.watermarks.items()}
+    elif sources.cutover is None:
+        raise RefusedError(
+            "Nobody knows any more where the table's live feed began.",
+            table=request.table,
+            topic=state.topic,
+            way_out="Name until, or the ranges.",
+        )
+    # A partition that was added after the live feed began has no history before it.
+    found = {p: OffsetRange(s, ends.get(p, 0)) for p, s in sorted(starts.items()) if ends.get(p, 0) > s}
+    if not found:
+        raise RefusedError(
+            f"There is nothing in that time: {{partition: (start, end)}} "
+            f"{ {p: (s, ends.get(p, 0)) for p, s in sorted(starts.items())} }.",
+            table=request.table,
+            topic=state.topic,
+        )
+    return found
+
+
+def _starts(request: Request, sources: Sources, client: AdminClient) -> dict[int, int]:
+    marks, topic = sources.state.watermarks, sources.state.topic
+    staged: dict[int, int] = {}
+    if request.origin == Origin.STAGING:
+        for batch in sources.staged:
+            for p, r in batch.to_read.items():
+                staged[p] = min(staged.get(p, r.start), r.start)
+    if request.since is None:
+        return {p: staged.get(p, r.start) for p, r in marks.items()}
+    at = broker.offsets_at(client, topic, marks, request.since)
+    if blind := {p: (staged[p], r.start) for p, r in marks.items() if at[p] == r.start > staged.get(p, r.start)}:
+        raise RefusedError(
+            "Kafka's index of times does not reach back as far as staging: "
+            f"{{partition: (staging's first offset, Kafka's)}} {blind}.",
+            table=request.table,
+            topic=topic,
+            way_out="Name the ranges; `_kafka_timestamp` in staging tells which.",
+        )
+    return {p: at[p] if at[p] >= 0 else r.end for p, r in marks.items()}
+
+
+def cutover(ledger: Ledger | None, staging: Table | None, topic: str) -> dict[int, int] | None:
+    """Per partition where the topic's first batch began, by the ledger or by staging's snapshots."""
+    first: Batch | None = None
+    if ledger is not None and ledger.table.metadata.current_snapshot_id is not None:
+        wanted = And(equal("topic", topic), equal("batch_seq", 1))
+        told = ledger.table.scan(row_filter=wanted).to_arrow().to_pylist()
+        first = batches(map(row_of, told)).get((topic, 1))
+    if first is None and 1 in (told_by := cursor.staged_batches(staging)):
+        first = told_by[1][0]
+    if first is None:
+        return None
+    return {p: first.ranges[p].start if p in first.ranges else end for p, end in first.next_offsets.items()}

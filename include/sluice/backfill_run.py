@@ -1,0 +1,86 @@
+"""One Spark application carries out one slice of a backfill, and tells the ledger what came of it."""
+
+from __future__ import annotations
+
+import logging
+
+from confluent_kafka.admin import AdminClient
+
+from sluice import broker, slices
+from sluice.commit import Context
+from sluice.contracts import Contracts
+from sluice.errors import BlockedError, LedgerError, SluiceError
+from sluice.ledger import Ledger, Row, State
+from sluice.model import Batch
+from sluice.replay import Replayed, replay
+from sluice.run import again
+from sluice.slices import Origin
+
+log = logging.getLogger(__name__)
+
+# Slices that run side by side overtake each other; each of them lands at some time.
+TRIES = 12
+
+
+def run(
+    context: Context, contracts: Contracts, client: AdminClient, *, table: str, topic: str, seq: int, origin: Origin
+) -> Replayed:
+    """Bring one slice into its table.
+
+    Raises:
+        LedgerError: the ledger does not know the slice.
+        SluiceError: as `replay`; the ledger keeps it.
+    """
+    contract = contracts.table(table)
+    ledger = Ledger(context.catalog)
+    known = slices.rows(ledger, topic)
+    piece = slices.planned(known).get(seq)
+    if piece is None:
+        raise LedgerError(
+            f"The ledger knows no slice {seq} of topic {topic!r}.", way_out="Trigger the backfill again.", table=table
+        )
+    state = broker.describe(client, [topic])[topic]
+    compacted = isinstance(state, broker.TopicState) and state.compacted
+    gaps = contracts.topics[topic].transactional or compacted
+    about = (topic, piece.topic_id, seq)
+    try:
+        done = again(
+            context,
+            f"replay {table}",
+            lambda: replay(context, contract, piece, origin, gaps_expected=gaps),
+            tries=TRIES,
+        )
+    except Exception as error:
+        text = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {str(error)[:500]}"
+        end = State.BLOCKED if isinstance(error, BlockedError) else State.FAILED
+        log.error("replay  %s: %s", piece, error, exc_info=not isinstance(error, SluiceError))
+        ledger.append([Row(about[0], end, *about[1:], table=table, error=text)], run_id=context.run_id)
+        raise
+    log.info("replay  %s: snapshot %s, %s, in %.1f s", piece, done.snapshot_id, told(done), done.seconds)
+    told_already = any(r.batch_seq == seq and r.state == State.REPLAYED for r in known)
+    if done.counts or not told_already:
+        ledger.append([row(piece, table, done)], run_id=context.run_id)
+    return done
+
+
+def told(done: Replayed) -> str:
+    """What a slice changed."""
+    if done.counts is None:
+        return "landed before"
+    return f"rows of the range: {done.before:,} before, {done.after:,} after, {done.added:,} written"
+
+
+def row(piece: Batch, table: str, done: Replayed) -> Row:
+    """The ledger's row of a slice that landed."""
+    return Row(
+        topic=piece.topic,
+        state=State.REPLAYED,
+        topic_id=piece.topic_id,
+        batch_seq=piece.seq,
+        table=table,
+        snapshots={table: done.snapshot_id},
+        records=done.counts.records if done.counts else None,
+        rejected=done.counts.rejected if done.counts else None,
+        seconds=done.seconds if done.counts else None,
+        why=told(done),
+    )

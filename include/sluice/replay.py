@@ -1,0 +1,222 @@
+"""Replay: one slice of a backfill, from Kafka, from staging or from quarantine, into a typed table.
+
+The same steps as for a batch, but over a range that lies below the table's cursor, which stays where it is. The result
+is validated on its branch; what does not stand that stays there, to be looked at. Running it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice import check, cursor, merge, publish, refs, slices, tables, validate
+from sluice.commit import Attempt, Context
+from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.decode import ERROR, OP, decode
+from sluice.errors import BlockedError, InvalidReplayError, OrderUnknownError, SluiceError, StagingTrimmedError
+from sluice.ledger import Ledger
+from sluice.literals import quoted
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
+from sluice.slices import Origin
+from sluice.stage import stage
+
+log = logging.getLogger(__name__)
+
+RAW = ["batch_seq", *KAFKA_COLUMNS[1:], "key", "value", "headers"]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The outcome of a slice.
+
+    Attributes:
+        snapshot_id: the snapshot that brought it.
+        counts: what it held; None where it had landed before.
+        before: rows of the range in main before, with `after` and `added` as in `Compared`.
+    """
+
+    snapshot_id: int
+    counts: check.Counts | None = None
+    before: int = 0
+    after: int = 0
+    added: int = 0
+    seconds: float = 0.0
+
+
+def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *, gaps_expected: bool) -> Replayed:
+    """Bring one slice into the table, or find that it is there.
+
+    Args:
+        gaps_expected: the topic is compacted or written in transactions, so that offsets may be missing.
+
+    Raises:
+        RefusedError: the slice reaches beyond the table's cursor.
+        StagingTrimmedError: staging does not hold it.
+        OffsetsMissingError: offsets are missing where none may be.
+        BlockedError: more bad records than the contract tolerates; main is as it was.
+        InvalidReplayError: the result did not stand validation; main is as it was.
+        FencedError: another writer moved main meanwhile; main is as that one left it.
+    """
+    began = time.monotonic()
+    tables.ensure_typed(context.catalog, contract)
+    attempt = Attempt(context, tables.typed(contract), piece)
+    ledger = Ledger(context.catalog)
+    expected = None
+    if origin == Origin.KAFKA and not slices.landed(attempt.base, piece):
+        _check_below(attempt, contract, piece, ledger)
+        expected = stage(context, piece, gaps_expected=gaps_expected).records
+        if expected is None:
+            expected = slices.rows_of(context.catalog.load_table(tables.staging(piece.topic)), piece)
+        # Reading takes its time, and the live feed has gone on.
+        attempt = Attempt(context, tables.typed(contract), piece)
+    if done := slices.landed(attempt.base, piece):
+        _release(context, contract, piece, origin)
+        return Replayed(done.snapshot_id, seconds=time.monotonic() - began)
+    through = _check_below(attempt, contract, piece, ledger)
+    refs.drop_branches(context.catalog, attempt.identifier, slices.leftovers(attempt.base, [piece]))
+    still_held = _holding(context, contract, piece, origin, ledger)
+    still_held()
+    properties = {
+        STEP: "replay",
+        RUN_ID: context.run_id,
+        **piece.properties(),
+        PUBLISHED_THROUGH: encode_through(through),
+    }
+    with attempt:
+        session = context.session(properties)
+        # Read and decoded once, for the MERGE, the counts and the validation.
+        decoded = _decoded(context, session, contract, piece, origin).persist()
+        try:
+            counts = check.counted(decoded)
+            if expected not in (None, counts.records):
+                raise StagingTrimmedError(
+                    f"Of {expected} raw records that were staged for the slice, {counts.records} are left.",
+                    table=contract.table,
+                    topic=piece.topic,
+                    way_out="Raise `maintenance.staging_retention`, and run the slice again.",
+                )
+            compared = _onto_branch(context, attempt, contract, piece, origin, decoded, counts, not gaps_expected)
+        finally:
+            decoded.unpersist()
+        # Once more: what was deleted while it was read would be missing in silence.
+        still_held()
+        snapshot = attempt.land(cursor_tag=False)
+    _release(context, contract, piece, origin)
+    seconds = time.monotonic() - began
+    return Replayed(snapshot.snapshot_id, counts, compared.before, compared.after, compared.added, seconds)
+
+
+def _check_below(attempt: Attempt, contract: Contract, piece: Batch, ledger: Ledger) -> Mapping[str, Through]:
+    """Where the table stands, provided that the slice lies below it."""
+    through = cursor.published(attempt.base, lambda: ledger.remembered(contract.table))
+    slices.check_below(contract.table, piece, through.get(piece.topic))
+    return through
+
+
+def _onto_branch(
+    context: Context,
+    attempt: Attempt,
+    contract: Contract,
+    piece: Batch,
+    origin: Origin,
+    decoded: DataFrame,
+    counts: check.Counts,
+    whole: bool,
+) -> validate.Compared:
+    """Merge into the branch, look at it, and do what other tables need before main moves."""
+    watched = decoded.select(*merge.columns(contract), OP, ERROR)
+    try:
+        publish.merge_in(context, attempt, contract, piece, decoded, watched, fresh=False, replay=True)
+    except Exception as error:
+        if merge.ORDER_RAISED in str(error):
+            raise OrderUnknownError(
+                "A key was met in two partitions.", table=contract.table, topic=piece.topic, batch=piece.seq
+            ) from error
+        raise
+    good = check.good(watched)
+    whole = whole and origin != Origin.QUARANTINE
+    compared = validate.compare(context, attempt, contract, piece, good, counts, whole=whole)
+    log.info(
+        "replay %s from %s into %s: %s records, %s rejected; rows of the range: %s before, %s after",
+        piece, origin, contract.table, counts.records, counts.rejected, compared.before, compared.after,
+    )  # fmt: skip
+    if compared.problems:
+        problem = InvalidReplayError("; ".join(compared.problems) + ".", table=contract.table, topic=piece.topic)
+        raise _refused(attempt, contract, piece, problem)
+    # Commits on other tables must not carry this one's properties, hence the plain session.
+    again = _decoded(context, context.spark, contract, piece, origin)
+    if counts.rejected:
+        tables.ensure_quarantine(context.catalog, contract)
+        merge.reject(check.bad(again, contract), _quarantine(context, contract), piece)
+    if origin != Origin.QUARANTINE:  # there it is known that most are bad
+        try:
+            check.verdict(contract, [piece], {piece.seq: counts})
+        except BlockedError as error:
+            raise _refused(attempt, contract, piece, error) from error
+    if counts.deleted:
+        publish.remember_deletes(context, contract, again)
+    return compared
+
+
+def _refused(attempt: Attempt, contract: Contract, piece: Batch, error: SluiceError) -> SluiceError:
+    """The error, with what was written kept for somebody to look at."""
+    name = refs.kept_branch(piece.topic, piece.seq)
+    try:
+        attempt.keep(name)
+    except Exception as failure:  # noqa: BLE001 - what is wrong with the slice matters more
+        log.warning("could not keep branch %s of %s: %s", name, contract.table, failure)
+        return error
+    table = ".".join(quoted(part) for part in attempt.identifier)
+    way_out = (
+        f"Main is as it was. Look at branch {name} ({table} VERSION AS OF '{name}'), repair the contract or choose "
+        f"other ranges, and backfill again. ALTER TABLE {table} DROP BRANCH {name} drops it."
+    )
+    return type(error)(error.message, way_out=way_out, **{**error.fields, "kept": name})
+
+
+def _holding(context: Context, contract: Contract, piece: Batch, origin: Origin, ledger: Ledger) -> Callable[[], None]:
+    """A look whether the raw records are there, where they are read by their coordinates."""
+
+    def look() -> None:
+        if origin == Origin.STAGING:
+            staging = tables.load(context.catalog, tables.staging(piece.topic))
+            known = slices.rows(ledger, piece.topic)
+            slices.check_held(contract.table, piece, slices.in_staging(staging, piece.topic, known, ledger))
+
+    return look
+
+
+def _decoded(context: Context, session: SparkSession, contract: Contract, piece: Batch, origin: Origin) -> DataFrame:
+    """The slice's records, each once."""
+    if origin == Origin.QUARANTINE:
+        inside = F.expr(merge.within(piece))
+        raw = session.table(_quarantine(context, contract)).where(inside)
+    else:
+        name = tables.spark_name(context.catalog_name, tables.staging(piece.topic))
+        raw = session.read.options(**publish.SPLITS).table(name)
+        if origin == Origin.KAFKA:
+            raw = raw.where(F.col("batch_seq") == piece.seq)
+        else:
+            raw = raw.withColumn("_kafka_topic", F.lit(piece.topic)).where(F.expr(merge.within(piece)))
+    raw = raw.select(*RAW)
+    if origin != Origin.KAFKA:  # live and backfilled, a record may lie there twice
+        raw = raw.dropDuplicates(validate.PLACE)
+    return decode(raw, contract, piece.topic)
+
+
+def _quarantine(context: Context, contract: Contract) -> str:
+    return tables.spark_name(context.catalog_name, tables.quarantine(contract))
+
+
+def _release(context: Context, contract: Contract, piece: Batch, origin: Origin) -> None:
+    """Take the records that are good now out of the quarantine; run again, it finds none."""
+    found = tables.load(context.catalog, tables.quarantine(contract))
+    if found is None or not slices.any_within(found, piece):
+        return
+    passed = _decoded(context, context.spark, contract, piece, origin).where(F.col(ERROR).isNull())
+    merge.release(passed.select(*KAFKA_COLUMNS[:3]), _quarantine(context, contract), piece)

@@ -1,0 +1,252 @@
+"""Slices: the parts of a backfill, as the ledger, staging and the typed tables tell of them. No JVM.
+
+A slice is a batch with a number below zero, by which nothing that follows the live feed can take it for one of its own.
+Its `planned` rows freeze it; a `replayed`, `blocked` or `failed` row tells what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import reduce
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice import cursor, refs, tables
+from sluice import ledger as ledgers
+from sluice.errors import RefusedError, StagingTrimmedError, TopicRecreatedError
+from sluice.filters import And, BooleanExpression, Or, above, at_most, equal
+from sluice.ledger import Ledger, Row, State
+from sluice.model import BACKFILL, STEP, TOPIC, Batch, OffsetRange, Offsets, Ranges, Through, encode_ranges
+from sluice.words import with_gaps
+
+UNKNOWN = "The ledger that told was lost; the table's snapshot tells of the slice."
+
+
+class Origin(StrEnum):
+    """Where a backfill reads."""
+
+    KAFKA = "kafka"
+    STAGING = "staging"
+    QUARANTINE = "quarantine"
+
+
+def rows(ledger: Ledger | None, topic: str) -> list[Row]:
+    """All that the ledger tells of a topic's slices, oldest first."""
+    if ledger is None or ledger.table.metadata.current_snapshot_id is None:
+        return []
+    wanted = And(equal("topic", topic), at_most("batch_seq", -1))
+    found = ledger.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
+    return [ledgers.row_of(r) for r in found.to_pylist()]
+
+
+def planned(found: Iterable[Row], run_id: str | None = None) -> dict[int, Batch]:
+    """The slices by number, or those of one run."""
+    frozen = [r for r in found if r.state == State.PLANNED and run_id in (None, r.run_id)]
+    return {seq: replace(b, next_offsets={}) for (_, seq), b in sorted(ledgers.batches(frozen).items(), reverse=True)}
+
+
+def plan_rows(piece: Batch, table: str, *, who: str | None, why: str | None) -> list[Row]:
+    """A slice as ledger rows, one per partition."""
+    return [
+        Row(
+            topic=piece.topic,
+            state=State.PLANNED,
+            topic_id=piece.topic_id,
+            batch_seq=piece.seq,
+            partition=p,
+            start_offset=r.start,
+            end_offset=r.end,
+            table=table,
+            who=who,
+            why=why,
+        )
+        for p, r in sorted(piece.ranges.items())
+    ]
+
+
+def last_number(catalog: Catalog, names: Iterable[str], topic: str, known: Iterable[Row]) -> int:
+    """The lowest number that a slice of the topic ever had, as far as anything tells; 0 where there was none.
+
+    Args:
+        names: the topic's typed tables, whose snapshots count even where main has left them.
+        known: the ledger's rows.
+    """
+    staging = tables.load(catalog, tables.staging(topic))
+    numbers = [0, *(r.batch_seq for r in known if r.batch_seq), *held(staging)]
+    for table in filter(None, (staging, *(tables.load(catalog, tuple(n.split("."))) for n in names))):
+        told = (cursor.summary(s) for s in table.metadata.snapshots)
+        numbers += [int(t[BACKFILL]) for t in told if BACKFILL in t and t.get(TOPIC) == topic]
+    return min(numbers)
+
+
+def landed(table: Table, piece: Batch) -> Snapshot | None:
+    """The snapshot among main's ancestors that brought the slice."""
+    for snapshot in cursor.ancestors(table.metadata):
+        told = cursor.summary(snapshot)
+        if told.get(BACKFILL) == str(piece.seq) and told.get(TOPIC) == piece.topic and told.get(STEP) == "replay":
+            return snapshot
+    return None
+
+
+def brought(snapshots: Iterable[Snapshot]) -> list[tuple[Batch, Snapshot]]:
+    """The slices that these snapshots of a typed table brought."""
+    told = ((cursor.summary(s), s) for s in snapshots)
+    return [(Batch.from_properties(t), s) for t, s in told if BACKFILL in t and t.get(STEP) == "replay"]
+
+
+def rebuilt(name: str, table: Table, kept: Iterable[Row]) -> list[Row]:
+    """The rows of the slices that a typed table's snapshots tell of and the ledger no longer does."""
+    known = {(r.topic, r.batch_seq, r.state) for r in kept}
+    out: list[Row] = []
+    for piece, snapshot in brought(cursor.ancestors(table.metadata)):
+        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        fresh: list[Row] = []
+        if (piece.topic, piece.seq, State.PLANNED) not in known:
+            fresh += plan_rows(piece, name, who=None, why=UNKNOWN)
+        if (piece.topic, piece.seq, State.REPLAYED) not in known:
+            place = {name: snapshot.snapshot_id}
+            fresh.append(Row(piece.topic, State.REPLAYED, piece.topic_id, piece.seq, table=name, snapshots=place))
+        out += [replace(row, at=at) for row in fresh]
+    return out
+
+
+def held(staging: Table | None, wanted: BooleanExpression | None = None) -> dict[int, int]:
+    """The slices of which staging holds rows, and how many, by its files."""
+    counted: dict[int, int] = {}
+    if staging is not None and staging.current_snapshot():
+        for task in staging.scan(row_filter=wanted or at_most("batch_seq", -1)).plan_files():
+            seq = task.file.partition[0]
+            counted[seq] = counted.get(seq, 0) + task.file.record_count
+    return counted
+
+
+def is_staged(staging: Table, piece: Batch) -> bool:
+    """Whether staging holds the slice: its rows came in one commit, so that any row stands for all."""
+    return rows_of(staging, piece) > 0
+
+
+def rows_of(staging: Table, piece: Batch) -> int:
+    """How many rows staging holds under the slice's number."""
+    return sum(held(staging, equal("batch_seq", piece.seq)).values())
+
+
+def check_below(table: str, piece: Batch, through: Through | None) -> None:
+    """Refuse what lies beyond the table's own cursor: live publishing would bring the same records again.
+
+    Raises:
+        RefusedError: with the partitions, and how far the table has come.
+        TopicRecreatedError: the slice was planned for another topic of this name.
+    """
+    if through is None:
+        raise RefusedError(
+            f"The table has not begun to take topic {piece.topic!r}, so that nothing of it is history yet.",
+            table=table,
+            way_out="Let the ingest DAG run once; its first batch fixes where the live feed begins.",
+        )
+    if through.topic_id != piece.topic_id:
+        raise TopicRecreatedError(
+            f"Topic {piece.topic!r} is not the one that the table was filled from.",
+            table=table,
+            topic=piece.topic,
+            was=through.topic_id,
+            now=piece.topic_id,
+        )
+    at: Offsets = through.next_offsets
+    if beyond := {p: (r.end, at.get(p, 0)) for p, r in sorted(piece.ranges.items()) if r.end > at.get(p, 0)}:
+        raise RefusedError(
+            "The range reaches beyond what the table has taken from its live feed: "
+            f"{{partition: (end asked for, table's cursor)}} {beyond}.",
+            table=table,
+            topic=piece.topic,
+            way_out="End the range at the table's cursor; the ingest DAG brings the rest by itself.",
+        )
+
+
+def in_staging(staging: Table | None, topic: str, known: Iterable[Row], ledger: Ledger | None) -> list[Batch]:
+    """The batches and slices of the topic whose raw records staging holds whole, as far as anything tells of them."""
+    if staging is None:
+        return []
+    last = cursor.staged(staging, (lambda: ledger.remembered_batch(topic)) if ledger else None)
+    gone = tables.trimmed_through(staging)
+    live = {seq: b for seq, (b, _) in cursor.staged_batches(staging, gone).items()}
+    if ledger:
+        written = (State.PLANNED, State.STAGED, State.SETTLED)
+        told = ledgers.batches(ledger.rows({topic: gone}, written))
+        given_up = ledger.gaps([topic])
+        live = {seq: with_gaps(b, given_up) for (_, seq), b in told.items() if last and seq <= last.seq} | live
+    there = held(staging)
+    return [*live.values(), *(b for seq, b in planned(known).items() if seq in there)]
+
+
+def missing(wanted: Ranges, batches: Sequence[Batch]) -> dict[int, list[OffsetRange]]:
+    """Per partition the parts of the ranges that none of the batches spans."""
+    out: dict[int, list[OffsetRange]] = {}
+    for p, r in sorted(wanted.items()):
+        at = r.start
+        for part in sorted(b.to_read[p] for b in batches if p in b.to_read):
+            if part.start > at:
+                out.setdefault(p, []).append(OffsetRange(at, min(part.start, r.end)))
+            at = max(at, part.end)
+            if at >= r.end:
+                break
+        if at < r.end:
+            out.setdefault(p, []).append(OffsetRange(at, r.end))
+    return {p: holes for p, each in out.items() if (holes := [h for h in each if h.span > 0])}
+
+
+def check_held(table: str, piece: Batch, batches: Sequence[Batch]) -> None:
+    """Refuse to read from staging what it does not hold.
+
+    Raises:
+        StagingTrimmedError: with the offsets.
+    """
+    if holes := missing(piece.ranges, batches):
+        text = {p: [tuple(h) for h in each] for p, each in holes.items()}
+        raise StagingTrimmedError(
+            f"Staging does not hold all of the range; missing are {text}.",
+            table=table,
+            topic=piece.topic,
+            ranges=encode_ranges(piece.ranges),
+            way_out="Name ranges that it holds (the plan shows them), or source kafka where Kafka still has the rest.",
+        )
+
+
+def past_retention(ledger: Ledger, staging: Table, topic: str, moment: datetime) -> list[int]:
+    """The slices whose raw records may leave staging: planned before that moment."""
+    there = held(staging)
+    if not there:
+        return []
+    young = {r.batch_seq for r in rows(ledger, topic) if r.at > moment}
+    known = {r.batch_seq for r in rows(ledger, topic) if r.state == State.PLANNED}
+    return sorted(seq for seq in there if seq in known and seq not in young)
+
+
+def within(piece: Batch) -> BooleanExpression:
+    """The filter by which a table with Kafka's coordinates is scanned for the slice."""
+    parts: list[BooleanExpression] = [
+        And(equal("_kafka_partition", p), And(above("_kafka_offset", r.start - 1), at_most("_kafka_offset", r.end - 1)))
+        for p, r in sorted(piece.ranges.items())
+    ]
+    return And(equal("_kafka_topic", piece.topic), reduce(Or, parts))
+
+
+def any_within(table: Table, piece: Batch) -> bool:
+    """Whether some file may hold records of the slice."""
+    return table.current_snapshot() is not None and any(True for _ in table.scan(row_filter=within(piece)).plan_files())
+
+
+def leftovers(table: Table, pieces: Iterable[Batch]) -> set[str]:
+    """Branches of attempts at these slices that did not come to an end."""
+    mine = [(b.topic, b.seq) for b in pieces]
+    return {name for name in table.metadata.refs if any(refs.is_attempt_at(name, *each) for each in mine)}
+
+
+def told_by(summary: Mapping[str, str]) -> dict[str, int]:
+    """What a commit's own summary says of rows: added, and deleted in whatever way."""
+    names = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
+    return {name: int(summary.get(name, "0")) for name in names}

@@ -1,0 +1,122 @@
+"""Validate: look at what a slice of a backfill left on its branch, before anybody else can see it.
+
+The branch is compared with the records that were read, and with what main held for the same range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice import cursor, merge, slices, tables
+from sluice.check import Counts
+from sluice.commit import Attempt, Context
+from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.decode import DELETE, OP
+from sluice.literals import quoted
+from sluice.model import Batch
+
+SHOWN = 5
+PLACE = list(KAFKA_COLUMNS[1:3])
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a slice changed, and what is wrong with it.
+
+    Attributes:
+        before: rows of the range in main.
+        after: rows of the range on the branch.
+        added: rows that the commit wrote.
+        problems: in sentences; empty where the slice may land.
+    """
+
+    before: int
+    after: int
+    added: int
+    problems: tuple[str, ...] = ()
+
+
+def compare(
+    context: Context,
+    attempt: Attempt,
+    contract: Contract,
+    piece: Batch,
+    good: DataFrame,
+    counts: Counts,
+    *,
+    whole: bool,
+) -> Compared:
+    """Look at the branch.
+
+    Args:
+        good: the records that the typed table takes, deletes among them, in the session that writes.
+        whole: each offset of the range must have been a record.
+    """
+    session = good.sparkSession
+    head = (*attempt.identifier, f"snapshot_id_{attempt.head}")
+    main = session.table(tables.spark_name(context.catalog_name, head))
+    branch = session.table(attempt.spark_branch)
+    inside = F.expr(merge.within(piece))
+    before = main.where(inside).count()
+    after, places = branch.where(inside).agg(F.count("*"), F.count_distinct(*PLACE)).collect()[0]
+    told = slices.told_by(cursor.summary(attempt.result()))
+    problems = []
+    if whole and counts.records != piece.span:
+        problems.append(f"{counts.records:,} records were read where the range spans {piece.span:,}")
+    if after != places:
+        problems.append(f"{after - places:,} rows of the range stand twice")
+    if contract.upsert:
+        deletes = tables.load(context.catalog, tables.deletes(contract))
+        problems += _folded(session, attempt, contract, piece, good, context if deletes else None)
+    else:
+        problems += _appended(branch.where(inside), good)
+        # Whatever else the commit did, it did outside the range.
+        if after != before + told["added-records"] or any(n for name, n in told.items() if name != "added-records"):
+            problems.append(f"rows outside the range were touched: {before:,} rows before, {after:,} after, {told}")
+    return Compared(before, after, told["added-records"], tuple(problems))
+
+
+def _appended(rows: DataFrame, good: DataFrame) -> list[str]:
+    """Each good record stands there."""
+    lost = good.select(*PLACE).join(rows.select(*PLACE), PLACE, "left_anti")
+    return _told("good records are not there", lost)
+
+
+def _folded(
+    session: SparkSession, attempt: Attempt, contract: Contract, piece: Batch, good: DataFrame, known: Context | None
+) -> list[str]:
+    """Each key stands at the same or a later place, or is remembered as deleted later; deleted ones don't stand.
+
+    Args:
+        known: to find the memory of deletes by; None where there is none.
+    """
+    names = list(dict.fromkeys([*contract.identifier, *merge.order_columns(contract)]))
+    newest = merge.latest(good, contract)
+    standing = session.table(attempt.spark_branch).alias("b")
+    for bound in merge.key_bounds(good, "b", contract, piece.span):
+        standing = standing.where(F.expr(bound))
+    there = standing.select(*[F.col(f"b.{quoted(c)}").alias(f"_t_{c}") for c in names]).alias("t")
+    same = " AND ".join(f"s.{quoted(c)} = t.{quoted('_t_' + c)}" for c in contract.identifier)
+    older = merge.later(contract, ("s", ""), ("t", "_t_"))
+    kept = newest.where(F.col(OP) != DELETE)
+    if known:
+        memory = session.table(tables.spark_name(known.catalog_name, tables.deletes(contract)))
+        kept = merge.without_deleted(kept, contract, memory)
+    lost = kept.alias("s").join(there, F.expr(f"{same} AND NOT {older}"), "left_anti")
+    undead = newest.where(F.col(OP) == DELETE).alias("s").join(there, F.expr(f"{same} AND {older}"), "left_semi")
+    return [
+        *_told("keys do not stand at their place or a later one", lost),
+        *_told("keys that were deleted still stand at an older place", undead),
+    ]
+
+
+def _told(what: str, rows: DataFrame) -> list[str]:
+    """How many, and where the first of them are; never their values."""
+    number = rows.count()
+    if not number:
+        return []
+    first = [tuple(r) for r in rows.select(*PLACE).orderBy(*PLACE).limit(SHOWN).collect()]
+    return [f"{number:,} {what}; (partition, offset) {', '.join(map(str, first))}{', …' if number > SHOWN else ''}"]

@@ -1,0 +1,250 @@
+"""Backfill: a hole is filled exactly, any range again changes nothing, the cursor stays, and live batches go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice import backfill, cursor, rebuild, rollback, slices, tables
+from sluice.errors import BlockedError, InvalidReplayError
+from sluice.ledger import Ledger, State
+from sluice.model import CURSOR_TAG
+from sluice.slices import Origin
+from tests.support.backfills import asked, by_hand, carry_out, cut_out, fill_in, planned, told, where_it_stands
+from tests.support.lake import Lake
+
+HOUR_MS = 3_600_000
+
+
+def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
+    it.create_topic(2)
+    table = it.contract(mode=mode, limits={"records_per_batch": 40}, **contract)
+    for number in range(2):
+        it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(100 * number, 100 * number + 60))
+        it.run()
+    return table
+
+
+@pytest.mark.parametrize("origin", [Origin.KAFKA, Origin.STAGING])
+def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Origin) -> None:
+    it = lake()
+    table = prepared(it)
+    before = where_it_stands(it, table)
+    cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset BETWEEN 10 AND 34")
+    cut_out(it, table, "_kafka_partition = 1 AND _kafka_offset = 3")
+    assert len(it.rows(table)) == 120 - 26
+    # Wider than the hole: what is there stays as it is, once.
+    request = asked(table, {0: [5, 50], 1: [0, 5]}, origin=origin)
+    shown = backfill.look(request, it.contracts, it.catalog, it.admin, Ledger(it.catalog))
+    text = "\n".join(shown.lines())
+    for part in (
+        '{"0":[5,50],"1":[0,5]}: 50 offsets',
+        "kafka   holds all of it",
+        "staging holds all of it",
+        "24 rows of the range",
+        "time    about",
+        "backfill -1 ",
+    ):
+        assert part in text, text
+    assert not slices.rows(Ledger(it.catalog), it.topic)
+    outcomes = fill_in(it, request)
+    assert [o["slice"] for o in outcomes] == [-1, -2]
+    assert all(o["snapshot_id"] and o["rejected"] == 0 for o in outcomes)
+    assert sum(o["records"] for o in outcomes) == 50
+    it.assert_appended(table)
+    assert where_it_stands(it, table) == before
+    # Any of it again, in any order, changes nothing.
+    rows = sorted(it.rows(table), key=str)
+    for ranges in ({1: [3, 4]}, {0: [0, 60], 1: [0, 60]}, {0: [20, 30]}):
+        fill_in(it, asked(table, ranges, origin=origin), f"again {ranges}")
+    assert sorted(it.rows(table), key=str) == rows
+    assert where_it_stands(it, table) == before
+    # A slice that landed is found, not brought again; a task that is tried again takes its own slices.
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    again = planned(it, request)
+    assert again.frozen
+    assert [s.seq for s in again.slices] == [-1, -2]
+    carry_out(it, again)
+    assert it.catalog.load_table(table).metadata.current_snapshot_id == head
+    # The live feed goes on, numbered as if nothing had been.
+    it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 520))
+    assert it.run()[table]["batches"] == {it.topic: [5]}
+    it.assert_appended(table)
+    assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}
+
+
+@pytest.mark.parametrize("origin", [Origin.KAFKA, Origin.STAGING])
+def test_upserts_and_deletes_that_are_older_change_nothing(lake: Callable[..., Lake], origin: Origin) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert", limits={"records_per_batch": 30})
+    it.send((n % 2, f"k{n % 20}", {"n": n}) for n in range(60))
+    it.run()
+    it.send((n % 2, f"k{n}", None) for n in range(0, 20, 3))
+    it.run()
+    it.send((n % 2, f"k{n}", {"n": 1000 + n}) for n in range(0, 20, 6))
+    it.run()
+    it.assert_folded(table)
+    before = where_it_stands(it, table)
+    # Rows that were lost: the backfill brings them back where they are the newest, and nothing else.
+    cut_out(it, table, "n IN (41, 47, 1006)")
+    parts = [{0: [20, 37], 1: [0, 33]}, {0: [0, 10]}, {1: [10, 33], 0: [30, 36]}, {0: [0, 37]}]
+    for number, ranges in enumerate(parts):
+        outcomes = fill_in(it, asked(table, ranges, origin=origin), f"part {number}")
+        assert all(o["snapshot_id"] for o in outcomes), outcomes
+    it.assert_folded(table)
+    assert where_it_stands(it, table) == before
+    it.send((n % 2, f"k{n}", {"n": 2000 + n}) for n in range(25))
+    it.run()
+    it.assert_folded(table)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_history_before_the_live_feed_is_backfilled(lake: Callable[..., Lake], mode: str) -> None:
+    it = lake()
+    it.create_topic(2)
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    it.send(((n % 2, f"k{n % 24}", {"n": n}) for n in range(80)), timestamp_ms=now - 3 * HOUR_MS)
+    if mode == "upsert":
+        it.send(((n % 2, f"k{n}", None) for n in range(5)), timestamp_ms=now - 2 * HOUR_MS)
+    start = datetime.fromtimestamp((now - HOUR_MS) / 1000, UTC)
+    table = it.contract(mode=mode, start=start.isoformat(), limits={"records_per_batch": 30})
+    it.send(((n % 2, f"k{n % 10 + 8}", {"n": n}) for n in range(100, 120)), timestamp_ms=now)
+    if mode == "upsert":
+        it.send(((n % 2, f"k{n}", None) for n in range(20, 24)), timestamp_ms=now)
+    it.run()
+    live = where_it_stands(it, table)
+    # Up to the cutover, in slices, which land in whatever order.
+    found = planned(it, asked(table))
+    assert len(found.slices) == 3
+    assert found.ranges == ({0: (0, 43), 1: (0, 42)} if mode == "upsert" else {0: (0, 40), 1: (0, 40)})
+    carry_out(it, found, *sorted(s.seq for s in found.slices))
+    assert all(o["snapshot_id"] for o in told(it, found))
+    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+    assert where_it_stands(it, table) == live
+    it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(200, 240))
+    it.drain(table)
+    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+    # A part of it by time, again.
+    until = start - timedelta(hours=1, minutes=30)
+    outcomes = fill_in(it, asked(table, until=until), "by time")
+    assert sum(o["records"] for o in outcomes) == 80
+    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+
+
+def test_quarantine_is_replayed_when_the_contract_was_repaired(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
+    text = {"name": "text", "type": "string"}
+    table = it.contract(columns=[*columns, {**text, "required": True}], errors={"max_ratio": 1.0})
+    it.send((n % 2, f"k{n}", {"n": n, **({"text": "x"} if n % 4 else {})}) for n in range(40))
+    it.send([(0, "broken", b"{not json")])
+    it.run()
+    assert len(it.quarantined(table)) == 11
+    assert len(it.rows(table)) == 30
+    by_hand(it, table, "ALTER TABLE {} ALTER COLUMN text DROP NOT NULL")
+    it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
+    # A selection, then all of it.
+    (first,) = fill_in(it, asked(table, {0: [0, 5]}, origin=Origin.QUARANTINE), "a part")
+    assert (first["records"], first["rejected"]) == (3, 0)
+    assert len(it.quarantined(table)) == 8
+    (rest,) = fill_in(it, asked(table, origin=Origin.QUARANTINE), "the rest")
+    assert (rest["records"], rest["rejected"]) == (8, 1)
+    (left,) = it.quarantined(table)
+    assert left["value"] == b"{not json"
+    it.assert_appended(table, without=[(0, 20)])
+    fill_in(it, asked(table, origin=Origin.QUARANTINE), "once more")
+    it.assert_appended(table, without=[(0, 20)])
+    assert len(it.quarantined(table)) == 1
+
+
+def test_rejected_records_of_a_backfill_are_quarantined_once_and_leave_when_they_pass(
+    lake: Callable[..., Lake],
+) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(errors={"max_ratio": 0.5})
+    it.send((0, f"k{n}", {"n": n} if n % 5 else b'{"n": "a word"}') for n in range(20))
+    it.run()
+    assert len(it.quarantined(table)) == 4
+    cut_out(it, table, "_kafka_offset < 10")
+    for origin in (Origin.KAFKA, Origin.STAGING):
+        (found,) = fill_in(it, asked(table, {0: [0, 12]}, origin=origin), f"from {origin}")
+        assert (found["records"], found["rejected"]) == (12, 3)
+        assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == [0, 5, 10, 15]
+    # Too many bad ones: refused, and what was written stays to be looked at.
+    it.contract(table=table, errors={"max_ratio": 0.1})
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    request = planned(it, asked(table, {0: [0, 12]}), "too many")
+    with pytest.raises(BlockedError, match=r"kept refused_backfill_.*DROP BRANCH"):
+        carry_out(it, request)
+    found = it.catalog.load_table(table).metadata
+    assert found.current_snapshot_id == head
+    assert [n for n in found.refs if n.startswith("refused_backfill_")]
+    (row,) = [r for r in slices.rows(Ledger(it.catalog), it.topic) if r.state == State.BLOCKED]
+    assert row.table == table
+
+
+def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    table = prepared(it)
+    by_hand(it, table, "INSERT INTO {0} SELECT * FROM {0} WHERE _kafka_partition = 1 AND _kafka_offset = 7")
+    cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset < 10")
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    found = planned(it, asked(table, {0: [0, 10], 1: [0, 10]}, origin=Origin.STAGING))
+    with pytest.raises(InvalidReplayError, match="1 rows of the range stand twice"):
+        carry_out(it, found)
+    staging = ".".join(tables.staging(it.topic))
+    cut_out(it, staging, "_kafka_partition = 0 AND _kafka_offset = 3")
+    short = planned(it, asked(table, {0: [0, 10]}, origin=Origin.STAGING), "short")
+    with pytest.raises(InvalidReplayError, match="9 records were read where the range spans 10"):
+        carry_out(it, short, run_id="short")
+    metadata = it.catalog.load_table(table).metadata
+    assert metadata.current_snapshot_id == head
+    kept = {n for n in metadata.refs if n.startswith("refused_backfill_")}
+    assert len(kept) == 2
+    assert set(metadata.refs) == {"main", CURSOR_TAG, *kept}
+    (outcome,) = told(it, short)
+    assert outcome["snapshot_id"] is None
+    assert "spans 10" in outcome["told"]
+    # Later runs leave the branches; from Kafka the range is whole.
+    it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 520))
+    it.run()
+    fill_in(it, asked(table, {0: [0, 10]}), "from kafka")
+    assert kept <= set(it.catalog.load_table(table).metadata.refs)
+    cut_out(it, table, "_kafka_partition = 1 AND _kafka_offset = 7")
+    fill_in(it, asked(table, {1: [7, 8]}), "the doubled one")
+    it.assert_appended(table)
+    by_hand(it, table, f"ALTER TABLE {{}} DROP BRANCH {min(kept)}")
+
+
+def test_a_rollback_tells_which_backfills_it_undoes_and_a_lost_ledger_is_told_of_them(
+    lake: Callable[..., Lake],
+) -> None:
+    it = lake()
+    table = prepared(it)
+    target = it.catalog.load_table(table).metadata.current_snapshot_id
+    cut_out(it, table, "_kafka_offset < 10")
+    fill_in(it, asked(table, {0: [0, 10], 1: [0, 10]}))
+    it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 520))
+    it.run()
+    found = rollback.look(table, it.contracts, it.catalog, Ledger(it.catalog), snapshot_id=target)
+    assert f'undone  {it.topic} backfill -1 {{"0":[0,10],"1":[0,10]}}' in "\n".join(found.lines())
+    before = slices.rows(Ledger(it.catalog), it.topic)
+    assert [r.state for r in before] == [State.PLANNED, State.PLANNED, State.REPLAYED]
+    assert {(r.who, r.why) for r in before[:2]} == {("ann", "a hole was found")}
+    rebuild.rebuild(it.contracts, it.catalog, run_id="rebuild")
+    assert [r.state for r in slices.rows(Ledger(it.catalog), it.topic)] == [r.state for r in before]
+    it.catalog.drop_table(tables.LEDGER)
+    rebuild.rebuild(it.contracts, it.catalog, run_id="rebuild")
+    after = slices.rows(Ledger(it.catalog), it.topic)
+    assert {(r.state, r.partition, r.start_offset, r.end_offset, r.table) for r in after} == {
+        (r.state, r.partition, r.start_offset, r.end_offset, r.table) for r in before
+    }
+    # Numbers go on below; the cursor is as it was.
+    assert [s.seq for s in planned(it, asked(table, {0: [3, 9]}), "next").slices] == [-2]
+    assert cursor.published(it.catalog.load_table(table))[it.topic].seq == 5
+    assert not it.plan().has_work

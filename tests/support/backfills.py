@@ -1,0 +1,61 @@
+"""Backfills driven through the real steps: plan, one slice after another, outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sluice import backfill, backfill_end, backfill_run, cursor, tables
+from sluice.backfill import Backfill
+from sluice.backfill_ranges import Request
+from sluice.model import CURSOR_TAG
+from tests.support.lake import Lake
+
+WHY = "a hole was found"
+
+
+def asked(table: str, ranges: Mapping[int, Sequence[int]] | None = None, **more: Any) -> Request:
+    return Request(table, ranges or {}, **{"why": WHY, **more})
+
+
+def planned(it: Lake, request: Request, run_id: str = "by hand") -> Backfill:
+    return backfill.write(request, it.contracts, it.catalog, it.admin, who="ann", run_id=run_id)
+
+
+def carry_out(it: Lake, found: Backfill, *numbers: int, run_id: str = "by hand") -> None:
+    for seq in numbers or found.promised()["slices"]:
+        backfill_run.run(
+            it.context(run_id), it.contracts, it.admin,
+            table=found.table, topic=found.topic, seq=seq, origin=found.origin,
+        )  # fmt: skip
+
+
+def told(it: Lake, found: Backfill) -> list[dict[str, Any]]:
+    return backfill_end.outcome(it.contracts, it.catalog, found.promised())
+
+
+def fill_in(it: Lake, request: Request, run_id: str = "by hand") -> list[dict[str, Any]]:
+    """Plan, carry out, and tell."""
+    found = planned(it, request, run_id)
+    carry_out(it, found, run_id=run_id)
+    return told(it, found)
+
+
+def by_hand(it: Lake, table: str, statement: str) -> None:
+    """A statement of SQL on a table, as a user would run it."""
+    name = tables.spark_name(it.context().catalog_name, tuple(table.split(".")))
+    it.spark.sql(statement.format(name))
+
+
+def cut_out(it: Lake, table: str, where: str) -> None:
+    by_hand(it, table, f"DELETE FROM {{}} WHERE {where}")
+
+
+def where_it_stands(it: Lake, table: str) -> Any:
+    """The table's cursor, and that the tag tells the same."""
+    found = it.catalog.load_table(table)
+    through = cursor.published(found)
+    tagged = found.metadata.snapshot_by_id(found.metadata.refs[CURSOR_TAG].snapshot_id)
+    assert tagged is not None
+    assert cursor.decode_through(cursor.summary(tagged)["sluice.published-through"]) == through
+    return through
