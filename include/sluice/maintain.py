@@ -20,6 +20,7 @@ from pyspark.sql import Row, SparkSession
 from sluice import assess, facts, refs, retention, tables, upkeep
 from sluice.assess import Need
 from sluice.commit import Context
+from sluice.contract import Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import ConfigError, SluiceError
 from sluice.literals import literal, quoted
@@ -52,7 +53,7 @@ def run(
     known = {s.name: s for s in upkeep.subjects(contracts)}
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"Not maintained by these contracts: {', '.join(unknown)}.")
-    cleaned = assess.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
+    cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
     effects = []
     for subject in (s for name, s in known.items() if name in set(names)):
         if time.monotonic() > deadline:
@@ -123,6 +124,7 @@ def _attempt(
 def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
     settings = subject.settings
     done: dict[str, Any] = {}
+    chosen = {"where": need.where} if need.where else {}
     if "files" in need.steps:
         options = {
             "target-file-size-bytes": settings.target_file_size,
@@ -134,17 +136,29 @@ def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
             "max-file-group-size-bytes": 8 * settings.target_file_size,
             "max-files-to-rewrite": MOST_FILES,
         }
-        done |= _call(context, subject, "rewrite_data_files", strategy="binpack", options=options)
+        how = _strategy(settings) | chosen
+        done |= _call(context, subject, "rewrite_data_files", **how, options=options)
         if done.get("failed_data_files_count"):
             # With partial progress Iceberg keeps to itself why a group failed. Once more without: now it says so.
             options["partial-progress.enabled"] = "false"
-            done["again"] = _call(context, subject, "rewrite_data_files", strategy="binpack", options=options)
+            done["again"] = _call(context, subject, "rewrite_data_files", **how, options=options)
     if "deletes" in need.steps:
         options = {"min-input-files": settings.min_input_files}
-        done["deletes"] = _call(context, subject, "rewrite_position_delete_files", options=options)
+        done["deletes"] = _call(context, subject, "rewrite_position_delete_files", **chosen, options=options)
     if "manifests" in need.steps:
         done["manifests"] = _call(context, subject, "rewrite_manifests", use_caching=False)
     return done
+
+
+def _strategy(settings: Maintenance) -> dict[str, str]:
+    """How Iceberg's procedure is told to put files together."""
+    columns = ", ".join(quoted(name) for name in settings.sort_by)
+    match settings.strategy:
+        case "binpack":
+            return {"strategy": "binpack"}
+        case "sort":
+            return {"strategy": "sort", "sort_order": columns}
+    return {"strategy": "sort", "sort_order": f"zorder({columns})"}
 
 
 def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need, now: datetime) -> dict[str, Any]:
