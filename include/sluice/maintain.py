@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from sluice.assess import Need
 from sluice.commit import Context
 from sluice.contract import Maintenance
 from sluice.contracts import Contracts
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import AddressMismatchError, ConfigError, SluiceError
 from sluice.literals import literal, quoted
 from sluice.upkeep import Action, Effect, Kind, Subject
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 TRIES = 3
 MOST_FILES = 2_000
 LISTED = 1_000
+_CONFLICT = re.compile(r"Conflicting authorities/schemes: (.*?)\.(?:\s|$)")
 # What the catalog or Iceberg say when another writer came first.
 _OVERTAKEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 
@@ -197,7 +199,14 @@ def _remove_orphans(
 ) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
     named = {"older_than": now - assess.orphan_age(subject, contracts), "prefix_mismatch_mode": "ERROR"}
-    listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
+    try:
+        listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
+    except Exception as error:
+        if conflict := _CONFLICT.search(str(error)):
+            raise AddressMismatchError(
+                f"Files are named and listed under different addresses: {conflict[1]}.", table=subject.name
+            ) from error
+        raise
     effect.listing = sorted(listed)[:LISTED]
     for path in effect.listing:
         log.info("orphan file of %s: %s", subject.name, path)
