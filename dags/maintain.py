@@ -20,7 +20,6 @@ from sluice.errors import TerminalError
 log = logging.getLogger(__name__)
 
 QUICK = timedelta(minutes=10)
-SCHEDULES = {"rewrite_data_files": "@hourly", "expire_snapshots": "@daily", "remove_orphan_files": "@weekly"}
 ABOUT = {
     "rewrite_data_files": "puts small files together, takes out rows that were deleted, and rewrites manifests",
     "expire_snapshots": "removes snapshots older than the rollback window, and staging's raw records after retention",
@@ -89,11 +88,11 @@ def table(found: dict[str, Any]) -> None:
     log.info("%s: %s", name, found["told"])
 
 
-def build(action: str, promises: Contracts) -> DAG:
+def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
     """The DAG of an action."""
     with DAG(
         dag_id=f"maintain_{action}",
-        schedule=SCHEDULES[action],
+        schedule=schedule,
         catchup=False,
         max_active_runs=1,
         tags=["sluice", "maintenance"],
@@ -123,6 +122,6 @@ def build(action: str, promises: Contracts) -> DAG:
 
 
 _promises = contracts.load(strict=False)
-if _promises.groups:
-    for _action in SCHEDULES:
-        globals()[f"maintain_{_action}"] = build(_action, _promises)
+if _promises.groups and _promises.maintenance:
+    for _action, _schedule in _promises.maintenance:
+        globals()[f"maintain_{_action}"] = build(_action, _schedule, _promises)

@@ -13,10 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import facts, retention, tables, upkeep
-from sluice.contract import ORPHAN_FLOOR
+from sluice import facts, quiet, retention, tables, upkeep
+from sluice.contract import ORPHAN_FLOOR, Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import SluiceError
+from sluice.facts import PartitionFacts
 from sluice.upkeep import Action, Kind, Subject
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class Need:
         steps: what is to be done, of `files`, `deletes`, `manifests`, `trim`, `snapshots`, `orphans`; empty: nothing.
         reason: the figures, whether anything is to be done or not.
         error: why the table could not be assessed.
+        where: SQL that selects the files to rewrite; None: all.
     """
 
     table: str
@@ -39,6 +41,7 @@ class Need:
     steps: tuple[str, ...]
     reason: str
     error: str | None = None
+    where: str | None = None
 
 
 def assess(
@@ -46,7 +49,7 @@ def assess(
 ) -> list[Need]:
     """Assess every table, or those of one group; one that can't be read is told as an error and stops no other."""
     moment = now or datetime.now(UTC)
-    cleaned = last_cleaned(catalog) if action == Action.ORPHANS else {}
+    cleaned = upkeep.last_cleaned(catalog) if action == Action.ORPHANS else {}
     needs = []
     for subject in upkeep.subjects(contracts):
         if group is None or subject.group == group:
@@ -74,31 +77,26 @@ def look(
     if table is None or table.current_snapshot() is None:
         return Need(subject.name, action, (), "it holds nothing yet")
     if action == Action.REWRITE:
-        steps, reason = _rewrite(subject, table)
-    elif action == Action.EXPIRE:
+        return _rewrite(subject, table, now)
+    if action == Action.EXPIRE:
         steps, reason = _expire(subject, table, contracts, catalog, now)
     else:
         steps, reason = _orphans(subject, table, cleaned.get(subject.name), now, contracts)
     return Need(subject.name, action, steps, reason)
 
 
-def last_cleaned(catalog: Catalog) -> dict[str, datetime]:
-    """Per table when its orphan files were last removed."""
-    return {e.table: e.at for e in upkeep.kept(catalog, action=Action.ORPHANS) if e.state in ("done", "idle")}
-
-
-def _rewrite(subject: Subject, table: Table) -> tuple[tuple[str, ...], str]:
+def _rewrite(subject: Subject, table: Table, now: datetime) -> Need:
     settings = subject.settings
     found = facts.read(table, target=settings.target_file_size, delete_ratio=settings.delete_ratio)
-    steps, reasons = [], []
     # A batch is a partition of staging: its few files can't be put together with those of others, and they go anyway.
-    parts = [] if subject.kind == Kind.STAGING else list(found.partitions.values())
-    crowded = [
-        p
-        for p in parts
-        if p.small >= settings.min_input_files or (p.small > 1 and p.small_bytes > settings.target_file_size)
-    ]
-    if crowded:
+    all_parts = {} if subject.kind == Kind.STAGING else found.partitions
+    needy = (
+        k for k, p in all_parts.items() if _crowded(p, settings) or p.worn or p.surplus >= settings.min_input_files
+    )
+    choice = quiet.choose(table, all_parts, needy, settings, now)
+    parts = [all_parts[key] for key in choice.keys]
+    steps, reasons = [], []
+    if crowded := [p for p in parts if _crowded(p, settings)]:
         steps.append("files")
         small = sum(p.small for p in crowded)
         mean = sum(p.small_bytes for p in crowded) // small
@@ -114,11 +112,20 @@ def _rewrite(subject: Subject, table: Table) -> tuple[tuple[str, ...], str]:
         reasons.append(f"{found.small_manifests:,} small manifests")
     if not steps:
         size = found.size
+        most = max((p.small for p in all_parts.values()), default=0)
         reasons.append(
-            f"{size.data_files:,} data files, at most {max((p.small for p in parts), default=0)} small ones in a "
-            f"partition, {size.delete_files:,} delete files, {size.manifests:,} manifests"
+            f"{size.data_files:,} data files, at most {most} small ones in a partition, "
+            f"{size.delete_files:,} delete files, {size.manifests:,} manifests"
         )
-    return tuple(steps), "; ".join(reasons) + ("" if found.complete else "; at least, time was used up")
+    if choice.waiting:
+        reasons.append(f"{_partitions(len(choice.waiting))} still written to, left alone")
+    if not found.complete:
+        reasons.append("at least, time was used up")
+    return Need(subject.name, Action.REWRITE, tuple(steps), "; ".join(reasons), where=choice.where)
+
+
+def _crowded(part: PartitionFacts, settings: Maintenance) -> bool:
+    return part.small >= settings.min_input_files or (part.small > 1 and part.small_bytes > settings.target_file_size)
 
 
 def _partitions(count: int) -> str:

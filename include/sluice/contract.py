@@ -134,6 +134,11 @@ class Maintenance(Strict):
         min_input_files: Files of one partition that must be too small before they are rewritten. Default 5.
         delete_ratio: Share of a data file's rows, above 0 and up to 1, that deleted makes it worth rewriting.
             Default 0.3.
+        strategy: How files are put together: `binpack` (the default) as they are, `sort` by `sort_by`, `zorder` by
+            several columns alike.
+        sort_by: Columns to sort by; not for binpack.
+        rewrite_after: A partition by time is left alone until nothing was written into it for so long, unless it is
+            overfull. Default 1 hour.
         snapshot_age: The rollback window: the table can be put back to any moment within it. Default 5 days.
         min_snapshots: Snapshots that are kept however old they are. Default 10.
         staging_retention: How long staging keeps the raw records of a batch after all tables of its topic have
@@ -144,6 +149,9 @@ class Maintenance(Strict):
     target_file_size: Annotated[int, Field(strict=True, ge=1 << 20)] = 128 << 20
     min_input_files: Annotated[int, Field(strict=True, ge=2)] = 5
     delete_ratio: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.3
+    strategy: Literal["binpack", "sort", "zorder"] = "binpack"
+    sort_by: Annotated[tuple[Identifier, ...], ListField] = ()
+    rewrite_after: Duration = timedelta(hours=1)
     snapshot_age: Duration = timedelta(days=5)
     min_snapshots: Whole = 10
     staging_retention: Duration = timedelta(days=30)
@@ -157,6 +165,13 @@ class Maintenance(Strict):
         if self.staging_retention < self.snapshot_age:
             message = "must be no less than snapshot_age: what is rolled back is published again from staging"
             flaws.add("staging_retention", message=message)
+        if self.strategy == "binpack" and self.sort_by:
+            flaws.add(
+                "sort_by", message="strategy binpack sorts nothing: use strategy: sort or zorder, or leave it out"
+            )
+        elif len(self.sort_by) < (least := {"binpack": 0, "sort": 1, "zorder": 2}[self.strategy]):
+            needs = "the columns to sort by" if least == 1 else "two columns or more; sort does for one"
+            flaws.add("sort_by", message=f"strategy {self.strategy} needs {needs}")
         flaws.raise_any("Maintenance")
         return self
 

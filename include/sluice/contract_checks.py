@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
-from sluice.iceberg_types import Fixed, IcebergType, Primitive, is_primitive
+from sluice.iceberg_types import Decimal, Fixed, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def check_contract(contract: Contract, flaws: Flaws) -> None:
     _check_order(contract, flaws)
     _check_partitions(contract, flaws)
     _check_properties(contract, flaws)
+    _check_sort(contract, flaws)
 
 
 def _check_topics(contract: Contract, flaws: Flaws) -> None:
@@ -210,6 +211,28 @@ def _check_properties(contract: Contract, flaws: Flaws) -> None:
         elif key in _RESERVED_PROPERTIES or key.startswith("sluice."):
             owner = "Sluice" if key.startswith("sluice.") else "Iceberg"
             flaws.add("properties", key, message=f"is written by {owner} itself")
+
+
+def _check_sort(contract: Contract, flaws: Flaws) -> None:
+    """Names and types of `maintenance.sort_by`, by what Iceberg's rewrite can sort."""
+    settings = contract.maintenance
+    types = {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
+    constant = {text.strip() for text in contract.partition_by}
+    for index, name in enumerate(settings.sort_by):
+        kind = types.get(name)
+        if kind is None:
+            wrong = f"there is no column {name!r}{nearest(name, types)}"
+        elif not is_primitive(kind):
+            wrong = f"{kind} has no order"
+        elif settings.strategy == "zorder" and isinstance(kind, Decimal):
+            wrong = f"zorder does not take {kind}: use strategy: sort, or leave the column out"
+        elif name in constant:
+            wrong = f"{name!r} is the same in all rows of a partition, so it sorts nothing"
+        elif name in settings.sort_by[:index]:
+            wrong = f"{name!r} stands twice"
+        else:
+            continue
+        flaws.add("maintenance", "sort_by", index, message=wrong)
 
 
 def _refuse_repeats(names: tuple[str, ...], field: str, flaws: Flaws) -> None:

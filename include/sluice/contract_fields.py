@@ -131,8 +131,9 @@ def _topic(value: str) -> str:
 
 
 def _group(value: str) -> str:
-    if not _GROUP.fullmatch(value) or value == "defaults":
-        _refuse(f"{shown(value)} is not a group name: a letter, then letters, digits, _ and -, not 'defaults'")
+    if not _GROUP.fullmatch(value) or value in ("defaults", "maintenance"):
+        form = "a letter, then letters, digits, _ and -, not 'defaults' or 'maintenance'"
+        _refuse(f"{shown(value)} is not a group name: {form}")
     return value
 
 

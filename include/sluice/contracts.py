@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,16 +17,17 @@ from pydantic import ValidationError
 from sluice.contract import Contract, Limits
 from sluice.contract_checks import nearest
 from sluice.contract_cross import cross_problems, merge_settings
-from sluice.contract_fields import Start
+from sluice.contract_fields import Start, Strict
 from sluice.contract_messages import explain
 from sluice.contract_yaml import Document, Problem, read_document
 from sluice.errors import ContractError
-from sluice.groups import GroupSettings
+from sluice.groups import GroupSettings, MaintenanceSchedules
 
 FOLDER_VARIABLE = "SLUICE_CONTRACTS"
 """Environment variable that names the folder of contracts."""
 
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=Strict)
 
 GROUPS_FILE = "groups.yaml"
 """Name of the file that holds the groups' settings."""
@@ -79,6 +80,7 @@ class Contracts:
         topics: Settings by topic, sorted.
         problems: What is wrong with the folder; empty unless read with `strict=False`. What a problem concerns is in
             none of the maps.
+        maintenance: When the maintenance DAGs run; None if what the folder says of it is wrong.
     """
 
     folder: Path
@@ -86,6 +88,7 @@ class Contracts:
     groups: Mapping[str, Group]
     topics: Mapping[str, TopicSettings]
     problems: tuple[Problem, ...] = ()
+    maintenance: MaintenanceSchedules | None = field(default_factory=MaintenanceSchedules)
 
     def table(self, name: str) -> Contract:
         """Return the contract of a table.
@@ -139,14 +142,14 @@ def load(folder: Path | None = None, *, strict: bool = True) -> Contracts:
             raw_groups.add(str(document.data.get("group")))
         if contract is not None:
             sound[document.file] = (document, contract)
-    settings, broken_groups = _group_settings(where, raw_groups, problems)
+    settings, broken_groups, schedules = _group_settings(where, raw_groups, problems)
     for file, found in cross_problems(sound, settings).items():
         problems += found
         del sound[file]
     if strict and problems:
         raise ContractError("\n".join(str(each) for each in sorted(set(problems))))
     kept = [c for _, c in sound.values() if settings is not None and c.group not in broken_groups]
-    return _assemble(where, kept, settings or {}, tuple(sorted(set(problems))))
+    return _assemble(where, kept, settings or {}, schedules, tuple(sorted(set(problems))))
 
 
 def _files(folder: Path, problems: list[Problem]) -> list[Path]:
@@ -183,40 +186,55 @@ def _validated(document: Document, problems: list[Problem]) -> Contract | None:
 
 def _group_settings(
     folder: Path, used: set[str], problems: list[Problem]
-) -> tuple[dict[str, GroupSettings] | None, set[str]]:
-    """Read `groups.yaml`: settings by group (None if the file as a whole is no use), and the groups it gets wrong."""
+) -> tuple[dict[str, GroupSettings] | None, set[str], MaintenanceSchedules | None]:
+    """Read `groups.yaml`: settings by group (None if the file is no use), the groups it gets wrong, and maintenance."""
     path = folder / GROUPS_FILE
     if not path.exists():
-        return {name: GroupSettings() for name in used}, set()
+        return {name: GroupSettings() for name in used}, set(), MaintenanceSchedules()
     document = read_document(path, str(path))
     problems += document.problems
     entries = {} if document.data is None else document.data
     if document.problems or not isinstance(entries, dict):
         if not document.problems:
             problems.append(Problem(document.file, 1, "", "must be a map of group names to settings"))
-        return None, set()
+        return None, set(), None
     broken: set[str] = set()
     plain: dict[str, dict[str, object]] = {}
+    schedules = _settings(MaintenanceSchedules, "maintenance", entries.get("maintenance"), document, problems)
     for name, given in entries.items():
+        if name == "maintenance":
+            continue
         entry = {} if given is None else given
         if name != "defaults" and name not in used:
             problems.append(document.problem((str(name),), f"no contract is in this group{nearest(str(name), used)}"))
-        try:
-            GroupSettings.model_validate(entry)
+        if _settings(GroupSettings, str(name), entry, document, problems):
             plain[str(name)] = entry
-        except ValidationError as error:
+        else:
             broken.add(str(name))
-            for location, message in explain(error, GroupSettings, entry):
-                problems.append(document.problem((str(name), *location), message))
     if "defaults" in broken:
-        return None, broken
+        return None, broken, schedules
     common = plain.get("defaults", {})
     merged = {name: merge_settings(common, plain.get(name, {})) for name in used}
-    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, broken
+    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, broken, schedules
+
+
+def _settings(model: type[_M], name: str, given: object, document: Document, problems: list[Problem]) -> _M | None:
+    """One entry of `groups.yaml`; None, and its problems, where it is wrong."""
+    entry = {} if given is None else given
+    try:
+        return model.model_validate(entry)
+    except ValidationError as error:
+        for location, message in explain(error, model, entry):
+            problems.append(document.problem((name, *location), message))
+        return None
 
 
 def _assemble(
-    folder: Path, contracts: list[Contract], settings: dict[str, GroupSettings], problems: tuple[Problem, ...]
+    folder: Path,
+    contracts: list[Contract],
+    settings: dict[str, GroupSettings],
+    schedules: MaintenanceSchedules | None,
+    problems: tuple[Problem, ...],
 ) -> Contracts:
     tables = {each.table: each for each in sorted(contracts, key=lambda each: each.table)}
     groups = {
@@ -229,4 +247,4 @@ def _assemble(
         one = fed[0]
         names = tuple(c.table for c in fed)
         topics[topic] = TopicSettings(topic, one.group, one.start, one.limits, one.transactional, names)
-    return Contracts(folder, tables, groups, topics, problems)
+    return Contracts(folder, tables, groups, topics, problems, schedules)

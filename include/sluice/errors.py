@@ -138,6 +138,15 @@ class RefusedError(TerminalError):
     """What an operator asked for can't be done, or not as it was asked; nothing was changed."""
 
 
+class AddressMismatchError(TerminalError):
+    """A table names files by another scheme or authority than storage lists them; no file can be told an orphan."""
+
+    advice = (
+        "Nothing was removed. Write the warehouse's address in one way everywhere (s3 or s3a, with or without a port); "
+        "files that were named in the other way go when their snapshots expire."
+    )
+
+
 class SchemaChangeError(TerminalError):
     """The contract and the table disagree on columns, identifier or partitioning."""
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from sluice import cursor
 
@@ -20,6 +21,9 @@ SMALL = 0.75  # Iceberg's own share of the target, below which a file is rewritt
 SMALL_MANIFEST = 4 << 20
 COUNTS = ("data_files", "delete_files", "bytes", "manifests", "snapshots")
 _DELETED_FILE_PATH = 2147483546  # Iceberg's field id of the path in a position delete file
+
+Key = tuple[Any, ...]
+"""A partition: the number of its spec, then its values."""
 
 
 @dataclass
@@ -31,12 +35,15 @@ class PartitionFacts:
         small_bytes: what they hold.
         worn: data files of which at least the contract's share of rows is deleted.
         surplus: files that hold deletes, more than one for the same data file.
+        written_ms: when something was last written into it that is still there; rewrites do not count. 0: longer ago
+            than the table's snapshots tell.
     """
 
     small: int = 0
     small_bytes: int = 0
     worn: int = 0
     surplus: int = 0
+    written_ms: int = 0
 
 
 @dataclass
@@ -55,7 +62,7 @@ class Facts:
     """A table's files. `complete` is false where the time was used up first; the counts are then lower bounds."""
 
     size: Size
-    partitions: dict[Hashable, PartitionFacts] = field(default_factory=dict)
+    partitions: dict[Key, PartitionFacts] = field(default_factory=dict)
     small_manifests: int = 0
     complete: bool = True
 
@@ -84,16 +91,24 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
     facts = Facts(size(table))
     manifests = sorted(head.manifests(table.io) if head else [], key=lambda m: -(m.sequence_number or 0))
     facts.small_manifests = sum(1 for m in manifests if m.manifest_length < SMALL_MANIFEST)
+    writes = {
+        s.snapshot_id: s.timestamp_ms
+        for s in table.metadata.snapshots
+        if s.summary is None or s.summary.operation != Operation.REPLACE
+    }
     data: list[DataFile] = []
     deletes: list[DataFile] = []
+    partitions: dict[Key, PartitionFacts] = defaultdict(PartitionFacts)
     for manifest in manifests:
         if time.monotonic() > until:
             facts.complete = False
             break
-        for file in _files(table, manifest):
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            file = entry.data_file
             (data if file.content == DataFileContent.DATA else deletes).append(file)
+            partition = partitions[_partition(file)]
+            partition.written_ms = max(partition.written_ms, writes.get(entry.snapshot_id or 0, 0))
     gone, by_partition = _deletes(deletes)
-    partitions: dict[Hashable, PartitionFacts] = defaultdict(PartitionFacts)
     for file in data:
         partition = partitions[_partition(file)]
         if file.file_size_in_bytes < SMALL * target:
@@ -107,14 +122,10 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
     return facts
 
 
-def _files(table: Table, manifest: ManifestFile) -> list[DataFile]:
-    return [entry.data_file for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)]
-
-
-def _deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Hashable, list[str | None]]]:
+def _deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Key, list[str | None]]]:
     """Rows deleted per data file, where a delete file names just one; and per partition what each one aims at."""
     gone: dict[str, int] = defaultdict(int)
-    by_partition: dict[Hashable, list[str | None]] = defaultdict(list)
+    by_partition: dict[Key, list[str | None]] = defaultdict(list)
     for file in files:
         lower = (file.lower_bounds or {}).get(_DELETED_FILE_PATH)
         upper = (file.upper_bounds or {}).get(_DELETED_FILE_PATH)
@@ -125,5 +136,5 @@ def _deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Hashable, list
     return gone, by_partition
 
 
-def _partition(file: DataFile) -> Hashable:
+def _partition(file: DataFile) -> Key:
     return (file.spec_id, *(file.partition[i] for i in range(len(file.partition))))

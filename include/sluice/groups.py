@@ -1,4 +1,4 @@
-"""Settings of a group of tables: when its DAG runs and what its one Spark application is given.
+"""Settings of a group of tables: when its DAG runs and what its one Spark application is given. And maintenance's.
 
 They stand in `groups.yaml` beside the contracts; a group that is not named there takes the defaults. Light, because DAG
 files read them.
@@ -86,12 +86,36 @@ class GroupSettings(Strict):
 
     @model_validator(mode="after")
     def _schedule_is_cron(self) -> Self:
-        flaws = Flaws()
-        schedule = self.schedule
+        _check_schedules(self, "schedule")
+        return self
+
+
+class MaintenanceSchedules(Strict):
+    """When the maintenance DAGs run, which are one for all groups; each as a group's `schedule`.
+
+    Attributes:
+        rewrite_data_files: Default: every hour.
+        expire_snapshots: Default: every day.
+        remove_orphan_files: Default: every week.
+    """
+
+    rewrite_data_files: str | None = "@hourly"
+    expire_snapshots: str | None = "@daily"
+    remove_orphan_files: str | None = "@weekly"
+
+    @model_validator(mode="after")
+    def _schedules_are_cron(self) -> Self:
+        _check_schedules(self, *type(self).model_fields)
+        return self
+
+
+def _check_schedules(settings: Strict, *names: str) -> None:
+    flaws = Flaws()
+    for name in names:
+        schedule: str | None = getattr(settings, name)
         fields = [] if schedule is None else schedule.split()
         cron = len(fields) == 5 and all(_CRON_FIELD.fullmatch(field) for field in fields)
         if schedule is not None and schedule not in _PRESETS and not cron:
             message = f"{schedule!r} is neither five cron fields nor one of {', '.join(sorted(_PRESETS))}"
-            flaws.add("schedule", message=message)
-        flaws.raise_any("GroupSettings")
-        return self
+            flaws.add(name, message=message)
+    flaws.raise_any(type(settings).__name__)

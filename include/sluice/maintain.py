@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,8 +21,9 @@ from pyspark.sql import Row, SparkSession
 from sluice import assess, facts, refs, retention, tables, upkeep
 from sluice.assess import Need
 from sluice.commit import Context
+from sluice.contract import Maintenance
 from sluice.contracts import Contracts
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import AddressMismatchError, ConfigError, SluiceError
 from sluice.literals import literal, quoted
 from sluice.upkeep import Action, Effect, Kind, Subject
 
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 TRIES = 3
 MOST_FILES = 2_000
 LISTED = 1_000
+_CONFLICT = re.compile(r"Conflicting authorities/schemes: (.*?)\.(?:\s|$)")
 # What the catalog or Iceberg say when another writer came first.
 _OVERTAKEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 
@@ -52,7 +55,7 @@ def run(
     known = {s.name: s for s in upkeep.subjects(contracts)}
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"Not maintained by these contracts: {', '.join(unknown)}.")
-    cleaned = assess.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
+    cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
     effects = []
     for subject in (s for name, s in known.items() if name in set(names)):
         if time.monotonic() > deadline:
@@ -123,6 +126,7 @@ def _attempt(
 def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
     settings = subject.settings
     done: dict[str, Any] = {}
+    chosen = {"where": need.where} if need.where else {}
     if "files" in need.steps:
         options = {
             "target-file-size-bytes": settings.target_file_size,
@@ -134,17 +138,29 @@ def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
             "max-file-group-size-bytes": 8 * settings.target_file_size,
             "max-files-to-rewrite": MOST_FILES,
         }
-        done |= _call(context, subject, "rewrite_data_files", strategy="binpack", options=options)
+        how = _strategy(settings) | chosen
+        done |= _call(context, subject, "rewrite_data_files", **how, options=options)
         if done.get("failed_data_files_count"):
             # With partial progress Iceberg keeps to itself why a group failed. Once more without: now it says so.
             options["partial-progress.enabled"] = "false"
-            done["again"] = _call(context, subject, "rewrite_data_files", strategy="binpack", options=options)
+            done["again"] = _call(context, subject, "rewrite_data_files", **how, options=options)
     if "deletes" in need.steps:
         options = {"min-input-files": settings.min_input_files}
-        done["deletes"] = _call(context, subject, "rewrite_position_delete_files", options=options)
+        done["deletes"] = _call(context, subject, "rewrite_position_delete_files", **chosen, options=options)
     if "manifests" in need.steps:
         done["manifests"] = _call(context, subject, "rewrite_manifests", use_caching=False)
     return done
+
+
+def _strategy(settings: Maintenance) -> dict[str, str]:
+    """How Iceberg's procedure is told to put files together."""
+    columns = ", ".join(quoted(name) for name in settings.sort_by)
+    match settings.strategy:
+        case "binpack":
+            return {"strategy": "binpack"}
+        case "sort":
+            return {"strategy": "sort", "sort_order": columns}
+    return {"strategy": "sort", "sort_order": f"zorder({columns})"}
 
 
 def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need, now: datetime) -> dict[str, Any]:
@@ -191,7 +207,14 @@ def _remove_orphans(
 ) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
     named = {"older_than": now - assess.orphan_age(subject, contracts), "prefix_mismatch_mode": "ERROR"}
-    listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
+    try:
+        listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
+    except Exception as error:
+        if conflict := _CONFLICT.search(str(error)):
+            raise AddressMismatchError(
+                f"Files are named and listed under different addresses: {conflict[1]}.", table=subject.name
+            ) from error
+        raise
     effect.listing = sorted(listed)[:LISTED]
     for path in effect.listing:
         log.info("orphan file of %s: %s", subject.name, path)

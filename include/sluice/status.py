@@ -99,6 +99,9 @@ def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience
         world.catalog = reach.open_catalog(patience)
         with reach.catalog_errors():
             _read_tables(world, world.catalog, topics)
+            for (name, action), done in sorted(upkeep.last(world.catalog, [c.table for c in chosen]).items()):
+                last = MaintenanceStatus(action, done.at, done.state, done.told)
+                world.maintained.setdefault(name, []).append(last)
         if world.client is not None:
             _ask_planner(contracts, chosen, world, world.catalog, world.client)
     except SluiceError as error:
@@ -109,9 +112,6 @@ def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience
 def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
     found = reach.existing_ledger_table(catalog)
     world.ledger = Ledger(catalog, found) if found else None
-    for (name, action), done in sorted(upkeep.last(catalog).items()):
-        last = MaintenanceStatus(action, done.at, done.state, done.told)
-        world.maintained.setdefault(name, []).append(last)
     for topic in topics:
         world.staging[topic] = tables.load(catalog, tables.staging(topic))
         try:

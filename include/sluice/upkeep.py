@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from sluice import tables
 from sluice.contract import Maintenance
 from sluice.contracts import Contracts
 from sluice.facts import COUNTS, Size
-from sluice.filters import equal
+from sluice.filters import equal, one_of
 
 
 class Action(StrEnum):
@@ -63,8 +64,9 @@ def subjects(contracts: Contracts) -> list[Subject]:
     """Every table that the contracts bring about, and Sluice's own, whether it exists yet or not."""
     found: list[Subject] = []
     for contract in contracts.tables.values():
-        settings, group = contract.maintenance, contract.group
-        found.append(Subject(tables.typed(contract), Kind.TYPED, settings, group))
+        group = contract.group
+        found.append(Subject(tables.typed(contract), Kind.TYPED, contract.maintenance, group))
+        settings = _unsorted(contract.maintenance)
         found.append(Subject(tables.quarantine(contract), Kind.QUARANTINE, settings, group))
         if contract.upsert:
             found.append(Subject(tables.deletes(contract), Kind.DELETES, settings, group))
@@ -76,9 +78,14 @@ def subjects(contracts: Contracts) -> list[Subject]:
     return sorted(found, key=lambda s: (order.index(s.kind), s.name))
 
 
+def _unsorted(settings: Maintenance) -> Maintenance:
+    """The settings for tables that lack the columns to sort by."""
+    return settings.model_copy(update={"strategy": "binpack", "sort_by": ()})
+
+
 def _cautious(all_settings: Iterable[Maintenance]) -> Maintenance:
     """Of each setting the greatest: it keeps most, and starts least."""
-    given = list(all_settings)
+    given = [_unsorted(settings) for settings in all_settings]
     return Maintenance(**{name: max(getattr(s, name) for s in given) for name in Maintenance.model_fields})
 
 
@@ -96,6 +103,12 @@ SCHEMA = Schema(
     NestedField(32, "listing", ListType(33, StringType(), element_required=True), doc="the first orphan files"),
     NestedField(34, "error", StringType()),
 )
+
+_TOLD = (
+    *("at", "table", "action", "state", "reason", "seconds", "result", "error"),
+    *(f"{name}_{when}" for name in COUNTS for when in ("before", "after")),
+)
+"""The columns that `Effect.told` needs."""
 
 
 @dataclass
@@ -132,8 +145,8 @@ class Effect:
         if self.before and self.after:
             pairs = {n: (getattr(self.before, n), getattr(self.after, n)) for n in COUNTS}
             parts += [f"{n.replace('_', ' ')} {was:,} → {now:,}" for n, (was, now) in pairs.items() if was != now]
-        if self.listing:
-            parts.append(f"{len(self.listing):,} orphan files")
+        if found := json.loads(self.result or "{}").get("listed"):
+            parts.append(f"{found:,} orphan files")
         if self.seconds is not None:
             parts.append(f"{self.seconds:.1f} s")
         return ", ".join(part for part in (*parts, self.error) if part)
@@ -153,28 +166,51 @@ def keep(catalog: Catalog, effects: Iterable[Effect], *, run_id: str) -> None:
         table.append(pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
 
 
-def kept(catalog: Catalog, *, run_id: str | None = None, action: Action | None = None) -> list[Effect]:
-    """The effects that were kept, oldest first; all, or those of one run or action."""
+def kept(
+    catalog: Catalog,
+    *,
+    run_id: str | None = None,
+    action: Action | None = None,
+    names: Iterable[str] | None = None,
+    states: Iterable[str] | None = None,
+    fields: tuple[str, ...] = ("*",),
+) -> list[Effect]:
+    """The effects that were kept, oldest first; all, or those of a run, an action, some tables, some states.
+
+    Args:
+        fields: which columns are read; the others are as in an effect that says nothing of them.
+    """
     table = tables.load(catalog, tables.MAINTENANCE)
     if table is None or table.current_snapshot() is None:
         return []
-    scan = table.scan()
+    # Not only in memory: a year of maintenance is many rows, and some hold a thousand file names.
+    scan = table.scan(selected_fields=fields)
     if run_id is not None:
         scan = scan.filter(equal("run_id", run_id))
     if action is not None:
         scan = scan.filter(equal("action", str(action)))
+    if names is not None:
+        scan = scan.filter(one_of("table", names))
+    if states is not None:
+        scan = scan.filter(one_of("state", states))
     return [_effect(record) for record in scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()]
 
 
-def last(catalog: Catalog) -> dict[tuple[str, str], Effect]:
+def last(catalog: Catalog, names: Iterable[str] | None = None) -> dict[tuple[str, str], Effect]:
     """Per table and action the last effect that tells something: neither idle nor left to the next run."""
-    return {(e.table, e.action): e for e in kept(catalog) if e.state in ("done", "failed")}
+    return {(e.table, e.action): e for e in kept(catalog, names=names, states=("done", "failed"), fields=_TOLD)}
+
+
+def last_cleaned(catalog: Catalog) -> dict[str, datetime]:
+    """Per table when its orphan files were last removed."""
+    fields = ("at", "table", "action", "state")
+    return {e.table: e.at for e in kept(catalog, action=Action.ORPHANS, states=("done", "idle"), fields=fields)}
 
 
 def _effect(record: dict[str, Any]) -> Effect:
     sizes: dict[str, Any] = {}
     for when in ("before", "after"):
-        counts = {name: record.pop(f"{name}_{when}") for name in COUNTS}
+        counts = {name: record.pop(f"{name}_{when}", None) for name in COUNTS}
         sizes[when] = None if None in counts.values() else Size(**counts)
-    record["listing"] = record["listing"] or []
+    record["listing"] = record.get("listing") or []
     return Effect(**record, **sizes)

@@ -25,6 +25,7 @@ from sluice import cursor, maintain, tables
 from sluice.embedded.home import REPOSITORY
 from sluice.model import CURSOR_TAG
 from sluice.upkeep import Action
+from tests.support import files
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.timeout(600)
@@ -121,8 +122,8 @@ def check(it: Lake, appended: str, merged: str) -> None:
         found = it.catalog.load_table(name)
         assert set(found.metadata.refs) == {"main", CURSOR_TAG}
         assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
-        files = [task.file.file_path for task in found.scan().plan_files()]
-        assert len(files) == len(set(files))
+        paths = [task.file.file_path for task in found.scan().plan_files()]
+        assert len(paths) == len(set(paths))
         seqs = [cursor.summary(s).get("sluice.batch-seq") for s in cursor.ancestors(found.metadata)]
         carried = [int(s) for s in seqs if s]
         assert carried == sorted(set(carried), reverse=True), "a batch stands in main's history twice or out of order"
@@ -180,6 +181,69 @@ def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
     it.drain(appended)
     it.assert_appended(appended)
     it.assert_folded(merged)
+
+
+@pytest.mark.parametrize(
+    ("action", "point"),
+    [
+        ("expire_snapshots", "expire: half of the files gone"),
+        ("remove_orphan_files", "orphans: half of the files gone"),
+    ],
+)
+def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
+    lake: Callable[..., Lake], lake_folder: Path, action: str, point: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    strict = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1, "min_input_files": 2}
+    appended, merged = it.contract(maintenance=strict), it.contract(mode="upsert", maintenance=strict)
+    it.send((n % 2, f"k{n % 20}", record(n)) for n in range(30))
+    it.run()
+    table = it.catalog.load_table(appended)
+    if action == "expire_snapshots":
+        # Commits that add nothing, so that removing their files takes long enough to be killed in.
+        for _ in range(200):
+            table.append(table.schema().as_arrow().empty_table())
+    orphans = [Path(table.location().removeprefix("file://"), "data", f"orphan-{n}.parquet") for n in range(2000)]
+    if action == "remove_orphan_files":
+        for path in orphans:
+            path.write_bytes(b"PAR1")
+        files.make_old(table)
+    it.send((n % 2, f"k{n % 20}", record(n)) for n in range(100, 130))
+    it.run()
+    time.sleep(1.1)
+    with driver(it, lake_folder, point, "maintain.py", ("--action", action, "--tables", json.dumps([appended]))) as job:
+        kill(job)
+    table = it.catalog.load_table(appended)
+    left = files.on_disk(table) - files.named(table)
+    assert left, "everything was removed before the driver was killed"
+    if action == "expire_snapshots":
+        assert len(table.metadata.snapshots) < 10
+        assert len(left) < 200
+    else:
+        assert len([path for path in orphans if path.exists()]) < len(orphans)
+    names = [appended, merged, ".".join(tables.staging(it.topic))]
+
+    def whole() -> None:
+        it.assert_appended(appended)
+        it.assert_folded(merged)
+        for name in names:
+            found = it.catalog.load_table(name)
+            assert not files.named(found) - files.on_disk(found)
+            files.read_all(found)
+
+    whole()
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(1000, 1020))
+    it.drain(appended)
+    for each in (Action(action), Action.ORPHANS):
+        for name in names:
+            files.make_old(it.catalog.load_table(name))
+        done = maintain.run(it.context("again"), each, names, it.contracts, deadline=time.monotonic() + 600)
+        assert {e.table: e.error for e in done if e.error} == {}
+    for name in names:
+        found = it.catalog.load_table(name)
+        assert files.on_disk(found) == files.named(found)
+    whole()
 
 
 def uncommitted(it: Lake, name: str | Identifier) -> None:

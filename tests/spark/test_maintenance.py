@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 
 from sluice import assess, cursor, maintain, tables, upkeep
 from sluice.commit import Attempt
 from sluice.model import CURSOR_TAG, NEXT_OFFSETS
 from sluice.upkeep import Action, Effect
+from tests.support import files as support
 from tests.support.faults import Driver, Pause, by_run
 from tests.support.lake import Lake
 
@@ -338,4 +341,87 @@ def test_the_ledger_and_the_history_of_maintenance_are_maintained_too(lake: Call
     for action in Action:
         good(run(it, action, *own))
     assert it.catalog.load_table(tables.LEDGER).scan().to_arrow().num_rows == before
+    check(it, appended, merged)
+
+
+def test_files_named_by_another_scheme_stop_the_clean_up_of_that_table(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 1)
+    orphans = []
+    for name in (appended, merged):
+        folder = Path(it.catalog.load_table(name).location().removeprefix("file://")) / "data"
+        orphan = folder / "left-by-a-killed-driver.parquet"
+        orphan.write_bytes(b"PAR1")
+        support.make_old(it.catalog.load_table(name))
+        orphans.append(orphan)
+    # The table names that file, by another scheme and host than the listing gives.
+    table = it.catalog.load_table(appended)
+    before = table.metadata.current_snapshot_id
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"hdfs://elsewhere:8020{orphans[0]}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=4,
+    )
+    file.spec_id = 0
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as commit:
+        commit.append_data_file(file)
+    had = files(table)
+    done = run(it, Action.ORPHANS, appended, merged)
+    assert done[appended].red
+    said = done[appended].error or ""
+    assert said.startswith("AddressMismatchError")
+    assert "hdfs" in said and appended in said and "Write the warehouse's address in one way" in said
+    assert files(table) >= had
+    # The other table of the group had its turn.
+    assert done[merged].state == "done"
+    assert not orphans[1].exists()
+    roll_back(it, appended, before)  # type: ignore[arg-type]
+    check(it, appended, merged)
+
+
+@pytest.mark.parametrize("when", ["after", "before expire_snapshots", "before the raw records go"])
+def test_what_is_rolled_back_within_the_window_while_snapshots_expire_is_all_there(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    it = lake()
+    appended, merged = prepared(it, 5, snapshot_age="1d", staging_retention="1d")
+    target = {name: at_batch(it, name, 3) for name in (appended, merged)}
+    moment = max(it.catalog.load_table(n).snapshot_by_id(s).timestamp_ms for n, s in target.items())  # type: ignore
+    time.sleep(3)
+    # The window begins when the third batch was the newest, or soon after.
+    window = f"{int(time.time() - moment / 1000) + 1}s"
+    for name, mode in ((appended, "append"), (merged, "upsert")):
+        it.contract(table=name, mode=mode, maintenance={**STRICT, "snapshot_age": window, "staging_retention": window})
+    with monkeypatch.context() as patch:
+        if when == "before expire_snapshots":
+            pause = Pause(patch, maintain, "_call", lambda _c, subject, *_, **__: subject.name == appended)
+        elif when == "before the raw records go":
+            pause = Pause(patch, maintain, "_delete_through")
+        expiry = Driver(lambda: run(it, Action.EXPIRE, appended, merged, staging(it)))
+        if when != "after":
+            pause.reached(expiry)
+            for name, snapshot in target.items():
+                roll_back(it, name, snapshot)
+            pause.go()
+        expiry.end()
+    assert expiry.error is None, expiry.error
+    done = good(expiry.result)
+    assert done[appended].before and done[appended].after
+    assert done[appended].after.snapshots < done[appended].before.snapshots
+    if when == "after":
+        for name, snapshot in target.items():
+            roll_back(it, name, snapshot)
+    for name in (appended, merged):
+        table = it.catalog.load_table(name)
+        assert table.metadata.current_snapshot_id == target[name]
+        support.read_all(table)
+    outcome = it.run()
+    assert {name: o["batches"] for name, o in outcome.items()} == {name: {it.topic: [4, 5]} for name in target}
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    for name in (appended, merged):
+        support.read_all(it.catalog.load_table(name))
     check(it, appended, merged)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import sqlite3
 import sys
 import threading
@@ -99,10 +100,34 @@ def main() -> None:  # noqa: C901 - a catalogue of points
         "rewrite: files written": lambda: uncommitted(maintain, "_rewrite", "db"),
         "expire: marked": lambda: around(maintain, "_delete_through", before=lambda *_: True),
         "expire: deleted": lambda: around(maintain, "_delete_through", after=lambda *_: True),
+        # The snapshots are gone from the metadata, their files partly; of the orphans some are gone.
+        "expire: half of the files gone": lambda: half_way(mark, "expire_snapshots", "metadata/*.avro"),
+        "orphans: half of the files gone": lambda: half_way(mark, "remove_orphan_files", "data/orphan-*"),
         "before it is kept": lambda: around(upkeep, "keep", before=lambda *_: True),
     }
     points[os.environ["SLUICE_TEST_POINT"]]()
     runpy.run_path(str(repository / "jobs" / os.environ.get("SLUICE_TEST_JOB", "ingest.py")), run_name="__main__")
+
+
+def half_way(mark: Path, procedure: str, pattern: str) -> None:
+    """The whole driver stops, JVM and all, as soon as the procedure has removed one of the files there are."""
+    from sluice import maintain
+
+    original = maintain._rows
+
+    def watch(paths: list[Path]) -> None:
+        while all(path.exists() for path in paths):
+            pass
+        mark.touch()
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+
+    def wrapped(context: Any, subject: Any, called: str, **named: Any) -> Any:
+        if called == procedure and not named.get("dry_run"):
+            table = Path(os.environ["SLUICE_TEST_WAREHOUSE"]).joinpath(*subject.identifier)
+            threading.Thread(target=watch, args=(list(table.glob(pattern)),), daemon=True).start()
+        return original(context, subject, called, **named)
+
+    maintain._rows = wrapped
 
 
 if __name__ == "__main__":

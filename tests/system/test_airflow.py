@@ -37,7 +37,14 @@ columns:
   - {{name: id, type: long, required: true}}
 """
 # Table by group; the topic is named as the table.
-GROUPS = {"plain": ["plain.orders"], "mixed": ["mixed.good", "mixed.bad"], "killed": ["killed.orders"]}
+GROUPS = {
+    "plain": ["plain.orders"],
+    "kept": ["kept.orders"],
+    "calm": ["calm.orders"],
+    "mixed": ["mixed.good", "mixed.bad"],
+    "killed": ["killed.orders"],
+}
+STRICT = "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
 
 
 class Stack:
@@ -60,25 +67,43 @@ class Stack:
         assert producer.flush(30) == 0
 
     def start(self, group: str) -> str:
-        self.airflow.wait_for_dag(f"ingest_{group}", tables=set(GROUPS[group]))
-        self.airflow.pause(f"ingest_{group}", False)
-        return self.airflow.trigger(f"ingest_{group}")
+        return self.trigger(f"ingest_{group}", set(GROUPS[group]))
+
+    def trigger(self, dag: str, tasks: set[str]) -> str:
+        self.airflow.wait_for_dag(dag, tables=tasks)
+        self.airflow.pause(dag, False)
+        return self.airflow.trigger(dag)
 
     def finish(self, group: str, run: str) -> tuple[str, dict[str, str]]:
         """The run's state, and its tasks' states."""
-        return self.ended(f"ingest_{group}", run)
+        state, tasks = self.end(f"ingest_{group}", run)
+        return state, {t["task_id"]: t["state"] for t in tasks}
 
-    def ended(self, dag: str, run: str) -> tuple[str, dict[str, str]]:
+    def end(self, dag: str, run: str) -> tuple[str, list[dict[str, Any]]]:
+        """The run's state, and its tasks."""
         self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"))
-        tasks = self.airflow.tasks(dag, run)
-        return self.airflow.run_state(dag, run), {t["task_id"]: t["state"] for t in tasks}
+        return self.airflow.run_state(dag, run), self.airflow.tasks(dag, run)
+
+    def maintain(self, action: str) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        """Run a maintenance DAG: its tasks' states, and per table the state and the log of its task."""
+        dag = f"maintain_{action}"
+        run = self.trigger(dag, {"assess", "table"})
+        state, tasks = self.end(dag, run)
+        plain = {t["task_id"]: t["state"] for t in tasks if t["task_id"] != "table"}
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", "task_id=table")
+        told = {}
+        for each in (t for t in tasks if t["task_id"] == "table"):
+            log = folder / f"map_index={each['map_index']}" / "attempt=1.log"
+            told[each["rendered_map_index"]] = (each["state"], log.read_text() if log.exists() else "")
+        assert state == "success", (plain, told)
+        return plain, told
 
     def by_hand(self, dag: str, **params: Any) -> tuple[str, str]:
         """Trigger a DAG whose one task bears its name; the run's state and the task's log."""
         self.airflow.wait_for_dag(dag, tables={dag})
         self.airflow.pause(dag, False)
         run = self.airflow.trigger(dag, **params)
-        state, _ = self.ended(dag, run)
+        state, _ = self.end(dag, run)
         folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={dag}")
         return state, (folder / "attempt=1.log").read_text()
 
@@ -109,8 +134,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     contracts.mkdir()
     for group, names in GROUPS.items():
         for name in names:
-            (contracts / f"{name}.yaml").write_text(CONTRACT.format(table=name, topic=name, group=group))
-    (contracts / "groups.yaml").write_text("defaults: {schedule: null, retries: 1, retry_delay: 2s}\n")
+            text = CONTRACT.format(table=name, topic=name, group=group)
+            (contracts / f"{name}.yaml").write_text(text + (STRICT if group == "kept" else ""))
+    (contracts / "groups.yaml").write_text(
+        "defaults: {schedule: null, retries: 1, retry_delay: 2s}\n"
+        "maintenance: {rewrite_data_files: null, expire_snapshots: null, remove_orphan_files: null}\n"
+    )
     home = Home.at(folder / "home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_HOME", str(home.root))
@@ -209,6 +238,43 @@ def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
 
 def ledger(stack: Stack) -> list[dict[str, Any]]:
     return stack.catalog.load_table(tables.LEDGER).scan().to_arrow().to_pylist()
+
+
+@pytest.mark.timeout(900)
+def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_not(stack):
+    for first in (0, 100):
+        stack.send("kept.orders", records(first, 100))
+        assert stack.finish("kept", stack.start("kept"))[0] == "success"
+    stack.send("calm.orders", records(0, 100))
+    assert stack.finish("calm", stack.start("calm"))[0] == "success"
+    before = stack.catalog.load_table("kept.orders")
+    plain, told = stack.maintain("rewrite_data_files")
+    # One group needed it; the other's application was not started.
+    assert (plain["spark_kept"], plain["spark_calm"]) == ("success", "skipped")
+    state, log = told["kept.orders"]
+    assert state == "success"
+    assert "kept.orders: done, 2 small files of" in log
+    assert "data files 2 → 1" in log
+    state, log = told["calm.orders"]
+    assert state == "skipped"
+    assert "calm.orders: 1 data files, at most 1 small ones in a partition, 0 delete files" in log
+    assert told["mixed.good"][0] == "skipped"
+    assert "it holds nothing yet" in told["mixed.good"][1]
+
+    plain, told = stack.maintain("expire_snapshots")
+    assert (plain["spark_kept"], plain["spark_calm"]) == ("success", "skipped")
+    assert told["kept.orders"][0] == "success"
+    assert "snapshots are not needed, the oldest is" in told["calm.orders"][1]
+    after = stack.catalog.load_table("kept.orders")
+    assert len(after.metadata.snapshots) < len(before.metadata.snapshots)
+
+    plain, told = stack.maintain("remove_orphan_files")
+    assert told["kept.orders"][0] == told["calm.orders"][0] == "success"
+    assert told["killed.orders"][0] == "skipped"
+
+    stack.send("kept.orders", records(200, 100))
+    assert stack.finish("kept", stack.start("kept"))[0] == "success"
+    assert stack.ids("kept.orders") == list(range(300))
 
 
 def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):

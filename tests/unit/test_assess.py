@@ -275,7 +275,9 @@ def test_no_setting_makes_a_young_file_an_orphan(tmp_path):
 
 def test_effects_are_kept_and_read_back(catalog):
     before, after = Size(9, 1, 900, 4, 7), Size(1, 0, 800, 1, 8)
-    effect = Effect("a.b", Action.REWRITE, "done", "9 small files", before, after, 1.5, '{"x":1}', ["f"], run_id="r1")
+    effect = Effect(
+        "a.b", Action.REWRITE, "done", "9 small files", before, after, 1.5, '{"listed":1}', ["f"], run_id="r1"
+    )
     upkeep.keep(catalog, [effect, Effect("a.c", Action.EXPIRE, "failed", error="disk full")], run_id="r1")
     upkeep.keep(catalog, [Effect("a.b", Action.ORPHANS, "idle")], run_id="r2")
     one, other = upkeep.kept(catalog, run_id="r1")
@@ -286,6 +288,12 @@ def test_effects_are_kept_and_read_back(catalog):
         ("a.b", "rewrite_data_files"): "done",
         ("a.c", "expire_snapshots"): "failed",
     }
+    # Whoever asks for one table reads that table, and none of the thousand names of files.
+    assert {key: e.told for key, e in upkeep.last(catalog, ["a.b"]).items()} == {
+        ("a.b", "rewrite_data_files"): one.told
+    }
+    assert upkeep.last(catalog, ["a.b"])["a.b", "rewrite_data_files"].listing == []
+    assert upkeep.last(catalog, []) == {}
     assert one.told == (
         "done, 9 small files, data files 9 → 1, delete files 1 → 0, bytes 900 → 800, manifests 4 → 1, "
         "snapshots 7 → 8, 1 orphan files, 1.5 s"

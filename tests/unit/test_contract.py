@@ -338,6 +338,26 @@ def test_maintenance_has_defaults_that_keep_staging_longer_than_the_rollback_win
     assert (m.target_file_size, m.min_input_files, m.delete_ratio, m.min_snapshots) == (134_217_728, 5, 0.3, 10)
     assert (m.snapshot_age, m.staging_retention, m.orphan_age) == tuple(timedelta(days=d) for d in (5, 30, 3))
     assert contract(maintenance={"orphan_age": "24h"}).maintenance.orphan_age == timedelta(days=1)
+    assert (m.strategy, m.sort_by, m.rewrite_after) == ("binpack", (), timedelta(hours=1))
+
+
+def test_what_a_rewrite_can_sort_by():
+    many = columns(("id", "long"), ("order", "string"), ("price", "decimal(9, 2)"), ("tags", "list<string>"))
+
+    def settings(**given):
+        return {"columns": many, "partition_by": ["order"], "maintenance": given}
+
+    found = contract(**settings(strategy="sort", sort_by=["price", "_kafka_timestamp"])).maintenance
+    assert found.sort_by == ("price", "_kafka_timestamp")
+    contract(**settings(strategy="zorder", sort_by=["id", "_kafka_timestamp"]))
+    found = flaws(**settings(strategy="sort", sort_by=["ID", "tags", "order", "id", "id"]))
+    assert found == {
+        "maintenance.sort_by.0": "there is no column 'ID' (did you mean 'id'?)",
+        "maintenance.sort_by.1": "list<string> has no order",
+        "maintenance.sort_by.2": "'order' is the same in all rows of a partition, so it sorts nothing",
+        "maintenance.sort_by.4": "'id' stands twice",
+    }
+    assert "zorder does not take decimal(9, 2)" in str(flaws(**settings(strategy="zorder", sort_by=["id", "price"])))
 
 
 @pytest.mark.parametrize(
@@ -352,6 +372,12 @@ def test_maintenance_has_defaults_that_keep_staging_longer_than_the_rollback_win
         ({"delete_ratio": 0}, "delete_ratio", "0"),
         ({"min_snapshots": 0}, "min_snapshots", "1"),
         ({"orphan_days": 3}, "orphan_days", "did you mean 'orphan_age'"),
+        ({"strategy": "z-order"}, "strategy", "zorder"),
+        ({"sort_by": ["id"]}, "sort_by", "strategy binpack sorts nothing"),
+        ({"strategy": "sort"}, "sort_by", "needs the columns to sort by"),
+        ({"strategy": "zorder", "sort_by": ["id"]}, "sort_by", "needs two columns or more"),
+        ({"strategy": "sort", "sort_by": ["id desc"]}, "sort_by.0", "is not a name"),
+        ({"rewrite_after": 0}, "rewrite_after", "is no duration"),
     ],
 )
 def test_maintenance_that_would_harm_is_refused(given, field, says):

@@ -229,6 +229,28 @@ def test_settings_that_concern_every_group(folder, text):
     assert not load(folder.path, strict=False).groups
 
 
+def test_schedules_of_maintenance(folder):
+    folder.good("a")
+    folder("groups.yaml", "maintenance: {expire_snapshots: '0 3 * * 1', remove_orphan_files: null}\n")
+    found = load(folder.path).maintenance
+    assert found is not None
+    assert (found.rewrite_data_files, found.expire_snapshots, found.remove_orphan_files) == (
+        "@hourly",
+        "0 3 * * 1",
+        None,
+    )
+    folder("groups.yaml", "maintenance:\n  rewrite_data_file: '@daily'\n")
+    assert problems(folder) == [
+        "groups.yaml:2: maintenance.rewrite_data_file: unknown field (did you mean 'rewrite_data_files'?)"
+    ]
+    folder("groups.yaml", "maintenance:\n  expire_snapshots: nightly\n")
+    (problem,) = problems(folder)
+    assert problem.startswith("groups.yaml:2: maintenance.expire_snapshots: 'nightly' is neither five cron fields")
+    lax = load(folder.path, strict=False)
+    assert lax.maintenance is None
+    assert lax.tables
+
+
 def test_groups_yml_is_not_taken_for_a_table(folder):
     folder.good("a")
     folder("groups.yml", "g: {}\n")

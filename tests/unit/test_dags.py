@@ -127,6 +127,22 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     assert dag["tasks"]["aviation.flights"]["retries"] == 0
 
 
+def test_maintenance_runs_when_the_folder_says(airflow_env, contracts):
+    env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    (contracts / "groups.yaml").write_text(
+        "maintenance: {rewrite_data_files: '7 2 * * *', remove_orphan_files: null}\n"
+    )
+    dags = ask(LOAD, env)["dags"]
+    assert dags["maintain_rewrite_data_files"]["schedule"] == "7 2 * * *"
+    assert "daily" in dags["maintain_expire_snapshots"]["schedule"]
+    assert dags["maintain_remove_orphan_files"]["schedule"] == "None"
+    # Where it is wrong there is none of them, rather than some at a time that nobody asked for.
+    (contracts / "groups.yaml").write_text("maintenance: {expire_snapshots: nightly}\n")
+    names = ask(LOAD, env)["dags"]
+    assert not [name for name in names if name.startswith("maintain_")]
+    assert [name for name in names if name.startswith("ingest_")]
+
+
 @pytest.mark.parametrize(
     ("action", "schedule"),
     [("rewrite_data_files", "hourly"), ("expire_snapshots", "daily"), ("remove_orphan_files", "weekly")],
