@@ -69,10 +69,10 @@ class Stack:
     def start(self, group: str) -> str:
         return self.trigger(f"ingest_{group}", set(GROUPS[group]))
 
-    def trigger(self, dag: str, tasks: set[str]) -> str:
+    def trigger(self, dag: str, tasks: set[str], **form: Any) -> str:
         self.airflow.wait_for_dag(dag, tables=tasks)
         self.airflow.pause(dag, False)
-        return self.airflow.trigger(dag)
+        return self.airflow.trigger(dag, **form)
 
     def finish(self, group: str, run: str) -> tuple[str, dict[str, str]]:
         """The run's state, and its tasks' states."""
@@ -98,14 +98,12 @@ class Stack:
         assert state == "success", (plain, told)
         return plain, told
 
-    def by_hand(self, dag: str, **params: Any) -> tuple[str, str]:
-        """Trigger a DAG whose one task bears its name; the run's state and the task's log."""
-        self.airflow.wait_for_dag(dag, tables={dag})
-        self.airflow.pause(dag, False)
-        run = self.airflow.trigger(dag, **params)
-        state, _ = self.end(dag, run)
-        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={dag}")
-        return state, (folder / "attempt=1.log").read_text()
+    def by_hand(self, dag: str, task: str, **form: Any) -> tuple[str, dict[str, str], str]:
+        """Trigger a DAG with a form: the run's state, its tasks' states, and the log of one of them."""
+        run = self.trigger(dag, {task}, **form)
+        state, tasks = self.end(dag, run)
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={task}")
+        return state, {t["task_id"]: t["state"] for t in tasks}, (folder / "attempt=1.log").read_text()
 
     def events(self, group: str) -> list[dict[str, Any]]:
         return list(self.airflow._ask("GET", f"/api/v2/assets/events?source_dag_id=ingest_{group}")["asset_events"])
@@ -201,39 +199,21 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     run = stack.start("plain")
     assert stack.finish("plain", run)[0] == "success"
     asked = {"table": "plain.orders", "before_run": run, "why": "the contract was wrong"}
-    state, log = stack.by_hand("rollback", **asked)
+    state, _, log = stack.by_hand("rollback", "rollback", **asked)
     assert state == "success"
     assert "1 snapshot(s) undone" in log
     assert "dry run" in log
     assert stack.ids("plain.orders") == list(range(150))
-    state, log = stack.by_hand("rollback", **asked, dry_run=False)
+    state, _, log = stack.by_hand("rollback", "rollback", **asked, dry_run=False)
     assert state == "success"
     assert stack.ids("plain.orders") == list(range(100))
-    state, log = stack.by_hand("rollback", **asked, dry_run=False)
+    state, _, log = stack.by_hand("rollback", "rollback", **asked, dry_run=False)
     assert state == "failed"
     assert "made none of main's snapshots" in log
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     assert stack.ids("plain.orders") == list(range(150))
     (row,) = [r for r in ledger(stack) if r["state"] == "rolled_back"]
     assert (row["table"], row["why"], row["who"]) == ("plain.orders", asked["why"], stack.env["SLUICE_PAGES_USER"])
-
-
-def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
-    client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
-    stack.send("plain.orders", records(150, 60))
-    ends = {p: client.list_offsets({TopicPartition("plain.orders", p): OffsetSpec.latest()}) for p in (0, 1)}
-    lost = [TopicPartition("plain.orders", p, next(iter(f.values())).result().offset) for p, f in ends.items()]
-    for future in client.delete_records(lost).values():
-        future.result(30)
-    stack.send("plain.orders", records(300, 20))
-    state, tasks = stack.finish("plain", stack.start("plain"))
-    assert (state, tasks["plain.orders"]) == ("failed", "failed")
-    state, log = stack.by_hand("accept_gap", name="plain.orders", why="the disk was full", dry_run=False)
-    assert state == "success"
-    assert "60 offsets, missing in plain.orders" in log
-    assert stack.finish("plain", stack.start("plain"))[0] == "success"
-    assert stack.ids("plain.orders") == [*range(150), *range(300, 320)]
-    assert stack.events("plain")[-1]["extra"]["gaps"].keys() == {"plain.orders"}
 
 
 def ledger(stack: Stack) -> list[dict[str, Any]]:
@@ -324,33 +304,43 @@ def test_a_backfill_shows_its_plan_and_then_fills_a_hole(stack):
     table.delete("id >= 1020")
     assert len(stack.ids("plain.orders")) == len(whole) - 40
     form = {"table": "plain.orders", "ranges": {str(p): [0, end] for p, end in ends.items()}, "why": "a hole was found"}
-    stack.airflow.wait_for_dag("backfill", tables={"plan", "spark_plain", "outcome"})
-    stack.airflow.pause("backfill", False)
-
-    def backfilled(**form: Any) -> tuple[str, dict[str, str], str]:
-        body = {"logical_date": None, "conf": form}
-        run = stack.airflow._ask("POST", "/api/v2/dags/backfill/dagRuns", body)["dag_run_id"]
-        stack.until(lambda: stack.airflow.run_state("backfill", run) in ("success", "failed"))
-        tasks = {t["task_id"]: t["state"] for t in stack.airflow.tasks("backfill", run)}
-        folder = Path(stack.env["AIRFLOW_HOME"], "logs", "dag_id=backfill", f"run_id={run}", "task_id=plan")
-        return stack.airflow.run_state("backfill", run), tasks, (folder / "attempt=1.log").read_text()
-
-    state, tasks, log = backfilled(**form)
+    state, tasks, log = stack.by_hand("backfill", "plan", **form)
     assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
         "success", "success", "skipped", "skipped",
     ), tasks  # fmt: skip
     assert f"{sum(ends.values())} offsets" in log
     assert len(stack.ids("plain.orders")) == len(whole) - 40
-    state, tasks, _ = backfilled(**form, dry_run=False)
+    state, tasks, _ = stack.by_hand("backfill", "plan", **form, dry_run=False)
     assert (state, tasks["spark_plain"], tasks["spark_mixed"], tasks["outcome"]) == (
         "success", "success", "skipped", "success",
     ), tasks  # fmt: skip
     assert stack.ids("plain.orders") == whole
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
     # What can't be is refused in the plan, with the reason.
-    state, tasks, log = backfilled(**{**form, "ranges": {"9": [0, 5]}}, dry_run=False)
+    state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": {"9": [0, 5]}}, dry_run=False)
     assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
     assert "no partition 9" in log
+
+
+def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
+    client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
+    before = stack.ids("plain.orders")
+    stack.send("plain.orders", records(2000, 60))
+    ends = {p: client.list_offsets({TopicPartition("plain.orders", p): OffsetSpec.latest()}) for p in (0, 1)}
+    lost = [TopicPartition("plain.orders", p, next(iter(f.values())).result().offset) for p, f in ends.items()]
+    for future in client.delete_records(lost).values():
+        future.result(30)
+    stack.send("plain.orders", records(3000, 20))
+    state, tasks = stack.finish("plain", stack.start("plain"))
+    assert (state, tasks["plain.orders"]) == ("failed", "failed")
+    state, _, log = stack.by_hand(
+        "accept_gap", "accept_gap", name="plain.orders", why="the disk was full", dry_run=False
+    )
+    assert state == "success"
+    assert "60 offsets, missing in plain.orders" in log
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    assert stack.ids("plain.orders") == [*before, *range(3000, 3020)]
+    assert stack.events("plain")[-1]["extra"]["gaps"].keys() == {"plain.orders"}
 
 
 def _is_driver(process: psutil.Process, stack: Stack, group: str) -> bool:
