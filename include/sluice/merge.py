@@ -23,6 +23,7 @@ from sluice.model import Batch
 KEYS_INLINE = 20_000
 PARTITIONS_INLINE = 64
 ENDS = {"least": F.min, "greatest": F.max}
+PLACES_SHOWN = 3
 ORDER_MARK = "SLUICE_ORDER_UNKNOWN"
 ORDER_RAISED = f"[USER_RAISED_EXCEPTION] {ORDER_MARK}"
 TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN = KAFKA_COLUMNS[:3]
@@ -55,6 +56,26 @@ def latest(rows: DataFrame, contract: Contract) -> DataFrame:
         apart = F.col("_sluice_before") != F.col(PARTITION_COLUMN)
         first = F.when(apart, F.raise_error(F.lit(ORDER_MARK)).cast("boolean")).otherwise(first)
     return rows.where(first).drop("_sluice_rank", "_sluice_before")
+
+
+def places_apart(rows: DataFrame, target: str, contract: Contract) -> str:
+    """Where the first few keys stand that were met in two partitions, in the rows or in the table; never the keys."""
+    key = list(contract.identifier)
+    place = F.struct(*KAFKA_COLUMNS[:3]).alias("place")
+    there = (
+        rows.sparkSession.table(target)
+        .select(*map(quoted, key), place)
+        .join(rows.select(*map(quoted, key)), key, "left_semi")
+    )
+    both = (
+        rows.select(*map(quoted, key), place)
+        .unionByName(there)
+        .groupBy(*key)
+        .agg(F.min("place").alias("a"), F.max("place").alias("b"))
+    )
+    apart = F.expr(" OR ".join(f"a.{c} <> b.{c}" for c in KAFKA_COLUMNS[:2]))
+    found = both.where(apart).orderBy("a", "b").select("a", "b").limit(PLACES_SHOWN).collect()
+    return "; ".join(" and ".join(f"{t} partition {p} offset {o}" for t, p, o in pair) for pair in found)
 
 
 def without_deleted(rows: DataFrame, contract: Contract, deletes: DataFrame) -> DataFrame:

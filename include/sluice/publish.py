@@ -92,14 +92,7 @@ def publish(
         # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
         watched, observation = check.observed(decoded.select(*merge.columns(contract), OP, ERROR))
         fresh = not replay and _begins_at(whole, done)
-        try:
-            merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
-        except Exception as error:
-            if merge.ORDER_RAISED in str(error):
-                raise OrderUnknownError(
-                    "A key was met in two partitions.", table=contract.table, topic=topic, batch=last
-                ) from error
-            raise
+        merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
         known = _staged(context, batches, staged or {})
         found = check.counts(observation, decoded, sum(known.values()))
         each = check.by_batch(decoded, batches, found, known)
@@ -181,6 +174,9 @@ def merge_in(
         watched: the same rows, counted as they pass.
         fresh: the table can't hold any of the batch's offsets; the fence makes sure that it stays so.
         replay: the batch is applied once more, after later ones.
+
+    Raises:
+        OrderUnknownError: a key was met in two partitions, and the contract does not say which comes later.
     """
     session, target = decoded.sparkSession, attempt.spark_branch
     if not batch.span:
@@ -203,7 +199,18 @@ def merge_in(
     head = attempt.base.metadata.current_snapshot()
     total = cursor.summary(head).get("total-records", "0") if head else "0"
     bounds = merge.key_bounds(decoded, target, contract, batch.span) if total != "0" else []
-    merge.upsert(rows, target, contract, bounds)
+    try:
+        merge.upsert(rows, target, contract, bounds)
+    except Exception as error:
+        if merge.ORDER_RAISED not in str(error):
+            raise
+        raise OrderUnknownError(
+            "A key was met in two partitions.",
+            table=contract.table,
+            topic=batch.topic,
+            batch=batch.seq,
+            places=merge.places_apart(check.good(decoded), target, contract),
+        ) from error
 
 
 def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:

@@ -18,7 +18,7 @@ from sluice import check, cursor, merge, publish, refs, slices, tables, validate
 from sluice.commit import Attempt, Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import ERROR, OP, decode
-from sluice.errors import BlockedError, InvalidReplayError, OrderUnknownError, SluiceError, StagingTrimmedError
+from sluice.errors import BlockedError, InvalidReplayError, SluiceError, StagingTrimmedError
 from sluice.ledger import Ledger
 from sluice.literals import quoted
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
@@ -130,14 +130,7 @@ def _onto_branch(
 ) -> validate.Compared:
     """Merge into the branch, look at it, and do what other tables need before main moves."""
     watched = decoded.select(*merge.columns(contract), OP, ERROR)
-    try:
-        publish.merge_in(context, attempt, contract, piece, decoded, watched, fresh=False, replay=True)
-    except Exception as error:
-        if merge.ORDER_RAISED in str(error):
-            raise OrderUnknownError(
-                "A key was met in two partitions.", table=contract.table, topic=piece.topic, batch=piece.seq
-            ) from error
-        raise
+    publish.merge_in(context, attempt, contract, piece, decoded, watched, fresh=False, replay=True)
     good = check.good(watched)
     whole = whole and origin != Origin.QUARANTINE
     compared = validate.compare(context, attempt, contract, piece, good, counts, whole=whole)

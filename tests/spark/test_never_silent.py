@@ -376,7 +376,8 @@ def test_a_key_in_two_partitions_needs_an_order(lake: Callable[..., Lake]) -> No
     for _ in range(2):
         outcomes = it.run()
         for name in (within, across):
-            stopped(outcomes[name], name, "met in two partitions", "Name `order:`")
+            places = f"{it.topic} partition 0 offset 0 and {it.topic} partition 1 offset 1"
+            stopped(outcomes[name], name, "met in two partitions", places, "Name `order:`")
             assert it.rows(name) == before
     # Named for one of them, that one goes on from staging.
     it.contract(table=across, mode="upsert", order=["_kafka_timestamp"])
@@ -394,7 +395,8 @@ def test_a_key_in_two_partitions_of_one_batch_needs_an_order(lake: Callable[...,
     it.send([(0, "a", record(1)), (1, "a", record(2)), (0, "b", record(3))])
     fill(other, 0, partitions=1)
     outcomes = it.run()
-    stopped(outcomes[table], table, "met in two partitions")
+    places = f"{it.topic} partition 0 offset 0 and {it.topic} partition 1 offset 0"
+    stopped(outcomes[table], table, "met in two partitions", places)
     assert it.rows(table) == []
     assert outcomes[unharmed]["state"] == "published"
     other.assert_appended(unharmed)
