@@ -6,6 +6,7 @@ further to a snapshot that carries offsets. So a cursor never hangs on the tag a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,8 +19,11 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice import cursor, slices, tables
 from sluice.contract import Contract, Maintenance
 from sluice.contracts import Contracts
-from sluice.ledger import Ledger
+from sluice.ledger import Ledger, State, batches
 from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, decode_through
+
+# For so long after it was planned, staging keeps what a slice of a backfill that has not landed yet may read.
+HOLD = timedelta(days=7)
 
 Enough = Callable[[Snapshot], bool]
 
@@ -142,9 +146,36 @@ def trim(
     gone = tables.trimmed_through(staging)
     settled = ledger.settled_before(topic, now - retention)
     # The newest batch stays, whatever its age: it shows where the topic stands.
-    through = max(min(settled, published, last.seq - 1 if last else 0), gone)
-    going = tuple(slices.past_retention(ledger, staging, topic, now - retention))
+    through = min(settled, published, last.seq - 1 if last else 0)
+    needed, going = _for_backfills(ledger, staging, topic, retention, now)
+    through = max(min(through, needed - 1), gone)
     return Trim(gone + 1, through, going) if through > gone or going else None
+
+
+def _for_backfills(
+    ledger: Ledger, staging: Table, topic: str, retention: timedelta, now: datetime
+) -> tuple[int, tuple[int, ...]]:
+    """The first live batch that a running slice may read, and the slices whose own raw records may go."""
+    known = slices.rows(ledger, topic)
+    at = {r.batch_seq: r.at for r in known if r.state == State.PLANNED}
+    landed = {r.batch_seq for r in known if r.state == State.REPLAYED}
+    running = {seq: b for seq, b in slices.planned(known).items() if seq not in landed and now - at[seq] < HOLD}
+    there = slices.held(staging) if at else {}
+    going = tuple(sorted(seq for seq in there if seq in at and seq not in running and at[seq] < now - retention))
+    if not running:
+        return sys.maxsize, going
+    live = batches(ledger.rows({topic: tables.trimmed_through(staging)}, (State.PLANNED, State.STAGED)))
+    wanted = [
+        seq
+        for (_, seq), batch in live.items()
+        if any(
+            r.start < batch.ranges[p].end and batch.ranges[p].start < r.end
+            for piece in running.values()
+            for p, r in piece.ranges.items()
+            if p in batch.ranges
+        )
+    ]
+    return min(wanted, default=sys.maxsize), going
 
 
 def moment(ms: int) -> datetime:

@@ -216,16 +216,6 @@ def check_held(table: str, piece: Batch, batches: Sequence[Batch]) -> None:
         )
 
 
-def past_retention(ledger: Ledger, staging: Table, topic: str, moment: datetime) -> list[int]:
-    """The slices whose raw records may leave staging: planned before that moment."""
-    there = held(staging)
-    if not there:
-        return []
-    young = {r.batch_seq for r in rows(ledger, topic) if r.at > moment}
-    known = {r.batch_seq for r in rows(ledger, topic) if r.state == State.PLANNED}
-    return sorted(seq for seq in there if seq in known and seq not in young)
-
-
 def within(piece: Batch) -> BooleanExpression:
     """The filter by which a table with Kafka's coordinates is scanned for the slice."""
     parts: list[BooleanExpression] = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from sluice import assess, backfill, cli, maintain, slices, tables
+from sluice import assess, backfill, cli, maintain, retention, slices, tables
 from sluice.errors import ContractError, RefusedError, StagingTrimmedError, TopicRecreatedError
 from sluice.ledger import Ledger
 from sluice.slices import Origin
@@ -117,14 +117,20 @@ def test_what_kafka_has_lost_staging_gives_until_it_is_trimmed(
     # Slices read from Kafka leave staging by their own age, live batches by theirs.
     fill_in(it, asked(table, {0: [26, 30]}), "from kafka")
     assert staged(it) == {1, 2, 3, -3}
-    late = planned(it, asked(table, {0: [3, 30]}, origin=Origin.STAGING), "late")
+    # What a slice that has not landed may still read stays, but not for ever.
+    late = planned(it, asked(table, {0: [13, 30]}, origin=Origin.STAGING), "late")
+    assert expire(it) == {}
+    assert staged(it) == {2, 3}
+    carry_out(it, late, run_id="late")
+    late = planned(it, asked(table, {0: [13, 30]}, origin=Origin.STAGING), "never")
+    monkeypatch.setattr(retention, "HOLD", timedelta(0))
     assert expire(it) == {}
     assert staged(it) == {3}
     assert not it.plan().has_work
     refused(it, r"missing are \{0: \[\(3, 20\)\]\}", table, {0: [3, 30]}, StagingTrimmedError, origin=Origin.STAGING)
     head = it.catalog.load_table(table).metadata.current_snapshot_id
     with pytest.raises(StagingTrimmedError):
-        carry_out(it, late, run_id="late")
+        carry_out(it, late, run_id="never")
     assert it.catalog.load_table(table).metadata.current_snapshot_id == head
     assert "missing are" in told(it, late)[0]["told"]
     fill(it, 500)
