@@ -50,12 +50,14 @@ class Sources:
         state: what Kafka says of the topic.
         staged: the batches and slices that staging holds whole.
         cutover: per partition where the live feed began; None where nobody knows any more.
+        reached: per partition the table's cursor.
     """
 
     state: broker.TopicState
     staged: Sequence[Batch]
     cutover: Mapping[int, int] | None
     quarantine: Table | None
+    reached: Mapping[int, int] = field(default_factory=dict)
 
 
 def moment(text: str, name: str) -> datetime | None:
@@ -128,7 +130,10 @@ def _check(request: Request, sources: Sources, found: Ranges) -> None:
 
 
 def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
-    """From the first to the last of the topic's records in quarantine, per partition."""
+    """Per partition from the first to the last of the topic's records in quarantine, below the table's cursor.
+
+    Above it lie those of a batch that is blocked: it brings them itself.
+    """
     table, topic = sources.quarantine, sources.state.topic
     found: dict[int, OffsetRange] = {}
     if table is not None and table.current_snapshot():
@@ -136,11 +141,18 @@ def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
         rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=columns).to_arrow()
         ends = rows.group_by(columns[0]).aggregate([(columns[1], "min"), (columns[1], "max")]).to_pylist()
         found = {
-            r[columns[0]]: OffsetRange(r[f"{columns[1]}_min"], r[f"{columns[1]}_max"] + 1)
+            (p := r[columns[0]]): OffsetRange(
+                r[f"{columns[1]}_min"], min(r[f"{columns[1]}_max"] + 1, sources.reached.get(p, 0))
+            )
             for r in sorted(ends, key=lambda r: r[columns[0]])
         }
+        found = {p: r for p, r in found.items() if r.span > 0}
     if not found:
-        raise RefusedError("The table's quarantine holds no record of the topic.", table=request.table, topic=topic)
+        raise RefusedError(
+            "The table's quarantine holds no record of the topic below the table's cursor.",
+            table=request.table,
+            topic=topic,
+        )
     return found
 
 
@@ -149,10 +161,14 @@ def _between(request: Request, sources: Sources, client: AdminClient) -> dict[in
     if request.since and request.until and request.until <= request.since:
         raise RefusedError(f"The time ends ({request.until}) before it starts ({request.since}).", table=request.table)
     starts, ends = _starts(request, sources, client), dict(sources.cutover or {})
+    if request.origin == Origin.QUARANTINE:
+        held = _quarantined(request, sources)
+        starts = starts if request.since else {p: r.start for p, r in held.items()}
+        ends = {p: r.end for p, r in held.items()}
     if request.until:
         at = broker.offsets_at(client, state.topic, state.watermarks, request.until)
         ends = {p: at[p] if at[p] >= 0 else r.end for p, r in state.watermarks.items()}
-    elif sources.cutover is None:
+    elif sources.cutover is None and request.origin != Origin.QUARANTINE:
         raise RefusedError(
             "Nobody knows any more where the table's live feed began.",
             table=request.table,

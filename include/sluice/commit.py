@@ -61,6 +61,7 @@ class Attempt:
         self.identifier = identifier
         self.branch = refs.new_branch(batch.topic, batch.seq)
         self.landed = False
+        self._carries_cursor = not batch.is_slice
         self._opened = False
         self._result: Snapshot | None = None
         self._context = context
@@ -134,13 +135,12 @@ class Attempt:
         refs.commit(self._catalog, self.base, (), updates)
         self._opened = False
 
-    def land(self, *, cursor_tag: bool = True) -> Snapshot:
+    def land(self) -> Snapshot:
         """Move main and the cursor tag onto the branch, and drop the branch, in one commit.
 
-        An answer that gets lost is resolved by looking the snapshot up among main's ancestors, never by trying blindly.
+        A slice of a backfill carries no cursor: the tag stays where it is.
 
-        Args:
-            cursor_tag: false for what carries no cursor: the tag stays where it is.
+        An answer that gets lost is resolved by looking the snapshot up among main's ancestors, never by trying blindly.
 
         Raises:
             FencedError: main moved meanwhile, or the branch is not what was looked at; nothing changed.
@@ -153,7 +153,7 @@ class Attempt:
         )
         updates: tuple[TableUpdate, ...] = (
             refs.point(refs.MAIN, result.snapshot_id),
-            *((refs.point(CURSOR_TAG, result.snapshot_id, tag=True),) if cursor_tag else ()),
+            *((refs.point(CURSOR_TAG, result.snapshot_id, tag=True),) if self._carries_cursor else ()),
             RemoveSnapshotRefUpdate(ref_name=self.branch),
         )
         deadline = time.monotonic() + WAIT_S

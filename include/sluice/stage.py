@@ -109,7 +109,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         added = int(cursor.summary(snapshot).get("added-records", "0"))
         if added != batch.span and not gaps_expected:
             raise _missing(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
-        attempt.land(cursor_tag=not batch.is_slice)
+        attempt.land()
     return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from confluent_kafka import Producer
 
 from sluice import backfill, cursor, rebuild, rollback, slices, tables
 from sluice.errors import BlockedError, InvalidReplayError
@@ -156,9 +157,13 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(lake: Callable[..
     (left,) = it.quarantined(table)
     assert left["value"] == b"{not json"
     it.assert_appended(table, without=[(0, 20)])
-    fill_in(it, asked(table, origin=Origin.QUARANTINE), "once more")
-    it.assert_appended(table, without=[(0, 20)])
-    assert len(it.quarantined(table)) == 1
+    # What a blocked batch has set aside is that batch's to bring.
+    it.send([(0, "late", b"{not json either")])
+    assert it.run()[table]["state"] == "blocked"
+    assert len(it.quarantined(table)) == 2
+    fill_in(it, asked(table, since=datetime(2020, 1, 1, tzinfo=UTC), origin=Origin.QUARANTINE), "once more")
+    it.assert_appended(table, without=[(0, 20), (0, 21)])
+    assert len(it.quarantined(table)) == 2
 
 
 def test_rejected_records_of_a_backfill_are_quarantined_once_and_leave_when_they_pass(
@@ -219,6 +224,32 @@ def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(lake: Callable[...
     fill_in(it, asked(table, {1: [7, 8]}), "the doubled one")
     it.assert_appended(table)
     by_hand(it, table, f"ALTER TABLE {{}} DROP BRANCH {min(kept)}")
+
+
+def test_offsets_without_records_are_expected_where_the_topic_is_written_in_transactions(
+    lake: Callable[..., Lake],
+) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(transactional=True)
+    producer = Producer({**it.kafka, "transactional.id": it.topic})
+    producer.init_transactions(30)
+    for number in range(3):
+        producer.begin_transaction()
+        it.send(((0, f"k{n}", {"n": n}) for n in range(10 * number, 10 * number + 10)), producer=producer)
+        producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.produce(it.topic, b'{"n": 99}', key="aborted", partition=0)
+    producer.flush(30)
+    producer.abort_transaction(30)
+    it.run()
+    (end,) = cursor.published(it.catalog.load_table(table))[it.topic].next_offsets.values()
+    assert end > 31
+    cut_out(it, table, "_kafka_offset BETWEEN 4 AND 25")
+    for origin in (Origin.KAFKA, Origin.STAGING):
+        (found,) = fill_in(it, asked(table, {0: [0, end]}, origin=origin), f"from {origin}")
+        assert found["records"] == 30
+        it.assert_appended(table)
 
 
 def test_a_rollback_tells_which_backfills_it_undoes_and_a_lost_ledger_is_told_of_them(
