@@ -78,8 +78,8 @@ def choose(
         return Choice(wanted)
     since = (now - settings.rewrite_after).timestamp() * 1000
     least = OVERFULL * settings.min_input_files
-    busy = {_value(key, clock) for key, p in partitions.items() if p.written_ms > since and p.small + p.surplus < least}
     # One value of the clock is one range of the column: it waits as a whole, unless a part of it is overfull.
+    busy = {_value(key, clock) for key, p in partitions.items() if p.written_ms > since}
     busy -= {_value(key, clock) for key, p in partitions.items() if p.small + p.surplus >= least}
     free = [key for key in wanted if _value(key, clock) not in busy]
     load = Counter({_value(key, clock): 0 for key in free})
