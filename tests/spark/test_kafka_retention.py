@@ -63,7 +63,7 @@ def test_by_size(lake: Callable[..., Lake]) -> None:
 def test_when_stagings_copy_is_the_last(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(2, retention_ms=str(HOUR_MS))
-    table, beside = it.contract(errors={"tolerance": "none"}), it.contract()
+    table, beside = it.contract(errors={"tolerance": "none"}), it.contract(errors={"max_ratio": 1.0})
     send(it, 3, minutes_ago=58)
     it.drain(beside)
     send(it, 4, minutes_ago=55)
