@@ -49,8 +49,8 @@ def test_what_can_not_be_is_refused_and_nothing_is_written(lake: Callable[..., L
     it = lake()
     it.create_topic(2)
     table = it.contract()
-    refused(it, "has not begun to take topic", table, {0: [0, 1]})
     fill(it, 0)
+    refused(it, "has not begun to take topic", table, {0: [0, 1]})
     it.run()
     refused(it, "no contract", "db.none", {0: [0, 1]}, ContractError)
     refused(it, "does not feed the table", table, {0: [0, 1]}, topic="other")
@@ -68,6 +68,7 @@ def test_what_can_not_be_is_refused_and_nothing_is_written(lake: Callable[..., L
     it.drain(table)
     it.delete_topic()
     it.create_topic(2)
+    fill(it, 0)
     refused(it, "is not the one that the table was filled from", table, {0: [0, 1]}, TopicRecreatedError)
 
 
