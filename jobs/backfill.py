@@ -6,16 +6,13 @@ Exit codes: 0 the table holds the slice, 2 a retry may help, 3 somebody must act
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-import time
 
-from sluice import backfill_run, broker, catalog, contracts, session
-from sluice.commit import Context
-from sluice.errors import SluiceError, exit_code
+from sluice import application, backfill_run, broker, contracts
 from sluice.slices import Origin
 
 
+@application.exits
 def main(argv: list[str] | None = None) -> int:
     """Run the slice; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -25,16 +22,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--source", required=True, choices=[str(o) for o in Origin])
     parser.add_argument("--run-id", required=True)
     arguments = parser.parse_args(argv)
-    session.log_to_stdout()
-    began = time.monotonic()
-    try:
-        promises = contracts.load(strict=False)
-        kafka = broker.client_config()
-        spark = session.build(f"sluice backfill {arguments.table}")
-        spark.sparkContext.setLogLevel("WARN")
-        logging.info("Spark is up after %.1f s", time.monotonic() - began)
+    promises = contracts.load(strict=False)
+    kafka = broker.client_config()
+    with application.spark(f"sluice backfill {arguments.table}", arguments.run_id, kafka) as context:
         backfill_run.run(
-            Context(spark, catalog.load(), catalog.catalog_name(), kafka, arguments.run_id),
+            context,
             promises,
             broker.admin(kafka),
             table=arguments.table,
@@ -42,13 +34,8 @@ def main(argv: list[str] | None = None) -> int:
             seq=arguments.slice,
             origin=Origin(arguments.source),
         )
-        spark.stop()
-    except SluiceError as error:
-        logging.error("%s", error)
-        return exit_code(error)
-    logging.info("done after %.1f s", time.monotonic() - began)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -6,42 +6,29 @@ Exit codes: 0 the run ended (a table may have failed: settle tells), 2 a retry m
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 
-from sluice import broker, catalog, contracts, run, session
-from sluice.commit import Context
-from sluice.errors import SluiceError, exit_code
+from sluice import application, broker, contracts, run
 
 
+@application.exits
 def main(argv: list[str] | None = None) -> int:
     """Run the group; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group", required=True)
     parser.add_argument("--run-id", required=True)
     arguments = parser.parse_args(argv)
-    session.log_to_stdout()
-    began = time.monotonic()
-    try:
-        # A broken file of another group must not stop this one; the plan has reported it.
-        promises = contracts.load(strict=False)
-        group = promises.group(arguments.group)
-        seconds = min(c.limits.seconds_per_run for c in group.contracts)
-        kafka = broker.client_config()
-        spark = session.build(f"sluice ingest {group.name}")
-        spark.sparkContext.setLogLevel("WARN")
-        logging.info("Spark is up after %.1f s", time.monotonic() - began)
-        context = Context(spark, catalog.load(), catalog.catalog_name(), kafka, arguments.run_id)
+    # A broken file of another group must not stop this one; the plan has reported it.
+    promises = contracts.load(strict=False)
+    group = promises.group(arguments.group)
+    seconds = min(c.limits.seconds_per_run for c in group.contracts)
+    kafka = broker.client_config()
+    with application.spark(f"sluice ingest {group.name}", arguments.run_id, kafka) as context:
         report = run.run(context, group, promises, broker.admin(kafka), deadline=time.monotonic() + seconds)
-        spark.stop()
-    except SluiceError as error:
-        logging.error("%s", error)
-        return exit_code(error)
-    logging.info("done after %.1f s", time.monotonic() - began)
     # A table that needs a person is settle's to report; only what another try may cure fails the submit.
     return 2 if report.retryable else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import time
 from pathlib import Path
 
-from sluice import catalog, contracts, maintain, session
-from sluice.commit import Context
-from sluice.errors import ConfigError, SluiceError, exit_code
+from sluice import application, contracts, maintain
+from sluice.errors import ConfigError
 from sluice.upkeep import Action
 
 
+@application.exits
 def main(argv: list[str] | None = None) -> int:
     """Run the action; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -27,22 +26,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--seconds", type=float, default=240.0, help="no further table is begun after so many")
     arguments = parser.parse_args(argv)
-    session.log_to_stdout()
-    began = time.monotonic()
-    try:
-        names = table_names(arguments.tables)
-        promises = contracts.load(strict=False)
-        action = Action(arguments.action)
-        spark = session.build(f"sluice {action}")
-        spark.sparkContext.setLogLevel("WARN")
-        logging.info("Spark is up after %.1f s", time.monotonic() - began)
-        context = Context(spark, catalog.load(), catalog.catalog_name(), {}, arguments.run_id)
+    names = table_names(arguments.tables)
+    promises = contracts.load(strict=False)
+    action = Action(arguments.action)
+    with application.spark(f"sluice {action}", arguments.run_id, {}) as context:
         maintain.run(context, action, names, promises, deadline=time.monotonic() + arguments.seconds)
-        spark.stop()
-    except SluiceError as error:
-        logging.error("%s", error)
-        return exit_code(error)
-    logging.info("done after %.1f s", time.monotonic() - began)
     return 0
 
 
@@ -62,4 +50,4 @@ def table_names(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -1,0 +1,44 @@
+"""What the files of jobs/ have in common: a Spark application from its start to its exit code."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from sluice import catalog, session
+from sluice.commit import Context
+from sluice.errors import SluiceError, exit_code
+
+Main = Callable[[list[str] | None], int]
+
+
+def exits(main: Main) -> Main:
+    """A job's main function whose errors become an exit code: 2 a retry may help, 3 somebody must act; 1 is a bug."""
+
+    @functools.wraps(main)
+    def job(argv: list[str] | None = None) -> int:
+        session.log_to_stdout()
+        began = time.monotonic()
+        try:
+            code = main(argv)
+        except SluiceError as error:
+            logging.error("%s", error)
+            return exit_code(error)
+        logging.info("done after %.1f s", time.monotonic() - began)
+        return code
+
+    return job
+
+
+@contextmanager
+def spark(name: str, run_id: str, kafka: Mapping[str, object]) -> Iterator[Context]:
+    """The application, and what its steps are given."""
+    began = time.monotonic()
+    built = session.build(name)
+    built.sparkContext.setLogLevel("WARN")
+    logging.info("Spark is up after %.1f s", time.monotonic() - began)
+    yield Context(built, catalog.load(), catalog.catalog_name(), kafka, run_id)
+    built.stop()
