@@ -14,7 +14,7 @@ RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?= tests
 
-.PHONY: help setup setup-dev jars demo up down status test lint format bench requirements clean
+.PHONY: help setup setup-dev jars demo up down status test lint format bench soak requirements clean
 
 help: ## this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -54,6 +54,9 @@ format: setup-dev ## let ruff fix and format the sources
 
 bench: setup jars ## the measurements, side by side, as ratios
 	@$(RUN) -m bench
+
+soak: setup-dev jars ## an hour's worth of batches against all of maintenance, 10 minutes or more; not part of make test
+	@$(RUN) -m pytest -m soak tests/spark/test_soak.py
 
 requirements: $(UV) ## write requirements*.txt anew from pyproject.toml; UPGRADE=--upgrade moves the pins
 	@$(COMPILE) $(UPGRADE) -o requirements.txt

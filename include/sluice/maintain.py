@@ -33,8 +33,13 @@ TRIES = 3
 MOST_FILES = 2_000
 LISTED = 1_000
 _CONFLICT = re.compile(r"Conflicting authorities/schemes: (.*?)\.(?:\s|$)")
-# What the catalog or Iceberg say when another writer came first.
-_OVERTAKEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
+# What the catalog or Iceberg say when another writer came first. A ValidationException alone may be for good: say, that
+# the table's gc.enabled is false.
+_OVERTAKEN = re.compile(
+    r"CommitFailedException|CommitStateUnknownException|ValidationException.*([Ff]ound (new|concurrently|conflicting) "
+    r"|[Mm]issing (data|required) files|could not be found in the latest snapshot|Cannot determine history)",
+    re.DOTALL,
+)
 
 
 def run(
@@ -80,7 +85,7 @@ def _maintain(
             effect.error = None
             break
         except Exception as error:
-            overtaken = isinstance(error, CommitFailedException) or any(name in str(error) for name in _OVERTAKEN)
+            overtaken = isinstance(error, CommitFailedException) or bool(_OVERTAKEN.search(str(error)))
             effect.state = "left" if overtaken else "failed"
             effect.error = f"{type(error).__name__}: {str(error)[:500]}"
             if not overtaken:

@@ -382,6 +382,21 @@ def test_files_named_by_another_scheme_stop_the_clean_up_of_that_table(lake: Cal
     check(it, appended, merged)
 
 
+def test_a_table_whose_files_must_not_be_deleted_is_red_and_not_left_for_later(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    appended = it.contract(maintenance=STRICT, properties={"gc.enabled": "false"})
+    for number in range(2):
+        fill(it, 100 * number)
+        it.run()
+    time.sleep(1.1)
+    for action in (Action.EXPIRE, Action.ORPHANS):
+        done = run(it, action, appended)[appended]
+        assert done.red
+        assert "GC is disabled" in (done.error or "")
+    it.assert_appended(appended)
+
+
 @pytest.mark.parametrize("when", ["after", "before expire_snapshots", "before the raw records go"])
 def test_what_is_rolled_back_within_the_window_while_snapshots_expire_is_all_there(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, when: str
