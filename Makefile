@@ -12,7 +12,7 @@ UV := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
-TESTS ?= tests
+TESTS ?=
 
 .PHONY: help setup setup-dev jars demo up down status test lint format bench soak requirements clean
 
@@ -41,7 +41,15 @@ status: setup ## what of the stack runs, where, and what does not
 	@$(RUN) -m sluice.embedded status || [ $$? -eq 3 ] # a stopped stack is an answer, not an error
 
 test: setup-dev jars lint ## lint, types and every test; TESTS=tests/unit narrows it
+ifeq ($(TESTS),)
+	@# Side by side: those on Spark often wait for a driver, the others for Airflow.
+	@beside=$$(mktemp); echo "tests/unit and tests/system run beside, into $$beside, which is shown at the end"; \
+	$(RUN) -m pytest tests/unit tests/system >"$$beside" 2>&1 & others=$$!; \
+	code=0; $(RUN) -m pytest tests/spark || code=$$?; wait $$others || code=$$?; \
+	cat "$$beside"; rm "$$beside"; exit $$code
+else
 	@$(RUN) -m pytest $(TESTS)
+endif
 
 lint: setup-dev ## ruff (rules and format) and mypy
 	@$(VENV)/bin/ruff check .

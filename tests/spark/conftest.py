@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
-from sluice import catalog, session
+from sluice import catalog, session, tables
 from sluice.embedded import jars
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
@@ -54,6 +56,10 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
 @pytest.fixture
 def lake(spark: SparkSession, broker: Broker, lake_folder: Path, tmp_path: Path) -> Callable[..., Lake]:
     """Make a `Lake` of one's own."""
+    # What earlier tests wrote there is read again and again, as nothing expires it.
+    for identifier in (tables.LEDGER, tables.MAINTENANCE):
+        with suppress(NoSuchTableError):
+            catalog.load().drop_table(identifier)
 
     def make(**values: Any) -> Lake:
         folder = tmp_path / f"contracts{len(list(tmp_path.iterdir()))}"

@@ -22,6 +22,7 @@ import pytest
 from pyiceberg.typedef import Identifier
 
 from sluice import cursor, maintain, tables
+from sluice.embedded import archive
 from sluice.embedded.home import REPOSITORY
 from sluice.model import CURSOR_TAG
 from sluice.upkeep import Action
@@ -53,10 +54,14 @@ def driver(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A driver of its own that has come to the point, and stays there."""
     mark, out = it.folder.parent / "mark", it.folder.parent / "driver.log"
+    jars = Path(os.environ["SLUICE_JARS"])
+    # As the operator starts it: with the archive of classes, a start takes half the time.
+    home = archive.spark_home(jars.parent) or Path(pyspark.__file__).parent
     command = [
-        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        str(home / "bin" / "spark-submit"),
         *("--master", "local[1]", "--driver-memory", "768m"),
-        *("--jars", ",".join(map(str, sorted(Path(os.environ["SLUICE_JARS"]).glob("*.jar"))))),
+        *("--driver-class-path", os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))),
+        *("--conf", " ".join(["spark.driver.extraJavaOptions=-XX:+UseParallelGC", *archive.options(home)])),
         str(REPOSITORY / "tests" / "support" / "driver.py"),
         *(arguments or ("--group", it.group)),
         *("--run-id", "killed"),
@@ -64,6 +69,7 @@ def driver(
     variables = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")},
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(home),
         "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap,
         "SLUICE_CONTRACTS": str(it.folder),
         "SLUICE_TEST_JOB": job,
@@ -212,16 +218,15 @@ def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
     it.send((n % 2, f"k{n % 20}", record(n)) for n in range(100, 130))
     it.run()
     time.sleep(1.1)
+    there = files.on_disk(it.catalog.load_table(appended))
     with driver(it, lake_folder, point, "maintain.py", ("--action", action, "--tables", json.dumps([appended]))) as job:
         kill(job)
     table = it.catalog.load_table(appended)
     left = files.on_disk(table) - files.named(table)
     assert left, "everything was removed before the driver was killed"
+    assert there - files.on_disk(table), "nothing was removed before the driver was killed"
     if action == "expire_snapshots":
         assert len(table.metadata.snapshots) < 10
-        assert len(left) < 200
-    else:
-        assert len([path for path in orphans if path.exists()]) < len(orphans)
     names = [appended, merged, ".".join(tables.staging(it.topic))]
 
     def whole() -> None:
