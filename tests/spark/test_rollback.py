@@ -14,6 +14,7 @@ import pytest
 from sluice import cursor, gaps, rollback, tables
 from sluice import run as runs
 from sluice.commit import Attempt
+from sluice.embedded.home import REPOSITORY
 from sluice.errors import ContractError, FencedError, RefusedError, TerminalError
 from sluice.filters import equal
 from sluice.ledger import Ledger, State
@@ -366,7 +367,7 @@ def test_killed_in_the_middle(lake: Callable[..., Lake], point: tuple[str, ...],
     command = ["rollback", table, "--before-run", f"{it.group}-2", "--why", WHY, "--yes"]
     ended = subprocess.run(
         [sys.executable, "-c", KILLED, *point, *command],
-        env={**os.environ, "SLUICE_CONTRACTS": str(it.folder)},
+        env={**os.environ, "SLUICE_CONTRACTS": str(it.folder), "PYTHONPATH": str(REPOSITORY / "include")},
         capture_output=True,
         text=True,
         timeout=120,
