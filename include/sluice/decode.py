@@ -1,12 +1,7 @@
-"""Decode: raw key and value bytes become the contract's columns, or an error that says why not.
-
-A decoder is one function from a frame of staged records to the same frame with the value's fields added; the formats
-are a dictionary of such functions, so that a new one joins without a change to any step. All of it runs in the JVM.
-"""
+"""Decode: the fields of a record become the contract's columns, what the record does, or an error that says why not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -15,65 +10,30 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract import KAFKA_COLUMNS, Contract
-from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.formats import CORRUPT, FIELDS, FORMATS, spark_type
+from sluice.iceberg_types import Fixed, Primitive
 
-FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
 
-_PRIMITIVES: dict[str, T.DataType] = {
-    "boolean": T.BooleanType(),
-    "int": T.IntegerType(),
-    "long": T.LongType(),
-    "float": T.FloatType(),
-    "double": T.DoubleType(),
-    "date": T.DateType(),
-    "timestamp": T.TimestampNTZType(),
-    "timestamptz": T.TimestampType(),
-    "string": T.StringType(),
-    "uuid": T.StringType(),
-    "binary": T.BinaryType(),
-}
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
 
-def spark_type(kind: IcebergType) -> T.DataType:
-    """The Spark type that a column of `kind` is written from."""
-    match kind:
-        case Primitive(name):
-            return _PRIMITIVES[name]
-        case Decimal(precision, scale):
-            return T.DecimalType(precision, scale)
-        case Fixed(_):
-            return T.BinaryType()
-        case ListOf(element):
-            return T.ArrayType(spark_type(element))
-        case MapOf(key, value):
-            return T.MapType(spark_type(key), spark_type(value))
-        case Struct(fields):
-            return T.StructType([T.StructField(n, spark_type(inner)) for n, inner in fields])
-
-
-def json_fields(frame: DataFrame, contract: Contract) -> DataFrame:
-    """Add the fields of a JSON object: one parse with a schema, whatever the number of columns."""
+def wanted(contract: Contract) -> T.StructType:
+    """The fields of the value that the contract's columns are taken from, each with its column's type."""
     tree: dict[str, Any] = {}
     for column in contract.columns:
         if column.path:
             *outer, name = column.path
             node = reduce(lambda at, part: at.setdefault(part, {}), outer, tree)
             node[name] = spark_type(column.type)
-    schema = _struct(tree).add(CORRUPT, T.StringType())
-    options = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"}
-    return frame.withColumn(FIELDS, F.from_json(F.col("value").cast("string"), schema, options))
+    return _struct(tree)
 
 
 def _struct(tree: dict[str, Any]) -> T.StructType:
     return T.StructType(
         [T.StructField(name, _struct(node) if isinstance(node, dict) else node) for name, node in tree.items()]
     )
-
-
-DECODERS: dict[str, Callable[[DataFrame, Contract], DataFrame]] = {"json": json_fields}
 
 
 def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
@@ -83,7 +43,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         The contract's columns and the four Kafka coordinates; `key`, `value`, `headers`, `batch_seq` as staged; and
         `_sluice_op` (u, d, i), `_sluice_error` (class or null), `_sluice_detail`, `_sluice_field`.
     """
-    frame = DECODERS[contract.value.format](staged, contract)
+    frame = FORMATS[contract.value.format](staged, wanted(contract))
     tombstone = F.col("value").isNull()
     key = F.col("key") if contract.key.format == "bytes" else F.col("key").cast("string")
     tombstone_column = contract.tombstone_column
