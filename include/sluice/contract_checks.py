@@ -9,6 +9,8 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from sluice.contract_cdc import check_cdc
+from sluice.contract_columns import check_columns
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
@@ -64,6 +66,8 @@ def key_holds(kind: IcebergType, key_format: str) -> bool:
 def check_contract(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` whatever contradicts itself in `contract`."""
     _check_columns(contract, flaws)
+    check_columns(contract, flaws)
+    check_cdc(contract, flaws)
     _check_sources(contract, flaws)
     _check_topics(contract, flaws)
     _check_identifier(contract, flaws)
@@ -91,13 +95,14 @@ def _check_columns(contract: Contract, flaws: Flaws) -> None:
 def _check_sources(contract: Contract, flaws: Flaws) -> None:
     """One field of the value is read with one type, so two columns may share it only if they agree."""
     taken: dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]] = {}
-    for index, column in enumerate(contract.columns):
-        at = ("columns", index, "source")
+    read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source]
+    for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
+        at = (part, index, "source")
         if column.from_key:
             if not key_holds(column.type, contract.key.format):
                 takes = "binary or fixed[n]" if contract.key.format == "bytes" else "a primitive type other than binary"
                 message = f"a key of format {contract.key.format} needs {takes}, not {column.type}"
-                flaws.add("columns", index, "type", message=message)
+                flaws.add(part, index, "type", message=message)
             continue
         folded = tuple(part.lower() for part in column.path)
         for other, (path, kind) in taken.items():
@@ -170,8 +175,9 @@ def _check_order(contract: Contract, flaws: Flaws) -> None:
             flaws.add(
                 "order", index, message=f"{name!r} must be required: a version without it has no place in the order"
             )
-        elif contract.deletes == "tombstone":
-            message = f"a tombstone has no value, hence no {name!r}: order by _kafka_timestamp, or set deletes: ignore"
+        elif contract.tombstones_delete:
+            way_out = "cdc.tombstones: ignore, if an event before it deletes" if contract.cdc else "deletes: ignore"
+            message = f"a tombstone has no value, hence no {name!r}: order by _kafka_timestamp, or set {way_out}"
             flaws.add("order", index, message=message)
 
 

@@ -53,6 +53,7 @@ KEY_SOURCE = "$key"
 """A column with this `source` holds the record's key."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_ENVELOPE = re.compile(r"\$(?!key\b)[a-z_]+(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _GROUP = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 _DURATION = re.compile(r"([1-9][0-9]{0,6}) ?([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -138,8 +139,8 @@ def _group(value: str) -> str:
 
 
 def _source(value: str) -> str:
-    if value.startswith("$") and value != KEY_SOURCE:
-        _refuse(f"{shown(value)} is no source: the only one with a $ is '{KEY_SOURCE}' (did you mean '{KEY_SOURCE}'?)")
+    if value.startswith("$") and value != KEY_SOURCE and not _ENVELOPE.fullmatch(value):
+        _refuse(f"{shown(value)} is no source: '{KEY_SOURCE}', or with cdc '$op', '$deleted', '$source.lsn' and alike")
     if not all(part and part.isprintable() and part == part.strip() for part in value.split(".")):
         _refuse(f"{shown(value)} is no source: a field name, or names joined by dots for nested fields")
     return value
