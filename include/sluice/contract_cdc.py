@@ -60,7 +60,7 @@ def check_cdc(contract: Contract, flaws: Flaws) -> None:
     soft = [c for c in contract.columns if c.source == DELETED_SOURCE]
     if contract.deletes in ("hard", "soft") and cdc is None:
         flaws.add("deletes", message=f"{contract.deletes} is for change events: add cdc:, or use tombstone or ignore")
-    if contract.deletes == "soft" and not soft:
+    elif contract.deletes == "soft" and not soft:
         message = f"soft needs a column with source: '{DELETED_SOURCE}', of type boolean or timestamptz"
         flaws.add("deletes", message=message)
     if cdc is None:
@@ -95,9 +95,7 @@ def _check_special(column: Input, cdc: Cdc | None, at: tuple[str | int, ...], fl
     elif cdc.format != "debezium":
         flaws.add(*at, message=f"{column.source!r} is in Debezium's envelope alone; name the field of the value")
     elif name in ("$before", "$after", "$payload", "$schema"):
-        flaws.add(
-            *at, message=f"{column.source!r} is no part of the envelope's own: rows are read by their field's name"
-        )
+        flaws.add(*at, message=f"{column.source!r} is read by the names of its fields, without a $")
     if takes and rest:
         flaws.add(*at, message=f"{name!r} has no fields")
     elif takes and str(column.type) not in takes:

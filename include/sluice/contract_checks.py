@@ -141,7 +141,8 @@ def _check_identifier(contract: Contract, flaws: Flaws) -> None:
             flaws.add("identifier", index, message=f"there is no column {name!r}{nearest(name, types)}")
         elif not is_primitive(kind) or str(kind) in {"float", "double"}:
             flaws.add("identifier", index, message=f"a {kind} cannot be a key: equality of it is not reliable")
-    explicit = contract.upsert and "deletes" in contract.model_fields_set and contract.deletes == "tombstone"
+    given = contract.cdc is None and "deletes" in contract.model_fields_set
+    explicit = contract.upsert and given and contract.deletes == "tombstone"
     # Whoever asks for tombstones must get them; whoever is silent gets an error only if one arrives.
     if explicit and contract.identifier and set(contract.identifier) <= set(types) and not contract.tombstone_column:
         message = (

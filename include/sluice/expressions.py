@@ -61,6 +61,7 @@ def computed(
         ContractError: an expression is none that Sluice takes.
     """
     needed = {c.name: keyed if c.name in (*contract.identifier, *contract.order) else applies for c in contract.columns}
+    none = F.lit(None).cast("string")
     tried, values, failed = {}, {}, []
     for column in contract.columns:
         if column.expression:
@@ -68,15 +69,15 @@ def computed(
             tried[TRIED + column.name] = F.when(needed[column.name], it)
             values[column.name] = F.col(TRIED + column.name)["v"]
             failed.append(F.when(needed[column.name] & F.col(TRIED + column.name).isNull(), F.lit(column.name)))
-    taken = F.lit(True)
+    taken, lost = F.lit(True), F.lit(False)
     if contract.where:
         tried[TRIED] = F.when(routed, _expression(frame, contract, WHERE, contract.where, None))
-        failed.append(F.when(routed & F.col(TRIED).isNull(), F.lit(WHERE)))
-        taken = F.coalesce(~routed | F.col(TRIED)["v"], F.lit(False))
-    if tried:
-        # A projection of its own: a struct that is read twice must not be computed twice.
-        frame = frame.withColumns(tried).withColumns(values) if values else frame.withColumns(tried)
-    return frame, F.coalesce(*failed, F.lit(None).cast("string")), taken
+        lost = routed & F.col(TRIED).isNull()
+        taken = ~routed | F.coalesce(F.col(TRIED)["v"], F.lit(False)) | lost
+    # A projection of its own: a struct that is read twice must not be computed twice.
+    frame = frame.withColumns(tried).withColumns(values)
+    # Columns are no concern of a record that is another table's.
+    return frame, F.when(lost, F.lit(WHERE)).when(taken, F.coalesce(*failed, none)), taken
 
 
 def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind: T.DataType | None) -> Column:
@@ -95,10 +96,11 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             bridge = _jvm(spark).org.apache.spark.sql.classic.ExpressionUtils
             column = Column(bridge.column(parsed))
             # Analysed over what may be named, and nothing else: the record's raw bytes are not among it.
-            found = _nothing(spark, T.StructType([frame.schema[c] for c in read])).select(
-                column if kind is None else column.cast(kind)
-            )
-            problem = _problem(spark, found, condition=kind is None)
+            nothing = _nothing(spark, T.StructType([frame.schema[c] for c in read]))
+            problem = _problem(spark, nothing.select(column), condition=kind is None)
+            if kind is not None and not problem:
+                column = column.cast(kind)
+                nothing.select(column)  # fails where it cannot be cast
     except (AnalysisException, ParseException) as error:
         problem = str(error).strip().splitlines()[0][:300]
     if problem:
@@ -108,8 +110,8 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             way_out="Name columns with a source, inputs and _kafka_* columns, and Spark's own functions of one record.",
             table=contract.table,
         )
-    value = F.struct((column if kind is None else column.cast(kind)).alias("v"))
-    attempt = _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(bridge.expression(value._jc))
+    value = bridge.expression(F.struct(column.alias("v"))._jc)
+    attempt = _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value)
     return Column(bridge.column(attempt))
 
 

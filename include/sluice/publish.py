@@ -98,6 +98,8 @@ def publish(
         each = check.by_batch(decoded, batches, found, known)
         _aside(context, contract, batches, found, each, replay=replay)
         _look(attempt, contract, found)
+        if found.ignored:
+            log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
         # Once more: what was deleted while it was read would be missing in silence.
         _check_staged(context, contract, batches)
         snapshot = attempt.land()
