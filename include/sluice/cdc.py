@@ -46,7 +46,9 @@ def wanted(contract: Contract, row: T.StructType, special: T.StructType) -> T.St
     if cdc.format == "debezium_unwrapped":
         return _with(_with(row, ["__op"], text), ["__deleted"], text)
     event = T.StructType([*_with(special, ["op"], text), T.StructField("before", row), T.StructField("after", row)])
-    # With an embedded schema the envelope stands inside `payload`, unless the format has taken it out.
+    if contract.value.format != "json":
+        return event
+    # With its schema in the record, the envelope stands inside `payload`.
     return T.StructType([*event, T.StructField("payload", event)])
 
 
@@ -68,9 +70,11 @@ def opened(frame: DataFrame, contract: Contract) -> DataFrame:
         marked = op.isNull() | op.isin("c", "r", "u")
         kind = kind.when(marked & (deleted.isNull() | (deleted == "false")), CHANGED)
         return frame.withColumns({EVENT: fields, ROW: fields, KIND: kind})
-    names = [f.name for f in _struct(frame, FIELDS) if f.name not in ("payload", CORRUPT)]
-    bare = F.struct(*[fields[name].alias(name) for name in names])
-    frame = frame.withColumn(EVENT, F.when(fields["payload"].isNotNull(), fields["payload"]).otherwise(bare))
+    names = [f.name for f in _struct(frame, FIELDS)]
+    event = F.struct(*[fields[name].alias(name) for name in names if name not in ("payload", CORRUPT)])
+    if "payload" in names:
+        event = F.when(fields["payload"].isNotNull(), fields["payload"]).otherwise(event)
+    frame = frame.withColumn(EVENT, event)
     op = F.col(EVENT)["op"]
     kind = F.when(op.isin("c", "r", "u"), CHANGED).when(op == "d", DELETED).when(op == "t", TRUNCATED)
     row = F.when(op == "d", F.col(EVENT)["before"]).otherwise(F.col(EVENT)["after"])

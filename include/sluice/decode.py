@@ -115,7 +115,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     frame = frame.withColumn(ERROR, error)
     for kind, words in (cdc.WHY if contract.cdc else {}).items():
         detail = detail.when(F.col(ERROR) == kind, F.lit(words))
-    about = F.when(tombstone | event_error.isNotNull(), none).otherwise(F.coalesce(failed, unavailable, misfit))
+    of_field = F.col(ERROR).isin("malformed", "expression", "unavailable", "misfit")
+    about = F.when(of_field, F.coalesce(failed, unavailable, misfit))
     frame = frame.withColumns({FIELD: about, DETAIL: detail})
     kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, "key", "value", "headers", "batch_seq"]
     return masks.masked(frame, contract).select(*kept, OP, ERROR, FIELD, DETAIL)

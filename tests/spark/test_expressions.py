@@ -100,7 +100,7 @@ REFUSED = {
     "TRY_REFLECT('java.lang.System', 'exit', '1')": "call into Java",
     "lake.system.bucket(4, n)": "function of a catalog",
     "max(n)": "aggregate",
-    "row_number() OVER (ORDER BY n)": "window",
+    "row_number() OVER (ORDER BY n)": "function of one record",
     "explode(array(n))": "several rows|function of one record",
     "(SELECT 1)": "subquery",
     "n IN (SELECT 1)": "subquery",
