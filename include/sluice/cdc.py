@@ -22,6 +22,9 @@ CHANGED, DELETED, TRUNCATED = "changed", "deleted", "truncated"
 UNAVAILABLE = "__debezium_unavailable_value"
 """What Debezium sends for a large value that PostgreSQL did not log, as it did not change."""
 
+WITH_SCHEMA = {"json"}
+"""Formats whose records may hold their own schema beside the payload."""
+
 WHY = {
     "operation": "the event names no operation that is known",
     "truncate": "the table was truncated at its source: which rows are gone is not told; see docs/contracts.md",
@@ -46,7 +49,7 @@ def wanted(contract: Contract, row: T.StructType, special: T.StructType) -> T.St
     if cdc.format == "debezium_unwrapped":
         return _with(_with(row, ["__op"], text), ["__deleted"], text)
     event = T.StructType([*_with(special, ["op"], text), T.StructField("before", row), T.StructField("after", row)])
-    if contract.value.format != "json":
+    if contract.value.format not in WITH_SCHEMA:
         return event
     # With its schema in the record, the envelope stands inside `payload`.
     return T.StructType([*event, T.StructField("payload", event)])
