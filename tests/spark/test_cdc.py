@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sluice import cursor, tables
+from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
 from tests.support.lake import Lake
 
@@ -87,6 +88,19 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
 
     entries = sorted(it.rows(made["log"]), key=lambda r: r["_kafka_offset"])
     assert "".join(r["op"] for r in entries) == "rrrcuuuddccdcduc" + "ud"
+
+
+def test_a_compacted_topic_stops_a_table_that_would_pass_lone_tombstones_over(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1, cleanup_policy="compact")
+    body = {"mode": "upsert", "columns": [{"name": "id", "type": "string", "source": "$key"}]}
+    silent = it.contract(**body, cdc={"format": "debezium"})
+    said = it.contract(**body, cdc={"format": "debezium", "tombstones": "delete"})
+    log = it.contract(columns=body["columns"], cdc={"format": "debezium"})
+    it.send([(0, "a", event("c", 1, 1, 1)), (0, "a", None)])
+    plan = it.look()
+    assert set(plan.stops) == {silent} and isinstance(plan.stops[silent], CompactedDeletesError)
+    assert set(plan.tables) == {said, log}
 
 
 def event(op: str, key: int, n: int | None, lsn: int) -> dict[str, Any]:
