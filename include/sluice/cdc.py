@@ -108,10 +108,10 @@ def error(tombstone: Column) -> Column:
 
 
 def unavailable(contract: Contract) -> Column:
-    """The first column whose value the source did not send though it has one; null where there is none."""
+    """The first column or input whose value the source did not send though it has one; null where there is none."""
     checks = []
     if contract.cdc and contract.cdc.format != "op_field":
-        for column in contract.columns:
+        for column in (*contract.columns, *contract.inputs):
             if column.path and not column.special and column.type in (Primitive("string"), Primitive("binary")):
                 known = F.lit(UNAVAILABLE) if column.type == Primitive("string") else F.lit(UNAVAILABLE.encode())
                 checks.append(F.when(F.col(column.name) == known, F.lit(column.name)))

@@ -72,6 +72,8 @@ class Input(Strict):
     def _source_is_name(cls, data: object) -> object:
         if isinstance(data, dict) and data.get("source") is None and isinstance(data.get("name"), str):
             return data if data.get("expression") else {**data, "source": data["name"]}
+        if isinstance(data, dict) and data.get("expression") and data.get("source") == "":
+            return {k: v for k, v in data.items() if k != "source"}  # as it is written out
         return data
 
     @property

@@ -48,13 +48,18 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
     ordered = {**upsert, "order": ["lsn"]}
     enveloped = {"columns": [*PARCEL, {**lsn, "source": "$source.lsn"}]}
     unwrapped = {"columns": [*PARCEL, {**lsn, "source": "__lsn"}], "cdc": {"format": "debezium_unwrapped"}}
-    log = [*PARCEL, {"name": "op", "type": "string", "source": "$op"}]
+    at = {"name": "at", "type": "timestamptz", "expression": "timestamp_millis(ms)"}
+    log = [*enveloped["columns"], {"name": "op", "type": "string", "source": "$op"}, at]
+    ms = {"name": "ms", "type": "long", "source": "$source.ts_ms"}
     soft = [*enveloped["columns"], {"name": "gone", "type": "timestamptz", "source": "$deleted"}]
     passed = {"format": "debezium_unwrapped", "tombstones": "ignore"}
     plans: dict[str, tuple[str, dict[str, Any]]] = {
         "plain": ("envelope", {**upsert, "columns": PARCEL, "cdc": {"format": "debezium"}}),
         "soft": ("envelope", {**ordered, "columns": soft, "cdc": {"format": "debezium"}, "deletes": "soft"}),
-        "log": ("envelope", {"columns": log, "cdc": {"format": "debezium"}, "errors": {"max_ratio": 0.2}}),
+        "log": (
+            "envelope",
+            {"columns": log, "inputs": [ms], "cdc": {"format": "debezium"}, "errors": {"max_ratio": 0.2}},
+        ),
         "schema": ("envelope_with_schema", {**ordered, **enveloped, "cdc": {"format": "debezium"}}),
         "rewrite": ("unwrapped_rewrite", {**ordered, **unwrapped, "cdc": passed}),
         "both": ("unwrapped_both", {**ordered, **unwrapped, "cdc": passed}),
@@ -88,6 +93,13 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
 
     entries = sorted(it.rows(made["log"]), key=lambda r: r["_kafka_offset"])
     assert "".join(r["op"] for r in entries) == "rrrcuuuddccdcduc" + "ud"
+    text = (DATA.parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8")
+    view = text.split("```sql\n")[1].split("```")[0].replace("shop.parcel_log", f"lake.{made['log']}")
+    versions = it.spark.sql(view).collect()
+    assert len(versions) == len([r for r in entries if r["op"] != "d"])
+    current = {(r["depot"], r["number"]): (r["carrier"], str(r["weight"])) for r in versions if r["is_current"]}
+    assert current == LEFT
+    assert all(r["valid_from"] <= r["valid_to"] for r in versions if r["valid_to"])
 
 
 def test_a_compacted_topic_stops_a_table_that_would_pass_lone_tombstones_over(lake: Callable[..., Lake]) -> None:

@@ -35,12 +35,16 @@ def contract(*columns: dict[str, Any], **more: Any) -> Contract:
         ([MARK], {**UPSERT, **DEBEZIUM, "deletes": "soft"}, False),
         ([{"name": "op", "type": "string", "source": "$op"}], {**DEBEZIUM}, False),
         ([], {**UPSERT}, True),
+        ([{"name": "x", "type": "int", "expression": "id + 1"}], {"where": "id > 1"}, True),
     ],
 )
 def test_sound_contracts_and_whether_their_tombstones_delete(
     columns: list[dict[str, Any]], more: dict[str, Any], deletes: bool
 ) -> None:
-    assert contract(*columns, **more).tombstones_delete is deletes
+    made = contract(*columns, **more)
+    assert made.tombstones_delete is deletes
+    written = made.model_dump(mode="json", exclude_defaults=True)
+    assert Contract.model_validate(written) == made
 
 
 @pytest.mark.parametrize(
