@@ -42,7 +42,8 @@ def _run(chosen: argparse.Namespace) -> int:
         return STATUS_CODES.get(status.condition, 1)
     elif chosen.command == "jars":
         for name in jars.read_lock():
-            print(f"{name}: {jars.ensure(name)}")
+            if name != jars.REGISTRY:  # large, and for those alone whose topics need it: fetched when it is started
+                print(f"{name}: {jars.ensure(name)}")
     else:
         relock.write_lock()
     return 0
