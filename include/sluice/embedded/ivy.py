@@ -40,7 +40,8 @@ class Coordinate:
         parts = plain.split(":")
         if len(parts) not in (3, 4) or not all(parts) or (len(parts) == 4) != bool(ext):
             raise StackError(f"{text!r} is not a coordinate of the form org:name:revision[:classifier@ext]")
-        return cls(*parts, ext=ext or "jar")
+        org, name, rev, *classifier = parts
+        return cls(org, name, rev, "".join(classifier), ext or "jar")
 
     @property
     def filename(self) -> str:

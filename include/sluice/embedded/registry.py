@@ -1,4 +1,4 @@
-"""A real schema registry (Apicurio) on loopback, which answers as Confluent's does: for the embedded stack and the tests."""
+"""A real schema registry (Apicurio) on loopback, which answers as Confluent's: for the embedded stack and the tests."""
 
 from __future__ import annotations
 
