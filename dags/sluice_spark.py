@@ -57,7 +57,7 @@ def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:
 
 
 def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:
-    """The schema registry's settings of an Airflow connection (type http): confluent-kafka's, with the address as `url`.
+    """The schema registry's settings of an Airflow connection of type http: confluent-kafka's, the address as `url`.
 
     Returns:
         Nothing where there is no such connection: then the environment decides.

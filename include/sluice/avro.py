@@ -13,8 +13,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from sluice.fields import Side
 from sluice.fit import UnfitError
-from sluice.registry import WriterSchema
-from sluice.wire import Decoded, by_schema
+from sluice.wire import Decoded, Variant, by_schema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
@@ -36,10 +35,11 @@ _DIGITS = 38
 
 def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of Avro in Confluent's wire format."""
-    return by_schema(frame, wanted, side, "AVRO", lambda schema, payload: _decode(schema, payload, wanted, side))
+    return by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side))
 
 
-def _decode(schema: WriterSchema, payload: Column, wanted: T.StructType, side: Side) -> Decoded:
+def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
+    schema = variant.schema
     names = _Names()
     try:
         for _, text in schema.references:
@@ -52,7 +52,7 @@ def _decode(schema: WriterSchema, payload: Column, wanted: T.StructType, side: S
         raise UnfitError("", "types are nested too deep") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
-    read = from_avro(payload, json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)})
+    read = from_avro(variant.payload, json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)})
 
     def opened(it: Column) -> Column:
         # What can't be read comes as a record of nulls: a field that only the reader has, with a default, tells.

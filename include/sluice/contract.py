@@ -47,8 +47,8 @@ __all__ = [
     "ValueFormat",
 ]
 
-Format = Literal["json", "json_schema", "avro", "string", "bytes", "int", "long"]
-"""`json_schema` and `avro` are Confluent's wire format, and need a schema registry; the last four have no fields."""
+Format = Literal["json", "json_schema", "avro", "protobuf", "string", "bytes", "int", "long"]
+"""The three after `json` are Confluent's wire format, and need a schema registry; the last four have no fields."""
 
 ORPHAN_FLOOR = timedelta(days=1)
 """Files younger than this are never taken for orphans: somebody may be about to commit them."""

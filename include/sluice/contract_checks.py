@@ -57,7 +57,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 PLAIN_KEYS = ("string", "bytes")
 WHOLE_NUMBERS = {"int": ("int", "long"), "long": ("long",)}
-OBJECTS = ("json", "json_schema")
+OBJECTS = ("json", "json_schema", "protobuf")
 """Formats that are always objects with fields; `avro` may be one or not, the others never are."""
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from sluice.avro import avro_fields
 from sluice.fields import CORRUPT, VALUE, Side, problem
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.protobuf import protobuf_fields
 from sluice.wire import framed
 
 Format = Callable[[DataFrame, T.StructType, Side], DataFrame]
@@ -115,6 +116,7 @@ FORMATS: dict[str, Format] = {
     "json": json_fields,
     "json_schema": _json_schema,
     "avro": avro_fields,
+    "protobuf": protobuf_fields,
     "string": _plain(_text, "UTF-8 text"),
     "bytes": _plain(lambda raw: raw, "bytes"),
     "int": _plain(_whole_number(4), "a whole number of 4 bytes"),

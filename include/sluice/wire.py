@@ -6,7 +6,7 @@ each record is read with its own writer's schema. What can't be read says why, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -32,13 +32,13 @@ class Framed:
     Attributes:
         number: The schema's id, as a column; null where a record has no such prefix.
         known: The schemas that records of the batch were written with, of the kind that was asked for.
-        refused: By id, why records written with it can't be read.
+        refused: Which records can't be read because of their schema, and why.
     """
 
     side: Side
     number: Column
     known: dict[int, WriterSchema]
-    refused: dict[int, Column] = field(default_factory=dict)
+    refused: list[tuple[Column, Column]] = field(default_factory=list)
 
     @property
     def payload(self) -> Column:
@@ -46,10 +46,10 @@ class Framed:
         raw = F.col(self.side.raw)
         return F.substring(raw, F.lit(PREFIX + 1), F.length(raw))
 
-    def refuse(self, number: int, error: UnfitError) -> None:
+    def refuse(self, applies: Column, number: int, error: UnfitError) -> None:
         """Note that records of this schema don't become what the columns want."""
         what = f"field {error.path!r} {error.words}" if error.path else error.words
-        self.refused[number] = problem(f"in schema {number}, {what}", error.path or None)
+        self.refused.append((applies, problem(f"in schema {number}, {what}", error.path or None)))
 
     def problem(self, fields: Column) -> Column:
         """What is wrong with a record, given its fields (null where its bytes were not read)."""
@@ -58,10 +58,10 @@ class Framed:
         short = f"the {what} is shorter than the {PREFIX} bytes that name its schema"
         said = F.when(raw.isNull(), F.lit(None).cast(NO_PROBLEM)).when(F.length(raw) < PREFIX, problem(short))
         said = said.when(first != "00", problem(f"the {what} does not begin with the magic byte 0 of the wire format"))
-        for number, why in self.refused.items():
-            said = said.when(self.number == number, why)
+        for applies, why in self.refused:
+            said = said.when(applies, why)
         unknown = F.concat(F.lit("the schema registry has no schema "), self.number.cast("string"))
-        said = said.when(~self.number.isin([*self.known, *self.refused, -1]), problem(unknown))
+        said = said.when(~self.number.isin([*self.known, -1]), problem(unknown))
         named = F.concat(F.lit(f"the {what} is not what was written with schema "), self.number.cast("string"))
         return said.when(fields.isNull(), problem(F.concat(named, F.lit(": truncated or damaged"))))
 
@@ -86,7 +86,8 @@ def framed(frame: DataFrame, side: Side, kind: str) -> Framed:
     result = Framed(side, number, {n: s for n, s in found.items() if s.kind == kind})
     for other, schema in found.items():
         if schema.kind != kind:
-            result.refused[other] = problem(f"schema {other} is of the kind {schema.kind}, the contract says {kind}")
+            why = f"schema {other} is of the kind {schema.kind}, and the contract's format {kind}"
+            result.refused.append((number == other, problem(why)))
     return result
 
 
@@ -103,36 +104,55 @@ class Decoded:
     opened: Callable[[Column], Column] = lambda it: it
 
 
-Decoder = Callable[[WriterSchema, Column], Decoded]
-"""From a writer's schema and the bytes after the prefix; UnfitError where no column can hold what the schema says."""
+@dataclass(frozen=True)
+class Variant:
+    """Records that are read in one way.
+
+    Attributes:
+        applies: Which these are.
+        payload: The bytes after the prefix.
+        message: Of Protobuf, where the message's type stands in the schema.
+    """
+
+    schema: WriterSchema
+    applies: Column
+    payload: Column
+    message: tuple[int, ...] = ()
 
 
-def by_schema(frame: DataFrame, wanted: T.StructType, side: Side, kind: str, decoder: Decoder) -> DataFrame:
+Decoder = Callable[[Variant], Decoded]
+"""How a variant is read; UnfitError where no column can hold what the schema says."""
+Splitter = Callable[[DataFrame, Framed], Sequence[Variant]]
+
+
+def _by_id(_: DataFrame, found: Framed) -> list[Variant]:
+    return [Variant(schema, found.number == number, found.payload) for number, schema in found.known.items()]
+
+
+def by_schema(
+    frame: DataFrame, wanted: T.StructType, side: Side, kind: str, decoder: Decoder, split: Splitter = _by_id
+) -> DataFrame:
     """Read each record with its own writer's schema, and bring it to the wanted fields by name."""
     found = framed(frame, side, kind)
     reads: dict[str, Column] = {}
-    each: dict[int, Column] = {}
-    for number, schema in found.known.items():
-        name = f"{side.fields}_{number}"
+    each: list[tuple[Column, Column]] = []
+    for index, variant in enumerate(split(frame, found)):
+        name = f"{side.fields}_{index}"
         try:
-            decoded = decoder(schema, found.payload)
+            decoded = decoder(variant)
             opened = decoded.opened(F.col(name))
             shape = _type(frame.select(decoded.read.alias(name)), opened)
-            each[number] = fit(opened, shape, wanted)
+            each.append((variant.applies, fit(opened, shape, wanted)))
         except UnfitError as error:
-            found.refuse(number, error)
+            found.refuse(variant.applies, variant.schema.id, error)
             continue
-        reads[name] = F.when(found.number == number, decoded.read)
+        reads[name] = F.when(variant.applies, decoded.read)
     # Apart from what takes them to pieces, or Spark would decode a record once for each of its fields.
     frame = frame.withColumns(reads)
-    fields = _chosen(found.number, each, F.lit(None).cast(wanted))
+    nothing = F.when(F.lit(False), F.lit(None).cast(wanted))
+    fields = reduce(lambda at, one: at.when(*one), each, nothing)
     frame = frame.withColumn(side.fields, fields).drop(*reads)
     return frame.withColumn(side.problem, found.problem(F.col(side.fields)))
-
-
-def _chosen(number: Column, each: Mapping[int, Column], otherwise: Column) -> Column:
-    start = F.when(F.lit(False), otherwise)
-    return reduce(lambda at, one: at.when(number == one[0], one[1]), each.items(), start)
 
 
 def _type(frame: DataFrame, column: Column) -> T.DataType:

@@ -100,7 +100,7 @@ def _end(home: Home, state: State, names: list[str]) -> int:
     if not keep or set(AIRFLOW) & set(names):
         killed = end(leaders, state.mark, keep=keep)
     else:
-        # Kafka or the registry alone: they have no descendants, and a task's own processes must not be taken for strays.
+        # Kafka or the registry: they have no descendants, and a task's own processes must not be taken for strays.
         killed = end(leaders, f"{state.mark}-none")
     for name in names:
         state.services.pop(name, None)
