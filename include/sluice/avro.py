@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
-from sluice.fields import Side
-from sluice.fit import UnfitError
+from sluice.fields import Side, problem
+from sluice.fit import UnfitError, text_in
 from sluice.wire import Decoded, Variant, by_schema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -35,7 +35,15 @@ _DIGITS = 38
 
 def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of Avro in Confluent's wire format."""
-    return by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side))
+    frame = by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side))
+    # Spark takes the bytes of a string as they are; a table with others than UTF-8 can't be read by everybody.
+    fields = F.col(side.fields)
+    garbled = [
+        F.when(~is_text, problem(f"field {f.name!r} is not UTF-8 text", f.name))
+        for f in wanted.fields
+        if (is_text := text_in(fields[f.name], f.dataType)) is not None
+    ]
+    return frame.withColumn(side.problem, F.coalesce(F.col(side.problem), *garbled)) if garbled else frame
 
 
 def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:

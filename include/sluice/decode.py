@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract import KAFKA_COLUMNS, Contract
-from sluice.fields import FIELDS, KEY, VALUE, Side
+from sluice.fields import FIELDS, KEY, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
 from sluice.wire import PREFIX
@@ -51,7 +51,12 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     if fields_of_key:
         frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
     tombstone = F.col("value").isNull()
-    key = F.col("key") if contract.key.format == "bytes" else F.col("key").cast("string")
+    text = F.col("key").cast("string")
+    key = F.col("key") if contract.key.format == "bytes" else F.when(F.is_valid_utf8(text), text)
+    if contract.key.format == "string":
+        garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(c.from_key for c in contract.columns))
+        frame = frame.withColumn(KEY.problem, F.when(garbled, problem("the key is not UTF-8 text", KEY.whole)))
+    key_problem = [KEY.problem] if KEY.problem in frame.columns else []
     tombstone_column = contract.tombstone_column
     columns: list[Column] = []
     for column in contract.columns:
@@ -68,10 +73,10 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         *columns,
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
-        "key", "value", "headers", "batch_seq", VALUE.problem, *([KEY.problem] if fields_of_key else []),
+        "key", "value", "headers", "batch_seq", VALUE.problem, *key_problem,
     )  # fmt: skip
     op, tombstone_error = _tombstones(contract, tombstone)
-    unread = F.coalesce(F.col(VALUE.problem), F.col(KEY.problem)) if fields_of_key else F.col(VALUE.problem)
+    unread = F.coalesce(F.col(VALUE.problem), *map(F.col, key_problem))
     misfit = _misfit(contract)
     error = (
         F.when(tombstone, tombstone_error)

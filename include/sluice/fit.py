@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -36,6 +37,28 @@ def fit(value: Column, have: T.DataType, want: T.DataType, path: str = "") -> Co
     """
     changed = _change(have, want, path)
     return changed(value) if changed else value
+
+
+def text_in(value: Column, kind: T.DataType) -> Column | None:
+    """Whether all strings in a value are UTF-8, null where there are none; None for a type without strings."""
+    if isinstance(kind, T.StringType):
+        return F.is_valid_utf8(value)
+    if isinstance(kind, T.StructType):
+        parts = [text_in(value.getField(f.name), f.dataType) for f in kind.fields]
+    elif isinstance(kind, T.ArrayType):
+        inner = kind.elementType
+        if text_in(value, inner) is None:
+            return None
+        return F.forall(value, lambda each: F.coalesce(text_in(each, inner), F.lit(True)))  # type: ignore[arg-type]
+    elif isinstance(kind, T.MapType):
+        parts = [
+            text_in(F.map_keys(value), T.ArrayType(kind.keyType)),
+            text_in(F.map_values(value), T.ArrayType(kind.valueType)),
+        ]
+    else:
+        return None
+    known = [F.coalesce(part, F.lit(True)) for part in parts if part is not None]
+    return reduce(lambda a, b: a & b, known) if known else None
 
 
 def _change(have: T.DataType, want: T.DataType, path: str) -> Callable[[Column], Column] | None:
