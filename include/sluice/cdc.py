@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from sluice.contract import Contract, Input
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, Operations
-from sluice.formats import CORRUPT, FIELDS
+from sluice.fields import CORRUPT, FIELDS
 from sluice.iceberg_types import Primitive
 
 EVENT, ROW, KIND = "_sluice_event", "_sluice_row", "_sluice_kind"

@@ -13,10 +13,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sluice.contract_cdc import Cdc
-from sluice.contract_checks import check_contract, key_holds
+from sluice.contract_checks import PLAIN_KEYS, check_contract, key_holds
 from sluice.contract_fields import (
     KAFKA_COLUMNS,
     KEY_SOURCE,
+    VALUE_SOURCE,
     ColumnName,
     Duration,
     Flag,
@@ -49,6 +50,9 @@ __all__ = [
     "ValueFormat",
 ]
 
+Format = Literal["json", "json_schema", "avro", "protobuf", "string", "bytes", "int", "long"]
+"""The three after `json` are Confluent's wire format, and need a schema registry; the last four have no fields."""
+
 ORPHAN_FLOOR = timedelta(days=1)
 """Files younger than this are never taken for orphans: somebody may be about to commit them."""
 
@@ -59,8 +63,9 @@ class Input(Strict):
     Attributes:
         name: Letters, digits and `_`; unique without regard to case among inputs and columns; not a reserved name.
         type: As Iceberg writes it, for example `decimal(10, 2)` or `list<string>`.
-        source: Field of the value, a dotted path of nested fields, or `$key` for the record's key; of a change event
-            also `$op`, `$deleted`, `$source.lsn` and alike. Default: the name.
+        source: Field of the value, a dotted path of nested fields; `$key` for the record's key, `$key.a` for a field of
+            it; `$value` for a value without fields; of a change event also `$op`, `$deleted`, `$source.lsn` and alike.
+            Default: the name.
     """
 
     name: ColumnName
@@ -78,13 +83,20 @@ class Input(Strict):
 
     @property
     def from_key(self) -> bool:
-        """Whether it holds the record's key."""
-        return self.source == KEY_SOURCE
+        """Whether it holds the record's key, or a field of it."""
+        return self.source == KEY_SOURCE or self.source.startswith(f"{KEY_SOURCE}.")
+
+    @property
+    def key_path(self) -> tuple[str, ...]:
+        """A source in the key as field names from the outside in, `$key` alone for the whole; empty for the value."""
+        if not self.from_key:
+            return ()
+        return tuple(self.source.split(".")[1:]) or (KEY_SOURCE,)
 
     @property
     def special(self) -> bool:
         """Whether it is read from the envelope of a change event, instead of from its row."""
-        return self.source.startswith("$") and not self.from_key
+        return self.source.startswith("$") and self.source != VALUE_SOURCE and not self.from_key
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -110,15 +122,15 @@ class Column(Input):
 
 
 class KeyFormat(Strict):
-    """How the record's key is read: `string` (UTF-8, the default) or `bytes` (as it is)."""
+    """How the record's key is read: `string` (UTF-8, the default), `bytes` (as it is), or as a value may be."""
 
-    format: Literal["string", "bytes"] = "string"
+    format: Format = "string"
 
 
 class ValueFormat(Strict):
-    """How the record's value is read: `json`, an object without a schema."""
+    """How the record's value is read: `json`, an object without a schema, unless another format is named."""
 
-    format: Literal["json"] = "json"
+    format: Format = "json"
 
 
 class Limits(Strict):
@@ -267,6 +279,11 @@ class Contract(Strict):
         return tuple(parse_partition(text) for text in self.partition_by)
 
     @property
+    def key_names_rows(self) -> bool:
+        """Whether all identifier columns are taken from the record's key, so that a tombstone names its row."""
+        return self.upsert and all(self.column(name).from_key for name in self.identifier)
+
+    @property
     def tombstone_column(self) -> str | None:
         """The identifier column that a tombstone's key gives.
 
@@ -277,7 +294,9 @@ class Contract(Strict):
             return None
         name = self.identifier[0]
         column = self.column(name)
-        return name if not column.expression and key_holds(column.type, self.key.format) else None
+        if column.expression or (self.key.format not in PLAIN_KEYS and not column.from_key):
+            return None
+        return name if key_holds(column.type, self.key.format) else None
 
     @property
     def computes(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from sluice.contract_fields import KEY_SOURCE, Flaws, ListField, Source, Strict
+from sluice.contract_fields import KEY_SOURCE, VALUE_SOURCE, Flaws, ListField, Source, Strict
 
 if TYPE_CHECKING:
     from sluice.contract import Contract, Input
@@ -55,7 +55,7 @@ def check_cdc(contract: Contract, flaws: Flaws) -> None:
     cdc = contract.cdc
     for index, column in enumerate([*contract.columns, *contract.inputs]):
         at = ("columns", index) if index < len(contract.columns) else ("inputs", index - len(contract.columns))
-        if column.source.startswith("$") and column.source != KEY_SOURCE:
+        if column.special:
             _check_special(column, cdc, (*at, "source"), flaws)
     soft = [c for c in contract.columns if c.source == DELETED_SOURCE]
     if contract.deletes in ("hard", "soft") and cdc is None:
@@ -86,7 +86,10 @@ def _check_special(column: Input, cdc: Cdc | None, at: tuple[str | int, ...], fl
     name, *rest = column.source.split(".")
     takes: tuple[str, ...] = ()
     if cdc is None:
-        known = f"the only one with a $ is '{KEY_SOURCE}' (did you mean '{KEY_SOURCE}'?); others need cdc:"
+        known = (
+            f"those with a $ are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}' (did you mean '{KEY_SOURCE}'?)"
+        )
+        known += "; others need cdc:"
         flaws.add(*at, message=f"{column.source!r} is no source: {known}")
     elif name == DELETED_SOURCE:
         takes = ("boolean", "timestamptz")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from sluice.contract_cdc import check_cdc
 from sluice.contract_columns import check_columns
-from sluice.contract_fields import KAFKA_COLUMNS, Flaws
+from sluice.contract_fields import KAFKA_COLUMNS, KEY_SOURCE, VALUE_SOURCE, Flaws
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
 
 if TYPE_CHECKING:
-    from sluice.contract import Contract
+    from sluice.contract import Contract, Input
 
 KAFKA_TYPES: dict[str, IcebergType] = dict(
     zip(KAFKA_COLUMNS, map(Primitive, ("string", "int", "long", "timestamptz")), strict=True)
@@ -57,10 +57,37 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {lower[near[0]]!r}?)" if near else ""
 
 
+PLAIN_KEYS = ("string", "bytes")
+WHOLE_NUMBERS = {"int": ("int", "long"), "long": ("long",)}
+OBJECTS = ("json", "json_schema", "protobuf")
+"""Formats that are always objects with fields; `avro` may be one or not, the others never are."""
+
+
 def key_holds(kind: IcebergType, key_format: str) -> bool:
-    """Tell whether a record's key of that format can be read as a value of type `kind`."""
+    """Tell whether a whole key or value of that format can be read as a value of type `kind`."""
+    if key_format in OBJECTS:
+        return False
+    if key_format in WHOLE_NUMBERS:
+        return str(kind) in WHOLE_NUMBERS[key_format]
+    if key_format not in PLAIN_KEYS:
+        return True
     binary = isinstance(kind, Fixed) or kind == Primitive("binary")
     return is_primitive(kind) and binary == (key_format == "bytes")
+
+
+def _check_whole(column: Input, side: str, form: str, flaws: Flaws, at: tuple[str | int, ...]) -> None:
+    """Whether a key or value of that format has what the column is to hold of it."""
+    whole = column.source in (KEY_SOURCE, VALUE_SOURCE)
+    if whole and form in OBJECTS:
+        flaws.add(*at, "source", message=f"a {side} of format {form} is an object: name a field of it")
+    elif not whole and form in (*PLAIN_KEYS, *WHOLE_NUMBERS):
+        source = KEY_SOURCE if side == "key" else VALUE_SOURCE
+        flaws.add(*at, "source", message=f"a {side} of format {form} has no fields: use source: {source}")
+    elif whole and not key_holds(column.type, form):
+        takes = {"bytes": "binary or fixed[n]", "string": "a primitive type other than binary"}.get(
+            form, " or ".join(WHOLE_NUMBERS.get(form, ()))
+        )
+        flaws.add(*at, "type", message=f"a {side} of format {form} needs {takes}, not {column.type}")
 
 
 def check_contract(contract: Contract, flaws: Flaws) -> None:
@@ -98,18 +125,17 @@ def _check_sources(contract: Contract, flaws: Flaws) -> None:
     read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source]
     for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
         at = (part, index, "source")
-        if column.from_key:
-            if not key_holds(column.type, contract.key.format):
-                takes = "binary or fixed[n]" if contract.key.format == "bytes" else "a primitive type other than binary"
-                message = f"a key of format {contract.key.format} needs {takes}, not {column.type}"
-                flaws.add(part, index, "type", message=message)
+        side, form = ("key", contract.key.format) if column.from_key else ("value", contract.value.format)
+        _check_whole(column, side, form, flaws, (part, index))
+        path_here = ("$key", *column.key_path) if column.from_key else column.path
+        if path_here == ("$key", "$key") and form in PLAIN_KEYS:
             continue
-        folded = tuple(part.lower() for part in column.path)
+        folded = tuple(part.lower() for part in path_here)
         for other, (path, kind) in taken.items():
             shorter = min(len(other), len(folded))
             if other[:shorter] != folded[:shorter]:
                 continue
-            if path[:shorter] != column.path[:shorter]:
+            if path[:shorter] != path_here[:shorter]:
                 message = (
                     f"{column.source!r} and {'.'.join(path)!r} differ only by case, and Spark tells them not apart"
                 )
@@ -123,7 +149,7 @@ def _check_sources(contract: Contract, flaws: Flaws) -> None:
                 continue
             flaws.add(*at, message=message)
             break
-        taken.setdefault(folded, (column.path, column.type))
+        taken.setdefault(folded, (path_here, column.type))
 
 
 def _check_identifier(contract: Contract, flaws: Flaws) -> None:
@@ -144,7 +170,8 @@ def _check_identifier(contract: Contract, flaws: Flaws) -> None:
     given = contract.cdc is None and "deletes" in contract.model_fields_set
     explicit = contract.upsert and given and contract.deletes == "tombstone"
     # Whoever asks for tombstones must get them; whoever is silent gets an error only if one arrives.
-    if explicit and contract.identifier and set(contract.identifier) <= set(types) and not contract.tombstone_column:
+    known = bool(contract.identifier) and set(contract.identifier) <= set(types)
+    if explicit and known and not contract.tombstone_column and not contract.key_names_rows:
         message = (
             "a tombstone carries only the record's key, which cannot name a row here: it takes an identifier of one "
             f"column that a key of format {contract.key.format} can be read as; otherwise deletes: ignore"

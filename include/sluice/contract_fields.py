@@ -52,6 +52,9 @@ OWN_NAMESPACES = frozenset({"sluice", "sluice_deletes", "sluice_quarantine", "sl
 KEY_SOURCE = "$key"
 """A column with this `source` holds the record's key."""
 
+VALUE_SOURCE = "$value"
+"""A column with this `source` holds the record's value, where that is no object with fields."""
+
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ENVELOPE = re.compile(r"\$(?!key\b)[a-z_]+(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _GROUP = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
@@ -139,8 +142,12 @@ def _group(value: str) -> str:
 
 
 def _source(value: str) -> str:
-    if value.startswith("$") and value != KEY_SOURCE and not _ENVELOPE.fullmatch(value):
-        _refuse(f"{shown(value)} is no source: '{KEY_SOURCE}', or with cdc '$op', '$deleted', '$source.lsn' and alike")
+    known = value in (KEY_SOURCE, VALUE_SOURCE) or value.startswith(f"{KEY_SOURCE}.")
+    if value.startswith("$") and not known and not _ENVELOPE.fullmatch(value):
+        _refuse(
+            f"{shown(value)} is no source: those with a $ are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}', "
+            "and with cdc: '$op', '$deleted', '$source.lsn' and alike"
+        )
     if not all(part and part.isprintable() and part == part.strip() for part in value.split(".")):
         _refuse(f"{shown(value)} is no source: a field name, or names joined by dots for nested fields")
     return value

@@ -13,8 +13,10 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
-from sluice.formats import CORRUPT, FIELDS, FORMATS, spark_type
+from sluice.fields import FIELDS, KEY, VALUE, Side, problem
+from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
+from sluice.wire import PREFIX
 
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
@@ -22,16 +24,21 @@ UPSERT, DELETE, IGNORE = "u", "d", "i"
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
 
-def wanted(contract: Contract) -> T.StructType:
-    """The fields of the value that the contract's columns and inputs are taken from, each with its type."""
+def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:
+    """The fields of the value, or of the key, that columns and inputs are taken from, each with its type."""
     row: dict[str, Any] = {}
     special: dict[str, Any] = {}
     for each in (*contract.columns, *contract.inputs):
-        if each.special and each.source not in (DELETED_SOURCE, OP_SOURCE):
+        if side is KEY:
+            if each.from_key:
+                _add(row, each.key_path, spark_type(each.type))
+        elif each.special and each.source not in (DELETED_SOURCE, OP_SOURCE):
             _add(special, each.source.removeprefix("$").split("."), spark_type(each.type))
         elif each.path and not each.special:
             _add(row, each.path, spark_type(each.type))
-    return cdc.wanted(contract, _struct(row), _struct(special)) if contract.cdc else _struct(row)
+    if contract.cdc and side is VALUE:
+        return cdc.wanted(contract, _struct(row), _struct(special))
+    return _struct(row)
 
 
 def _add(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
@@ -57,42 +64,15 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         ContractError: an expression of the contract is none that Sluice takes.
         ConfigError: the contract masks a column, and the key for it is not set.
     """
-    frame = FORMATS[contract.value.format](staged, wanted(contract))
+    frame = _read(staged, contract, topic)
     tombstone = F.col("value").isNull()
-    row, event = FIELDS, []
-    if contract.cdc:
-        frame, row, event = cdc.opened(frame, contract), cdc.ROW, [cdc.KIND, cdc.ROW]
-    key = F.col("key") if contract.key.format == "bytes" else F.col("key").cast("string")
-    tombstone_column = contract.tombstone_column
-    columns: list[Column] = []
-    for each in (*contract.columns, *contract.inputs):
-        target = spark_type(each.type)
-        from_key = key if isinstance(target, T.BinaryType) else key.try_cast(target)
-        if each.from_key:
-            value = from_key
-        elif each.special:
-            value = cdc.value(contract, each)
-        elif each.path:
-            value = reduce(lambda at, part: at[part], each.path, F.col(row))
-            if each.name == tombstone_column:
-                value = F.when(tombstone, from_key).otherwise(value)
-        else:
-            continue
-        columns.append(value.alias(each.name))
-    frame = frame.select(
-        *columns,
-        F.lit(topic).alias("_kafka_topic"),
-        *KAFKA_COLUMNS[1:],
-        "key", "value", "headers", "batch_seq", FIELDS, *event,
-    )  # fmt: skip
-    corrupt = F.col(FIELDS).isNotNull() & F.col(FIELDS)[CORRUPT].isNotNull()
-    unreadable = F.col(FIELDS).isNull() | corrupt
+    unread = F.coalesce(*(F.col(side.problem) for side in (VALUE, KEY) if side.problem in frame.columns))
     event_error = cdc.error(tombstone) if contract.cdc else F.lit(None).cast("string")
     deleted = F.col(cdc.KIND) == cdc.DELETED if contract.cdc else F.lit(False)
     op, tombstone_error = _operation(contract, tombstone, deleted)
     failed = unavailable = none = F.lit(None).cast("string")
     if contract.computes:
-        sound = ~tombstone & ~unreadable & event_error.isNull() & (op != IGNORE)
+        sound = ~tombstone & unread.isNull() & event_error.isNull() & (op != IGNORE)
         changes = sound & (op == UPSERT)
         # A delete may lack the fields that the condition asks for, so it goes wherever its key may be.
         routed = changes & ~deleted if contract.upsert else changes
@@ -104,22 +84,64 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         unavailable = F.when(F.col(OP) == UPSERT, cdc.unavailable(contract))
     error = (
         F.when(tombstone, tombstone_error)
-        .when(unreadable, F.lit("malformed"))
+        .when(unread.isNotNull(), F.lit("malformed"))
         .when(event_error.isNotNull(), event_error)
         .when(failed.isNotNull(), F.lit("expression"))
         .when(F.col(OP) == IGNORE, none)
         .when(unavailable.isNotNull(), F.lit("unavailable"))
         .when(misfit.isNotNull(), F.lit("misfit"))
     )
-    detail = F.when(corrupt, F.lit("the value is not a JSON object with fields of the contract's types"))
+    detail = F.when(~tombstone, unread["detail"])
     frame = frame.withColumn(ERROR, error)
     for kind, words in (cdc.WHY if contract.cdc else {}).items():
-        detail = detail.when(F.col(ERROR) == kind, F.lit(words))
+        detail = F.when(F.col(ERROR) == kind, F.lit(words)).otherwise(detail)
     of_field = F.col(ERROR).isin("malformed", "expression", "unavailable", "misfit")
-    about = F.when(of_field, F.coalesce(failed, unavailable, misfit))
+    about = F.when(of_field, F.coalesce(unread["field"], failed, unavailable, misfit))
     frame = frame.withColumns({FIELD: about, DETAIL: detail})
     kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, "key", "value", "headers", "batch_seq"]
     return masks.masked(frame, contract).select(*kept, OP, ERROR, FIELD, DETAIL)
+
+
+def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
+    """Columns and inputs as they were read, the record as it was staged, what kept it from being read, its event."""
+    frame = FORMATS[contract.value.format](staged, wanted(contract), VALUE)
+    read = (*contract.columns, *contract.inputs)
+    # A key that is the column, as it is or as text, is simply cast; others are read as values are.
+    fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
+    if fields_of_key:
+        frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
+    tombstone = F.col("value").isNull()
+    row, event = FIELDS, []
+    if contract.cdc:
+        frame, row, event = cdc.opened(frame, contract), cdc.ROW, [cdc.KIND, cdc.ROW]
+    text = F.col("key").cast("string")
+    key = F.col("key") if contract.key.format == "bytes" else F.when(F.is_valid_utf8(text), text)
+    if contract.key.format == "string":
+        garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(each.from_key for each in read))
+        frame = frame.withColumn(KEY.problem, F.when(garbled, problem("the key is not UTF-8 text", KEY.whole)))
+    key_problem = [KEY.problem] if KEY.problem in frame.columns else []
+    tombstone_column = contract.tombstone_column
+    columns: list[Column] = []
+    for each in read:
+        target = spark_type(each.type)
+        from_key = key if isinstance(target, T.BinaryType) else key.try_cast(target)
+        if each.from_key:
+            value = reduce(lambda at, part: at[part], each.key_path, F.col(KEY.fields)) if fields_of_key else from_key
+        elif each.special:
+            value = cdc.value(contract, each)
+        elif each.path:
+            value = reduce(lambda at, part: at[part], each.path, F.col(row))
+            if each.name == tombstone_column:
+                value = F.when(tombstone, from_key).otherwise(value)
+        else:
+            continue
+        columns.append(value.alias(each.name))
+    return frame.select(
+        *columns,
+        F.lit(topic).alias("_kafka_topic"),
+        *KAFKA_COLUMNS[1:],
+        "key", "value", "headers", "batch_seq", VALUE.problem, *key_problem, *event,
+    )  # fmt: skip
 
 
 def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[Column, Column]:
@@ -138,6 +160,9 @@ def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[
     if not contract.tombstones_delete:
         return F.when(tombstone, F.lit(IGNORE)).otherwise(event), none
     op = F.when(tombstone, F.lit(DELETE)).otherwise(event)
+    if contract.key_names_rows:
+        unnamed = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in contract.identifier])
+        return op, F.when(unnamed, F.lit("tombstone_key"))
     name = contract.tombstone_column
     if name is None:
         return op, F.lit("tombstone_key")
@@ -165,7 +190,10 @@ def _misfit(contract: Contract) -> Column:
 
 def failed_field(contract: Contract) -> Column:
     """For a record that did not parse: the first field that is there but could not be read as the contract's type."""
-    text = F.col("value").cast("string")
+    if contract.value.format not in ("json", "json_schema"):
+        return F.col(FIELD)
+    skipped = 1 if contract.value.format == "json" else PREFIX + 1
+    text = F.expr(f"substring(value, {skipped})").cast("string")
     checks = []
     for column in contract.columns:
         if not column.path or column.special:

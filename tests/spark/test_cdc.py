@@ -49,6 +49,8 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
     enveloped = {"columns": [*PARCEL, {**lsn, "source": "$source.lsn"}]}
     unwrapped = {"columns": [*PARCEL, {**lsn, "source": "__lsn"}], "cdc": {"format": "debezium_unwrapped"}}
     at = {"name": "at", "type": "timestamptz", "expression": "timestamp_millis(ms)"}
+    key = [{**c, "source": f"$key.{c['name']}"} for c in PARCEL[:2]]
+    keyed = {"columns": [*key, *PARCEL[2:]], "key": {"format": "json"}, "cdc": {"format": "debezium_unwrapped"}}
     log = [*enveloped["columns"], {"name": "op", "type": "string", "source": "$op"}, at]
     ms = {"name": "ms", "type": "long", "source": "$source.ts_ms"}
     soft = [*enveloped["columns"], {"name": "gone", "type": "timestamptz", "source": "$deleted"}]
@@ -62,6 +64,7 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
         ),
         "schema": ("envelope_with_schema", {**ordered, **enveloped, "cdc": {"format": "debezium"}}),
         "rewrite": ("unwrapped_rewrite", {**ordered, **unwrapped, "cdc": passed}),
+        "keyed": ("unwrapped_tombstone", {**upsert, **keyed}),
         "both": ("unwrapped_both", {**ordered, **unwrapped, "cdc": passed}),
     }
     made = {}

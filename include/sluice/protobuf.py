@@ -1,0 +1,294 @@
+"""Protobuf: bytes to Arrow in batches, without a Python object a record, each with its writer's message type.
+
+The registry's schema, a .proto text or a serialized descriptor, becomes descriptors in the driver; the executors are
+given these, cut down to the fields that columns want.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module, resources
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice.fields import Side
+from sluice.fit import UnfitError
+from sluice.registry import WriterSchema
+from sluice.wire import Decoded, Framed, Variant, by_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from google.protobuf.descriptor import Descriptor
+
+# How deep a message's type may be nested in others, and how many types of a file can be told: one byte each.
+DEEPEST = 8
+_WELL_KNOWN = (
+    "any",
+    "api",
+    "duration",
+    "empty",
+    "field_mask",
+    "source_context",
+    "struct",
+    "timestamp",
+    "type",
+    "wrappers",
+)
+MOST_MESSAGES = 500
+FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+_MAIN = "sluice_main.proto"
+Files = tuple[bytes, ...]
+"""Serialized FileDescriptorProtos, what is needed first coming first; the last one is the schema's own."""
+
+
+def protobuf_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
+    """Add the wanted fields of Protobuf in Confluent's wire format."""
+    return by_schema(frame, wanted, side, "PROTOBUF", lambda variant: _decode(variant, wanted, side), _by_message)
+
+
+def _by_message(frame: DataFrame, found: Framed) -> list[Variant]:
+    """After the schema's id stands which of its messages it is: a count and so many indexes; one zero is the first."""
+    if not found.known:
+        return []
+    payload = found.payload
+    count = F.conv(F.hex(F.substring(payload, 1, 1)), 16, 10).cast("int")
+    length = F.when((count % 2 == 0) & (count <= 2 * DEEPEST), count / 2 + 1).cast("int")
+    path = F.hex(F.substring(payload, F.lit(1), length))
+    mine = frame.where(found.number.isin(list(found.known)) & path.isNotNull())
+    rows = mine.select(found.number.alias("id"), path.alias("path")).distinct().limit(MOST_MESSAGES).collect()
+    return [
+        Variant(
+            found.known[row["id"]],
+            (found.number == row["id"]) & (path == row["path"]),
+            F.substring(payload, F.lit(len(row["path"]) // 2 + 1), F.length(payload)),
+            tuple(byte // 2 for byte in bytes.fromhex(row["path"])[1:]) or (0,),
+        )
+        for row in sorted(rows)
+        if all(byte < 0x80 and byte % 2 == 0 for byte in bytes.fromhex(row["path"]))
+    ]
+
+
+def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if side.whole in wanted.names:
+        raise UnfitError("", f"there are fields, and {side.whole} names none of them")
+    files, name = _cut(_files(variant.schema), variant.message, frozenset(wanted.names))
+    shape = from_arrow_schema(_plain_schema(_handler(files, name).schema()))
+    return Decoded(arrow_udf(_reader(files, name), shape)(F.when(variant.applies, variant.payload)))
+
+
+def _files(schema: WriterSchema) -> Files:
+    """The descriptors of a schema and of all that it imports."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    try:
+        texts = [*schema.references, (_MAIN, schema.text)]
+        own = [FileDescriptorProto.FromString(base64.b64decode(text, validate=True)) for _, text in texts]
+        for (name, _), file in zip(texts[:-1], own, strict=False):
+            file.name = name
+        own[-1].name = _MAIN
+        known = {file.name for file in own}
+        needed = [_well_known(n) for file in own for n in file.dependency if n not in known]
+        return tuple(dict.fromkeys(f.SerializeToString() for f in [*needed, *own]))
+    except (binascii.Error, ValueError, DecodeError):
+        pass  # a .proto text, then
+    return tuple(f.SerializeToString() for f in FileDescriptorSet.FromString(_compiled(schema)).file)
+
+
+def _well_known(name: str) -> Any:
+    from google.protobuf import descriptor_pool
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    for each in _WELL_KNOWN:
+        import_module(f"google.protobuf.{each}_pb2")
+    found = FileDescriptorProto()
+    try:
+        descriptor_pool.Default().FindFileByName(name).CopyToProto(found)
+    except KeyError as error:
+        raise UnfitError(
+            "", f"there is an import of {name!r}, which the registry does not name as a reference"
+        ) from error
+    return found
+
+
+def _compiled(schema: WriterSchema) -> bytes:
+    """What protoc makes of the text: a serialized FileDescriptorSet."""
+    from grpc_tools import protoc
+
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        for name, text in [*schema.references, (_MAIN, schema.text)]:
+            pure = PurePosixPath(name)
+            if pure.is_absolute() or ".." in pure.parts:
+                raise UnfitError("", "there is a reference whose name is no relative path")
+            place = Path(folder) / pure
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        made = Path(folder) / "made.bin"
+        include = resources.files("grpc_tools") / "_proto"
+        arguments = [
+            "protoc",
+            f"-I{folder}",
+            f"-I{include}",
+            f"--descriptor_set_out={made}",
+            "--include_imports",
+            _MAIN,
+        ]
+        if protoc.main(arguments) != 0:
+            raise UnfitError("", "there is what protoc does not compile")
+        return made.read_bytes()
+
+
+def _cut(files: Files, path: tuple[int, ...], wanted: frozenset[str]) -> tuple[Files, str]:
+    """The same files, the message cut down to the wanted fields; and its full name."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    main = FileDescriptorProto.FromString(files[-1])
+    names = [main.package] if main.package else []
+    at: Any = main.message_type
+    for index in path:
+        if index >= len(at):
+            raise UnfitError("", f"there is no message at {list(path)}")
+        message, at = at[index], at[index].nested_type
+        names.append(message.name)
+    full = ".".join(names)
+    _refuse_recursion(_descriptor(files, full), wanted)
+    kept = [f for f in message.field if f.name in wanted]
+    used = sorted({f.oneof_index for f in kept if f.HasField("oneof_index")})
+    for each in kept:
+        if each.HasField("oneof_index"):
+            each.oneof_index = used.index(each.oneof_index)
+    declared = [message.oneof_decl[index] for index in used]
+    for field, values in (("field", kept), ("oneof_decl", declared)):
+        copies = [type(v).FromString(v.SerializeToString()) for v in values]
+        message.ClearField(field)
+        getattr(message, field).extend(copies)
+    return (*files[:-1], main.SerializeToString()), full
+
+
+def _refuse_recursion(descriptor: Descriptor, wanted: frozenset[str]) -> None:
+    def follow(message: Descriptor, path: str, inside: tuple[str, ...]) -> None:
+        if message.full_name in inside:
+            raise UnfitError(path, f"holds itself ({message.full_name}): a column can't nest without end")
+        for each in message.fields:
+            if each.message_type and (inside or each.name in wanted):
+                where = f"{path}.{each.name}" if path else each.name
+                follow(each.message_type, where, (*inside, message.full_name))
+
+    follow(descriptor, "", ())
+
+
+@cache
+def _pool(files: Files) -> Any:
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    pool = DescriptorPool()
+    for each in files:
+        pool.AddSerializedFile(each)
+    return pool
+
+
+def _descriptor(files: Files, name: str) -> Any:
+    try:
+        return _pool(files).FindMessageTypeByName(name)
+    except (TypeError, KeyError) as error:
+        raise UnfitError("", "there are descriptors that don't belong together") from error
+
+
+@cache
+def _handler(files: Files, name: str) -> Any:
+    from ptars import HandlerPool, PtarsConfig
+
+    descriptor = _descriptor(files, name)
+    config = PtarsConfig(enum_repr="string", timestamp_unit="us", time_unit="us", duration_unit="us")
+    return HandlerPool([descriptor.file], config).get_for_message(descriptor)
+
+
+def _reader(files: Files, name: str) -> Callable[[pa.Array], pa.Array]:
+    def read(payloads: pa.Array) -> pa.Array:
+        return _read(_handler(files, name), payloads)
+
+    read.__annotations__ = {}  # they are for the type checker; Spark would take them to pieces
+    return read
+
+
+def _read(handler: Any, payloads: pa.Array) -> pa.Array:
+    """Messages as a struct array; null for what is none of them."""
+    import pyarrow as pa
+
+    target = pa.struct(_plain_schema(handler.schema()))
+    there = payloads.drop_null()
+    pieces = _pieces(handler, there, target)
+    structs = pa.concat_arrays(pieces) if pieces else pa.array([], target)
+    if len(there) == len(payloads):
+        return structs
+    valid = payloads.is_valid()
+    places = pa.compute.if_else(valid, pa.compute.subtract(pa.compute.cumulative_sum(valid.cast("int64")), 1), None)
+    return structs.take(places)
+
+
+def _pieces(handler: Any, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:
+    import pyarrow as pa
+
+    if not len(payloads):
+        return []
+    try:
+        batch = handler.array_to_record_batch(payloads)
+        arrays = [a.cast(f.type) for a, f in zip(batch.columns, target, strict=True)]
+        if any(map(_beyond, arrays)):
+            raise ValueError("a moment that is none")
+        return [pa.StructArray.from_arrays(arrays, fields=list(target))]
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - a panic of the Rust library is no Exception
+        if len(payloads) == 1:
+            return [pa.nulls(1, target)]
+    middle = len(payloads) // 2
+    return _pieces(handler, payloads[:middle], target) + _pieces(handler, payloads[middle:], target)
+
+
+def _beyond(array: pa.Array) -> bool:
+    """Whether a moment in it lies outside of the years 1 to 9999: Protobuf has no others, and they would be cut off."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(array.type):
+        return any(map(_beyond, array.flatten()))
+    if pa.types.is_map(array.type):
+        return _beyond(array.items)
+    if pa.types.is_list(array.type):
+        return _beyond(array.flatten())
+    if not pa.types.is_timestamp(array.type) or array.null_count == len(array):
+        return False
+    ends = pa.compute.min_max(array.cast("int64"))
+    return bool(ends["min"].as_py() < FIRST_MOMENT_US or ends["max"].as_py() > LAST_MOMENT_US)
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f.name, _plain(f.type)) for f in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type that Spark has, with room for all values: nothing there is unsigned, and no duration fits Iceberg."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _plain(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_uint32(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
+        return pa.int64()
+    return pa.decimal128(20, 0) if pa.types.is_uint64(kind) else kind
