@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pyiceberg.catalog.sql import SqlCatalog
 
+from sluice import tables
 from sluice.contract import Contract
 
 pytestmark = pytest.mark.unit
@@ -102,3 +105,14 @@ def test_a_masked_key_must_still_tell_rows_apart() -> None:
     assert Contract.model_validate({**body, "columns": [{**key, "mask": "sha256"}]}).tombstone_column == "id"
     with pytest.raises(ValidationError, match="all keys the same"):
         Contract.model_validate({**body, "columns": [{**key, "mask": "redact"}]})
+
+
+def test_the_memory_of_deletes_learns_an_order_that_is_given_later(tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    before = contract(**UPSERT, **DEBEZIUM)
+    after = contract(LSN, **UPSERT, **DEBEZIUM, order=["lsn", "_kafka_timestamp"])
+    assert "lsn" not in tables.ensure_deletes(catalog, before).schema().column_names
+    for _ in range(2):
+        found = tables.ensure_deletes(catalog, after).schema()
+    assert found.column_names[-1] == "lsn" and not found.find_field("lsn").required
+    assert found.identifier_field_names() == {"id"}
