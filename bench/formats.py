@@ -49,7 +49,7 @@ def main(count: int) -> dict[str, Any]:
     spark = session()
     client = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"]})
     kinds = {
-        "json_schema": ("JSON", '{"type": "object"}'),
+        "json_schema": ("JSON", '{"title": "R", "type": "object", "properties": {}}'),
         "avro": ("AVRO", json.dumps(AVRO)),
         "protobuf": ("PROTOBUF", PROTO),
     }
@@ -133,11 +133,11 @@ def _encoder(form: str, number: int) -> Any:
         return avro
     from google.protobuf import message_factory
 
-    from sluice import protobuf
+    from sluice import descriptors
     from sluice.registry import WriterSchema
 
-    files = protobuf._files(WriterSchema(0, "PROTOBUF", PROTO))
-    made = message_factory.GetMessageClass(protobuf._descriptor(files, "R"))
+    files = descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
+    made = message_factory.GetMessageClass(descriptors.descriptor(files, "R"))
 
     def proto(n: int) -> bytes:
         found = fields(n)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sluice.contract_cdc import Cdc
-from sluice.contract_checks import PLAIN_KEYS, check_contract, key_holds
+from sluice.contract_checks import check_contract
 from sluice.contract_fields import (
     KAFKA_COLUMNS,
     KEY_SOURCE,
@@ -35,6 +35,7 @@ from sluice.contract_fields import (
     Type,
     Whole,
 )
+from sluice.contract_formats import PLAIN, Format, key_holds
 from sluice.partitioning import PartitionField, parse_partition
 
 __all__ = [
@@ -49,9 +50,6 @@ __all__ = [
     "Maintenance",
     "ValueFormat",
 ]
-
-Format = Literal["json", "json_schema", "avro", "protobuf", "string", "bytes", "int", "long"]
-"""The three after `json` are Confluent's wire format, and need a schema registry; the last four have no fields."""
 
 ORPHAN_FLOOR = timedelta(days=1)
 """Files younger than this are never taken for orphans: somebody may be about to commit them."""
@@ -294,7 +292,7 @@ class Contract(Strict):
             return None
         name = self.identifier[0]
         column = self.column(name)
-        if column.expression or (self.key.format not in PLAIN_KEYS and not column.from_key):
+        if column.expression or (self.key.format not in PLAIN and not column.from_key):
             return None
         return name if key_holds(column.type, self.key.format) else None
 

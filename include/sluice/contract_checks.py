@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from sluice.contract_cdc import check_cdc
 from sluice.contract_columns import check_columns
-from sluice.contract_fields import KAFKA_COLUMNS, KEY_SOURCE, VALUE_SOURCE, Flaws
-from sluice.iceberg_types import Decimal, Fixed, IcebergType, Primitive, is_primitive
+from sluice.contract_fields import KAFKA_COLUMNS, Flaws
+from sluice.contract_formats import PLAIN, check_whole
+from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
 
 if TYPE_CHECKING:
-    from sluice.contract import Contract, Input
+    from sluice.contract import Contract
 
 KAFKA_TYPES: dict[str, IcebergType] = dict(
     zip(KAFKA_COLUMNS, map(Primitive, ("string", "int", "long", "timestamptz")), strict=True)
@@ -57,39 +58,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {lower[near[0]]!r}?)" if near else ""
 
 
-PLAIN_KEYS = ("string", "bytes")
-WHOLE_NUMBERS = {"int": ("int", "long"), "long": ("long",)}
-OBJECTS = ("json", "json_schema", "protobuf")
-"""Formats that are always objects with fields; `avro` may be one or not, the others never are."""
-
-
-def key_holds(kind: IcebergType, key_format: str) -> bool:
-    """Tell whether a whole key or value of that format can be read as a value of type `kind`."""
-    if key_format in OBJECTS:
-        return False
-    if key_format in WHOLE_NUMBERS:
-        return str(kind) in WHOLE_NUMBERS[key_format]
-    if key_format not in PLAIN_KEYS:
-        return True
-    binary = isinstance(kind, Fixed) or kind == Primitive("binary")
-    return is_primitive(kind) and binary == (key_format == "bytes")
-
-
-def _check_whole(column: Input, side: str, form: str, flaws: Flaws, at: tuple[str | int, ...]) -> None:
-    """Whether a key or value of that format has what the column is to hold of it."""
-    whole = column.source in (KEY_SOURCE, VALUE_SOURCE)
-    if whole and form in OBJECTS:
-        flaws.add(*at, "source", message=f"a {side} of format {form} is an object: name a field of it")
-    elif not whole and form in (*PLAIN_KEYS, *WHOLE_NUMBERS):
-        source = KEY_SOURCE if side == "key" else VALUE_SOURCE
-        flaws.add(*at, "source", message=f"a {side} of format {form} has no fields: use source: {source}")
-    elif whole and not key_holds(column.type, form):
-        takes = {"bytes": "binary or fixed[n]", "string": "a primitive type other than binary"}.get(
-            form, " or ".join(WHOLE_NUMBERS.get(form, ()))
-        )
-        flaws.add(*at, "type", message=f"a {side} of format {form} needs {takes}, not {column.type}")
-
-
 def check_contract(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` whatever contradicts itself in `contract`."""
     _check_columns(contract, flaws)
@@ -126,9 +94,9 @@ def _check_sources(contract: Contract, flaws: Flaws) -> None:
     for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
         at = (part, index, "source")
         side, form = ("key", contract.key.format) if column.from_key else ("value", contract.value.format)
-        _check_whole(column, side, form, flaws, (part, index))
+        check_whole(column, side, form, flaws, (part, index))
         path_here = ("$key", *column.key_path) if column.from_key else column.path
-        if path_here == ("$key", "$key") and form in PLAIN_KEYS:
+        if path_here == ("$key", "$key") and form in PLAIN:
             continue
         folded = tuple(part.lower() for part in path_here)
         for other, (path, kind) in taken.items():

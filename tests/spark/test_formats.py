@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
@@ -19,7 +20,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice import protobuf
+from sluice import descriptors
 from sluice.contract import Contract
 from sluice.decode import DETAIL, ERROR, FIELD, decode
 from sluice.embedded.registry import Registry
@@ -30,6 +31,7 @@ from tests.support.forward import Forward
 from tests.support.lake import Lake
 
 HTML = "'; DROP TABLE t; -- <script>ü</script>"
+JSON_SCHEMA = json.dumps({"title": "x", "type": "object", "properties": {"n": {"type": "integer"}}})
 MOMENT = dt.datetime(2013, 1, 31, 8, 0, 0, 123456, tzinfo=dt.UTC)
 
 
@@ -157,7 +159,8 @@ def read(
 def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaRegistryClient) -> None:
     """Every type, schemas that differ, and hostile records, in one batch with Avro keys."""
     it = lake()
-    it.create_topic(1)
+    it.create_topic(1, max_message_bytes="20000000")
+    producer = Producer({**it.kafka, "linger.ms": 5, "message.max.bytes": 20_000_000})
     columns = [{"name": n, "type": t} for n, (_, t, _, _) in AVRO_TYPES.items()]
     key = {"name": "id", "type": "string", "source": "$key.name"}
     table = it.contract(
@@ -197,9 +200,9 @@ def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaReg
         "a recursion": (
             avro(client, record(st=["null", loop]), {"st": {"a": 1, "b": None}}), "st.b", "holds itself (t.Loop)"
         ),
-        "no record": (avro(client, "string", "x"), None, "the root is no record"),
+        "no record": (avro(client, {"type": "string"}, "x"), None, "the root is no record"),
         "other kind": (
-            JSONSerializer('{"title": "x", "type": "object"}', client)({"i": 1}, context(name())) or b"",
+            JSONSerializer(JSON_SCHEMA, client)({"n": 1}, context(name())) or b"",
             None, "is of the kind JSON",
         ),
         "truncated": (written[:-20], None, "truncated or damaged"),
@@ -220,7 +223,7 @@ def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaReg
     }
     bad["a key that is none"] = (written, None, "the key does not begin with the magic byte")
     keys["a key that is none"] = b"plain"
-    it.send((0, keys[each], value) for each, value in good.items())  # type: ignore[misc]
+    it.send(((0, keys[each], value) for each, value in good.items()), producer=producer)  # type: ignore[misc]
     it.send((0, keys[each], value) for each, (value, _, _) in bad.items())  # type: ignore[misc]
     outcome = it.run()[table]
     assert outcome["state"] == "published", outcome["error"]
@@ -294,10 +297,10 @@ PROTO_TYPES: dict[str, tuple[str, Any, Any]] = {
 
 def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: SchemaRegistryClient) -> None:
     """Every type, several messages of one schema, schemas as text and as descriptors, and hostile records."""
-    files = protobuf._files(WriterSchema(0, "PROTOBUF", PROTO))
+    files = descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
 
     def message(full: str, **values: Any) -> Any:
-        return message_factory.GetMessageClass(protobuf._descriptor(files, f"t.{full}"))(**values)
+        return message_factory.GetMessageClass(descriptors.descriptor(files, f"t.{full}"))(**values)
 
     subject = name()
 
@@ -365,8 +368,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
 
 
 def test_json_schema_and_plain_formats(spark: SparkSession, client: SchemaRegistryClient) -> None:
-    schema = json.dumps({"title": "x", "type": "object", "properties": {"n": {"type": "integer"}}})
-    value = JSONSerializer(schema, client)({"n": 7, "s": HTML}, context(name())) or b""
+    value = JSONSerializer(JSON_SCHEMA, client)({"n": 7, "s": HTML}, context(name())) or b""
     number = struct.Struct(">q").pack
     records = [
         (number(-3), value),
@@ -392,6 +394,16 @@ def test_json_schema_and_plain_formats(spark: SparkSession, client: SchemaRegist
         "magic byte",
     ]
     assert all(word in row[DETAIL] for word, row in zip(words, rows[2:], strict=True))
+
+
+def test_a_key_that_is_one_thing_in_avro(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    key = avro(client, logical("long", "timestamp-micros"), MOMENT, field=MessageField.KEY)
+    columns = [{"name": "at", "type": "timestamptz", "source": "$key"}, {"name": "n", "type": "long"}]
+    rows = read(spark, [(key, b'{"n": 1}'), (key[:5], b'{"n": 2}'), (None, b'{"n": 3}')], columns, key="avro")
+    assert [(row["at"] and row["at"].replace(tzinfo=dt.UTC), row["n"]) for row in rows] == [
+        (MOMENT, 1), (None, 2), (None, 3)
+    ]  # fmt: skip
+    assert [row[DETAIL] is None for row in rows] == [True, False, True]
 
 
 NAMED = [("n", "long"), ("s", "string")]
