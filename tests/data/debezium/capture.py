@@ -40,7 +40,6 @@ UNWRAP = {
 FLAVOURS: dict[str, dict[str, str]] = {
     "envelope": {},
     "envelope_with_schema": {"schemas": "true"},
-    "unwrapped_rewrite": {**UNWRAP, "transforms.unwrap.delete.tombstone.handling.mode": "rewrite"},
     "unwrapped_both": {**UNWRAP, "transforms.unwrap.delete.tombstone.handling.mode": "rewrite-with-tombstone"},
     "unwrapped_tombstone": {**UNWRAP, "transforms.unwrap.delete.tombstone.handling.mode": "tombstone"},
 }
