@@ -134,6 +134,15 @@ class OffsetsMissingError(TerminalError):
     advice = "If producers write this topic in transactions, set `transactional: true` in its contracts."
 
 
+class CompactedDeletesError(TerminalError):
+    """A compacted topic may hold a delete's tombstone alone, and the contract does not say what that means."""
+
+    advice = (
+        "Say it in the contract: `cdc.tombstones: delete`, where the record's key names the row and `order` takes no "
+        "columns; or `ignore`, where `min.compaction.lag.ms` leaves time enough to read every delete."
+    )
+
+
 class CursorUnknownError(TerminalError):
     """Neither the table's snapshots, nor its tag, nor the ledger tell which offsets the table holds."""
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from sluice import check, cursor, merge, tables
 from sluice.commit import Attempt, Context
-from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.contract import Contract
 from sluice.decode import DELETE, ERROR, OP, decode
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError
 from sluice.ledger import Ledger
@@ -98,6 +98,8 @@ def publish(
         each = check.by_batch(decoded, batches, found, known)
         _aside(context, contract, batches, found, each, replay=replay)
         _look(attempt, contract, found)
+        if found.ignored:
+            log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
         # Once more: what was deleted while it was read would be missing in silence.
         _check_staged(context, contract, batches)
         snapshot = attempt.land()
@@ -191,11 +193,10 @@ def merge_in(
             merge.append(rows, target, contract, batch)
         return
     rows = merge.latest(check.good(watched).select(*merge.columns(contract), OP), contract)
-    if replay or contract.order:
-        deletes = tables.load(context.catalog, tables.deletes(contract))
-        if deletes is not None:
-            known = session.table(tables.spark_name(context.catalog_name, tables.deletes(contract)))
-            rows = merge.without_deleted(rows, contract, known)
+    if (replay or contract.order) and tables.load(context.catalog, tables.deletes(contract)):
+        tables.ensure_deletes(context.catalog, contract)  # the contract's order may be newer than the memory
+        known = session.table(tables.spark_name(context.catalog_name, tables.deletes(contract)))
+        rows = merge.without_deleted(rows, contract, known)
     head = attempt.base.metadata.current_snapshot()
     total = cursor.summary(head).get("total-records", "0") if head else "0"
     bounds = merge.key_bounds(decoded, target, contract, batch.span) if total != "0" else []
@@ -217,7 +218,7 @@ def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
     tables.ensure_deletes(context.catalog, contract)
     rows = decoded.where((F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)
-    deleted = merge.latest(rows, contract).select(*contract.identifier, *KAFKA_COLUMNS)
+    deleted = merge.latest(rows, contract).select(*merge.remembered(contract))
     merge.remember_deletes(deleted, tables.spark_name(context.catalog_name, tables.deletes(contract)), contract)
 
 

@@ -161,7 +161,7 @@ def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
 def ensure_deletes(catalog: Catalog, contract: Contract) -> Table:
     """The table's memory of deleted keys."""
     wanted = schema.deletes_schema(contract)
-    return ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table})
+    return widened(ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table}), wanted)
 
 
 def ensure_typed(catalog: Catalog, contract: Contract) -> Table:
