@@ -5,6 +5,7 @@ Called by `sluice.contract` when a contract is read. Each check notes every flaw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,15 @@ def _wrong_value(name: str, value: Any, of_values: IcebergType | None, kind: Ice
             return f"{shown(strange[0])} is no {kind}" if strange else None
         case "value_set":
             right, wanted = False, "a list of values"
-        case "regex":  # Java's, so that Python can't tell whether it is a good one
-            right, wanted = isinstance(value, str) and bool(value), "a regular expression"
+        case "regex":
+            right, wanted = isinstance(value, str) and bool(value) and not _is_broken(value), "a regular expression"
     return None if right else f"must be {wanted}, not {shown(value)}"
+
+
+def _is_broken(regex: str) -> bool:
+    """Whether it is wrong in Java as well: Python does not know all of what is right there."""
+    try:
+        re.compile(regex)
+    except re.error as error:
+        return error.msg.startswith(("missing )", "unbalanced", "unterminated character set", "nothing to repeat"))
+    return False

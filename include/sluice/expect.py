@@ -96,8 +96,9 @@ def judge(context: Context, contract: Contract, batches: Sequence[Batch], rows: 
     if not contract.expectations or not mine:
         return []
     topic, first = mine[-1].topic, mine[0].seq
-    drifts = any(e.drift for e in contract.expectations)
-    past = quality.observed_before(context.catalog, contract.table, topic, first) if drifts else []
+    # Batches without records were not judged: look somewhat further back than is asked for.
+    back = 2 * max((e.drift.batches for e in contract.expectations if e.drift), default=0)
+    past = quality.observed_before(context.catalog, contract.table, topic, first, back) if back else []
     results = look(contract, mine, rows, past)
     quality.keep(context.catalog, results, run_id=context.run_id)
     for result in results:

@@ -22,7 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BooleanType, DoubleType, LongType, NestedField, StringType, TimestamptzType
 
 from sluice import tables
-from sluice.filters import And, BooleanExpression, at_most, equal, one_of
+from sluice.filters import And, BooleanExpression, above, at_most, equal, one_of
 
 TRIES = 10
 TOLD = 20
@@ -124,14 +124,14 @@ def _any(table: Table, mine: BooleanExpression) -> bool:
     return table.current_snapshot() is not None and any(True for _ in table.scan(row_filter=mine).plan_files())
 
 
-def observed_before(catalog: Catalog, table: str, topic: str, seq: int) -> list[Result]:
-    """The statistics that batches before this one had, newest first. All of them were published."""
+def observed_before(catalog: Catalog, table: str, topic: str, seq: int, batches: int) -> list[Result]:
+    """The statistics that the batches before this one had, so many of them. All of them were published."""
     found = tables.load(catalog, tables.QUALITY)
     if found is None:
         return []
-    where = And(equal("table", table), And(equal("topic", topic), at_most("batch_seq", seq - 1)))
-    rows = [r for r in _results(found, where) if r.batch_seq > 0 and r.observed is not None]
-    return sorted(rows, key=lambda r: -r.batch_seq)
+    these = And(at_most("batch_seq", seq - 1), above("batch_seq", max(seq - 1 - batches, 0)))
+    where = And(equal("table", table), And(equal("topic", topic), these))
+    return [r for r in _results(found, where) if r.observed is not None]
 
 
 def of_run(catalog: Catalog, table: str, run_id: str) -> list[Result]:
@@ -158,14 +158,13 @@ def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
     if found is None or found.current_snapshot() is None:
         return latest
     # Only the newest batch of each table is wanted, and a year of results is long: look at the places first.
-    fields = ("at", "table", "topic", "batch_seq")
-    newest: dict[str, dict[str, Any]] = {}
-    for row in found.scan(row_filter=one_of("table", wanted), selected_fields=fields).to_arrow().to_pylist():
-        if row["batch_seq"] > 0 and (row["table"] not in newest or row["at"] > newest[row["table"]]["at"]):
-            newest[row["table"]] = row
-    for name, row in newest.items():
-        where = And(equal("table", name), And(equal("topic", row["topic"]), equal("batch_seq", row["batch_seq"])))
-        latest[name] = _results(found, where)
+    where = And(one_of("table", wanted), above("batch_seq", 0))
+    places = found.scan(row_filter=where, selected_fields=("at", "table", "topic", "batch_seq")).to_arrow()
+    by_time = places.sort_by([("at", "descending")]).group_by("table", use_threads=False)
+    for row in by_time.aggregate([("topic", "first"), ("batch_seq", "first")]).to_pylist():
+        name, topic, seq = row["table"], row["topic_first"], row["batch_seq_first"]
+        mine = And(equal("table", name), And(equal("topic", topic), equal("batch_seq", seq)))
+        latest[name] = _results(found, mine)
     return latest
 
 

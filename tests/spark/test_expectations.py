@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
-from sluice import quality, tables
+from sluice import quality, status_text, tables
 from sluice.slices import Origin
+from sluice.status_model import Judgement, Status, TableStatus
 from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
 
@@ -97,6 +99,13 @@ def test_batches_are_judged_one_by_one(lake: Callable[..., Lake]) -> None:
     assert it.run()[table]["state"] == "published"
     assert {r.severity for r in results(it, table, 4).values()} == {"warn"}
     assert len(it.rows(table)) == 152
+    # `status` tells of the batch that was judged last.
+    status = TableStatus(table, it.group, "append", "tests")
+    status.expectations = Judgement.of(quality.last(it.catalog, [table])[table])
+    assert (status.expectations.batch, status.expectations.held) == (4, 0)
+    text = status_text.as_text(Status(datetime.now(UTC), [status]), details=True)
+    assert "expected    0 hold, 1 fail, 0 not judged" in text, text
+    assert f"warn: {MEAN}(n): observed 1," in text
 
 
 def test_rows_that_fail_are_set_apart_and_come_back_when_the_contract_takes_them(lake: Callable[..., Lake]) -> None:

@@ -33,6 +33,7 @@ BASE: dict[str, Any] = {
     ],
 }
 NULLS, RANGE, SET = (f"expect_column_values_to_{name}" for name in ("not_be_null", "be_between", "be_in_set"))
+REGEX = "expect_column_values_to_match_regex"
 NEWEST, MEAN = "expect_column_max_to_be_between", "expect_column_mean_to_be_between"
 ROWS = "expect_table_row_count_to_be_between"
 
@@ -63,6 +64,7 @@ def flaw(*given: dict[str, Any]) -> tuple[str, str]:
         {"type": NEWEST, "column": "at", "max_value": "2030-01-01T00:00:00Z", "severity": "block"},
         {"type": MEAN, "column": "n", "drift": {"tolerance": 0.2, "batches": 5}},
         {"type": ROWS, "min_value": 1, "max_value": 10},
+        {"type": REGEX, "column": "id", "regex": "^\\p{L}+$"},
         {"type": "expect_compound_columns_to_be_unique", "column_list": ["id", "n"]},
     ],
 )
@@ -95,6 +97,8 @@ def test_what_is_taken(given: dict[str, Any]) -> None:
         ({"type": SET, "column": "n", "value_set": [1, "x"]}, "value_set", "'x' is no long"),
         ({"type": SET, "column": "n", "value_set": []}, "value_set", "must be a list of values"),
         ({"type": SET, "column": "n"}, "value_set", "is required"),
+        ({"type": REGEX, "column": "id", "regex": "a(b"}, "regex", "must be a regular expression, not 'a(b'"),
+        ({"type": REGEX, "column": "n", "regex": "a"}, "column", "does not fit a column of type long"),
         ({"type": NULLS, "column": "n", "severity": "quarantine_rows", "mostly": 0.5}, "mostly", "errors.max_ratio"),
         ({"type": MEAN, "column": "n", "min_value": 1, "severity": "quarantine_rows"}, "severity", "by itself"),
         ({"type": MEAN, "column": "n", "min_value": 1, "drift": {"tolerance": 1}}, "drift", "leave out min_value"),
