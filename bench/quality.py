@@ -1,4 +1,4 @@
-"""(f) The backlog of (a) as one batch, without expectations, with six, and with a seventh that needs a shuffle."""
+"""(g) The backlog of (a) as one batch, without expectations, with six, and with a seventh that needs a shuffle."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
     """Each case in a driver of its own; the seconds are those of a whole run, from plan to settle."""
     count = records or (300_000 if quick else 5_000_000)
     keys = max(count // 5 // 4, 1) * 4
-    say(f"\n(f) expectations: {count:,} JSON records of 100 B as one batch")
+    say(f"\n(g) expectations: {count:,} JSON records of 100 B as one batch")
     topic = backlog.TOPIC
-    feed.create(lab.broker.bootstrap, [f"{topic}-f"])
-    feed.backlog(lab.broker.bootstrap, f"{topic}-f", count, keys)
+    feed.create(lab.broker.bootstrap, [f"{topic}-g"])
+    feed.backlog(lab.broker.bootstrap, f"{topic}-g", count, keys)
     limits = {"records_per_batch": count, "seconds_per_run": 3000}
     for mode in ("append",) if quick else ("append", "upsert"):
         base: dict[str, Any] = {}
         for words, given in CASES.items():
             lake = lab.lake()
-            contract(lake, "db.target", f"{topic}-f", mode=mode, limits=limits, expectations=given)
+            contract(lake, "db.target", f"{topic}-g", mode=mode, limits=limits, expectations=given)
             began = time.monotonic()
             found = lab.drive(lake, "bench.backlog", who="sluice", what=mode, cap=count)
             lab.drop(lake)

@@ -32,6 +32,7 @@ from sluice.groups import GroupSettings
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 INCLUDE = Path(sluice.__file__).resolve().parents[1]
 KAFKA_CONNECTION = "sluice_kafka"
+REGISTRY_CONNECTION = "sluice_registry"
 SOMEBODY_MUST_ACT = 3
 # What the launcher and the JVM say on every start, and nobody can act on.
 BANNERS = ("WARNING: Using incubator modules", "WARNING: package sun.security.action not in java.base")
@@ -52,6 +53,28 @@ def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:
         settings["bootstrap.servers"] = f"{found.host}:{found.port or 9092}"
     if found.login and "sasl.username" not in settings:
         settings |= {"sasl.username": found.login, "sasl.password": found.password or ""}
+    return settings
+
+
+def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:
+    """The schema registry's settings of an Airflow connection of type http: confluent-kafka's, the address as `url`.
+
+    Returns:
+        Nothing where there is no such connection: then the environment decides.
+    """
+    try:
+        found = Connection.get(connection)
+    except AirflowNotFoundException:
+        return {}
+    settings = dict(found.extra_dejson)
+    if found.host and "url" not in settings:
+        # As Airflow's HTTP connections have it: the host may be a whole address, the schema is http or https.
+        place = found.host if "://" in found.host else f"{found.schema or 'http'}://{found.host}"
+        scheme, _, rest = place.partition("://")
+        host, slash, path = rest.partition("/")
+        settings["url"] = f"{scheme}://{host}{f':{found.port}' if found.port else ''}{slash}{path}"
+    if found.login and "basic.auth.user.info" not in settings:
+        settings["basic.auth.user.info"] = f"{found.login}:{found.password or ''}"
     return settings
 
 
@@ -264,6 +287,8 @@ def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
         env["SPARK_HOME"] = str(spark_home)
     if settings := kafka_config():
         env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
+    if settings := registry_config():
+        env["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
     return env
 
 

@@ -13,6 +13,7 @@ import pytest
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY, Home
 from sluice.embedded.process import end
+from sluice.embedded.registry import Registry
 from sluice.embedded.state import load as load_state
 
 # Every JVM of a test lives for seconds or minutes on small data: its second compiler costs half of all processor time
@@ -33,6 +34,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One broker for the whole test run; tests name their topics by UUID."""
     with Broker(tmp_path_factory.mktemp("broker"), settings=QUICK_HOUSEKEEPING) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """One schema registry for the whole test run, started by the first test that asks for it."""
+    folder = tmp_path_factory.mktemp("registry")
+    patch = pytest.MonkeyPatch()
+    with Registry(folder) as running:
+        patch.setenv("SCHEMA_REGISTRY_URL", running.url)
+        patch.setenv("SLUICE_SCHEMAS", str(folder / "kept"))
+        yield running
+    patch.undo()
 
 
 @pytest.fixture

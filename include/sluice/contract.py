@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sluice.contract_checks import check_contract, key_holds
+from sluice.contract_checks import check_contract
 from sluice.contract_expectation_checks import check_expectations
 from sluice.contract_expectations import Expectation
 from sluice.contract_fields import (
@@ -35,6 +35,7 @@ from sluice.contract_fields import (
     Type,
     Whole,
 )
+from sluice.contract_formats import PLAIN, Format, key_holds
 from sluice.partitioning import PartitionField, parse_partition
 
 __all__ = [
@@ -61,7 +62,8 @@ class Column(Strict):
         name: Letters, digits and `_`; unique without regard to case; not a reserved name.
         type: As Iceberg writes it, for example `decimal(10, 2)` or `list<string>`.
         required: Whether null is refused (the record is an error). Default false; true for identifier columns.
-        source: Field of the value, a dotted path of nested fields, or `$key` for the record's key. Default: the name.
+        source: Field of the value, a dotted path of nested fields; `$key` for the record's key, `$key.a` for a field of
+            it; `$value` for a value without fields. Default: the name.
         doc: Comment kept in the table's schema.
     """
 
@@ -80,8 +82,15 @@ class Column(Strict):
 
     @property
     def from_key(self) -> bool:
-        """Whether the column holds the record's key."""
-        return self.source == KEY_SOURCE
+        """Whether the column holds the record's key, or a field of it."""
+        return self.source == KEY_SOURCE or self.source.startswith(f"{KEY_SOURCE}.")
+
+    @property
+    def key_path(self) -> tuple[str, ...]:
+        """A source in the key as field names from the outside in, `$key` alone for the whole; empty for the value."""
+        if not self.from_key:
+            return ()
+        return tuple(self.source.split(".")[1:]) or (KEY_SOURCE,)
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -90,15 +99,15 @@ class Column(Strict):
 
 
 class KeyFormat(Strict):
-    """How the record's key is read: `string` (UTF-8, the default) or `bytes` (as it is)."""
+    """How the record's key is read: `string` (UTF-8, the default), `bytes` (as it is), or as a value may be."""
 
-    format: Literal["string", "bytes"] = "string"
+    format: Format = "string"
 
 
 class ValueFormat(Strict):
-    """How the record's value is read: `json`, an object without a schema."""
+    """How the record's value is read: `json`, an object without a schema, unless another format is named."""
 
-    format: Literal["json"] = "json"
+    format: Format = "json"
 
 
 class Limits(Strict):
@@ -244,6 +253,11 @@ class Contract(Strict):
         return tuple(parse_partition(text) for text in self.partition_by)
 
     @property
+    def key_names_rows(self) -> bool:
+        """Whether all identifier columns are taken from the record's key, so that a tombstone names its row."""
+        return self.upsert and all(self.column(name).from_key for name in self.identifier)
+
+    @property
     def tombstone_column(self) -> str | None:
         """The identifier column that a tombstone's key gives.
 
@@ -253,6 +267,8 @@ class Contract(Strict):
         if not self.upsert or self.deletes == "ignore" or len(self.identifier) != 1:
             return None
         name = self.identifier[0]
+        if self.key.format not in PLAIN and not self.column(name).from_key:
+            return None
         return name if key_holds(self.column(name).type, self.key.format) else None
 
     def column(self, name: str) -> Column:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
-from sluice.iceberg_types import Decimal, Fixed, IcebergType, Primitive, is_primitive
+from sluice.contract_formats import PLAIN, check_whole
+from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
 
 if TYPE_CHECKING:
@@ -55,12 +56,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {lower[near[0]]!r}?)" if near else ""
 
 
-def key_holds(kind: IcebergType, key_format: str) -> bool:
-    """Tell whether a record's key of that format can be read as a value of type `kind`."""
-    binary = isinstance(kind, Fixed) or kind == Primitive("binary")
-    return is_primitive(kind) and binary == (key_format == "bytes")
-
-
 def check_contract(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` whatever contradicts itself in `contract`."""
     _check_columns(contract, flaws)
@@ -93,18 +88,17 @@ def _check_sources(contract: Contract, flaws: Flaws) -> None:
     taken: dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]] = {}
     for index, column in enumerate(contract.columns):
         at = ("columns", index, "source")
-        if column.from_key:
-            if not key_holds(column.type, contract.key.format):
-                takes = "binary or fixed[n]" if contract.key.format == "bytes" else "a primitive type other than binary"
-                message = f"a key of format {contract.key.format} needs {takes}, not {column.type}"
-                flaws.add("columns", index, "type", message=message)
+        side, form = ("key", contract.key.format) if column.from_key else ("value", contract.value.format)
+        check_whole(column, side, form, flaws, index)
+        path_here = ("$key", *column.key_path) if column.from_key else column.path
+        if path_here == ("$key", "$key") and form in PLAIN:
             continue
-        folded = tuple(part.lower() for part in column.path)
+        folded = tuple(part.lower() for part in path_here)
         for other, (path, kind) in taken.items():
             shorter = min(len(other), len(folded))
             if other[:shorter] != folded[:shorter]:
                 continue
-            if path[:shorter] != column.path[:shorter]:
+            if path[:shorter] != path_here[:shorter]:
                 message = (
                     f"{column.source!r} and {'.'.join(path)!r} differ only by case, and Spark tells them not apart"
                 )
@@ -118,7 +112,7 @@ def _check_sources(contract: Contract, flaws: Flaws) -> None:
                 continue
             flaws.add(*at, message=message)
             break
-        taken.setdefault(folded, (column.path, column.type))
+        taken.setdefault(folded, (path_here, column.type))
 
 
 def _check_identifier(contract: Contract, flaws: Flaws) -> None:
@@ -138,7 +132,8 @@ def _check_identifier(contract: Contract, flaws: Flaws) -> None:
             flaws.add("identifier", index, message=f"a {kind} cannot be a key: equality of it is not reliable")
     explicit = contract.upsert and "deletes" in contract.model_fields_set and contract.deletes == "tombstone"
     # Whoever asks for tombstones must get them; whoever is silent gets an error only if one arrives.
-    if explicit and contract.identifier and set(contract.identifier) <= set(types) and not contract.tombstone_column:
+    known = bool(contract.identifier) and set(contract.identifier) <= set(types)
+    if explicit and known and not contract.tombstone_column and not contract.key_names_rows:
         message = (
             "a tombstone carries only the record's key, which cannot name a row here: it takes an identifier of one "
             f"column that a key of format {contract.key.format} can be read as; otherwise deletes: ignore"

@@ -52,6 +52,9 @@ OWN_NAMESPACES = frozenset({"sluice", "sluice_deletes", "sluice_quarantine", "sl
 KEY_SOURCE = "$key"
 """A column with this `source` holds the record's key."""
 
+VALUE_SOURCE = "$value"
+"""A column with this `source` holds the record's value, where that is no object with fields."""
+
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _GROUP = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 _DURATION = re.compile(r"([1-9][0-9]{0,6}) ?([smhdw])")
@@ -138,8 +141,11 @@ def _group(value: str) -> str:
 
 
 def _source(value: str) -> str:
-    if value.startswith("$") and value != KEY_SOURCE:
-        _refuse(f"{shown(value)} is no source: the only one with a $ is '{KEY_SOURCE}' (did you mean '{KEY_SOURCE}'?)")
+    if value.startswith("$") and value not in (KEY_SOURCE, VALUE_SOURCE) and not value.startswith(f"{KEY_SOURCE}."):
+        _refuse(
+            f"{shown(value)} is no source: those with a $ are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}' "
+            f"(did you mean '{KEY_SOURCE}'?)"
+        )
     if not all(part and part.isprintable() and part == part.strip() for part in value.split(".")):
         _refuse(f"{shown(value)} is no source: a field name, or names joined by dots for nested fields")
     return value

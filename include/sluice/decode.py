@@ -10,8 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract import KAFKA_COLUMNS, Contract
-from sluice.formats import CORRUPT, FIELDS, FORMATS, spark_type
+from sluice.fields import FIELDS, KEY, VALUE, Side, problem
+from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
+from sluice.wire import PREFIX
 
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
@@ -19,12 +21,12 @@ UPSERT, DELETE, IGNORE = "u", "d", "i"
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
 
-def wanted(contract: Contract) -> T.StructType:
-    """The fields of the value that the contract's columns are taken from, each with its column's type."""
+def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:
+    """The fields of the value, or of the key, that the contract's columns are taken from, with the columns' types."""
     tree: dict[str, Any] = {}
     for column in contract.columns:
-        if column.path:
-            *outer, name = column.path
+        if path := column.key_path if side is KEY else column.path:
+            *outer, name = path
             node = reduce(lambda at, part: at.setdefault(part, {}), outer, tree)
             node[name] = spark_type(column.type)
     return _struct(tree)
@@ -43,16 +45,25 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         The contract's columns and the four Kafka coordinates; `key`, `value`, `headers`, `batch_seq` as staged; and
         `_sluice_op` (u, d, i), `_sluice_error` (class or null), `_sluice_detail`, `_sluice_field`.
     """
-    frame = FORMATS[contract.value.format](staged, wanted(contract))
+    frame = FORMATS[contract.value.format](staged, wanted(contract), VALUE)
+    # A key that is the column, as it is or as text, is simply cast; others are read as values are.
+    fields_of_key = contract.key.format not in ("string", "bytes") and any(c.from_key for c in contract.columns)
+    if fields_of_key:
+        frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
     tombstone = F.col("value").isNull()
-    key = F.col("key") if contract.key.format == "bytes" else F.col("key").cast("string")
+    text = F.col("key").cast("string")
+    key = F.col("key") if contract.key.format == "bytes" else F.when(F.is_valid_utf8(text), text)
+    if contract.key.format == "string":
+        garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(c.from_key for c in contract.columns))
+        frame = frame.withColumn(KEY.problem, F.when(garbled, problem("the key is not UTF-8 text", KEY.whole)))
+    key_problem = [KEY.problem] if KEY.problem in frame.columns else []
     tombstone_column = contract.tombstone_column
     columns: list[Column] = []
     for column in contract.columns:
         target = spark_type(column.type)
         from_key = key if isinstance(target, T.BinaryType) else key.try_cast(target)
         if column.from_key:
-            value = from_key
+            value = reduce(lambda at, part: at[part], column.key_path, F.col(KEY.fields)) if fields_of_key else from_key
         else:
             value = reduce(lambda at, part: at[part], column.path, F.col(FIELDS))
             if column.name == tombstone_column:
@@ -62,22 +73,22 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         *columns,
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
-        "key", "value", "headers", "batch_seq", FIELDS,
+        "key", "value", "headers", "batch_seq", VALUE.problem, *key_problem,
     )  # fmt: skip
     op, tombstone_error = _tombstones(contract, tombstone)
-    corrupt = F.col(FIELDS).isNotNull() & F.col(FIELDS)[CORRUPT].isNotNull()
+    unread = F.coalesce(F.col(VALUE.problem), *map(F.col, key_problem))
     misfit = _misfit(contract)
     error = (
         F.when(tombstone, tombstone_error)
-        .when(F.col(FIELDS).isNull() | corrupt, F.lit("malformed"))
+        .when(unread.isNotNull(), F.lit("malformed"))
         .when(misfit.isNotNull(), F.lit("misfit"))
     )
     return frame.select(
-        *[c for c in frame.columns if c != FIELDS],
+        *[c for c in frame.columns if c not in (VALUE.problem, KEY.problem)],
         op.alias(OP),
         error.alias(ERROR),
-        F.when(tombstone, F.lit(None)).otherwise(misfit).alias(FIELD),
-        F.when(corrupt, F.lit("the value is not a JSON object with fields of the contract's types")).alias(DETAIL),
+        F.when(tombstone, F.lit(None)).otherwise(F.coalesce(unread["field"], misfit)).alias(FIELD),
+        F.when(~tombstone, unread["detail"]).alias(DETAIL),
     )
 
 
@@ -89,6 +100,9 @@ def _tombstones(contract: Contract, tombstone: Column) -> tuple[Column, Column]:
     if contract.deletes == "ignore":
         return F.when(tombstone, F.lit(IGNORE)).otherwise(F.lit(UPSERT)), none
     op = F.when(tombstone, F.lit(DELETE)).otherwise(F.lit(UPSERT))
+    if contract.key_names_rows:
+        unnamed = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in contract.identifier])
+        return op, F.when(unnamed, F.lit("tombstone_key"))
     name = contract.tombstone_column
     if name is None:
         return op, F.lit("tombstone_key")
@@ -111,7 +125,10 @@ def _misfit(contract: Contract) -> Column:
 
 def failed_field(contract: Contract) -> Column:
     """For a record that did not parse: the first field that is there but could not be read as the contract's type."""
-    text = F.col("value").cast("string")
+    if contract.value.format not in ("json", "json_schema"):
+        return F.col(FIELD)
+    skipped = 1 if contract.value.format == "json" else PREFIX + 1
+    text = F.expr(f"substring(value, {skipped})").cast("string")
     checks = []
     for column in contract.columns:
         if column.path:

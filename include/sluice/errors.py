@@ -53,6 +53,15 @@ class BrokerUnavailableError(RetryableError):
     )
 
 
+class RegistryUnavailableError(RetryableError):
+    """The schema registry did not answer, and a schema that is needed was never seen before."""
+
+    advice = (
+        "Check that the schema registry of connection sluice_registry is reachable. The records are staged, nothing is "
+        "guessed and nothing was set apart: the next run publishes them."
+    )
+
+
 class CatalogUnavailableError(RetryableError):
     """The Iceberg catalog did not answer in time."""
 

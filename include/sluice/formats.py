@@ -1,20 +1,25 @@
 """Formats: raw key and value bytes become fields, read as the types that the contract wants of them.
 
-A format is one function from a frame of staged records and the wanted fields to the same frame with the struct FIELDS
-added; FORMATS names them, so that a new one joins without a change to any step. None of it runs row by row in Python.
+A format is one function from a frame of staged records, the wanted fields and the side (key or value) to the same
+frame with two columns more, the struct of fields and what is wrong with it; FORMATS names them, so that a new one joins
+without a change to any step. None of it runs row by row in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.avro import avro_fields
+from sluice.fields import CORRUPT, VALUE, Side, problem
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.protobuf import protobuf_fields
+from sluice.wire import framed
 
-FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
+Format = Callable[[DataFrame, T.StructType, Side], DataFrame]
 
 _PRIMITIVES: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -48,12 +53,73 @@ def spark_type(kind: IcebergType) -> T.DataType:
             return T.StructType([T.StructField(n, spark_type(inner)) for n, inner in fields])
 
 
-def json_fields(frame: DataFrame, wanted: T.StructType) -> DataFrame:
+def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> DataFrame:
     """Add the wanted fields of a JSON object: one parse with a schema, whatever the number of columns."""
+    frame = frame.withColumn(side.fields, _parsed(F.col(side.raw), wanted))
+    return frame.withColumn(side.problem, _json_problem(side))
+
+
+def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
+    """Add the wanted fields of JSON in Confluent's wire format: the prefix is checked, the object tells its fields."""
+    found = framed(frame, side, "JSON")
+    known = found.number.isin([*found.known, -1])
+    frame = frame.withColumn(side.fields, F.when(known, _parsed(found.payload, wanted)))
+    prefix = found.problem(F.lit(True))
+    return frame.withColumn(side.problem, F.coalesce(prefix, _json_problem(side)))
+
+
+def _parsed(raw: Column, wanted: T.StructType) -> Column:
     schema = T.StructType([*wanted.fields, T.StructField(CORRUPT, T.StringType())])
-    options = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"}
-    return frame.withColumn(FIELDS, F.from_json(F.col("value").cast("string"), schema, options))
+    return F.from_json(raw.cast("string"), schema, {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"})
 
 
-FORMATS: dict[str, Callable[[DataFrame, T.StructType], DataFrame]] = {"json": json_fields}
-"""By the contract's `value.format`. FIELDS is null, or CORRUPT in it set, where a value is not of the format."""
+def _json_problem(side: Side) -> Column:
+    fields = F.col(side.fields)
+    said = problem(f"the {side.raw} is not a JSON object with fields of the contract's types")
+    return F.when(F.col(side.raw).isNotNull() & (fields.isNull() | fields[CORRUPT].isNotNull()), said)
+
+
+def _plain(convert: Callable[[Column], Column], words: str) -> Format:
+    """A format whose key or value is one thing: `convert` makes it, or null of what is none."""
+
+    def fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
+        target = wanted[side.whole].dataType if side.whole in wanted.names else T.BinaryType()
+        raw = F.col(side.raw)
+        made = convert(raw)
+        one = made if isinstance(target, T.BinaryType) else made.try_cast(target)
+        frame = frame.withColumn(side.fields, F.struct(one.alias(side.whole)))
+        said = problem(f"the {side.raw} is not {words}, or not one that fits a {target.simpleString()}", side.whole)
+        return frame.withColumn(side.problem, F.when(raw.isNotNull() & F.col(side.fields)[side.whole].isNull(), said))
+
+    return fields
+
+
+def _whole_number(length: int) -> Callable[[Column], Column]:
+    """Kafka's serializers write two's complement, the most significant byte first."""
+    bits = 8 * length
+
+    def convert(raw: Column) -> Column:
+        number = F.conv(F.hex(raw), 16, -10).cast("long")
+        if bits < 64:
+            number = F.when(number >= 1 << (bits - 1), number - (1 << bits)).otherwise(number)
+        return F.when(F.length(raw) == length, number)
+
+    return convert
+
+
+def _text(raw: Column) -> Column:
+    text = raw.cast("string")
+    return F.when(F.is_valid_utf8(text), text)
+
+
+FORMATS: dict[str, Format] = {
+    "json": json_fields,
+    "json_schema": _json_schema,
+    "avro": avro_fields,
+    "protobuf": protobuf_fields,
+    "string": _plain(_text, "UTF-8 text"),
+    "bytes": _plain(lambda raw: raw, "bytes"),
+    "int": _plain(_whole_number(4), "a whole number of 4 bytes"),
+    "long": _plain(_whole_number(8), "a whole number of 8 bytes"),
+}
+"""By the contract's `value.format` and `key.format`."""

@@ -29,6 +29,14 @@ DEFAULTS = {
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
 }
 
+# A damaged record may announce gigabytes: Avro would make room for them before it reads on, and the JVM would end.
+AVRO_LIMITS = {
+    "org.apache.avro.limits.string.maxLength": str(64 << 20),
+    "org.apache.avro.limits.bytes.maxLength": str(64 << 20),
+    "org.apache.avro.limits.collectionItems.maxLength": str(16 << 20),
+}
+DEFAULTS["spark.executor.extraJavaOptions"] = " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())
+
 
 def log_to_stdout() -> None:
     """What a job says goes to its standard output, which is the task's log; the chatter of libraries does not."""
@@ -58,6 +66,13 @@ def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     from pyspark import SparkConf
 
     given = dict(SparkConf().getAll())
+    if str({**given, **(conf or {})}.get("spark.master", "")).startswith("local"):
+        # Protobuf is read in Python processes of Spark's own: the same Python as this one, and it knows the package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[1]))
     for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in given}, **(conf or {}), **spark_conf()}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    built = builder.getOrCreate()
+    for limit, most in AVRO_LIMITS.items():
+        built.sparkContext._jvm.System.setProperty(limit, most)  # type: ignore[union-attr]
+    return built

@@ -273,7 +273,7 @@ def test_properties_become_text_and_keep_the_invariants():
         ({"limits": {"records_per_batch": 0}}, "limits.records_per_batch", "greater than or equal to 1"),
         ({"errors": {"max_ratio": 2}}, "errors.max_ratio", "less than or equal to 1"),
         ({"errors": {"max_ratio": "x"}}, "errors.max_ratio", "must be a number"),
-        ({"value": {"format": "avro"}}, "value.format", "'avro' is not 'json'"),
+        ({"value": {"format": "yaml"}}, "value.format", "'yaml' is not 'json'"),
         ({"tabel": "x.y"}, "tabel", "unknown field (did you mean 'table'?)"),
         ({"zzzzzz": 1}, "zzzzzz", "unknown field (known: table, topic,"),
         ({"group": "defaults"}, "group", "is not a group name"),

@@ -37,6 +37,17 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
         "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
         "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps({"conn_type": "kafka", "extra": kafka}),
+        "AIRFLOW_CONN_SLUICE_REGISTRY": json.dumps(
+            {
+                "conn_type": "http",
+                "host": "registry/apis",
+                "schema": "https",
+                "port": 8081,
+                "login": "sluice",
+                "password": SECRET,
+                "extra": {"ssl.ca.location": "/ca.pem"},
+            }
+        ),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW_CONN_CLUSTER": json.dumps({"conn_type": "spark", "host": "spark://master", "port": 7077}),
         "AIRFLOW_CONN_AWAY": json.dumps({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}),
@@ -428,6 +439,11 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     ]
     assert SECRET not in json.dumps([found["command"], found["rendered"]])
     assert json.loads(found["env"]["SLUICE_KAFKA_CONFIG"])["sasl.password"] == SECRET
+    assert json.loads(found["env"]["SLUICE_REGISTRY_CONFIG"]) == {
+        "url": "https://registry:8081/apis",
+        "basic.auth.user.info": f"sluice:{SECRET}",
+        "ssl.ca.location": "/ca.pem",
+    }
     assert found["env"]["SLUICE_SPARK_LOG"] == str(tmp_path / "home" / "logs" / "spark-shop.log")
 
 

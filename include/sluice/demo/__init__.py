@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say, home = Clock(), Home.default()
     ran_before = stack_status(home).condition is Condition.RUNNING
     try:
-        stack.up(home)
+        stack.up(home, registry=False)
         try:
             return _demo(home, say)
         finally:

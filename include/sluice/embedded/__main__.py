@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     if chosen.command == "up":
-        stack.up(Home.default(), only=chosen.only)
+        stack.up(Home.default(), only=chosen.only, registry=not chosen.no_registry)
     elif chosen.command == "down":
         stack.down(Home.default())
     elif chosen.command == "status":
@@ -42,7 +42,8 @@ def _run(chosen: argparse.Namespace) -> int:
         return STATUS_CODES.get(status.condition, 1)
     elif chosen.command == "jars":
         for name in jars.read_lock():
-            print(f"{name}: {jars.ensure(name)}")
+            if name != jars.REGISTRY:  # large, and for those alone whose topics need it: fetched when it is started
+                print(f"{name}: {jars.ensure(name)}")
     else:
         relock.write_lock()
     return 0
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start what does not run yet")
     up.add_argument("--only", choices=["kafka"], help="the broker alone, without Airflow")
+    up.add_argument("--no-registry", action="store_true", help="without the schema registry")
     commands.add_parser("down", help="stop what up started; the data stays")
     commands.add_parser("status", help="what runs, where; exit code 0 running, 3 stopped, 1 something is wrong")
     commands.add_parser("jars", help="fetch and verify the JVM parts")

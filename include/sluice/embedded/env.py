@@ -14,6 +14,7 @@ from sluice.embedded.home import REPOSITORY, Home, contracts_folder
 from sluice.embedded.java import Java
 from sluice.embedded.ports import HOST
 from sluice.embedded.process import MARK
+from sluice.embedded.registry import url
 from sluice.embedded.state import State, write_private
 
 USER = "admin"
@@ -29,6 +30,7 @@ def stack_env(home: Home, state: State, *, java: Java, spark_jars: Path) -> dict
         spark_jars: The folder with the jars that Spark needs.
     """
     bootstrap = f"{HOST}:{state.ports['kafka']}"
+    registry = {"SCHEMA_REGISTRY_URL": url(state.ports["registry"])} if state.ports.get("registry") else {}
     return {
         "SLUICE_HOME": str(home.root),
         "SLUICE_CONTRACTS": str(contracts_folder()),
@@ -38,6 +40,7 @@ def stack_env(home: Home, state: State, *, java: Java, spark_jars: Path) -> dict
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": HOST,
         "KAFKA_BOOTSTRAP_SERVERS": bootstrap,
+        **registry,
         "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
         # SQLite has one writer at a time: the others wait up to a minute for it.
         "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{home.catalog}?timeout=60",

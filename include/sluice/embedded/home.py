@@ -54,6 +54,11 @@ class Home:
         return self.root / "kafka"
 
     @property
+    def registry(self) -> Path:
+        """The schema registry's data."""
+        return self.root / "registry"
+
+    @property
     def airflow(self) -> Path:
         """AIRFLOW_HOME."""
         return self.root / "airflow"

@@ -20,32 +20,41 @@ from sluice.embedded.failure import StackError
 from sluice.embedded.java import Java
 from sluice.embedded.truststore import java_options
 
-PATTERN = "[organisation]~[artifact]~[revision].[ext]"
+PATTERN = "[organisation]~[artifact]~[revision](~[classifier]).[ext]"
 
 
 @dataclass(frozen=True, order=True)
 class Coordinate:
-    """One artifact, named as Maven names it: organisation, name and revision."""
+    """One artifact, named as Maven names it: organisation, name and revision; a classifier where it is not the jar."""
 
     org: str
     name: str
     rev: str
+    classifier: str = ""
+    ext: str = "jar"
 
     @classmethod
     def parse(cls, text: str) -> Coordinate:
-        """Read `org:name:rev`."""
-        parts = text.split(":")
-        if len(parts) != 3 or not all(parts):
-            raise StackError(f"{text!r} is not a coordinate of the form org:name:revision")
-        return cls(*parts)
+        """Read `org:name:rev`, or `org:name:rev:classifier@ext`."""
+        plain, _, ext = text.partition("@")
+        parts = plain.split(":")
+        if len(parts) not in (3, 4) or not all(parts) or (len(parts) == 4) != bool(ext):
+            raise StackError(f"{text!r} is not a coordinate of the form org:name:revision[:classifier@ext]")
+        org, name, rev, *classifier = parts
+        return cls(org, name, rev, "".join(classifier), ext or "jar")
 
     @property
     def filename(self) -> str:
-        """The jar's name in a folder of jars."""
-        return f"{self.name}-{self.rev}.jar"
+        """The file's name in a folder of a set."""
+        return "-".join(filter(None, (self.name, self.rev, self.classifier))) + f".{self.ext}"
+
+    @property
+    def retrieved(self) -> str:
+        """The file's name as Ivy leaves it."""
+        return "~".join(filter(None, (self.org, self.name, self.rev, self.classifier))) + f".{self.ext}"
 
     def __str__(self) -> str:
-        return f"{self.org}:{self.name}:{self.rev}"
+        return f"{self.org}:{self.name}:{self.rev}" + (f":{self.classifier}@{self.ext}" if self.classifier else "")
 
 
 def fetch(
@@ -95,7 +104,7 @@ def fetch(
                 arrived = re.match(r"\s*\[SUCCESSFUL ] \S+#(\S+?)!", line)
                 if arrived:
                     fetched(arrived.group(1).replace(";", " "))
-    found = dict(_found(retrieved))
+    found = dict(_found(retrieved, wanted))
     missing = [each for each in wanted if each not in found]
     if process.returncode or missing:
         raise _failure(missing, log, process.returncode)
@@ -136,19 +145,28 @@ def _request(coordinates: Iterable[Coordinate], *, transitive: bool) -> str:
     # The confs leave sources and javadoc out; `runtime` adds what an artifact needs to run.
     how = 'conf="default->master,runtime"' if transitive else 'transitive="false" conf="default->master"'
     rows = "".join(
-        f"<dependency org={quoteattr(c.org)} name={quoteattr(c.name)} rev={quoteattr(c.rev)} {how}/>\n"
+        f"<dependency org={quoteattr(c.org)} name={quoteattr(c.name)} rev={quoteattr(c.rev)} {how}>{_artifact(c)}"
+        "</dependency>\n"
         for c in coordinates
     )
     return (
-        '<ivy-module version="2.0"><info organisation="sluice" module="jars"/>\n'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="sluice" module="jars"/>\n'
         f'<configurations><conf name="default"/></configurations>\n<dependencies>\n{rows}</dependencies></ivy-module>\n'
     )
 
 
-def _found(folder: Path) -> Iterator[tuple[Coordinate, Path]]:
-    for path in folder.glob("*.jar"):
-        org, name, rev = path.name.removesuffix(".jar").split("~")
-        yield Coordinate(org, name, rev), path
+def _artifact(c: Coordinate) -> str:
+    if not c.classifier:
+        return ""
+    ext = quoteattr(c.ext)
+    return f"<artifact name={quoteattr(c.name)} type={ext} ext={ext} m:classifier={quoteattr(c.classifier)}/>"
+
+
+def _found(folder: Path, wanted: Iterable[Coordinate]) -> Iterator[tuple[Coordinate, Path]]:
+    asked = {each.retrieved: each for each in wanted}
+    for path in folder.iterdir():
+        yield asked.get(path.name) or Coordinate(*path.name.removesuffix(".jar").split("~")), path
 
 
 def _failure(missing: list[Coordinate], log: Path, code: int) -> StackError:

@@ -1,6 +1,6 @@
 """The JVM parts, pinned: what `jars.lock` names is fetched, checked against its SHA-256 and kept in the cache.
 
-Each set of jars (`spark`, `kafka`) has a folder of its own, named after the set's content, so that a folder holds
+Each set (`spark`, `kafka`, `registry`) has a folder of its own, named after the set's content, so that a folder holds
 exactly what one version of the lock asks for and another version never mixes in.
 """
 
@@ -24,6 +24,7 @@ from sluice.embedded.java import Java, find_java
 LOCK = Path(__file__).with_name("jars.lock")
 SPARK = "spark"
 KAFKA = "kafka"
+REGISTRY = "registry"
 
 Lock = Mapping[str, Mapping[Coordinate, str]]
 
@@ -52,7 +53,7 @@ def ensure(name: str, *, lock: Lock | None = None, cache: Path | None = None, ja
     """The folder with all jars of a set, verified; what is missing or damaged is fetched first.
 
     Args:
-        name: The set: `spark` or `kafka`.
+        name: The set: `spark`, `kafka` or `registry`.
         lock: The pins; by default those of the repository.
         cache: The cache folder; by default the user's.
         java: The Java to run Ivy on; found when it is needed.

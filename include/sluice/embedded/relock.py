@@ -10,7 +10,7 @@ from sluice.embedded import ivy
 from sluice.embedded.failure import say
 from sluice.embedded.home import cache_folder
 from sluice.embedded.ivy import Coordinate
-from sluice.embedded.jars import KAFKA, LOCK, SPARK, sha256
+from sluice.embedded.jars import KAFKA, LOCK, REGISTRY, SPARK, sha256
 from sluice.embedded.java import find_java
 
 HEADER = """\
@@ -37,6 +37,7 @@ SETS = {
     SPARK: Asked(
         (
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
+            "org.apache.spark:spark-avro_2.13:4.1.1",
             # The token provider of 4.1.x is not published everywhere; 4.0.0's serves the same interface.
             "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
             "org.apache.kafka:kafka-clients:3.9.1",
@@ -51,6 +52,8 @@ SETS = {
         ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
         transitive=True,
     ),
+    # A whole application with all that it needs, as one archive.
+    REGISTRY: Asked(("io.apicurio:apicurio-registry-app:3.3.3:all@tar.gz",), transitive=False),
 }
 
 

@@ -14,17 +14,24 @@ from sluice.embedded.home import Home, cache_folder
 from sluice.embedded.java import find_java
 from sluice.embedded.ports import HOST, free_port, holder, is_free
 from sluice.embedded.process import Service, end, identity, start, wait_ready
+from sluice.embedded.registry import application, registry_service
 from sluice.embedded.state import Record, State, exclusive, load, save
-from sluice.embedded.status import KAFKA, Condition, service_status
+from sluice.embedded.status import KAFKA, REGISTRY, SERVICES, Condition, service_status
 
 AIRFLOW = tuple(pages.PARTS)
 # Who needs a port, and by which variable the user can choose it.
-PORTS = {"kafka": (KAFKA, "SLUICE_KAFKA_PORT"), "controller": (KAFKA, ""), "pages": ("api-server", "SLUICE_PAGES_PORT")}
+PORTS = {
+    "kafka": (KAFKA, "SLUICE_KAFKA_PORT"),
+    "controller": (KAFKA, ""),
+    "registry": (REGISTRY, "SLUICE_REGISTRY_PORT"),
+    "registry management": (REGISTRY, ""),
+    "pages": ("api-server", "SLUICE_PAGES_PORT"),
+}
 
 Start = tuple[Service, subprocess.Popen[bytes]]
 
 
-def up(home: Home, *, only: str | None = None) -> None:
+def up(home: Home, *, only: str | None = None, registry: bool = True) -> None:
     """Start what does not run yet; harmless when everything runs.
 
     A broken or half-started service is ended first, together with the rest of Airflow if it is a part of Airflow.
@@ -32,13 +39,15 @@ def up(home: Home, *, only: str | None = None) -> None:
     Args:
         home: The stack's folder.
         only: `kafka` for the broker alone.
+        registry: Whether the schema registry is wanted.
 
     Raises:
         StackError: If a port is taken or a service does not start; what this call started is then ended again.
     """
     with exclusive(home):
         state = load(home)
-        missing = _missing(state, (KAFKA,) if only else (KAFKA, *AIRFLOW))
+        wanted = (KAFKA,) if only else (KAFKA, *([REGISTRY] if registry else []), *AIRFLOW)
+        missing = _missing(state, wanted)
         if not missing:
             say(f"already running: {_where(home, state)}")
             return
@@ -75,7 +84,7 @@ def _missing(state: State, wanted: Iterable[str]) -> list[str]:
     broken = {name for name in wanted if service_status(state, name, at_work=False).condition is not Condition.RUNNING}
     if broken & set(AIRFLOW):
         broken |= set(AIRFLOW)
-    return [name for name in (KAFKA, *AIRFLOW) if name in broken]
+    return [name for name in SERVICES if name in broken]
 
 
 def _clear(home: Home, state: State, names: list[str]) -> None:
@@ -91,7 +100,7 @@ def _end(home: Home, state: State, names: list[str]) -> int:
     if not keep or set(AIRFLOW) & set(names):
         killed = end(leaders, state.mark, keep=keep)
     else:
-        # Kafka alone: it has no descendants, and a task's own processes must not be taken for strays.
+        # Kafka or the registry: they have no descendants, and a task's own processes must not be taken for strays.
         killed = end(leaders, f"{state.mark}-none")
     for name in names:
         state.services.pop(name, None)
@@ -141,6 +150,19 @@ def _start(home: Home, state: State, missing: list[str], started: dict[str, Star
                 controller_port=state.ports["controller"],
                 java=java,
                 jar_folder=jars.ensure(jars.KAFKA, java=java),
+                mark=state.mark,
+            )
+        )
+    if REGISTRY in missing:
+        say(f"registry: starting on {HOST}:{state.ports['registry']} (5 to 20 s)")
+        launch(
+            registry_service(
+                home.registry,
+                home.logs / "registry.log",
+                port=state.ports["registry"],
+                management_port=state.ports["registry management"],
+                java=java,
+                app=application(java),
                 mark=state.mark,
             )
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sluice.embedded import pages
+from sluice.embedded import pages, registry
 from sluice.embedded.broker import is_ready
 from sluice.embedded.env import pages_url
 from sluice.embedded.failure import last_lines
@@ -15,8 +15,9 @@ from sluice.embedded.ports import HOST, holder, is_free
 from sluice.embedded.state import State, at_work, load
 
 KAFKA = "kafka"
-SERVICES = (KAFKA, *pages.PARTS)
-PORT_OF = {KAFKA: "kafka", "api-server": "pages"}
+REGISTRY = "registry"
+SERVICES = (KAFKA, REGISTRY, *pages.PARTS)
+PORT_OF = {KAFKA: "kafka", REGISTRY: "registry", "api-server": "pages"}
 
 
 class Condition(StrEnum):
@@ -112,13 +113,21 @@ def service_status(state: State, name: str, *, at_work: bool) -> ServiceStatus:
         if at_work:
             return ServiceStatus(name, Condition.STARTING, f"process {pid}", record.log)
         return ServiceStatus(name, Condition.HALF, f"process {pid}; whoever started it is gone", record.log)
-    answers = is_ready(state.ports["kafka"]) if name == KAFKA else pages.healthy(state, name)
+    answers = _answers(state, name)
     if not answers:
         return ServiceStatus(name, Condition.SILENT, f"process {pid} runs but does not answer", record.log)
     return ServiceStatus(name, Condition.RUNNING, f"{_place(state, name)}process {pid}", record.log)
 
 
+def _answers(state: State, name: str) -> bool:
+    if name == KAFKA:
+        return is_ready(state.ports["kafka"])
+    return registry.is_ready(state.ports["registry"]) if name == REGISTRY else pages.healthy(state, name)
+
+
 def _place(state: State, name: str) -> str:
     if name == KAFKA:
         return f"{HOST}:{state.ports['kafka']}, "
+    if name == REGISTRY:
+        return f"{registry.url(state.ports['registry'])}, "
     return f"{pages_url(state)}, " if name == "api-server" else ""

@@ -1,0 +1,186 @@
+"""Avro: read in the JVM by spark-avro, each record with the schema that it was written with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.avro.functions import from_avro
+
+from sluice.fields import Side, problem
+from sluice.fit import UnfitError, text_in
+from sluice.wire import Decoded, Variant, by_schema
+
+_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_NAMED = frozenset({"record", "error", "enum", "fixed"})
+# Others are read as the type that they are made of: Spark has none that Iceberg takes.
+_LOGICAL = frozenset(
+    {
+        "decimal",
+        "date",
+        "timestamp-millis",
+        "timestamp-micros",
+        "local-timestamp-millis",
+        "local-timestamp-micros",
+    }
+)
+_READ, _WHOLE = "_sluice_read", "_sluice_whole"
+_OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+_DIGITS = 38
+
+
+def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
+    """Add the wanted fields of Avro in Confluent's wire format."""
+    frame = by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side))
+    # Spark takes the bytes of a string as they are; a table with others than UTF-8 can't be read by everybody.
+    fields = F.col(side.fields)
+    garbled = [
+        F.when(~is_text, problem(f"field {f.name!r} is not UTF-8 text", f.name))
+        for f in wanted.fields
+        if (is_text := text_in(fields[f.name], f.dataType)) is not None
+    ]
+    return frame.withColumn(side.problem, F.coalesce(F.col(side.problem), *garbled)) if garbled else frame
+
+
+def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
+    schema = variant.schema
+    names = _Names()
+    try:
+        for _, text in schema.references:
+            names.add(json.loads(text))
+        root = names.add(json.loads(schema.text))
+        whole = side.whole in wanted.names
+        record = {"type": "record", "name": _WHOLE, "fields": [{"name": _WHOLE, "type": root}]} if whole else root
+        writer, reader = _written(record, names), _wanted(record, names, wanted, whole)
+    except RecursionError as error:
+        raise UnfitError("", "types are nested too deep") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
+    read = from_avro(variant.payload, json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)})
+
+    def opened(it: Column) -> Column:
+        # What can't be read comes as a record of nulls: a field that only the reader has, with a default, tells.
+        return F.when(it.getField(_READ), F.struct(it.getField(_WHOLE).alias(side.whole)) if whole else it)
+
+    return Decoded(read, opened)
+
+
+@dataclass
+class _Names:
+    """Named types by their full names, with every reference written as one."""
+
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, schema: Any, space: str = "") -> Any:
+        """The schema with each named type replaced by its full name; remembers what they are."""
+        if isinstance(schema, list):
+            return [self.add(each, space) for each in schema]
+        if isinstance(schema, str):
+            return schema if schema in _PRIMITIVES else self._full(schema, space)
+        kind = schema["type"]
+        if kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            return {"type": kind, part: self.add(schema[part], space)}
+        if not isinstance(kind, str):
+            return self.add(kind, space)
+        if kind not in _NAMED:
+            return {k: v for k, v in schema.items() if k in _KEPT} if kind in _PRIMITIVES else self._full(kind, space)
+        name = str(schema["name"])
+        space = name.rpartition(".")[0] if "." in name else schema.get("namespace", space)
+        full = name if "." in name or not space else f"{space}.{name}"
+        kept = {k: v for k, v in schema.items() if k in _KEPT} | {"name": full}
+        if "." not in full:
+            kept["namespace"] = ""  # or it would take that of the type around it
+        self.found[full] = kept
+        if kind in ("record", "error"):
+            kept["type"] = "record"
+            kept["fields"] = [{"name": f["name"], "type": self.add(f["type"], space)} for f in schema["fields"]]
+        return full
+
+    def _full(self, name: str, space: str) -> str:
+        full = f"{space}.{name}" if space and "." not in name else name
+        return name if full not in self.found and name in self.found else full
+
+
+_KEPT = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols"})
+
+
+def _written(schema: Any, names: _Names) -> Any:
+    """The whole schema, each named type defined where it is first met."""
+    return _Emitter(names).emit(schema)
+
+
+def _wanted(record: Any, names: _Names, wanted: T.StructType, whole: bool) -> Any:
+    """What is read of it: the fields that columns want, checked, and the mark that the record was read."""
+    root = names.found.get(record) if isinstance(record, str) else record
+    if not isinstance(root, dict) or root.get("type") != "record":
+        raise UnfitError("", "the root is no record with fields")
+    emitter = _Emitter(names, strict=True)
+    fields = [
+        {"name": f["name"], "type": emitter.emit(f["type"], "" if whole else f["name"])}
+        for f in root["fields"]
+        if whole or f["name"] in wanted.names
+    ]
+    return {**root, "fields": [*fields, {"name": _READ, "type": "boolean", "default": True}]}
+
+
+@dataclass
+class _Emitter:
+    """Writes a schema out; a strict one refuses what no column holds."""
+
+    names: _Names
+    strict: bool = False
+    inside: tuple[str, ...] = ()
+    met: set[str] = field(default_factory=set)
+
+    def emit(self, schema: Any, path: str = "") -> Any:
+        if isinstance(schema, list):
+            return self._union(schema, path)
+        if isinstance(schema, dict):
+            return self._plain(schema, path)
+        if schema in _PRIMITIVES:
+            return schema
+        known = self.names.found.get(schema)
+        if known is None:
+            raise UnfitError(path, f"is of a type {schema!r} that is defined nowhere")
+        if self.strict and schema in self.inside:
+            raise UnfitError(path, f"holds itself ({schema}): a column can't nest without end")
+        if schema in self.met:
+            return schema
+        self.met.add(schema)
+        if known["type"] != "record":
+            return self._plain(known, path)
+        outer, self.inside = self.inside, (*self.inside, schema)
+        fields = [{"name": f["name"], "type": self.emit(f["type"], _join(path, f["name"]))} for f in known["fields"]]
+        self.inside = outer
+        return {**known, "fields": fields}
+
+    def _union(self, branches: list[Any], path: str) -> Any:
+        kinds = [each for each in branches if each != "null"]
+        if self.strict and len(kinds) != 1:
+            named = ", ".join(str(k["type"]) if isinstance(k, dict) else k for k in kinds) or "nothing but null"
+            raise UnfitError(path, f"is a union of {named}, which no column type holds")
+        return [self.emit(each, path) for each in branches]
+
+    def _plain(self, schema: dict[str, Any], path: str) -> Any:
+        kind = schema["type"]
+        if kind == "record":
+            return {**schema, "fields": [{**f, "type": self.emit(f["type"], path)} for f in schema["fields"]]}
+        if kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            return {**schema, part: self.emit(schema[part], path + ("[]" if kind == "array" else "{}"))}
+        if not self.strict:
+            return schema
+        if schema.get("logicalType") == "decimal" and schema.get("precision", 0) > _DIGITS:
+            raise UnfitError(path, f"is a decimal of {schema['precision']} digits, and Iceberg has {_DIGITS}")
+        if schema.get("logicalType") not in _LOGICAL:
+            return {k: v for k, v in schema.items() if k != "logicalType"}
+        return schema
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,157 @@
+"""Protobuf: bytes to Arrow in batches, without a Python object a record, each with its writer's message type.
+
+The registry's schema, a .proto text or a serialized descriptor, becomes descriptors in the driver; the executors are
+given these, cut down to the fields that columns want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice.descriptors import Files, cut, descriptor, files_of
+from sluice.fields import Side
+from sluice.fit import UnfitError
+from sluice.wire import Decoded, Framed, Variant, by_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# How deep a message's type may be nested in others, and how many types of a file can be told: one byte each.
+DEEPEST = 8
+MOST_MESSAGES = 500
+FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+def protobuf_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
+    """Add the wanted fields of Protobuf in Confluent's wire format."""
+    return by_schema(frame, wanted, side, "PROTOBUF", lambda variant: _decode(variant, wanted, side), _by_message)
+
+
+def _by_message(frame: DataFrame, found: Framed) -> list[Variant]:
+    """After the schema's id stands which of its messages it is: a count and so many indexes; one zero is the first."""
+    if not found.known:
+        return []
+    payload = found.payload
+    count = F.conv(F.hex(F.substring(payload, 1, 1)), 16, 10).cast("int")
+    length = F.when((count % 2 == 0) & (count <= 2 * DEEPEST), count / 2 + 1).cast("int")
+    path = F.hex(F.substring(payload, F.lit(1), length))
+    mine = frame.where(found.number.isin(list(found.known)) & path.isNotNull())
+    # Damage makes up any number of them: those that most records have are the real ones.
+    counted = mine.groupBy(found.number.alias("id"), path.alias("path")).count().orderBy(F.desc("count"))
+    rows = counted.limit(MOST_MESSAGES).collect()
+    return [
+        Variant(
+            found.known[row["id"]],
+            (found.number == row["id"]) & (path == row["path"]),
+            F.substring(payload, F.lit(len(row["path"]) // 2 + 1), F.length(payload)),
+            tuple(byte // 2 for byte in bytes.fromhex(row["path"])[1:]) or (0,),
+        )
+        for row in rows
+        if all(byte < 0x80 and byte % 2 == 0 for byte in bytes.fromhex(row["path"]))
+    ]
+
+
+def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if side.whole in wanted.names:
+        raise UnfitError("", f"there are fields, and {side.whole} names none of them")
+    files, name = cut(files_of(variant.schema), variant.message, frozenset(wanted.names))
+    shape = from_arrow_schema(_plain_schema(_handler(files, name).schema()))
+    return Decoded(arrow_udf(_reader(files, name), shape)(F.when(variant.applies, variant.payload)))
+
+
+@cache
+def _handler(files: Files, name: str) -> Any:
+    from ptars import HandlerPool, PtarsConfig
+
+    found = descriptor(files, name)
+    config = PtarsConfig(enum_repr="string", timestamp_unit="us", time_unit="us", duration_unit="us")
+    return HandlerPool([found.file], config).get_for_message(found)
+
+
+def _reader(files: Files, name: str) -> Callable[[pa.Array], pa.Array]:
+    def read(payloads: pa.Array) -> pa.Array:
+        return _read(_handler(files, name), payloads)
+
+    read.__annotations__ = {}  # they are for the type checker; Spark would take them to pieces
+    return read
+
+
+def _read(handler: Any, payloads: pa.Array) -> pa.Array:
+    """Messages as a struct array; null for what is none of them."""
+    import pyarrow as pa
+
+    target = pa.struct(_plain_schema(handler.schema()))
+    there = payloads.drop_null()
+    pieces = _pieces(handler, there, target)
+    structs = pa.concat_arrays(pieces) if pieces else pa.array([], target)
+    if len(there) == len(payloads):
+        return structs
+    valid = payloads.is_valid()
+    places = pa.compute.if_else(valid, pa.compute.subtract(pa.compute.cumulative_sum(valid.cast("int64")), 1), None)
+    return structs.take(places)
+
+
+def _pieces(handler: Any, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:
+    import pyarrow as pa
+
+    if not len(payloads):
+        return []
+    try:
+        batch = handler.array_to_record_batch(payloads)
+        arrays = [a.cast(f.type) for a, f in zip(batch.columns, target, strict=True)]
+        if any(map(_beyond, arrays)):
+            raise ValueError("a moment that is none")
+        return [pa.StructArray.from_arrays(arrays, fields=list(target))]
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - a panic of the Rust library is no Exception
+        if len(payloads) == 1:
+            return [pa.nulls(1, target)]
+    middle = len(payloads) // 2
+    return _pieces(handler, payloads[:middle], target) + _pieces(handler, payloads[middle:], target)
+
+
+def _beyond(array: pa.Array) -> bool:
+    """Whether a moment in it lies outside of the years 1 to 9999: Protobuf has no others, and they would be cut off."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(array.type):
+        return any(map(_beyond, array.flatten()))
+    if pa.types.is_map(array.type):
+        return _beyond(array.items)
+    if pa.types.is_list(array.type):
+        return _beyond(array.flatten())
+    if not pa.types.is_timestamp(array.type) or array.null_count == len(array):
+        return False
+    ends = pa.compute.min_max(array.cast("int64"))
+    return bool(ends["min"].as_py() < FIRST_MOMENT_US or ends["max"].as_py() > LAST_MOMENT_US)
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f.name, _plain(f.type)) for f in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type that Spark has, with room for all values: nothing there is unsigned, and no duration fits Iceberg."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _plain(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_uint32(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
+        return pa.int64()
+    return pa.decimal128(20, 0) if pa.types.is_uint64(kind) else kind

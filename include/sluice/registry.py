@@ -1,0 +1,211 @@
+"""The schema registry: the writer's schema of an id, with all that it refers to.
+
+Ids are for ever, so what was fetched is kept: in the process, and on disk for the time when the registry does not
+answer. While it answers, each application asks it once for each id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import ConfigError, RegistryUnavailableError
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S, RETRIES = 10, 2
+SCHEMA_NOT_FOUND = 40403
+LARGEST_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class WriterSchema:
+    """What a producer registered.
+
+    Attributes:
+        kind: `AVRO`, `JSON` or `PROTOBUF`.
+        text: The schema.
+        references: What it refers to, name and text, each after what it refers to itself.
+    """
+
+    id: int
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+_known: dict[tuple[str, int], WriterSchema] = {}
+
+
+def config() -> dict[str, Any]:
+    """Settings of confluent-kafka's client: `SLUICE_REGISTRY_CONFIG` (JSON), else Confluent's own variables.
+
+    These are `SCHEMA_REGISTRY_URL`, `SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO` (user:password) and
+    `SCHEMA_REGISTRY_SSL_CA_LOCATION`.
+
+    Raises:
+        ConfigError: no registry is named.
+    """
+    if text := os.environ.get("SLUICE_REGISTRY_CONFIG"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:  # never print the value: it may hold a password
+            raise ConfigError("SLUICE_REGISTRY_CONFIG is not a JSON object of registry settings.") from error
+    names = {
+        "url": "SCHEMA_REGISTRY_URL",
+        "basic.auth.user.info": "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO",
+        "ssl.ca.location": "SCHEMA_REGISTRY_SSL_CA_LOCATION",
+    }
+    found = {setting: value for setting, name in names.items() if (value := os.environ.get(name))}
+    if "url" not in found:
+        raise ConfigError(
+            "The contract's format needs a schema registry, and none is configured.",
+            way_out="Set the Airflow connection sluice_registry, or SCHEMA_REGISTRY_URL for the command line.",
+        )
+    return found
+
+
+class Registry:
+    """A registry that speaks Confluent's API.
+
+    Args:
+        settings: Of confluent-kafka's client.
+        folder: Where schemas are kept; by default in SLUICE_HOME, else in the user's cache.
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, folder: Path | None = None) -> None:
+        self._settings = dict(settings or config())
+        self._url = str(self._settings.get("url", ""))
+        key = hashlib.sha256(re.sub(r"//[^/@]*@", "//", self._url).encode()).hexdigest()[:16]
+        self._key, self._folder = key, (folder or _folder()) / key
+
+    @cached_property
+    def _client(self) -> SchemaRegistryClient:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        try:
+            return SchemaRegistryClient({"timeout": TIMEOUT_S, "max.retries": RETRIES, **self._settings})
+        except (ValueError, TypeError, OSError) as error:  # the text may quote a setting
+            raise ConfigError(f"The settings of the schema registry are unusable ({type(error).__name__}).") from error
+
+    def schemas(self, ids: Iterable[int]) -> dict[int, WriterSchema | None]:
+        """The schemas of these ids; None where the registry says that there is none.
+
+        Raises:
+            RegistryUnavailableError: It does not answer, and one of the ids was never seen.
+            ConfigError: What answers is no registry, or refuses us.
+        """
+        return {each: self._schema(each) for each in sorted(set(ids))}
+
+    def _schema(self, number: int) -> WriterSchema | None:
+        if not 0 <= number <= LARGEST_ID:
+            return None
+        if found := _known.get((self._key, number)):
+            return found
+        try:
+            found = self._fetch(number)
+        except RegistryUnavailableError as error:
+            found = self._kept(number)
+            if found is None:
+                raise
+            log.warning("%s Going on with schema %s as it was fetched before.", error.message, number)
+        if found:
+            _known[self._key, number] = found
+        return found
+
+    def _fetch(self, number: int) -> WriterSchema | None:
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        try:
+            schema = self._client.get_schema(number)
+            found = WriterSchema(
+                number, schema.schema_type or "AVRO", schema.schema_str or "", self._references(schema)
+            )
+        except SchemaRegistryError as error:
+            status = error.http_status_code
+            if status == 404 and error.error_code == SCHEMA_NOT_FOUND:
+                return None
+            if status in (401, 403):
+                raise ConfigError(
+                    f"The schema registry refuses us (HTTP {status}).",
+                    way_out="Correct login and password of the Airflow connection sluice_registry.",
+                ) from error
+            if status == 404:
+                raise ConfigError(
+                    f"What answers at {self._place} is no schema registry, or lacks what schema {number} refers to.",
+                    way_out="Correct the address in the Airflow connection sluice_registry, path included.",
+                ) from error
+            raise RegistryUnavailableError(
+                f"The schema registry answered HTTP {status}, asked for schema {number}."
+            ) from error
+        except (OSError, OAuthTokenError) as error:
+            raise self._away(number, error) from error
+        except Exception as error:
+            # Its HTTP library's errors, which have no base class that the client makes public.
+            if "TransportError" not in {each.__name__ for each in type(error).__mro__}:
+                raise
+            raise self._away(number, error) from error
+        self._keep(found)
+        return found
+
+    def _away(self, number: int, error: Exception) -> RegistryUnavailableError:
+        return RegistryUnavailableError(
+            f"The schema registry at {self._place} did not answer, asked for schema {number} ({type(error).__name__})."
+        )
+
+    @property
+    def _place(self) -> str:
+        return re.sub(r"//[^/@]*@", "//", self._url)
+
+    def _references(self, schema: Schema) -> tuple[tuple[str, str], ...]:
+        """All that a schema refers to, however deep, what is needed first coming first."""
+        found: dict[str, str] = {}
+
+        def follow(of: Schema) -> None:
+            for each in of.references or ():
+                if each.name and each.name not in found:
+                    inner = self._client.get_version(each.subject or "", each.version or -1).schema
+                    follow(inner)
+                    found[each.name] = inner.schema_str or ""
+
+        follow(schema)
+        return tuple(found.items())
+
+    def _keep(self, schema: WriterSchema) -> None:
+        """For the time when the registry is away; that it can't be kept stops nobody."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False, encoding="utf-8") as stream:
+                json.dump(asdict(schema), stream)
+            Path(stream.name).replace(self._folder / f"{schema.id}.json")
+        except OSError as error:
+            log.warning("schema %s can't be kept in %s: %s", schema.id, self._folder, error)
+
+    def _kept(self, number: int) -> WriterSchema | None:
+        try:
+            kept = json.loads((self._folder / f"{number}.json").read_text(encoding="utf-8"))
+            references = tuple((str(name), str(text)) for name, text in kept["references"])
+            return WriterSchema(number, kept["kind"], kept["text"], references)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _folder() -> Path:
+    if named := os.environ.get("SLUICE_SCHEMAS"):
+        return Path(named)
+    if home := os.environ.get("SLUICE_HOME"):
+        return Path(home) / "schemas"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "sluice" / "schemas"

@@ -1,0 +1,163 @@
+"""Confluent's wire format: a zero byte, the schema's id in four, and what was written with that schema.
+
+A batch may hold any number of ids, of schemas that fit one another or not: its distinct ids are looked up first, and
+each record is read with its own writer's schema. What can't be read says why, and never fails the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice.errors import BlockedError
+from sluice.fields import NO_PROBLEM, Side, problem
+from sluice.fit import UnfitError, fit
+from sluice.registry import Registry, WriterSchema
+
+PREFIX = 5
+MOST_IDS = 2000
+
+
+@dataclass
+class Framed:
+    """What the prefixes of a batch say.
+
+    Attributes:
+        number: The schema's id, as a column; null where a record has no such prefix.
+        known: The schemas that records of the batch were written with, of the kind that was asked for.
+        refused: Which records can't be read because of their schema, and why.
+    """
+
+    side: Side
+    number: Column
+    known: dict[int, WriterSchema]
+    refused: list[tuple[Column, Column]] = field(default_factory=list)
+
+    @property
+    def payload(self) -> Column:
+        """What comes after the prefix."""
+        raw = F.col(self.side.raw)
+        return F.substring(raw, F.lit(PREFIX + 1), F.length(raw))
+
+    def refuse(self, applies: Column, number: int, error: UnfitError) -> None:
+        """Note that records of this schema don't become what the columns want."""
+        what = f"field {error.path!r} {error.words}" if error.path else error.words
+        self.refused.append((applies, problem(f"in schema {number}, {what}", error.path or None)))
+
+    def problem(self, fields: Column) -> Column:
+        """What is wrong with a record, given its fields (null where its bytes were not read)."""
+        raw, what = F.col(self.side.raw), self.side.raw
+        first = F.hex(F.substring(raw, 1, 1))
+        short = f"the {what} is shorter than the {PREFIX} bytes that name its schema"
+        said = F.when(raw.isNull(), F.lit(None).cast(NO_PROBLEM)).when(F.length(raw) < PREFIX, problem(short))
+        said = said.when(first != "00", problem(f"the {what} does not begin with the magic byte 0 of the wire format"))
+        for applies, why in self.refused:
+            said = said.when(applies, why)
+        unknown = F.concat(F.lit("the schema registry has no schema "), self.number.cast("string"))
+        said = said.when(~self.number.isin([*self.known, -1]), problem(unknown))
+        named = F.concat(F.lit(f"the {what} is not what was written with schema "), self.number.cast("string"))
+        return said.when(fields.isNull(), problem(F.concat(named, F.lit(": truncated or damaged"))))
+
+
+def framed(frame: DataFrame, side: Side, kind: str) -> Framed:
+    """Look up the schemas of a batch.
+
+    Raises:
+        RegistryUnavailableError: The registry is away, and one of the ids was never seen.
+        BlockedError: There are more ids than any number of schemas would explain.
+    """
+    raw = F.col(side.raw)
+    starts = (F.length(raw) >= PREFIX) & (F.hex(F.substring(raw, 1, 1)) == "00")
+    number = F.when(starts, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
+    rows = frame.where(starts).select(number.alias("id")).distinct().limit(MOST_IDS + 1).collect()
+    if len(rows) > MOST_IDS:
+        raise BlockedError(
+            f"The {side.raw}s name more than {MOST_IDS} schemas: they are hardly in Confluent's wire format.",
+            way_out="Correct the contract's format; the records are staged.",
+        )
+    found = {number: s for number, s in Registry().schemas(row["id"] for row in rows).items() if s}
+    result = Framed(side, number, {n: s for n, s in found.items() if s.kind == kind})
+    for other, schema in found.items():
+        if schema.kind != kind:
+            why = f"schema {other} is of the kind {schema.kind}, and the contract's format {kind}"
+            result.refused.append((number == other, problem(why)))
+    return result
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """How records of one schema are read.
+
+    Attributes:
+        read: What decodes them: costly, and done once for a record.
+        opened: From what was read to the struct of fields, null where the bytes are not of the schema.
+    """
+
+    read: Column
+    opened: Callable[[Column], Column] = lambda it: it
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Records that are read in one way.
+
+    Attributes:
+        applies: Which these are.
+        payload: The bytes after the prefix.
+        message: Of Protobuf, where the message's type stands in the schema.
+    """
+
+    schema: WriterSchema
+    applies: Column
+    payload: Column
+    message: tuple[int, ...] = ()
+
+
+Decoder = Callable[[Variant], Decoded]
+"""How a variant is read; UnfitError where no column can hold what the schema says."""
+Splitter = Callable[[DataFrame, Framed], Sequence[Variant]]
+
+
+def _by_id(_: DataFrame, found: Framed) -> list[Variant]:
+    return [Variant(schema, found.number == number, found.payload) for number, schema in found.known.items()]
+
+
+def by_schema(
+    frame: DataFrame, wanted: T.StructType, side: Side, kind: str, decoder: Decoder, split: Splitter = _by_id
+) -> DataFrame:
+    """Read each record with its own writer's schema, and bring it to the wanted fields by name."""
+    found = framed(frame, side, kind)
+    reads: dict[str, Column] = {}
+    each: list[tuple[Column, Column]] = []
+    for index, variant in enumerate(split(frame, found)):
+        name = f"{side.fields}_{index}"
+        try:
+            decoded = decoder(variant)
+            opened = decoded.opened(F.col(name))
+            shape = _type(frame.select(decoded.read.alias(name)), opened)
+            each.append((variant.applies, fit(opened, shape, wanted)))
+        except UnfitError as error:
+            found.refuse(variant.applies, variant.schema.id, error)
+            continue
+        reads[name] = F.when(variant.applies, decoded.read)
+    # Apart from what takes them to pieces, or Spark would decode a record once for each of its fields.
+    frame = frame.withColumns(reads)
+    nothing = F.when(F.lit(False), F.lit(None).cast(wanted))
+    fields = reduce(lambda at, one: at.when(*one), each, nothing)
+    frame = frame.withColumn(side.fields, fields).drop(*reads)
+    return frame.withColumn(side.problem, found.problem(F.col(side.fields)))
+
+
+def _type(frame: DataFrame, column: Column) -> T.DataType:
+    """The type that Spark gives a decoded schema."""
+    try:
+        return frame.select(column.alias("it")).schema["it"].dataType
+    except (PySparkException, Py4JJavaError) as error:  # each by itself: one bad schema is not the others' end
+        raise UnfitError("", f"there is something that Spark does not read ({type(error).__name__})") from error

@@ -1,0 +1,453 @@
+"""Formats with a schema registry: what real producers write, through the real registry, decoder and table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import struct
+import uuid
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import message_factory
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice import descriptors
+from sluice.contract import Contract
+from sluice.decode import DETAIL, ERROR, FIELD, decode
+from sluice.embedded.registry import Registry
+from sluice.errors import ConfigError, RegistryUnavailableError
+from sluice.registry import Registry as Schemas
+from sluice.registry import WriterSchema
+from tests.support.forward import Forward
+from tests.support.lake import Lake
+
+HTML = "'; DROP TABLE t; -- <script>ü</script>"
+JSON_SCHEMA = json.dumps({"title": "x", "type": "object", "properties": {"n": {"type": "integer"}}})
+MOMENT = dt.datetime(2013, 1, 31, 8, 0, 0, 123456, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def client(registry: Registry) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": registry.url})
+
+
+def context(topic: str, field: str = MessageField.VALUE) -> SerializationContext:
+    return SerializationContext(topic, field)
+
+
+def avro(
+    client: SchemaRegistryClient, schema: Any, value: Any, *, field: str = MessageField.VALUE, references: Any = ()
+) -> bytes:
+    """As a producer writes it, the schema being registered on the way, each under a subject of its own."""
+    made = AvroSerializer(client, Schema(json.dumps(schema), "AVRO", list(references)))(value, context(name(), field))
+    assert made is not None
+    return made
+
+
+def name() -> str:
+    return f"s-{uuid.uuid4().hex[:10]}"
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": "R",
+        "namespace": "t",
+        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+    }
+
+
+def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+# Avro's type, the column's, what the producer gives, what the table has.
+AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
+    "bo": ("boolean", "boolean", True, True),
+    "i": ("int", "int", -7, -7),
+    "i_l": ("int", "long", -7, -7),
+    "i_d": ("int", "double", 7, 7.0),
+    "i_dec": ("int", "decimal(12, 2)", 7, Decimal("7.00")),
+    "l": ("long", "long", 2**60, 2**60),
+    "f": ("float", "float", 0.5, 0.5),
+    "f_d": ("float", "double", 0.5, 0.5),
+    "d": ("double", "double", 1e300, 1e300),
+    "s": ("string", "string", HTML, HTML),
+    "by": ("bytes", "binary", b"\x00\xff", b"\x00\xff"),
+    "fx": ({"type": "fixed", "name": "F3", "size": 3}, "fixed[3]", b"abc", b"abc"),
+    "en": ({"type": "enum", "name": "E", "symbols": ["RED", "BLUE"]}, "string", "BLUE", "BLUE"),
+    "dec": (
+        logical("bytes", "decimal", precision=9, scale=2), "decimal(9, 2)", Decimal("-1234567.89"),
+        Decimal("-1234567.89"),
+    ),
+    "dec_w": (
+        logical("bytes", "decimal", precision=9, scale=2), "decimal(20, 4)", Decimal("1.23"), Decimal("1.2300")
+    ),
+    "dec_f": (
+        {"type": "fixed", "name": "FD", "size": 8, "logicalType": "decimal", "precision": 18, "scale": 3},
+        "decimal(18, 3)", Decimal("-0.125"), Decimal("-0.125"),
+    ),
+    "day": (logical("int", "date"), "date", dt.date(2013, 1, 31), dt.date(2013, 1, 31)),
+    "old": (logical("int", "date"), "date", dt.date(1066, 10, 14), dt.date(1066, 10, 14)),
+    "t_ms": (logical("int", "time-millis"), "int", dt.time(0, 0, 1, 5000), 1005),
+    "t_us": (logical("long", "time-micros"), "long", dt.time(0, 0, 1, 5), 1_000_005),
+    "ts_ms": (logical("long", "timestamp-millis"), "timestamptz", MOMENT, MOMENT.replace(microsecond=123000)),
+    "ts_us": (logical("long", "timestamp-micros"), "timestamptz", MOMENT, MOMENT),
+    "lo_ms": (
+        logical("long", "local-timestamp-millis"), "timestamp", dt.datetime(2013, 1, 31, 10, 0, 0, 123000),  # noqa: DTZ001
+        dt.datetime(2013, 1, 31, 10, 0, 0, 123000),  # noqa: DTZ001
+    ),
+    "lo_us": (
+        logical("long", "local-timestamp-micros"), "timestamp", dt.datetime(2013, 1, 31, 10, 0, 0, 123456),  # noqa: DTZ001
+        dt.datetime(2013, 1, 31, 10, 0, 0, 123456),  # noqa: DTZ001
+    ),
+    "u": (
+        logical("string", "uuid"), "uuid", uuid.UUID("123e4567-e89b-12d3-a456-426614174000"),
+        uuid.UUID("123e4567-e89b-12d3-a456-426614174000"),
+    ),
+    "li": ({"type": "array", "items": ["null", "int"]}, "list<long>", [1, None, 3], [1, None, 3]),
+    "m": ({"type": "map", "values": "double"}, "map<string, double>", {"x": 1.5}, [("x", 1.5)]),
+    "st": (
+        record(a="int", b={"type": "array", "items": {**record(c=logical("int", "date"), x="string"), "name": "In"}})
+        | {"name": "Out"},
+        "struct<b: list<struct<c: date>>, a: long, gone: string>",
+        {"a": 1, "b": [{"c": dt.date(2020, 2, 29), "x": "left out"}]},
+        {"b": [{"c": dt.date(2020, 2, 29)}], "a": 1, "gone": None},
+    ),
+}  # fmt: skip
+
+
+def framed(number: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">bI", 0, number) + payload
+
+
+def same(found: Any, expected: Any) -> bool:
+    """PyIceberg gives a uuid as bytes."""
+    return (
+        uuid.UUID(bytes=found) if isinstance(expected, uuid.UUID) and isinstance(found, bytes) else found
+    ) == expected
+
+
+def read(
+    spark: SparkSession, records: Iterable[tuple[bytes | None, bytes | None]], columns: list[Any], **formats: str
+) -> list[dict[str, Any]]:
+    """Keys and values through the real decoder, without broker and table; in the order given."""
+    contract = Contract.model_validate(
+        {
+            "table": "db.t", "topic": "t", "group": "g", "owner": "tests", "columns": columns,
+            **{side: {"format": each} for side, each in formats.items()},
+        }
+    )  # fmt: skip
+    rows = [(1, 0, at, dt.datetime(2020, 1, 1), *record, None) for at, record in enumerate(records)]  # noqa: DTZ001
+    frame: DataFrame = spark.createDataFrame(
+        rows,
+        "batch_seq long, _kafka_partition int, _kafka_offset long, _kafka_timestamp timestamp, key binary, "
+        "value binary, headers array<struct<key: string, value: binary>>",
+    )
+    return [row.asDict(recursive=True) for row in decode(frame, contract, "t").orderBy("_kafka_offset").collect()]
+
+
+def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaRegistryClient) -> None:
+    """Every type, schemas that differ, and hostile records, in one batch with Avro keys."""
+    it = lake()
+    it.create_topic(1, max_message_bytes="20000000")
+    producer = Producer({**it.kafka, "linger.ms": 5, "message.max.bytes": 20_000_000})
+    columns = [{"name": n, "type": t} for n, (_, t, _, _) in AVRO_TYPES.items()]
+    key = {"name": "id", "type": "string", "source": "$key.name"}
+    table = it.contract(
+        columns=[key, *columns, {"name": "later", "type": "string"}],
+        key={"format": "avro"}, value={"format": "avro"}, errors={"max_ratio": 1.0},
+    )  # fmt: skip
+    plain = record(**{n: t for n, (t, *_) in AVRO_TYPES.items()})
+    nullable = {**plain, "fields": [{**f, "type": ["null", f["type"]]} for f in plain["fields"]]}
+    value = {n: v for n, (_, _, v, _) in AVRO_TYPES.items()}
+    written = avro(client, plain, value)
+    wide = name()
+    client.register_schema(wide, Schema(json.dumps(record(s="string") | {"name": "Inner"}), "AVRO"))
+    elsewhere = [SchemaReference("t.Inner", wide, 1)]
+    good = {
+        "plain": written,
+        "nullable": avro(client, nullable, value),
+        "nulls": avro(client, nullable, dict.fromkeys(value)),
+        "fewer and later": avro(client, record(later="string", s="string"), {"later": HTML, "s": "x"}),
+        "10 MB": avro(client, record(s="string"), {"s": "x" * 10_000_000}),
+        "referred to": avro(client, record(x="t.Inner", i="int"), {"x": {"s": "s"}, "i": 5}, references=elsewhere),
+        "NaN": avro(client, record(d="double"), {"d": float("nan")}),
+        "a recursion that nobody reads": avro(
+            client, record(i="int", next=["null", "t.R"]), {"i": 6, "next": {"i": 7, "next": None}}
+        ),
+    }
+    loop = {**record(a="int", b=["null", "t.Loop"]), "name": "Loop"}
+    number = int.from_bytes(written[1:5], "big")
+    decimal = int.from_bytes(avro(client, record(dec=logical("bytes", "decimal", precision=9, scale=2)),
+                                  {"dec": Decimal("1.00")})[1:5], "big")  # fmt: skip
+    text = int.from_bytes(good["10 MB"][1:5], "big")
+    items = int.from_bytes(avro(client, record(li={"type": "array", "items": ["null", "int"]}), {"li": []})[1:5], "big")
+    # What is in the quarantine of it: the field, and a part of the words.
+    bad: dict[str, tuple[bytes, str | None, str]] = {
+        "another type": (avro(client, record(l="string"), {"l": "1"}), "l", "is string, and its column bigint"),
+        "narrower": (avro(client, record(i="long"), {"i": 1}), "i", "is bigint, and its column int"),
+        "a union": (avro(client, record(s=["null", "string", "long"]), {"s": 1}), "s", "is a union of string, long"),
+        "a recursion": (
+            avro(client, record(st=["null", loop]), {"st": {"a": 1, "b": None}}), "st.b", "holds itself (t.Loop)"
+        ),
+        "no record": (avro(client, {"type": "string"}, "x"), None, "the root is no record"),
+        "other kind": (
+            JSONSerializer(JSON_SCHEMA, client)({"n": 1}, context(name())) or b"",
+            None, "is of the kind JSON",
+        ),
+        "truncated": (written[:-20], None, "truncated or damaged"),
+        "nothing after the id": (framed(number), None, "truncated or damaged"),
+        "no id": (b"\0\0\0", None, "shorter than the 5 bytes"),
+        "wrong magic byte": (b"\1" + written[1:], None, "magic byte"),
+        "JSON": (b'{"i": 1}', None, "magic byte"),
+        "unknown id": (framed(1_000_000, written[5:]), None, "has no schema 1000000"),
+        "an id beyond all": (framed(2**32 - 1, written[5:]), None, "has no schema 4294967295"),
+        "an overflowing decimal": (framed(decimal, b"\x20" + b"\x7f" * 16), None, "truncated or damaged"),
+        "2 GB of text announced": (framed(text, b"\xfe\xff\xff\xff\x0fabc"), None, "truncated or damaged"),
+        "2,000,000,000 items": (framed(items, b"\x80\xd0\xac\xf3\x0e" + b"\0" * 20), None, "truncated or damaged"),
+        "no UTF-8": (framed(text, b"\x06\xff\xfe\x00"), "s", "not UTF-8"),
+    }  # fmt: skip
+    keys = {
+        each: avro(client, {**record(name="string"), "name": "K"}, {"name": each}, field=MessageField.KEY)
+        for each in (*good, *bad)
+    }
+    bad["a key that is none"] = (written, None, "the key does not begin with the magic byte")
+    keys["a key that is none"] = b"plain"
+    it.send(((0, keys[each], value) for each, value in good.items()), producer=producer)  # type: ignore[misc]
+    it.send((0, keys[each], value) for each, (value, _, _) in bad.items())  # type: ignore[misc]
+    outcome = it.run()[table]
+    assert outcome["state"] == "published", outcome["error"]
+    rows = {row["id"]: row for row in it.rows(table)}
+    set_apart = {bytes(row["key"]): row for row in it.quarantined(table)}
+    for each, (value, path, words) in bad.items():
+        row = set_apart[keys[each]]
+        assert (row["error_class"], row["field"], row["value"]) == ("malformed", path, value), each
+        assert words in row["error"], each
+    assert set(rows) == set(good)
+    assert len(set_apart) == len(bad)
+    for column, (_, _, _, expected) in AVRO_TYPES.items():
+        assert all(same(rows[each][column], expected) for each in ("plain", "nullable")), column
+        assert rows["nulls"][column] is None
+    assert (rows["fewer and later"]["later"], rows["fewer and later"]["i"]) == (HTML, None)
+    assert rows["plain"]["later"] is None
+    assert len(rows["10 MB"]["s"]) == 10_000_000
+    assert rows["referred to"]["i"] == 5 and rows["a recursion that nobody reads"]["i"] == 6
+    assert rows["NaN"]["d"] != rows["NaN"]["d"]
+
+
+PROTO = """
+syntax = "proto3";
+package t;
+import "google/protobuf/duration.proto";
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+enum E { RED = 0; BLUE = 1; }
+message In { int32 c = 1; repeated string s = 2; }
+message Node { int32 v = 1; Node next = 2; }
+message M {
+  int32 i = 1; int64 l = 2; uint32 u = 3; uint64 ul = 4; sint64 si = 5; fixed32 fx = 6; float f = 7; double d = 8;
+  bool bo = 9; string s = 10; bytes by = 11; E en = 12; optional int32 op = 13;
+  oneof one { string os = 14; int64 ol = 15; }
+  repeated int32 li = 16; repeated In ins = 17; map<string, double> m = 18; map<int32, In> mi = 19;
+  google.protobuf.Timestamp ts = 20; google.protobuf.Duration du = 21; google.protobuf.StringValue w = 22;
+  In st = 23; Node node = 24;
+  message Nested { int32 i = 1; }
+}
+message Second { string s = 1; }
+message Incompatible { string i = 1; }
+"""
+IN = {"c": 4, "s": [HTML]}
+# The column's type, what the table has of a full message, and of an empty one.
+PROTO_TYPES: dict[str, tuple[str, Any, Any]] = {
+    "i": ("int", -7, 0),
+    "l": ("long", 2**60, 0),
+    "u": ("long", 2**32 - 1, 0),
+    "ul": ("decimal(20, 0)", Decimal(2**64 - 1), Decimal(0)),
+    "si": ("long", -(2**60), 0),
+    "fx": ("long", 2**32 - 1, 0),
+    "f": ("double", 0.5, 0.0),
+    "d": ("double", 1e300, 0.0),
+    "bo": ("boolean", True, False),
+    "s": ("string", HTML, ""),
+    "by": ("binary", b"\x00\xff", b""),
+    "en": ("string", "BLUE", "RED"),
+    "op": ("int", 0, None),
+    "os": ("string", None, None),
+    "ol": ("long", 0, None),
+    "li": ("list<long>", [1, 2], []),
+    "ins": ("list<struct<c: int, s: list<string>>>", [IN], []),
+    "m": ("map<string, double>", [("x", 1.5)], []),
+    "mi": ("map<string, struct<c: long>>", [("3", {"c": 4})], []),
+    "ts": ("timestamptz", MOMENT, None),
+    "du": ("long", 1_500_000, None),
+    "w": ("string", "", None),
+    "st": ("struct<c: int, s: list<string>>", IN, None),
+}
+
+
+def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: SchemaRegistryClient) -> None:
+    """Every type, several messages of one schema, schemas as text and as descriptors, and hostile records."""
+    files = descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
+
+    def message(full: str, **values: Any) -> Any:
+        return message_factory.GetMessageClass(descriptors.descriptor(files, f"t.{full}"))(**values)
+
+    subject = name()
+
+    def written(value: Any) -> bytes:
+        """With the descriptor that the serializer registers."""
+        return ProtobufSerializer(type(value), client)(value, context(subject)) or b""
+
+    full = message("M", i=-7, l=2**60, u=2**32 - 1, ul=2**64 - 1, si=-(2**60), fx=2**32 - 1, f=0.5, d=1e300, bo=True,
+                   s=HTML, by=b"\x00\xff", en=1, op=0, ol=0, li=[1, 2], ins=[IN], m={"x": 1.5}, st=IN)  # fmt: skip
+    full.mi[3].c = 4
+    full.ts.FromDatetime(MOMENT)
+    full.du.FromMilliseconds(1500)
+    full.w.value = ""
+    beyond = message("M")
+    beyond.ts.seconds = 2**50
+    whole, text = written(full), client.register_schema(name(), Schema(PROTO, "PROTOBUF"))
+    good = {
+        "full": whole,
+        "as text": framed(text, whole[5:]),
+        "empty": written(message("M")),
+        "nested": written(message("M.Nested", i=3)),
+        "second": written(message("Second", s="x")),
+        "an enum's unknown value": written(message("M", en=77)),
+    }
+    at = len(whole) - len(full.SerializeToString())
+    bad: dict[str, tuple[bytes, str | None, str]] = {
+        "truncated": (whole[:-3], None, "truncated or damaged"),
+        "no message index": (whole[:5], None, "truncated or damaged"),
+        "no such message": (whole[:5] + b"\2\x28" + whole[at:], None, "there is no message at [20]"),
+        "no count": (whole[:5] + b"\3\0" + whole[at:], None, "truncated or damaged"),
+        "incompatible": (written(message("Incompatible", i="1")), "i", "is string, and its column int"),
+        "no UTF-8": (whole[:at] + b"\x52\x02\xff\xfe", None, "truncated or damaged"),
+        "2 GB announced": (whole[:at] + b"\x52\xff\xff\xff\x7fab", None, "truncated or damaged"),
+        "a moment beyond the calendar": (written(beyond), None, "truncated or damaged"),
+        "unknown id": (framed(1_000_000, whole[5:]), None, "has no schema 1000000"),
+        "wrong magic byte": (b"\1" + whole[1:], None, "magic byte"),
+    }
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(
+        columns=[
+            {"name": "id", "type": "string", "source": "$key"},
+            *({"name": n, "type": kind} for n, (kind, _, _) in PROTO_TYPES.items()),
+        ],
+        value={"format": "protobuf"},
+        errors={"max_ratio": 1.0},
+    )
+    it.send((0, each, value) for each, value in good.items())
+    it.send((0, each, value) for each, (value, _, _) in bad.items())
+    outcome = it.run()[table]
+    assert outcome["state"] == "published", outcome["error"]
+    rows = {row["id"]: row for row in it.rows(table)}
+    set_apart = {row["key"].decode(): row for row in it.quarantined(table)}
+    for each, (value, path, words) in bad.items():
+        row = set_apart[each]
+        assert (row["error_class"], row["field"], row["value"]) == ("malformed", path, value), each
+        assert words in row["error"], each
+    assert set(rows) == set(good)
+    assert len(set_apart) == len(bad)
+    for column, (_, expected, nothing) in PROTO_TYPES.items():
+        assert rows["full"][column] == rows["as text"][column] == expected, column
+        assert rows["empty"][column] == nothing, column
+    assert rows["nested"]["i"] == 3 and rows["second"]["s"] == "x"
+    assert rows["an enum's unknown value"]["en"] == "77"
+
+
+def test_json_schema_and_plain_formats(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    value = JSONSerializer(JSON_SCHEMA, client)({"n": 7, "s": HTML}, context(name())) or b""
+    number = struct.Struct(">q").pack
+    records = [
+        (number(-3), value),
+        (number(2**40), value[:5] + b'{"n": 1, "n": 8, "s": null}'),
+        (number(1), value[:-1]),
+        (number(2), value[:5] + b'{"n": "x"}'),
+        (number(3), value[:5]),
+        (number(4), framed(1_000_000, b"{}")),
+        (b"1234", value),
+        (number(5), b'{"n": 1}'),
+    ]
+    columns = [{"name": "id", "type": "long", "source": "$key"}, *({"name": n, "type": t} for n, t in NAMED)]
+    rows = read(spark, records, columns, key="long", value="json_schema")
+    assert [row[ERROR] for row in rows] == [None, None, *["malformed"] * 6]
+    assert [(row["id"], row["n"], row["s"]) for row in rows[:2]] == [(-3, 7, HTML), (2**40, 8, None)]
+    assert rows[6][FIELD] == "$key"
+    words = [
+        "not a JSON object",
+        "not a JSON object",
+        "not a JSON object",
+        "no schema 1000000",
+        "the key",
+        "magic byte",
+    ]
+    assert all(word in row[DETAIL] for word, row in zip(words, rows[2:], strict=True))
+
+
+def test_a_key_that_is_one_thing_in_avro(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    key = avro(client, logical("long", "timestamp-micros"), MOMENT, field=MessageField.KEY)
+    columns = [{"name": "at", "type": "timestamptz", "source": "$key"}, {"name": "n", "type": "long"}]
+    rows = read(spark, [(key, b'{"n": 1}'), (key[:5], b'{"n": 2}'), (None, b'{"n": 3}')], columns, key="avro")
+    assert [(row["at"] and row["at"].replace(tzinfo=dt.UTC), row["n"]) for row in rows] == [
+        (MOMENT, 1), (None, 2), (None, 3)
+    ]  # fmt: skip
+    assert [row[DETAIL] is None for row in rows] == [True, False, True]
+
+
+NAMED = [("n", "long"), ("s", "string")]
+INT, LONG = struct.Struct(">i").pack, struct.Struct(">q").pack
+PLAIN: list[tuple[str, str, dict[bytes, Any], list[bytes]]] = [
+    ("string", "string", {HTML.encode(): HTML, b"": ""}, [b"\xff\xfe"]),
+    ("string", "long", {b"12": 12}, [b"x", b"99999999999999999999"]),
+    ("string", "date", {b"2013-01-31": dt.date(2013, 1, 31)}, [b"2013-02-30"]),
+    ("bytes", "binary", {b"\xff": b"\xff"}, []),
+    ("int", "int", {INT(-7): -7, INT(2**31 - 1): 2**31 - 1, INT(-(2**31)): -(2**31)}, [b"", b"12345", LONG(1)]),
+    ("int", "long", {INT(-7): -7}, []),
+    ("long", "long", {LONG(-7): -7, LONG(2**63 - 1): 2**63 - 1, LONG(-(2**63)): -(2**63)}, [b"1", INT(1)]),
+]
+
+
+def test_plain_values(spark: SparkSession) -> None:
+    for form, kind, good, bad in PLAIN:
+        columns = [{"name": "v", "type": kind, "source": "$value"}]
+        rows = read(spark, [(None, each) for each in [*good, *bad]], columns, value=form)
+        assert [row["v"] for row in rows] == [*good.values(), *[None] * len(bad)], (form, kind)
+        assert [row[ERROR] for row in rows] == [*[None] * len(good), *["malformed"] * len(bad)], (form, kind)
+
+
+def test_a_registry_that_is_away(
+    spark: SparkSession, registry: Registry, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids that were seen go on, others stop the table; nothing is taken for malformed because of it."""
+    seen = avro(client, record(n="long"), {"n": 1})
+    new = avro(client, record(n="long", x="int"), {"n": 2, "x": 0})
+    columns = [{"name": "n", "type": "long"}]
+    with Forward(registry.port) as front:
+        monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url.replace(str(registry.port), str(front.port)))
+        assert [row["n"] for row in read(spark, [(None, seen)], columns, value="avro")] == [1]
+    monkeypatch.setattr("sluice.registry.RETRIES", 0)
+    assert [row["n"] for row in read(spark, [(None, seen)], columns, value="avro")] == [1]
+    monkeypatch.setattr("sluice.registry._known", {})  # as in the next run's process
+    assert [row["n"] for row in read(spark, [(None, seen)], columns, value="avro")] == [1]
+    with pytest.raises(RegistryUnavailableError, match="did not answer"):
+        read(spark, [(None, seen), (None, new)], columns, value="avro")
+
+
+def test_what_answers_is_no_registry(registry: Registry) -> None:
+    with pytest.raises(ConfigError, match="is no schema registry"):
+        Schemas({"url": registry.url.replace("ccompat", "nothing")}).schemas([1])
+    with pytest.raises(ConfigError, match="unusable") as error:
+        Schemas({"url": registry.url, "basic.auth.user.info": "secret", "nonsense": 1}).schemas([10**6])
+    assert "secret" not in str(error.value)
