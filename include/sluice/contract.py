@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 
 from sluice.contract_cdc import Cdc
 from sluice.contract_checks import check_contract
+from sluice.contract_expectation_checks import check_expectations
+from sluice.contract_expectations import Expectation
 from sluice.contract_fields import (
     KAFKA_COLUMNS,
     KEY_SOURCE,
@@ -44,6 +46,7 @@ __all__ = [
     "Column",
     "Contract",
     "ErrorPolicy",
+    "Expectation",
     "Input",
     "KeyFormat",
     "Limits",
@@ -236,6 +239,8 @@ class Contract(Strict):
     limits: Limits = Limits()
     transactional: Flag = False
     errors: ErrorPolicy = ErrorPolicy()
+    expectations: Annotated[tuple[Expectation, ...], ListField] = ()
+    expectations_show_values: Flag = False
     freshness: Duration | None = None
     maintenance: Maintenance = Maintenance()
     doc: str | None = None
@@ -244,6 +249,7 @@ class Contract(Strict):
     def _whole(self) -> Self:
         flaws = Flaws()
         check_contract(self, flaws)
+        check_expectations(self, flaws)
         flaws.raise_any("Contract")
         keys = set(self.identifier)
         columns = tuple(c.model_copy(update={"required": True}) if c.name in keys else c for c in self.columns)

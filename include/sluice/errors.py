@@ -182,6 +182,16 @@ class BlockedError(TerminalError):
     )
 
 
+class ExpectationsFailedError(BlockedError):
+    """An expectation of severity `block` does not hold for a batch; it is staged, not published."""
+
+    advice = (
+        "Look at the batch's results in sluice.quality (`status TABLE` shows them). If the data is right, change the "
+        "contract's `expectations` (bounds, or severity: warn); if it is wrong, severity: quarantine_rows sets apart "
+        "the rows that fail. The next run publishes the batch from staging."
+    )
+
+
 class OrderUnknownError(TerminalError):
     """One key was met in two partitions, and the contract names no order between them."""
 

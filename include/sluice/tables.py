@@ -27,6 +27,7 @@ from sluice.model import Batch, joined_ranges
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
 LEDGER: Identifier = ("sluice", "offsets")
 MAINTENANCE: Identifier = ("sluice", "maintenance")
+QUALITY: Identifier = ("sluice", "quality")
 
 TRIMMED_THROUGH = "sluice.trimmed-through"
 """Property of a staging table: the last batch whose raw records were deleted after their retention."""
