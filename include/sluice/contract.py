@@ -33,6 +33,7 @@ from sluice.contract_fields import (
     Type,
     Whole,
 )
+from sluice.contract_policy import SchemaPolicy
 from sluice.partitioning import PartitionField, parse_partition
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "KeyFormat",
     "Limits",
     "Maintenance",
+    "SchemaPolicy",
     "ValueFormat",
 ]
 
@@ -60,6 +62,8 @@ class Column(Strict):
         required: Whether null is refused (the record is an error). Default false; true for identifier columns.
         source: Field of the value, a dotted path of nested fields, or `$key` for the record's key. Default: the name.
         doc: Comment kept in the table's schema.
+        renamed_from: The name that this column had in the table before: it is renamed, and keeps its values. May stay
+            when that is done.
     """
 
     name: ColumnName
@@ -67,6 +71,7 @@ class Column(Strict):
     required: Flag = False
     source: Annotated[Source, Field(validate_default=False)] = ""
     doc: str | None = None
+    renamed_from: Identifier | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -199,6 +204,7 @@ class Contract(Strict):
     errors: ErrorPolicy = ErrorPolicy()
     freshness: Duration | None = None
     maintenance: Maintenance = Maintenance()
+    schema_policy: SchemaPolicy = SchemaPolicy()
     doc: str | None = None
 
     @model_validator(mode="after")
