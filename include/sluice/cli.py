@@ -1,4 +1,4 @@
-"""The command line: `python -m sluice status | plan | contract check | ledger … | gap | rollback | backfill | demo`.
+"""The command line: `python -m sluice status | plan | contract check | ledger … | gap | rollback | backfill | schema`.
 
 Each command imports what it needs when it runs, so that `--help` and `contract check` stay quick.
 """
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice import cli_act
+from sluice import cli_act, cli_schema
 from sluice.errors import SluiceError, exit_code
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_ledger_show)
 
     commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
-    for each in (status, plan, rebuild, show, *cli_act.add(commands, _contracts)):
+    for each in (status, plan, rebuild, show, *cli_act.add(commands, _contracts), cli_schema.add(commands, _contracts)):
         each.add_argument(
             "--patience",
             type=float,

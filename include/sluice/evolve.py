@@ -182,6 +182,12 @@ def _answers(catalog: Catalog, outlook: Outlook) -> list[Row]:
     return schemas.same_change(schemas.rows(catalog, outlook.table), like, ANSWERS)
 
 
+def opened(catalog: Catalog, outlook: Outlook) -> Row | None:
+    """The row that opened the review of this change; None where no run has."""
+    like = _row(outlook, State.REVIEW, "")
+    return next(iter(schemas.same_change(schemas.rows(catalog, outlook.table), like, (State.REVIEW,))), None)
+
+
 def _row(outlook: Outlook, state: State, run_id: str, who: str | None = None, why: str | None = None) -> Row:
     return Row(
         outlook.table,

@@ -134,7 +134,11 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
     lines = it.plan().lines()
     for name in (yes, no):
         (line,) = [each for each in lines if each.startswith(f"schema  {name}: under review: ")]
-        for words in ("renames column id to customer", "drops column text", "changes the type of column n: int to string"):
+        for words in (
+            "renames column id to customer",
+            "drops column text",
+            "changes the type of column n: int to string",
+        ):
             assert words in line
         assert values(it, name, "id", "n", "text") == [("a", 1, "x"), ("b", 2, "y")]
         assert [r["key"] for r in it.quarantined(name)] == [b"later"]
@@ -151,7 +155,8 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
     assert states(it, yes) == [(1, "applied"), (2, "review"), (2, "approved"), (2, "applied")]
     assert states(it, no) == [(1, "applied"), (2, "review"), (2, "rejected")]
 
-    # Rejected: as before. Approved: the key keeps its values, the old type's are set aside, the tombstone finds its row.
+    # Rejected: as before. Approved: the key keeps its values, the old type's are set aside, the tombstone finds its
+    # row.
     assert values(it, no, "id", "n", "text") == [("b", 2, "y"), ("d", 4, "w")]
     assert {r["key"] for r in it.quarantined(no)} == {b"later", b"c"}
     assert columns_of(it, yes) == {"customer": "string", "n": "string", "n_before_1": "int"}
