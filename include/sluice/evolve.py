@@ -19,8 +19,9 @@ from pyiceberg.table import Table
 from sluice import cursor, evolve_apply, schemas, tables
 from sluice.contract import Contract
 from sluice.errors import FencedError, RefusedError, SchemaChangeError
-from sluice.evolve_diff import READ, Change, compare, shape, shape_id, without
+from sluice.evolve_diff import READ, Change, compare, shape, shape_id
 from sluice.evolve_force import InForce, effective
+from sluice.evolve_undo import without
 from sluice.ledger import Ledger
 from sluice.schemas import Row, State
 

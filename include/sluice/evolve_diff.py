@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,59 +184,3 @@ def nested(old: IcebergType, new: IcebergType, path: tuple[str, ...] = ()) -> tu
             return None
         steps += inner
     return tuple(steps)
-
-
-def without(old: Contract, new: Contract, ignored: Iterable[Change]) -> Contract:
-    """The new contract as if the ignored changes had not been made.
-
-    Raises:
-        pydantic.ValidationError: what is left contradicts itself.
-    """
-    skipped = {(c.kind, c.column) for c in ignored}
-    known = origins(old, new)
-    names = {now: was.name for now, was in known.items() if ("rename_column", now) in skipped}
-    columns: list[Column] = []
-    for column in new.columns:
-        changed: dict[str, Any] = {"renamed_from": None}
-        was = known.get(column.name)
-        if was is None:
-            if ("add_column", column.name) in skipped:
-                continue
-            changed |= {"required": False} if ("make_required", column.name) in skipped else {}
-        else:
-            for field, kinds in (
-                ("name", ("rename_column",)),
-                ("type", TYPE_KINDS),
-                ("required", ("make_optional", "make_required")),
-                ("doc", ("document",)),
-            ):
-                if any((kind, column.name) in skipped for kind in kinds):
-                    changed[field] = getattr(was, field)
-            if column.name not in names and was.name != column.name:
-                changed.pop("renamed_from")
-        columns.append(column.model_copy(update=changed))
-    columns += [c for c in old.columns if ("drop_column", c.name) in skipped]
-    if ("reorder", "") in skipped:
-        place = {c.name: i for i, c in enumerate(old.columns)}
-        at = {c.name: place[known[c.name].name] for c in new.columns if c.name in known}
-        columns.sort(key=lambda c: at.get(c.name, place.get(c.name, len(place))))
-    update: dict[str, Any] = {
-        "columns": columns,
-        "identifier": [names.get(n, n) for n in new.identifier],
-        "order": [names.get(n, n) for n in new.order],
-        "partition_by": [
-            str(PartitionField(names.get(f.column, f.column), f.transform, f.argument)) for f in new.partitioning
-        ],
-    }
-    if ("change_key", "") in skipped:
-        update |= {"mode": old.mode, "deletes": old.deletes}
-        update |= {"identifier": list(old.identifier), "order": list(old.order)}
-    if ("change_partitioning", "") in skipped:
-        update["partition_by"] = list(old.partition_by)
-    body = new.model_dump(mode="json", exclude_unset=True) | {
-        **update,
-        "columns": [c.model_dump(mode="json", exclude_defaults=True) for c in columns],
-    }
-    if not old.upsert and ("change_key", "") in skipped:
-        body.pop("deletes")
-    return Contract.model_validate({**body, "start": new.start})
