@@ -15,6 +15,9 @@ from sluice.embedded.home import REPOSITORY, Home
 from sluice.embedded.process import end
 from sluice.embedded.state import load as load_state
 
+# Every JVM of a test lives for seconds or minutes on small data: its second compiler costs half of all processor time
+# and never pays. What runs is the same.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 # Housekeeping that takes minutes by default, so that a test of retention or compaction takes seconds.
 QUICK_HOUSEKEEPING = {
     "log.initial.task.delay.ms": "500",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -66,6 +66,12 @@ def is_attempt_at(name: str, topic: str, seq: int) -> bool:
 def kept_branch(topic: str, seq: int) -> str:
     """The name under which the refused result of a slice stays, until somebody drops it: no clean-up of ours does."""
     return f"refused_backfill_{_mark(topic)}_{-seq}"
+
+
+def kept_branches(names: Iterable[str], topic: str) -> dict[int, str]:
+    """Those among a table's branches that hold refused slices of the topic, by the slice's number."""
+    stem = kept_branch(topic, 0)[:-1]
+    return {-int(n.removeprefix(stem)): n for n in names if n.startswith(stem) and n.removeprefix(stem).isdecimal()}
 
 
 def is_finished(name: str, reached: Mapping[str, int]) -> bool:

@@ -22,9 +22,6 @@ from sluice.contracts import Contracts
 from sluice.ledger import Ledger, State, batches
 from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, decode_through
 
-# For so long after it was planned, staging keeps what a slice of a backfill that has not landed yet may read.
-HOLD = timedelta(days=7)
-
 Enough = Callable[[Snapshot], bool]
 
 
@@ -158,8 +155,7 @@ def _for_backfills(
     """The first live batch that a running slice may read, and the slices whose own raw records may go."""
     known = slices.rows(ledger, topic)
     at = {r.batch_seq: r.at for r in known if r.state == State.PLANNED}
-    landed = {r.batch_seq for r in known if r.state == State.REPLAYED}
-    running = {seq: b for seq, b in slices.planned(known).items() if seq not in landed and now - at[seq] < HOLD}
+    running = slices.unfinished(known, now)
     there = slices.held(staging) if at else {}
     going = tuple(sorted(seq for seq in there if seq in at and seq not in running and at[seq] < now - retention))
     if not running:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
 
@@ -25,6 +25,9 @@ from sluice.model import BACKFILL, STEP, TOPIC, Batch, OffsetRange, Offsets, Ran
 from sluice.words import with_gaps
 
 UNKNOWN = "The ledger that told was lost; the table's snapshot tells of the slice."
+
+HOLD = timedelta(days=7)
+"""For so long after it was planned a slice that has not landed may still come: staging keeps what it reads."""
 
 
 class Origin(StrEnum):
@@ -48,6 +51,14 @@ def planned(found: Iterable[Row], run_id: str | None = None) -> dict[int, Batch]
     """The slices by number, or those of one run."""
     frozen = [r for r in found if r.state == State.PLANNED and run_id in (None, r.run_id)]
     return {seq: replace(b, next_offsets={}) for (_, seq), b in sorted(ledgers.batches(frozen).items(), reverse=True)}
+
+
+def unfinished(found: Iterable[Row], now: datetime) -> dict[int, Batch]:
+    """The slices by number that have not landed, and may still come."""
+    told = list(found)
+    recent = {r.batch_seq for r in told if r.state == State.PLANNED and now - r.at < HOLD}
+    landed = {r.batch_seq for r in told if r.state == State.REPLAYED}
+    return {seq: piece for seq, piece in planned(told).items() if seq in recent - landed}
 
 
 def plan_rows(piece: Batch, table: str, *, who: str | None, why: str | None) -> list[Row]:

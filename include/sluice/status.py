@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
 
-from sluice import broker, clocks, cursor, kafka_retention, plan, reach, tables, upkeep
+from sluice import broker, clocks, cursor, kafka_retention, plan, reach, refs, slices, tables, upkeep
 from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.contracts import Contracts
@@ -28,6 +28,7 @@ from sluice.status_model import (
     MaintenanceStatus,
     OpenBatch,
     PartitionStatus,
+    SliceStatus,
     SnapshotStatus,
     Status,
     TableStatus,
@@ -170,6 +171,7 @@ def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
     for topic in contract.topics:
         entry.topics.append(_topic(contract, topic, world, table, through))
         entry.open_batches += _open_batches(topic, world, through)
+        entry.slices += _slices(contract.table, topic, world, table)
     _judge(entry, world.errors.get(contract.table), through)
 
 
@@ -238,6 +240,15 @@ def _open_batches(topic: str, world: _World, through: Mapping[str, Through] | No
         if t == topic and seq > last:
             found.append(OpenBatch(topic, seq, "planned", dict(batch.ranges)))
     return found
+
+
+def _slices(name: str, topic: str, world: _World, table: Table | None) -> list[SliceStatus]:
+    """What is not in the table of the backfills that were planned within the last week, and all that was kept."""
+    known = [r for r in slices.rows(world.ledger, topic) if r.table == name]
+    kept = refs.kept_branches(table.metadata.refs if table else (), topic)
+    pieces, last = slices.planned(known), {r.batch_seq: r for r in known}
+    wanted = {*slices.unfinished(known, datetime.now(UTC)), *kept}
+    return [SliceStatus.of(topic, n, pieces.get(n), last.get(n), kept.get(n)) for n in sorted(wanted, reverse=True)]
 
 
 def _judge(entry: TableStatus, last: LastError | None, through: Mapping[str, Through] | None) -> None:

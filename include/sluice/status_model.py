@@ -37,6 +37,34 @@ class OpenBatch:
 
 
 @dataclass
+class SliceStatus:
+    """A slice of a backfill that is not in the table.
+
+    Attributes:
+        number: below zero.
+        state: `planned` (to come, or lost with its application), `blocked`, `failed`; `unknown` without a ledger.
+        branch: where the refused result stands to be looked at, until somebody drops it.
+    """
+
+    topic: str
+    number: int
+    state: str
+    ranges: dict[int, OffsetRange]
+    at: datetime | None
+    run_id: str | None
+    error: str | None
+    branch: str | None
+
+    @classmethod
+    def of(cls, topic: str, number: int, piece: Batch | None, last: Row | None, branch: str | None) -> Self:
+        """What the slice's newest row in the ledger tells; nothing but the branch where the ledger was lost."""
+        ranges = dict(piece.ranges) if piece else {}
+        if last is None:
+            return cls(topic, number, "unknown", ranges, None, None, None, branch)
+        return cls(topic, number, str(last.state), ranges, last.at, last.run_id, last.error, branch)
+
+
+@dataclass
 class GivenUp:
     """Lost offsets that an operator gave up; `who` is None where the ledger that knew was lost."""
 
@@ -147,6 +175,7 @@ class TableStatus:
     topics: list[TopicStatus] = field(default_factory=list)
     snapshot: SnapshotStatus | None = None
     open_batches: list[OpenBatch] = field(default_factory=list)
+    slices: list[SliceStatus] = field(default_factory=list)
     quarantined: int | None = None
     maintenance: list[MaintenanceStatus] = field(default_factory=list)
     last_error: LastError | None = None

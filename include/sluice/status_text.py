@@ -117,6 +117,12 @@ def _details(table: TableStatus) -> str:
         out += _wrapped(f"{batch.topic} batch {batch.batch} is {waits}: {ranges_text(batch.ranges)}", "open       ")
     if not table.open_batches:
         out.append("  open        no batch")
+    for piece in table.slices:
+        kept = f"; kept as branch {piece.branch}" if piece.branch else ""
+        at = f" at {piece.at:%Y-%m-%d %H:%M:%S} UTC" if piece.at else ""
+        told = f"{piece.topic} slice {piece.number} {piece.state}{at}: {ranges_text(piece.ranges)}{kept}"
+        told += f"; {piece.error}" if piece.error else ""
+        out += _wrapped(told, "backfill   ")
     out.append(f"  quarantine  {_number(table.quarantined)} records")
     for done in table.maintenance:
         out += _wrapped(f"{done.action} at {done.at:%Y-%m-%d %H:%M:%S} UTC: {done.told}", "maintained ")

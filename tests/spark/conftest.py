@@ -46,7 +46,7 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(lake_folder / "spark"),
         "spark.driver.memory": "2g",
     }
-    os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g pyspark-shell"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g --driver-java-options -XX:+UseParallelGC pyspark-shell"
     spark = session.build("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")
     yield spark

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from sluice import assess, backfill, cli, maintain, retention, slices, tables
+from sluice import assess, backfill, cli, maintain, slices, tables
 from sluice.errors import ContractError, RefusedError, StagingTrimmedError, TopicRecreatedError
 from sluice.ledger import Ledger
 from sluice.slices import Origin
@@ -124,7 +124,7 @@ def test_what_kafka_has_lost_staging_gives_until_it_is_trimmed(
     assert staged(it) == {2, 3}
     carry_out(it, late, run_id="late")
     late = planned(it, asked(table, {0: [13, 30]}, origin=Origin.STAGING), "never")
-    monkeypatch.setattr(retention, "HOLD", timedelta(0))
+    monkeypatch.setattr(slices, "HOLD", timedelta(0))
     assert expire(it) == {}
     assert staged(it) == {3}
     assert not it.plan().has_work

@@ -9,7 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from pyiceberg.exceptions import CommitFailedException
 
 from sluice import broker as brokers
 from sluice import catalog as catalogs
-from sluice import cli, contracts, cursor, plan, rebuild, status, tables
+from sluice import cli, contracts, cursor, plan, rebuild, refs, slices, status, tables
 from sluice.embedded.broker import Broker
 from sluice.embedded.ports import HOST, free_port
 from sluice.ledger import Ledger, Row, State, plan_rows
-from sluice.model import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.model import PUBLISHED_THROUGH, STEP, Batch, OffsetRange, Through, encode_through
 
 pytestmark = pytest.mark.system
 
@@ -224,6 +224,34 @@ def test_a_refusal_is_open_until_its_batch_is_published(site: Site, sluice: Run)
     assert site.status().last_error.open is False  # type: ignore[union-attr]
     assert "blocked" not in sluice("status")[1]
     assert "blocked, since cured" in sluice("status", "db.events")[1]
+
+
+def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_one(site: Site, sluice: Run):
+    site.send(0, 5)
+    batch = only_batch(site.plan(), site.topic)
+    site.stage(batch)
+    site.publish(batch)
+    ledger = Ledger(site.catalog)
+    pieces = [Batch(site.topic, batch.topic_id, -n, {0: OffsetRange(n, n + 1)}, {}) for n in (1, 2)]
+    for piece in pieces:
+        ledger.append(slices.plan_rows(piece, "db.events", who="ann", why="a hole"), run_id="backfill")
+        ledger.append(slices.plan_rows(replace(piece, seq=piece.seq - 2), "db.others", who="ann", why="-"), run_id="b")
+    assert [(s.number, s.state, s.ranges, s.branch) for s in site.status().slices] == [
+        (-1, "planned", {0: OffsetRange(1, 2)}, None),
+        (-2, "planned", {0: OffsetRange(2, 3)}, None),
+    ]
+    table = site.catalog.load_table("db.events")
+    kept = refs.kept_branch(site.topic, -2)
+    table.manage_snapshots().create_branch(table.metadata.current_snapshot_id, kept).commit()
+    ended = Row(site.topic, State.REPLAYED, batch.topic_id, -1, table="db.events")
+    refused = Row(site.topic, State.FAILED, batch.topic_id, -2, table="db.events", error="a row stands twice")
+    ledger.append([ended, refused], run_id="backfill")
+    shown = " ".join(sluice("status", "db.events")[1].split())
+    assert "slice -1" not in shown
+    assert f"{site.topic} slice -2 failed at" in shown
+    assert f"0: [2, 3); kept as branch {kept}; a row stands twice" in shown
+    site.catalog.drop_table(tables.LEDGER)
+    assert [(s.number, s.state, s.branch) for s in site.status().slices] == [(-2, "unknown", kept)]
 
 
 def test_status_in_detail_and_as_json(site: Site, sluice: Run):
