@@ -137,9 +137,12 @@ def build(group: Group) -> DAG:
         )
         settled = settle(group.name, promised, run_id="{{ run_id }}")
         ingest >> settled
+        # Behind settle, so that what this run has published and rejected is in what a person is shown.
+        found = reviews(promised)
+        settled >> found
         TriggerDagRunOperator.partial(
             task_id="ask", trigger_dag_id="review_schema", skip_when_already_exists=True
-        ).expand_kwargs(reviews(promised))
+        ).expand_kwargs(found)
         with TaskGroup("tables", prefix_group_id=False):
             for contract in group.contracts:
                 table_task(contract)(settled)

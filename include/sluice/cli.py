@@ -180,7 +180,7 @@ def _contract_check(given: argparse.Namespace) -> int:
 
 def _compare(found: Contracts) -> int:
     """Say which tables would be created, and which do not fit; the number of the latter."""
-    from sluice import reach, tables
+    from sluice import evolve, reach, tables
     from sluice.errors import ConfigError, RetryableError, SchemaChangeError
 
     try:
@@ -199,7 +199,9 @@ def _compare(found: Contracts) -> int:
         for contract in found.tables.values():
             if contract.table in present:
                 try:
-                    tables.ensure_typed(catalog, contract)
+                    asked = evolve.look(catalog, catalog.load_table(tables.typed(contract)), contract).line()
+                    if asked:
+                        print(f"{contract.table}: {asked}")
                 except SchemaChangeError as error:
                     misfits += 1
                     print(f"{contract.table}: {error.message} {error.way_out}")

@@ -8,7 +8,7 @@ contract in force alone, which the table keeps; so it makes no difference under 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -155,7 +155,7 @@ def settle(catalog: Catalog, file: Contract, seen: Outlook | None = None, *, run
 def _apply(catalog: Catalog, outlook: Outlook, run_id: str) -> None:
     table, name = outlook.base, outlook.table
     if outlook.told:
-        schemas.remember(catalog, {name: outlook.told}, run_id)
+        schemas.remember(catalog, [table], run_id)
     decided = _answers(catalog, outlook)[-1] if outlook.review else None
     through = cursor.published(table, lambda: Ledger(catalog).remembered(name))
     told = InForce(
@@ -172,9 +172,7 @@ def _apply(catalog: Catalog, outlook: Outlook, run_id: str) -> None:
     evolve_apply.commit(catalog, table, outlook.old, outlook.new, told)
     for change in outlook.changes:
         log.warning("%s: version %s of the contract: %s", name, told.version, change.words)
-    now = InForce.of(catalog.load_table(tables.typed(outlook.new)))
-    if now and now.version == told.version:
-        schemas.remember(catalog, {name: now}, run_id)
+    schemas.remember(catalog, [catalog.load_table(tables.typed(outlook.new))], run_id)
 
 
 def _answers(catalog: Catalog, outlook: Outlook) -> list[Row]:
@@ -202,6 +200,7 @@ def _row(outlook: Outlook, state: State, run_id: str, who: str | None = None, wh
         who=who,
         why=why,
         run_id=run_id,
+        table_uuid=str(outlook.base.metadata.table_uuid),
     )
 
 
@@ -258,13 +257,9 @@ def versions(catalog: Catalog, file: Contract) -> list[Row]:
     """Every version and every answer, oldest first; the one in force also where nobody lived to write it down."""
     known = schemas.rows(catalog, file.table)
     table = tables.load(catalog, tables.typed(file))
-    told = InForce.of(table) if table else None
-    if told and not any(r.state == State.APPLIED and r.version == told.version for r in known):
-        known.append(Row.applied(file.table, told))
-    return known
+    return [*known, *(schemas.untold(table, known) if table else ())]
 
 
-def created(catalog: Catalog, names: Mapping[str, Contract], *, run_id: str) -> None:
+def created(catalog: Catalog, made: Iterable[Contract], *, run_id: str) -> None:
     """Write down the first version of tables that were just made."""
-    found = {n: InForce.of(catalog.load_table(tables.typed(c))) for n, c in names.items()}
-    schemas.remember(catalog, {n: told for n, told in found.items() if told}, run_id)
+    schemas.remember(catalog, [catalog.load_table(tables.typed(c)) for c in made], run_id)

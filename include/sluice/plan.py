@@ -193,14 +193,14 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
         fresh = [b for t in plan.topics.values() if not t.frozen for b in t.to_stage]
         stops = dict(plan.stops)
         outlooks = dict(plan.outlooks)
-        new = {}
+        new: list[Contract] = []
         for contract in group.contracts:
             try:
                 if contract.table in outlooks:
                     outlooks[contract.table] = evolve.settle(catalog, contract, outlooks[contract.table], run_id=run_id)
                 else:
                     tables.ensure_typed(catalog, contract)
-                    new[contract.table] = contract
+                    new.append(contract)
             except SluiceError as error:
                 stops.setdefault(contract.table, error)
         evolve.created(catalog, new, run_id=run_id)

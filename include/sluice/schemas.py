@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, TimestamptzType
 
 from sluice import tables
@@ -51,6 +52,7 @@ SCHEMA = Schema(
     NestedField(13, "who", StringType()),
     NestedField(14, "why", StringType()),
     NestedField(15, "run_id", StringType()),
+    NestedField(16, "table_uuid", StringType(), doc="Iceberg's: another table of that name is another table"),
 )
 
 
@@ -72,13 +74,14 @@ class Row:
     who: str | None = None
     why: str | None = None
     run_id: str | None = None
+    table_uuid: str | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
-    def applied(cls, table: str, told: InForce, run_id: str | None = None) -> Row:
+    def applied(cls, table: Table, told: InForce, run_id: str | None = None) -> Row:
         """The version that a table says is in force."""
         return cls(
-            table,
+            ".".join(table.name()),
             State.APPLIED,
             told.version,
             told.id,
@@ -91,6 +94,7 @@ class Row:
             who=told.who,
             why=told.why,
             run_id=run_id,
+            table_uuid=str(table.metadata.table_uuid),
             at=datetime.fromisoformat(told.at),
         )
 
@@ -139,18 +143,20 @@ def append_once(catalog: Catalog, row: Row, taken: Iterable[State]) -> Row:
 def same_change(known: Iterable[Row], like: Row, states: Iterable[State]) -> list[Row]:
     """The rows in these states that are about one change: of the same version, from one shape to another."""
     wanted = set(states)
-    about = (like.version, like.base_id, like.contract_id)
-    return [r for r in known if (r.version, r.base_id, r.contract_id) == about and r.state in wanted]
+    about = (like.table_uuid, like.version, like.base_id, like.contract_id)
+    return [r for r in known if (r.table_uuid, r.version, r.base_id, r.contract_id) == about and r.state in wanted]
 
 
-def remember(catalog: Catalog, told: dict[str, InForce], run_id: str | None = None) -> None:
+def untold(table: Table, known: Iterable[Row], run_id: str | None = None) -> list[Row]:
+    """The version that the table says is in force, where it is not known yet."""
+    told = InForce.of(table)
+    row = Row.applied(table, told, run_id) if told else None
+    return [row] if row and not same_change(known, row, (State.APPLIED,)) else []
+
+
+def remember(catalog: Catalog, loaded: Iterable[Table], run_id: str | None = None) -> None:
     """Write down the versions that tables say are in force, where that was not done yet."""
-    new = [
-        Row.applied(name, each, run_id)
-        for name, each in told.items()
-        if not any(r.state == State.APPLIED and r.version == each.version for r in rows(catalog, name))
-    ]
-    append(catalog, new)
+    append(catalog, [r for t in loaded for r in untold(t, rows(catalog, ".".join(t.name())), run_id)])
 
 
 def _write(catalog: Catalog, new: Sequence[Row], *, cas: bool = False, head: int | None = None) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyiceberg.catalog import Catalog, load_catalog
 
-from sluice import cursor, tables
+from sluice import cursor, schemas, tables
 from sluice.demo.api import Airflow
 from sluice.embedded import stack as stacks
 from sluice.embedded.env import load_env
@@ -343,6 +343,45 @@ def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     assert stack.ids("plain.orders") == [*before, *range(3000, 3020)]
     assert stack.events("plain")[-1]["extra"]["gaps"].keys() == {"plain.orders"}
+
+
+def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
+    name = "calm.orders"
+    stack.send(name, records(5000, 20))
+    assert stack.finish("calm", stack.start("calm"))[0] == "success"
+    file = Path(stack.env["SLUICE_CONTRACTS"], f"{name}.yaml")
+    file.write_text(file.read_text() + "partition_by: ['bucket(4, id)']\n")
+    stack.airflow.wait_for_dag("review_schema", tables={"decide"})
+    stack.airflow.pause("review_schema", False)
+    for first in (5020, 5040):  # asked once, however many runs there are
+        stack.send(name, records(first, 20))
+        run = stack.start("calm")
+        assert stack.finish("calm", run)[0] == "success"
+        asked = {t["task_id"]: t["state"] for t in stack.airflow.tasks("ingest_calm", run)}
+        assert (asked["reviews"], asked["ask"]) == ("success", "success" if first == 5020 else "skipped")
+    assert stack.ids(name)[-60:] == list(range(5000, 5060))
+    assert not stack.catalog.load_table(name).spec().fields
+    (review,) = stack.airflow.open_runs("review_schema")
+    path = f"/api/v2/dags/review_schema/dagRuns/{review}/taskInstances/decide/-1/hitlDetails"
+
+    def waiting() -> bool:
+        return "awaiting_input" in {t["state"] for t in stack.airflow.tasks("review_schema", review)}
+
+    stack.until(waiting)
+    body = stack.airflow._ask("GET", path)["body"]
+    assert "changes the partitions: none to bucket(4, id)" in body
+    assert "meanwhile 20 rows added, 0 records rejected" in body
+    answer = {"chosen_options": ["Approve"], "params_input": {"why": "it has grown", "republish": True}}
+    stack.airflow._ask("PATCH", path, answer)
+    state, tasks = stack.end("review_schema", review)
+    assert state == "success", tasks
+    assert [f.name for f in stack.catalog.load_table(name).spec().fields] == ["id_bucket"]
+    (approved,) = [r for r in schemas.rows(stack.catalog, name) if r.state == "approved"]
+    assert (approved.why, approved.who) == ("it has grown", stack.env["SLUICE_PAGES_USER"])
+    # Taken back to where the review began, and published again from staging into the new partitions.
+    assert stack.ids(name)[-20:] == list(range(5000, 5020))
+    assert stack.finish("calm", stack.start("calm"))[0] == "success"
+    assert stack.ids(name)[-60:] == list(range(5000, 5060))
 
 
 def _is_driver(process: psutil.Process, stack: Stack, group: str) -> bool:

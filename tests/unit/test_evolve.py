@@ -48,7 +48,7 @@ def column(index: int, **fields: Any) -> list[dict[str, Any]]:
 
 def made(catalog, file: Contract) -> Any:
     tables.ensure_typed(catalog, file)
-    evolve.created(catalog, {file.table: file}, run_id="first")
+    evolve.created(catalog, [file], run_id="first")
     return catalog.load_table("ns.t")
 
 
@@ -295,3 +295,14 @@ def test_a_table_that_does_not_know_its_contract_takes_the_file_for_it_if_it_fit
         transaction.set_properties({CONTRACT: json.dumps({"version": "?"})})
     with pytest.raises(SchemaChangeError, match="can't be read"):
         evolve.settle(catalog, contract(), run_id="r")
+
+
+def test_an_answer_holds_for_the_table_that_it_was_given_for_not_for_another_of_its_name(catalog):
+    new = asks("drop_column", "review")
+    made(catalog, contract())
+    evolve.settle(catalog, new, run_id="r")
+    evolve.decide(catalog, new, approve=True, who="ann", why="yes", run_id="by hand")
+    catalog.drop_table("ns.t")
+    made(catalog, contract())
+    assert evolve.settle(catalog, new, run_id="r").review == "open"
+    assert [(r.version, str(r.state)) for r in schemas.rows(catalog, "ns.t")][-2:] == [(1, "applied"), (2, "review")]
