@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from sluice import evolve, evolve_apply, evolve_review, schemas, tables
+from sluice import cli, evolve, evolve_apply, evolve_review, schemas, tables
 from sluice.contract import Contract
 from sluice.contract_policy import SchemaPolicy
 from sluice.errors import RefusedError, SchemaChangeError
 from sluice.evolve_diff import compare, shape_id
 from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.schemas import State
+from sluice.status_model import Status, TableStatus
+from sluice.status_text import as_text
 
 pytestmark = pytest.mark.unit
 
@@ -306,3 +310,46 @@ def test_an_answer_holds_for_the_table_that_it_was_given_for_not_for_another_of_
     made(catalog, contract())
     assert evolve.settle(catalog, new, run_id="r").review == "open"
     assert [(r.version, str(r.state)) for r in schemas.rows(catalog, "ns.t")][-2:] == [(1, "applied"), (2, "review")]
+
+
+def test_the_command_line_lists_shows_and_answers(tmp_path, monkeypatch, capsys, catalog):
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(folder))
+    for name, value in (
+        ("TYPE", "sql"),
+        ("URI", f"sqlite:///{tmp_path}/catalog.db"),
+        ("WAREHOUSE", f"file://{tmp_path}/w"),
+    ):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+
+    def sluice(*words: str) -> tuple[int, str]:
+        code = cli.main(words)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    (folder / "t.yaml").write_text(yaml.safe_dump(new.model_dump(mode="json", exclude_unset=True)))
+    evolve.settle(catalog, new, run_id="r")
+    code, told = sluice("schema", "ns.t")
+    assert code == 0
+    assert "version 1  applied" in told
+    assert "version 2  review" in told
+    assert "drops column s (string)" in sluice("contract", "check")[1]
+    code, told = sluice("schema", "approve", "ns.t", "--why", "not used")
+    assert code == 0
+    assert "drops column s (string) (drop_column)" in told
+    assert "Nothing was changed" in told
+    code, told = sluice("schema", "approve", "ns.t", "--yes")
+    assert (code, "No reason is given" in told) == (3, True)
+    code, told = sluice("schema", "approve", "ns.t", "--why", "not used", "--yes")
+    assert (code, "changed to version 2" in told) == (0, True)
+    assert "s" not in types(catalog)
+    assert "not used" in sluice("schema", "ns.t")[1]
+    assert sluice("schema", "reject", "ns.t", "--why", "late", "--yes")[0] == 3
+
+
+def test_status_tells_of_a_review():
+    table = TableStatus("ns.t", "g", "append", "me", schema="under review: drops column s")
+    assert "! ns.t: schema: under review: drops column s" in as_text(Status(datetime.now(UTC), [table]), details=False)
