@@ -165,7 +165,7 @@ def ensure_deletes(catalog: Catalog, contract: Contract) -> Table:
     """The table's memory of deleted keys."""
     wanted = schema.deletes_schema(contract)
     table = ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table})
-    return fitted_deletes(table, contract)
+    return widened(fitted_deletes(table, contract), wanted)
 
 
 def fitted_deletes(table: Table, contract: Contract) -> Table:
@@ -177,24 +177,29 @@ def fitted_deletes(table: Table, contract: Contract) -> Table:
         SchemaChangeError: it is not told which column became which.
     """
     wanted = {f.name: f.field_type for f in schema.deletes_schema(contract).fields}
-    have = {f.name: f.field_type for f in table.schema().fields}
-    gone, new = [n for n in have if n not in wanted], [n for n in wanted if n not in have]
-    if not gone and not new and have == wanted:
+    keys = table.schema().identifier_field_names()
+    gone, new = keys - set(contract.identifier), set(contract.identifier) - keys
+    names = dict(zip(gone, new, strict=False))
+    targets = {f.name: wanted.get(names.get(f.name, f.name), f.field_type) for f in table.schema().fields}
+    wider = {
+        f.name: t
+        for f in table.schema().fields
+        if isinstance(t := targets[f.name], PrimitiveType) and t != f.field_type
+    }
+    if not gone and not new and not wider:
         return table
     if len(gone) != len(new) or len(gone) > 1:
         raise SchemaChangeError(
-            f"The memory of deleted keys is by {', '.join(have)}.",
+            f"The memory of deleted keys is by {', '.join(sorted(keys))}.",
             table=contract.table,
             identifier=list(contract.identifier),
             way_out=f"Rename its columns by hand: ALTER TABLE {'.'.join(deletes(contract))} RENAME COLUMN … TO ….",
         )
     with table.update_schema() as update:
-        for was, now in zip(gone, new, strict=True):
+        for was, now in names.items():
             update.rename_column(was, now)
-        for name, kind in have.items():
-            target = wanted[new[0] if name in gone else name]
-            if isinstance(target, PrimitiveType) and target != kind:
-                update.update_column(name, target)
+        for name, kind in wider.items():
+            update.update_column(name, kind)
     return table.refresh()
 
 
