@@ -85,6 +85,7 @@ def test_every_table_has_its_turn_and_staging_comes_after_typed(tmp_path, catalo
         ("sluice.maintenance", "own", None),
         ("sluice.quality", "own", None),
         ("sluice.offsets", "own", None),
+        ("sluice.schemas", "own", None),
     ]
 
 
