@@ -11,6 +11,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, Metadata, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice_spark import IngestOperator, kafka_config
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 QUICK = timedelta(minutes=5)
 GRAPH = """\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
-**settle** reads the snapshots back · one task per table tells its outcome and emits its asset event.
+**settle** reads the snapshots back · one task per table tells its outcome and emits its asset event ·
+**reviews** and **ask** start `review_schema` for a change of a contract that somebody must approve.
 With nothing new to read, all that follows `plan` is skipped, and no JVM is started."""
 
 
@@ -43,7 +45,8 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
         raise AirflowFailException(str(error)) from error
     for line in made.lines():
         log.log(logging.WARNING if line.startswith("warn") else logging.INFO, "%s", line)
-    return settle.expected(made) if made.has_work or made.stops else None
+    reviews = any(each.review == "open" for each in made.outlooks.values())
+    return settle.expected(made) if made.has_work or made.stops or reviews else None
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
@@ -69,6 +72,17 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
             f": {outcome['error']}" if outcome["error"] else "",
         )
     return found
+
+
+@task
+def reviews(promised: dict[str, Any]) -> list[dict[str, Any]]:
+    """The changes under review, one run of `review_schema` each; that of a change that is asked already is skipped."""
+    if not promised["reviews"]:
+        raise AirflowSkipException("No contract asks for a change that somebody must approve.")
+    return [
+        {"trigger_run_id": f"review__{table}__{change}", "conf": {"table": table}}
+        for table, change in promised["reviews"].items()
+    ]
 
 
 def asset(table: str) -> Asset:
@@ -123,6 +137,12 @@ def build(group: Group) -> DAG:
         )
         settled = settle(group.name, promised, run_id="{{ run_id }}")
         ingest >> settled
+        # Behind settle, so that what this run has published and rejected is in what a person is shown.
+        found = reviews(promised)
+        settled >> found
+        TriggerDagRunOperator.partial(
+            task_id="ask", trigger_dag_id="review_schema", skip_when_already_exists=True
+        ).expand_kwargs(found)
         with TaskGroup("tables", prefix_group_id=False):
             for contract in group.contracts:
                 table_task(contract)(settled)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import backfill_ranges, backlog, broker, cursor, slices, tables
+from sluice import backfill_ranges, backlog, broker, cursor, evolve, slices, tables
 from sluice.ahead import cut
 from sluice.backfill_ranges import Request, Sources
 from sluice.contract import Contract
@@ -253,6 +253,8 @@ def write(
         if own:
             return _again(request, contract, topic, tuple(own.values()))
         found = look(request, contracts, catalog, client, ledger)
+        # A contract that was repaired comes into force before its records are brought again.
+        evolve.settle(catalog, contract, run_id=run_id)
         rows = [row for s in found.slices for row in slices.plan_rows(s, contract.table, who=who, why=request.why)]
         try:
             ledger.append(rows, run_id=run_id, cas=True)

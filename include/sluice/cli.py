@@ -1,4 +1,4 @@
-"""The command line: `python -m sluice status | plan | contract check | ledger … | gap | rollback | backfill | demo`.
+"""The command line: `python -m sluice status | plan | contract check | ledger … | gap | rollback | backfill | schema`.
 
 Each command imports what it needs when it runs, so that `--help` and `contract check` stay quick.
 """
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice import cli_act
+from sluice import cli_act, cli_schema
 from sluice.errors import SluiceError, exit_code
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_ledger_show)
 
     commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
-    for each in (status, plan, test, rebuild, show, *cli_act.add(commands, _contracts)):
+    acting = (*cli_act.add(commands, _contracts), cli_schema.add(commands, _contracts))
+    for each in (status, plan, test, rebuild, show, *acting):
         each.add_argument(
             "--patience",
             type=float,
@@ -195,7 +196,7 @@ def _contract_test(given: argparse.Namespace) -> int:
 
 def _compare(found: Contracts) -> int:
     """Say which tables would be created, and which do not fit; the number of the latter."""
-    from sluice import reach, tables
+    from sluice import evolve, reach, tables
     from sluice.errors import ConfigError, RetryableError, SchemaChangeError
 
     try:
@@ -214,7 +215,9 @@ def _compare(found: Contracts) -> int:
         for contract in found.tables.values():
             if contract.table in present:
                 try:
-                    tables.ensure_typed(catalog, contract)
+                    asked = evolve.look(catalog, catalog.load_table(tables.typed(contract)), contract).line()
+                    if asked:
+                        print(f"{contract.table}: {asked}")
                 except SchemaChangeError as error:
                     misfits += 1
                     print(f"{contract.table}: {error.message} {error.way_out}")

@@ -17,7 +17,7 @@ from typing import Self
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, TableUpdate
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertRefSnapshotId, RemoveSnapshotRefUpdate, TableUpdate
 from pyiceberg.typedef import Identifier
 from pyspark.sql import SparkSession
 
@@ -149,6 +149,8 @@ class Attempt:
         result = self.result()
         requirements = (
             AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=self.head),
+            # Rows that were read by another contract would lack what the new one wants of them.
+            AssertCurrentSchemaId(current_schema_id=self.base.schema().schema_id),
             AssertRefSnapshotId(ref=self.branch, snapshot_id=result.snapshot_id),
         )
         updates: tuple[TableUpdate, ...] = (
@@ -197,6 +199,8 @@ class Attempt:
             return "landed"
         if metadata.current_snapshot_id != self.head:
             return "Main moved"
+        if metadata.current_schema_id != self.base.metadata.current_schema_id:
+            return "The schema was changed"
         branch = metadata.refs.get(self.branch)
         return "unknown" if branch and branch.snapshot_id == result.snapshot_id else "The branch was dropped or moved"
 

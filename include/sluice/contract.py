@@ -38,6 +38,7 @@ from sluice.contract_fields import (
     Whole,
 )
 from sluice.contract_formats import PLAIN, Format, key_holds
+from sluice.contract_policy import SchemaPolicy
 from sluice.partitioning import PartitionField, parse_partition
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "KeyFormat",
     "Limits",
     "Maintenance",
+    "SchemaPolicy",
     "ValueFormat",
 ]
 
@@ -114,12 +116,15 @@ class Column(Input):
         mask: How personal data is hidden before the table sees it: `sha256`, keyed by the environment's secret, or
             `redact`.
         doc: Comment kept in the table's schema.
+        renamed_from: The name that this column had in the table before: it is renamed, and keeps its values. May stay
+            when that is done.
     """
 
     required: Flag = False
     expression: Annotated[str, Field(min_length=1)] | None = None
     mask: Literal["sha256", "redact"] | None = None
     doc: str | None = None
+    renamed_from: Identifier | None = None
 
 
 class KeyFormat(Strict):
@@ -243,6 +248,7 @@ class Contract(Strict):
     expectations_show_values: Flag = False
     freshness: Duration | None = None
     maintenance: Maintenance = Maintenance()
+    schema_policy: SchemaPolicy = SchemaPolicy()
     doc: str | None = None
 
     @model_validator(mode="after")

@@ -85,6 +85,22 @@ def _check_columns(contract: Contract, flaws: Flaws) -> None:
         if index and any(first.lower() == each.name.lower() for each in contract.columns[:index]):
             same = "" if first == column.name else f" (as {first!r}: case makes no difference)"
             flaws.add("columns", index, "name", message=f"column {column.name!r} stands twice{same}")
+    _check_renames(contract, flaws)
+
+
+def _check_renames(contract: Contract, flaws: Flaws) -> None:
+    """What a column was called must not be another column of the contract, nor be claimed twice."""
+    names = {column.name for column in contract.columns}
+    claimed: set[str] = set()
+    for index, column in enumerate(contract.columns):
+        was = column.renamed_from
+        if was is None:
+            continue
+        if was in names:
+            flaws.add("columns", index, "renamed_from", message=f"{was!r} is a column of this contract")
+        elif was in claimed:
+            flaws.add("columns", index, "renamed_from", message=f"{was!r} stands twice")
+        claimed.add(was)
 
 
 def _check_sources(contract: Contract, flaws: Flaws) -> None:

@@ -31,12 +31,21 @@ _OF_VALUES = frozenset(
 
 def check_expectations(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` whatever Great Expectations, or a column, would not take."""
-    types = {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
+    types = _types(contract)
     for index, each in enumerate(contract.expectations):
         for field, message in _wrong(each, types):
             flaws.add("expectations", index, *field, message=message)
         if each in contract.expectations[:index]:
             flaws.add("expectations", index, message="stands twice")
+
+
+def fits(each: Expectation, contract: Contract) -> bool:
+    """Whether it is sound for the columns of another contract than the one it was read with."""
+    return not list(_wrong(each, _types(contract)))
+
+
+def _types(contract: Contract) -> dict[str, IcebergType]:
+    return {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
 
 
 _Wrong = Iterable[tuple[tuple[str, ...], str]]

@@ -169,7 +169,8 @@ class SchemaChangeError(TerminalError):
     """The contract and the table disagree on columns, identifier or partitioning."""
 
     advice = (
-        "Change the table by hand (ALTER TABLE …), or write to a new table name; Sluice does not evolve schemas yet."
+        "Put the contract back as it was, set another `schema_policy:` for that kind of change, or write to a new "
+        "table name and backfill it."
     )
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 
-from sluice import backlog, broker, cursor, kafka_retention, tables, words
+from sluice import backlog, broker, cursor, evolve, kafka_retention, tables, words
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
@@ -40,7 +40,8 @@ class TablePlan:
 class GroupPlan:
     """What a run of a group does. `stops` are tables that need a person, with the error that says why.
 
-    `broken` are the topics that stop them; `warnings` tell of topics that retention is about to overtake.
+    `broken` are the topics that stop them; `warnings` tell of topics that retention is about to overtake; `outlooks`
+    what the contracts ask of the tables that there are.
     """
 
     group: str
@@ -50,6 +51,7 @@ class GroupPlan:
     broken: Mapping[str, SluiceError] = field(default_factory=dict)
     heal: tuple[Row, ...] = ()
     warnings: tuple[kafka_retention.Risk, ...] = ()
+    outlooks: Mapping[str, evolve.Outlook] = field(default_factory=dict)
 
     @property
     def has_work(self) -> bool:
@@ -72,6 +74,7 @@ class GroupPlan:
                 if seqs:
                     out.append(f"publish {name} from {t}: batches {', '.join(map(str, seqs))}")
         out += [f"stop    {name}: {error}" for name, error in self.stops.items()]
+        out += [f"schema  {name}: {line}" for name, each in self.outlooks.items() if (line := each.line())]
         return [*(f"warn    {warning}" for warning in self.warnings), *(out or ["nothing to do"])]
 
 
@@ -103,11 +106,16 @@ def look(
     broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
     loaded = backlog.staged(catalog, topics, ledger, broken)
     through: dict[str, Mapping[str, Through]] = {}
+    outlooks: dict[str, evolve.Outlook] = {}
     for contract in group.contracts:
         try:
             _check_deletes_stay(contract, states)
             remembered = partial(ledger.remembered, contract.table) if ledger else None
-            through[contract.table] = cursor.published(tables.load(catalog, tables.typed(contract)), remembered)
+            table = tables.load(catalog, tables.typed(contract))
+            at = cursor.published(table, remembered)
+            if table is not None:
+                outlooks[contract.table] = evolve.look(catalog, table, contract)
+            through[contract.table] = at
         except SluiceError as error:
             stops[contract.table] = error
     given_up = ledger.gaps(topics) if ledger else []
@@ -144,7 +152,7 @@ def look(
     for topic in topics if extend else ():
         waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
         risks += kafka_retention.look(client, plans[topic], waiting, group.settings.schedule)
-    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, tuple(risks))
+    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, tuple(risks), outlooks)
 
 
 def _check_deletes_stay(contract: Contract, states: Mapping[str, broker.TopicState | SluiceError]) -> None:
@@ -199,15 +207,22 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
             raise lost
         fresh = [b for t in plan.topics.values() if not t.frozen for b in t.to_stage]
         stops = dict(plan.stops)
+        outlooks = dict(plan.outlooks)
+        new: list[Contract] = []
         for contract in group.contracts:
             try:
-                tables.ensure_typed(catalog, contract)
+                if contract.table in outlooks:
+                    outlooks[contract.table] = evolve.settle(catalog, contract, outlooks[contract.table], run_id=run_id)
+                else:
+                    tables.ensure_typed(catalog, contract)
+                    new.append(contract)
             except SluiceError as error:
                 stops.setdefault(contract.table, error)
+        evolve.created(catalog, new, run_id=run_id)
         for topic, topic_plan in plan.topics.items():
             if topic_plan.to_stage:
                 tables.ensure_staging(catalog, topic)
-        plan = replace(plan, stops=stops)
+        plan = replace(plan, stops=stops, outlooks=outlooks)
         rows = [*plan.heal, *(row for batch in fresh for row in ledgers.plan_rows(batch))]
         try:
             ledger.append(rows, run_id=run_id, cas=True)

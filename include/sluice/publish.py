@@ -14,7 +14,7 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, expect, merge, tables
+from sluice import check, cursor, evolve_force, expect, merge, tables
 from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.decode import DELETE, ERROR, OP, decode
@@ -57,6 +57,8 @@ def publish(
     Raises:
         BlockedError: more bad records in a batch than the contract tolerates, or an expectation that blocks does not
             hold; main is as it was.
+        SchemaChangeError: the table is not what the contract in force made it.
+        BlockedError: more bad records in a batch than the contract tolerates; main is as it was.
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
         FencedError: another writer moved main meanwhile; main is as that one left it.
@@ -65,6 +67,7 @@ def publish(
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
     attempt = Attempt(context, tables.typed(contract), batches[-1])
+    contract = in_force(context, attempt, contract)
     topic, last = batches[-1].topic, batches[-1].seq
     through = dict(cursor.published(attempt.base, lambda: Ledger(context.catalog).remembered(contract.table)))
     done = through.get(topic)
@@ -105,6 +108,18 @@ def publish(
         _check_staged(context, contract, batches)
         snapshot = attempt.land()
     return Published(snapshot.snapshot_id, each, time.monotonic() - began)
+
+
+def in_force(context: Context, attempt: Attempt, contract: Contract) -> Contract:
+    """The contract to publish by: the one that the table says is in force; the attempt lands only if it still is then.
+
+    Raises:
+        SchemaChangeError: the table is not what it made it.
+    """
+    held = evolve_force.effective(attempt.base, contract)
+    if held.upsert and (deletes := tables.load(context.catalog, tables.deletes(held))):
+        tables.fitted_deletes(deletes, held)
+    return held
 
 
 def _aside(

@@ -65,6 +65,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
     attempt = Attempt(context, tables.typed(contract), piece)
+    file, contract = contract, publish.in_force(context, attempt, contract)
     ledger = Ledger(context.catalog)
     expected: int | None = None
     if origin == Origin.KAFKA and not slices.landed(attempt.base, piece):
@@ -74,6 +75,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
             expected = slices.rows_of(context.catalog.load_table(tables.staging(piece.topic)), piece)
         # Reading takes its time, and the live feed has gone on.
         attempt = Attempt(context, tables.typed(contract), piece)
+        contract = publish.in_force(context, attempt, file)
     if done := slices.landed(attempt.base, piece):
         _release(context, contract, piece, origin)
         return Replayed(done.snapshot_id, seconds=time.monotonic() - began)

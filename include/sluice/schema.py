@@ -126,6 +126,11 @@ def typed_schema(contract: Contract) -> Schema:
     return Schema(*columns, *ids.coordinates(), identifier_field_ids=keys)
 
 
+def iceberg_type(kind: IcebergType) -> PyIcebergType:
+    """Return PyIceberg's type of `kind`; its field ids mean nothing yet, and are given anew where it is added."""
+    return _Ids().type(kind)
+
+
 def partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
     """Return the typed table's partition spec over the fields of `schema`."""
     return _spec(contract.partitioning, schema)

@@ -72,6 +72,7 @@ def expected(plan: GroupPlan) -> dict[str, Any]:
         "tables": promised,
         "stops": {name: str(error) for name, error in plan.stops.items()},
         "warnings": {name: kafka_retention.of_table(plan.warnings, t.contract) for name, t in plan.tables.items()},
+        "reviews": {name: each.change_id for name, each in plan.outlooks.items() if each.review == "open"},
     }
 
 

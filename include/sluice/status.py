@@ -58,6 +58,7 @@ class _World:
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     judged: dict[str, list[quality.Result]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
+    schemas: dict[str, str] = field(default_factory=dict)
     broken: dict[str, SluiceError] = field(default_factory=dict)
 
 
@@ -143,10 +144,12 @@ def _ask_planner(
             found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
         world.stops |= found.stops
         world.warnings += found.warnings
+        world.schemas |= {name: line for name, each in found.outlooks.items() if (line := each.line())}
 
 
 def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
     entry.warnings = kafka_retention.of_table(world.warnings, contract)
+    entry.schema = world.schemas.get(contract.table)
     if contract.table in world.stops:
         entry.problems.append(str(world.stops[contract.table]))
     else:

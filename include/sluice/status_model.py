@@ -188,7 +188,10 @@ class Judgement:
 
 @dataclass
 class TableStatus:
-    """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come."""
+    """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come.
+
+    `schema` is what the contract asks of the table, where that is due, under review, or was rejected.
+    """
 
     table: str
     group: str
@@ -208,6 +211,7 @@ class TableStatus:
     freshness_kept: bool | None = None
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    schema: str | None = None
 
     @property
     def lag_records(self) -> int | None:

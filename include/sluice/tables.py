@@ -18,16 +18,19 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
+from pyiceberg.types import PrimitiveType
 
 from sluice import schema
 from sluice.contract import Contract
 from sluice.errors import SchemaChangeError, StagingTrimmedError
+from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.model import Batch, joined_ranges
 
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
 LEDGER: Identifier = ("sluice", "offsets")
 MAINTENANCE: Identifier = ("sluice", "maintenance")
 QUALITY: Identifier = ("sluice", "quality")
+SCHEMAS: Identifier = ("sluice", "schemas")
 
 TRIMMED_THROUGH = "sluice.trimmed-through"
 """Property of a staging table: the last batch whose raw records were deleted after their retention."""
@@ -162,44 +165,53 @@ def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
 def ensure_deletes(catalog: Catalog, contract: Contract) -> Table:
     """The table's memory of deleted keys."""
     wanted = schema.deletes_schema(contract)
-    return widened(ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table}), wanted)
+    table = ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table})
+    return widened(fitted_deletes(table, contract), wanted)
+
+
+def fitted_deletes(table: Table, contract: Contract) -> Table:
+    """The memory of deleted keys, its key named and typed as the contract in force has it.
+
+    The typed table is changed first. So whoever comes next, after a kill between the two, makes good for it here.
+
+    Raises:
+        SchemaChangeError: it is not told which column became which.
+    """
+    wanted = {f.name: f.field_type for f in schema.deletes_schema(contract).fields}
+    keys = table.schema().identifier_field_names()
+    gone, new = keys - set(contract.identifier), set(contract.identifier) - keys
+    names = dict(zip(gone, new, strict=False))
+    targets = {f.name: wanted.get(names.get(f.name, f.name), f.field_type) for f in table.schema().fields}
+    wider = {
+        f.name: t
+        for f in table.schema().fields
+        if isinstance(t := targets[f.name], PrimitiveType) and t != f.field_type
+    }
+    if not gone and not new and not wider:
+        return table
+    if len(gone) != len(new) or len(gone) > 1:
+        raise SchemaChangeError(
+            f"The memory of deleted keys is by {', '.join(sorted(keys))}.",
+            table=contract.table,
+            identifier=list(contract.identifier),
+            way_out=f"Rename its columns by hand: ALTER TABLE {'.'.join(deletes(contract))} RENAME COLUMN … TO ….",
+        )
+    with table.update_schema() as update:
+        for was, now in names.items():
+            update.rename_column(was, now)
+        for name, kind in wider.items():
+            update.update_column(name, kind)
+    return table.refresh()
 
 
 def ensure_typed(catalog: Catalog, contract: Contract) -> Table:
-    """The typed table, created from its contract, or checked against it.
+    """The typed table, created from its contract, or checked against the contract in force.
 
     Raises:
-        SchemaChangeError: the table exists and does not fit the contract.
+        SchemaChangeError: the table exists and does not fit it.
     """
     wanted = schema.typed_schema(contract)
-    table = ensure(
-        catalog, typed(contract), wanted, schema.partition_spec(contract, wanted), schema.table_properties(contract)
-    )
-    have = {f.name: f for f in table.schema().fields}
-    problems = []
-    for field in wanted.fields:
-        if field.name not in have:
-            problems.append(f"the table has no column {field.name}")
-        elif _shape(have[field.name].field_type) != _shape(field.field_type):
-            problems.append(
-                f"column {field.name} is {have[field.name].field_type} in the table, {field.field_type} in the contract"
-            )
-    named = {f.name for f in wanted.fields}
-    problems += [
-        f"required column {n} of the table is not in the contract"
-        for n, f in have.items()
-        if f.required and n not in named
-    ]
-    identifier = set(table.schema().identifier_field_names())
-    if contract.mode == "upsert" and identifier != set(contract.identifier):
-        problems.append(f"identifier is {sorted(identifier)} in the table, {contract.identifier} in the contract")
-    if problems:
-        raise SchemaChangeError(
-            "The contract does not fit the table: " + "; ".join(problems) + ".", table=contract.table
-        )
+    properties = {**schema.table_properties(contract), CONTRACT: InForce.first(contract).text()}
+    table = ensure(catalog, typed(contract), wanted, schema.partition_spec(contract, wanted), properties)
+    effective(table, contract)
     return table
-
-
-def _shape(field_type: object) -> str:
-    """A type without field ids, as the catalog may have given others than we asked for."""
-    return re.sub(r"\b\d+: ", "", str(field_type))

@@ -146,7 +146,6 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(lake: Callable[..
     it.run()
     assert len(it.quarantined(table)) == 11
     assert len(it.rows(table)) == 30
-    by_hand(it, table, "ALTER TABLE {} ALTER COLUMN text DROP NOT NULL")
     it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
     # A selection, then all of it.
     (first,) = fill_in(it, asked(table, {0: [0, 5]}, origin=Origin.QUARANTINE), "a part")

@@ -340,7 +340,7 @@ def test_a_start_that_kafka_does_not_hold(lake: Callable[..., Lake]) -> None:
     it.assert_appended(table, without=[(0, o) for o in range(8)])
 
 
-def test_a_contract_that_no_longer_fits_its_table(lake: Callable[..., Lake]) -> None:
+def test_a_change_of_the_contract_that_its_policy_refuses(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(2)
     table, unharmed = it.contract(), it.contract()
@@ -349,10 +349,11 @@ def test_a_contract_that_no_longer_fits_its_table(lake: Callable[..., Lake]) -> 
     it.contract(
         table=table,
         columns=[{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "string"}],
+        schema_policy={"change_type": "refuse"},
     )
     fill(it, 100)
     outcomes = it.run()
-    stopped(outcomes[table], table, "column n is long in the table, string in the contract")
+    stopped(outcomes[table], table, "refuses this change", "column n: long to string")
     assert outcomes[unharmed]["state"] == "published"
     it.assert_appended(unharmed)
     assert len(it.rows(table)) == 20

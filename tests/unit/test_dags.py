@@ -121,9 +121,11 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     dag = found["dags"]["ingest_aviation"]
     tables = ["aviation.airports", "aviation.flights", "aviation.planes"]
     assert {name: task["down"] for name, task in dag["tasks"].items()} == {
-        "plan": ["ingest", "settle"],
+        "plan": ["ingest", "reviews", "settle"],
+        "reviews": ["ask"],
+        "ask": [],
         "ingest": ["settle"],
-        "settle": tables,
+        "settle": [*tables, "reviews"],
         **{name: [] for name in tables},
     }
     assert dag["max_active_runs"] == 1
@@ -269,7 +271,7 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
     found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
-    by_hand = ["accept_gap", "backfill", "rollback"]
+    by_hand = ["accept_gap", "backfill", "review_schema", "rollback"]
     assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
     assert file.endswith("contracts_check.py")
@@ -287,6 +289,14 @@ def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
         assert list(dag["params"]) == fields
         (task,) = dag["tasks"].values()
         assert (task["retries"], task["timeout"]) == (0, 300)
+
+
+def test_a_review_waits_for_a_person_between_showing_and_applying(airflow_env):
+    dag = ask(LOAD, airflow_env)["dags"]["review_schema"]
+    assert (dag["schedule"], dag["params"]) == ("None", ["table"])
+    downstream = {name: task["down"] for name, task in dag["tasks"].items()}
+    assert downstream == {"show": ["apply", "decide"], "decide": ["apply"], "apply": []}
+    assert dag["tasks"]["decide"]["timeout"] is None
 
 
 def test_a_backfill_has_two_tasks_for_each_group_and_stays_behind_its_ingestion(airflow_env, contracts):

@@ -1,0 +1,92 @@
+"""Review a change of a contract, started by a group's DAG or by hand: show → decide (a person) → apply.
+
+The work itself is in the package. While nobody answers, the table goes on with the contract in force.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_forms import QUICK
+
+from sluice import contracts
+from sluice.errors import SluiceError
+
+log = logging.getLogger(__name__)
+
+APPROVE, REJECT, LATER = "Approve", "Reject", "Not now"
+
+
+@task(execution_timeout=QUICK)
+def show(*, params: Any = None) -> dict[str, str]:
+    """The change in words, the offsets and counts since it is under review, and what either answer does."""
+    from sluice import catalog, evolve_review
+
+    try:
+        found = evolve_review.look(catalog.load(), contracts.load(strict=False).table(params["table"]))
+    except SluiceError as error:
+        raise AirflowFailException(str(error)) from error
+    lines = found.lines()
+    for line in lines:
+        log.warning("%s", line)
+    return {"body": "\n".join(f"    {line}" for line in lines), "change": found.outlook.change_id}
+
+
+@task(execution_timeout=QUICK)
+def apply(shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None) -> None:
+    """Carry out the answer; who gave it and why is kept in `sluice.schemas`."""
+    from sluice import catalog, evolve_review
+
+    (chosen,) = answer["chosen_options"]
+    if chosen == LATER:
+        raise AirflowSkipException("Nothing was decided. Trigger review_schema again to be asked again.")
+    given = answer["params_input"]
+    try:
+        done = evolve_review.answer(
+            catalog.load(),
+            contracts.load(strict=False),
+            params["table"],
+            approve=chosen == APPROVE,
+            who=(answer["responded_by_user"] or {}).get("name") or "unknown",
+            why=given.get("why") or "",
+            run_id=run_id,
+            change_id=shown["change"],
+            republish=bool(given.get("republish")),
+        )
+    except SluiceError as error:
+        raise AirflowFailException(str(error)) from error
+    for line in done:
+        log.warning("%s", line)
+
+
+with DAG(
+    dag_id="review_schema",
+    schedule=None,
+    catchup=False,
+    tags=["sluice", "by hand"],
+    params={"table": Param(type="string", minLength=1, description="The typed table.")},
+    doc_md="Asks whether a change of a contract is to be made that its `schema_policy` does not make by itself. "
+    "Until somebody answers, the table goes on with the contract in force.",
+    default_args={"retries": 0},
+):
+    shown = show()
+    decide = HITLOperator(
+        task_id="decide",
+        subject="{{ params.table }}: change the table as its contract asks?",
+        body="{{ ti.xcom_pull(task_ids='show')['body'] }}",
+        options=[APPROVE, REJECT, LATER],
+        params={
+            "why": Param("", type="string", description="The reason; kept in sluice.schemas with your name."),
+            "republish": Param(
+                False,
+                type="boolean",
+                description="Publish again, by the new contract, what came since the review began.",
+            ),
+        },
+    )
+    shown >> decide
+    apply(shown, decide.output)

@@ -1,0 +1,59 @@
+"""`python -m sluice schema TABLE`: the versions of its contract; `schema approve|reject TABLE`: answer a review."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sluice.cli_act import UNCHANGED
+
+if TYPE_CHECKING:
+    from sluice.contracts import Contracts
+
+
+def add(commands: Any, contracts: Callable[[], Contracts]) -> argparse.ArgumentParser:
+    """Add the command; returns its parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "schema", help="the versions of a table's contract; approve or reject a change that is under review"
+    )
+    parser.add_argument("answer", nargs="?", choices=["approve", "reject"], help="left out: list the versions")
+    parser.add_argument("table", metavar="TABLE")
+    parser.add_argument("--why", default="", metavar="REASON", help="kept in sluice.schemas, with your name")
+    parser.add_argument(
+        "--republish", action="store_true", help="approve: publish again from staging what came since the review began"
+    )
+    parser.add_argument("--yes", action="store_true", help="do it; without it, only tell what would be done")
+    parser.set_defaults(run=partial(_schema, contracts))
+    return parser
+
+
+def _schema(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+    from sluice import evolve_review, reach
+
+    known = contracts()
+    file = known.table(given.table)
+    catalog = reach.open_catalog(given.patience)
+    with reach.catalog_errors():
+        if given.answer is None:
+            print("\n".join(evolve_review.listed(catalog, file)) or f"{file.table}: no version yet.")
+            return 0
+        if not given.yes:
+            print("\n".join(evolve_review.look(catalog, file, again=given.answer == "approve").lines()))
+            print(UNCHANGED)
+            return 0
+        user = getpass.getuser()
+        done = evolve_review.answer(
+            catalog,
+            known,
+            file.table,
+            approve=given.answer == "approve",
+            who=user,
+            why=given.why,
+            run_id=f"schema {given.answer} by {user}",
+            republish=given.republish,
+        )
+    print("\n".join(done))
+    return 0

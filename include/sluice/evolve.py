@@ -1,0 +1,265 @@
+"""Schema evolution, at plan time and without a JVM: what a changed contract asks of its table, and what becomes of it.
+
+`look` decides by the policies, changing nothing. `settle` applies what may be applied, and opens a review of what may
+not: the table then goes on with the contract in force, until `decide` says otherwise. Batches are published by the
+contract in force alone, which the table keeps; so it makes no difference under which one a batch was planned or staged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from sluice import cursor, evolve_apply, schemas, tables
+from sluice.contract import Contract
+from sluice.errors import FencedError, RefusedError, SchemaChangeError
+from sluice.evolve_diff import READ, Change, compare, shape, shape_id
+from sluice.evolve_force import InForce, effective
+from sluice.evolve_undo import without
+from sluice.ledger import Ledger
+from sluice.schemas import Row, State
+
+log = logging.getLogger(__name__)
+
+TRIES = 10
+ANSWERS = (State.APPROVED, State.REJECTED)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a contract's file asks of its table.
+
+    Attributes:
+        base: the table that was looked at.
+        told: the contract in force, as the table keeps it; None for a table that is older than that.
+        old, new: the contract in force, and the one that is asked for: the file's without what is ignored.
+        changes: from one to the other.
+        ignored: changes of the file that are ignored.
+        review: what stands between the two: `open`, `approved`, `rejected`; None where nobody needs to be asked.
+    """
+
+    base: Table
+    told: InForce | None
+    old: Contract
+    new: Contract
+    changes: tuple[Change, ...] = ()
+    ignored: tuple[Change, ...] = ()
+    review: str | None = None
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self.new.table
+
+    @property
+    def due(self) -> bool:
+        """Whether the table is to be changed now."""
+        return self.review in (None, "approved") and (self.told is None or shape_id(self.new) != self.told.id)
+
+    @property
+    def change_id(self) -> str:
+        """A name for the change: from which shape, to which."""
+        return f"{shape_id(self.old)}_{shape_id(self.new)}"
+
+    def words(self) -> list[str]:
+        """The changes, in words."""
+        return [c.words for c in self.changes]
+
+    def line(self) -> str | None:
+        """One sentence for plan and status; None where there is nothing to say."""
+        if self.review in ("open", "rejected"):
+            state = "under review" if self.review == "open" else "rejected, and still in the contract's file"
+            return f"{state}: {'; '.join(self.words())}. The table goes on with version {self.version} of its contract"
+        return f"version {self.version + 1}: {'; '.join(self.words())}" if self.due and self.changes else None
+
+    @property
+    def version(self) -> int:
+        """The number of the version in force."""
+        return self.told.version if self.told else 1
+
+
+def look(catalog: Catalog, table: Table, file: Contract) -> Outlook:
+    """Compare the contract's file with the one in force.
+
+    Raises:
+        SchemaChangeError: a change is refused by its policy, or can't be made; or the table was altered by other hands.
+    """
+    told = InForce.of(table)
+    old = effective(table, file)
+    if told is None or told.id == shape_id(file):
+        return Outlook(table, told, old, file)
+    policy = file.schema_policy.model_dump()
+    found = compare(old, file)
+    ignored = tuple(c for c in found if policy.get(c.kind) == "ignore")
+    new, changes = file, found
+    if ignored:
+        try:
+            new = without(old, file, ignored)
+        except ValidationError as error:
+            raise SchemaChangeError(
+                f"Without what is ignored ({_told(ignored)}) the contract contradicts itself: "
+                f"{error.errors()[0]['msg']}.",
+                table=file.table,
+            ) from error
+        changes = compare(old, new)
+    outlook = Outlook(table, told, old, new, changes, ignored)
+    if shape_id(new) == told.id:
+        return outlook
+    if refused := [c for c in changes if policy.get(c.kind) == "refuse"]:
+        raise SchemaChangeError(f"The contract refuses this change: {_told(refused)}.", table=file.table)
+    if any(policy.get(c.kind) == "review" for c in changes):
+        answers = _answers(catalog, outlook)
+        outlook = replace(outlook, review=str(answers[-1].state) if answers else "open")
+    if outlook.due and (why := evolve_apply.impossible(table, old, new, changes)):
+        way_out = "Put the contract back until then."
+        raise SchemaChangeError(f"{_told(changes)}: {why}", table=file.table, way_out=way_out)
+    return outlook
+
+
+def _told(changes: Sequence[Change]) -> str:
+    return "; ".join(c.words for c in changes)
+
+
+def settle(catalog: Catalog, file: Contract, seen: Outlook | None = None, *, run_id: str) -> Outlook:
+    """Apply what is due, open the review that is needed, each once.
+
+    Args:
+        seen: what `look` found a moment ago.
+
+    Raises:
+        SchemaChangeError: as `look`.
+        FencedError: the table was changed each time before it could be.
+    """
+    for _ in range(TRIES):
+        outlook = seen or look(catalog, catalog.load_table(tables.typed(file)), file)
+        seen = None
+        if outlook.review == "open":
+            schemas.append_once(catalog, _row(outlook, State.REVIEW, run_id), (State.REVIEW,))
+        if not outlook.due:
+            return outlook
+        try:
+            _apply(catalog, outlook, run_id)
+        except CommitFailedException as error:
+            log.info("%s: the table moved on, looking again: %s", file.table, error)
+            continue
+        return outlook
+    raise FencedError("The table moved each time before its schema could be changed.", table=file.table)
+
+
+def _apply(catalog: Catalog, outlook: Outlook, run_id: str) -> None:
+    table, name = outlook.base, outlook.table
+    if outlook.told:
+        schemas.remember(catalog, [table], run_id)
+    decided = _answers(catalog, outlook)[-1] if outlook.review else None
+    through = cursor.published(table, lambda: Ledger(catalog).remembered(name))
+    told = InForce(
+        version=outlook.version + 1 if outlook.told else 1,
+        id=shape_id(outlook.new),
+        shape=shape(outlook.new),
+        words=outlook.words() or ["takes the contract's file for the one in force"],
+        kinds=list(dict.fromkeys(c.kind for c in outlook.changes)),
+        offsets={t: {str(p): o for p, o in x.next_offsets.items()} for t, x in through.items()},
+        snapshot_id=table.metadata.current_snapshot_id,
+        who=decided.who if decided else None,
+        why=decided.why if decided else None,
+    )
+    evolve_apply.commit(catalog, table, outlook.old, outlook.new, told)
+    for change in outlook.changes:
+        log.warning("%s: version %s of the contract: %s", name, told.version, change.words)
+    schemas.remember(catalog, [catalog.load_table(tables.typed(outlook.new))], run_id)
+
+
+def _answers(catalog: Catalog, outlook: Outlook) -> list[Row]:
+    """What was answered to the change, oldest first."""
+    like = _row(outlook, State.REVIEW, "")
+    return schemas.same_change(schemas.rows(catalog, outlook.table), like, ANSWERS)
+
+
+def opened(catalog: Catalog, outlook: Outlook) -> Row | None:
+    """The row that opened the review of this change; None where no run has."""
+    like = _row(outlook, State.REVIEW, "")
+    return next(iter(schemas.same_change(schemas.rows(catalog, outlook.table), like, (State.REVIEW,))), None)
+
+
+def _row(outlook: Outlook, state: State, run_id: str, who: str | None = None, why: str | None = None) -> Row:
+    return Row(
+        outlook.table,
+        state,
+        outlook.version + 1,
+        shape_id(outlook.new),
+        base_id=shape_id(outlook.old),
+        kinds=list(dict.fromkeys(c.kind for c in outlook.changes if c.kind != READ)),
+        words=outlook.words(),
+        snapshot_id=outlook.base.metadata.current_snapshot_id,
+        who=who,
+        why=why,
+        run_id=run_id,
+        table_uuid=str(outlook.base.metadata.table_uuid),
+    )
+
+
+def under_review(catalog: Catalog, file: Contract, *, again: bool = False) -> Outlook:
+    """The open review of a table.
+
+    Args:
+        again: take one that was rejected as well.
+
+    Raises:
+        RefusedError: there is none.
+    """
+    table = tables.load(catalog, tables.typed(file))
+    if table is None:
+        raise RefusedError("The table does not exist yet: the first run creates it.", table=file.table)
+    outlook = look(catalog, table, file)
+    if outlook.review != "open" and not (again and outlook.review == "rejected"):
+        was = f"It was {outlook.review}." if outlook.review else "The contract's file asks for nothing to review."
+        raise RefusedError(f"No change of this table is under review. {was}", table=file.table)
+    return outlook
+
+
+def decide(
+    catalog: Catalog, file: Contract, *, approve: bool, who: str, why: str, run_id: str, change_id: str = ""
+) -> Outlook:
+    """Approve or reject the change under review; an approved one is applied at once. A rejection may be taken back.
+
+    Args:
+        change_id: the change that was looked at; refused if the contract's file has changed since.
+
+    Raises:
+        RefusedError: nothing is under review, or another change, or it can't be made; or no reason is given.
+        FencedError: the table was changed each time before it could be: the answer stands, and the next run applies it.
+    """
+    if not why.strip():
+        raise RefusedError("No reason is given.", table=file.table, way_out="Say why: it is kept in sluice.schemas.")
+    outlook = under_review(catalog, file, again=approve)
+    if change_id and change_id != outlook.change_id:
+        raise RefusedError(
+            "The contract has changed since it was shown.", table=file.table, way_out="Look at the change again."
+        )
+    if approve and (cannot := evolve_apply.impossible(outlook.base, outlook.old, outlook.new, outlook.changes)):
+        raise RefusedError(f"{_told(outlook.changes)}: {cannot}", table=file.table, way_out="Reject it.")
+    mine = _row(outlook, State.APPROVED if approve else State.REJECTED, run_id, who, why)
+    stands = schemas.append_once(catalog, mine, ANSWERS if outlook.review == "open" else (State.APPROVED,))
+    if stands is not mine:
+        raise RefusedError(f"{stands.who or 'Somebody'} has {stands.state} it already.", table=file.table)
+    if approve:
+        settle(catalog, file, run_id=run_id)
+    return replace(outlook, review=str(mine.state))
+
+
+def versions(catalog: Catalog, file: Contract) -> list[Row]:
+    """Every version and every answer, oldest first; the one in force also where nobody lived to write it down."""
+    known = schemas.rows(catalog, file.table)
+    table = tables.load(catalog, tables.typed(file))
+    return [*known, *(schemas.untold(table, known) if table else ())]
+
+
+def created(catalog: Catalog, made: Iterable[Contract], *, run_id: str) -> None:
+    """Write down the first version of tables that were just made."""
+    schemas.remember(catalog, [catalog.load_table(tables.typed(c)) for c in made], run_id)

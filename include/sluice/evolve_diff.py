@@ -1,0 +1,186 @@
+"""What changed between two contracts of one table: kinds, and words. Pure: no catalog, no PyIceberg, no JVM.
+
+The contract that is in force is the one that the table was last changed to (`sluice.evolve_force`). A change of its
+*shape* (columns, key, partitions, and how records are read) goes by the policy of its kind; what only says how the
+table is run (`OPERATIONAL`) holds at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contract import Column, Contract
+from sluice.iceberg_types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct, is_primitive
+from sluice.partitioning import PartitionField
+
+OPERATIONAL = frozenset(
+    {
+        "table", "topic", "group", "owner", "properties", "format_version", "start", "limits", "transactional",
+        "errors", "expectations", "expectations_show_values", "freshness", "maintenance", "schema_policy", "doc",
+    }
+)  # fmt: skip
+"""Fields that say how a table is run. All others are its shape, those to come among them."""
+
+READ = "read"
+"""The kind of a change that alters no table, only how records are read: always in force at once."""
+
+TYPE_KINDS = ("widen", "change_type", "change_nested")
+_WIDER = {"int": "long", "float": "double"}
+_SHAPED = {"name", "type", "required", "doc", "renamed_from"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change. `column` is its name in the new contract, of a dropped one its old name; empty: the table's."""
+
+    kind: str
+    words: str
+    column: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change inside a nested column: `add` or `widen` to `type`, or `drop`, at a path as PyIceberg names it."""
+
+    what: str
+    path: tuple[str, ...]
+    type: IcebergType | None = None
+
+
+def shape(contract: Contract) -> dict[str, Any]:
+    """What of a contract decides how its table looks and how records are read, in JSON's own types."""
+    body = contract.model_dump(mode="json", exclude=set(OPERATIONAL), exclude_defaults=True)
+    for column in body["columns"]:
+        column.pop("renamed_from", None)
+    return body
+
+
+def shape_id(contract: Contract) -> str:
+    """A name for the shape: the same for the same shape, whatever else the contracts say."""
+    return hashlib.sha256(json.dumps(shape(contract), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def origins(old: Contract, new: Contract) -> dict[str, Column]:
+    """Per column of the new contract the column of the old one that it was; those that are new are not in it."""
+    before = {c.name: c for c in old.columns}
+    was = {c.name: c.name if c.name in before else c.renamed_from for c in new.columns}
+    return {name: before[at] for name, at in was.items() if at in before}
+
+
+def compare(old: Contract, new: Contract) -> tuple[Change, ...]:
+    """What changed, column by column, then the table as a whole."""
+    known = origins(old, new)
+    keys = {*new.identifier, *(name for name, c in known.items() if c.name in old.identifier)}
+    found: list[Change] = []
+    for column in new.columns:
+        was = known.get(column.name)
+        found += _added(column) if was is None else _altered(was, column, key=column.name in keys)
+    kept = {c.name for c in known.values()}
+    found += [
+        Change("drop_column", f"drops column {c.name} ({c.type})", c.name) for c in old.columns if c.name not in kept
+    ]
+    found += _whole(old, new, known)
+    return tuple(found)
+
+
+def _added(column: Column) -> Iterator[Change]:
+    yield Change("add_column", f"adds column {column.name} ({column.type})", column.name)
+    if column.required:
+        why = "records without it are rejected, and rows that are there have none"
+        yield Change("make_required", f"new column {column.name} is required: {why}", column.name)
+
+
+def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
+    if was.name != now.name:
+        yield Change("rename_column", f"renames column {was.name} to {now.name}", now.name)
+    if was.type != now.type:
+        kind = type_change(was.type, now.type)
+        does = {"widen": "widens", "change_nested": "changes inside"}.get(kind, "changes the type of")
+        yield Change(kind, f"{does} column {now.name}: {was.type} to {now.type}", now.name)
+    if was.required != now.required and not key:  # of a key, the change of the key says it
+        if now.required:
+            yield Change("make_required", f"column {now.name} may no longer be null", now.name)
+        else:
+            yield Change("make_optional", f"column {now.name} may be null", now.name)
+    if was.doc != now.doc:
+        yield Change("document", f"comments column {now.name} differently", now.name)
+    differing = sorted(_reading(was) ^ _reading(now))
+    if differing:
+        names = ", ".join(dict.fromkeys(name for name, _ in differing))
+        yield Change(READ, f"reads column {now.name} differently ({names})", now.name)
+
+
+def _reading(column: Column) -> set[tuple[str, str]]:
+    body = column.model_dump(mode="json", exclude=_SHAPED)
+    return {(name, json.dumps(value, sort_keys=True)) for name, value in body.items()}
+
+
+def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[Change]:
+    before = [c.name for c in old.columns]
+    order = [before.index(known[c.name].name) for c in new.columns if c.name in known]
+    if order != sorted(order):
+        yield Change("reorder", "orders the columns differently")
+    now_called = {c.name: name for name, c in known.items()}
+    identifier = {now_called.get(name, name) for name in old.identifier}
+    if (old.mode, identifier) != (new.mode, set(new.identifier)):
+        was, now = (f"{c.mode} by {', '.join(c.identifier) or 'no key'}" for c in (old, new))
+        yield Change("change_key", f"changes the key: {was} to {now}")
+    fields = [PartitionField(now_called.get(f.column, f.column), f.transform, f.argument) for f in old.partitioning]
+    if fields != list(new.partitioning):
+        was, now = (", ".join(c.partition_by) or "none" for c in (old, new))
+        yield Change("change_partitioning", f"changes the partitions: {was} to {now}, for what is written from then on")
+    a, b = ({k: v for k, v in shape(c).items() if k not in _ELSEWHERE} for c in (old, new))
+    if changed := sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k) and not _renamed(k, a, b, now_called)):
+        yield Change(READ, f"reads records differently ({', '.join(changed)})")
+
+
+_ELSEWHERE = {"columns", "mode", "identifier", "partition_by"}
+
+
+def _renamed(name: str, a: dict[str, Any], b: dict[str, Any], now_called: dict[str, str]) -> bool:
+    """Whether a list of columns differs only by their new names."""
+    return name == "order" and [now_called.get(c, c) for c in a.get(name, ())] == b.get(name, [])
+
+
+def type_change(old: IcebergType, new: IcebergType) -> str:
+    """The kind of a change from one type to another: one of `TYPE_KINDS`."""
+    if is_primitive(old) and is_primitive(new):
+        return "widen" if _widens(old, new) else "change_type"
+    return "change_nested" if nested(old, new) is not None else "change_type"
+
+
+def _widens(old: IcebergType, new: IcebergType) -> bool:
+    if isinstance(old, Decimal) and isinstance(new, Decimal):
+        return old.scale == new.scale and old.precision < new.precision
+    return isinstance(old, Primitive) and isinstance(new, Primitive) and _WIDER.get(old.name) == new.name
+
+
+def nested(old: IcebergType, new: IcebergType, path: tuple[str, ...] = ()) -> tuple[Step, ...] | None:
+    """The steps that turn a nested type into another in place; None where Iceberg can't."""
+    if old == new:
+        return ()
+    if is_primitive(old) or is_primitive(new):
+        return (Step("widen", path, new),) if path and _widens(old, new) else None
+    if isinstance(old, ListOf) and isinstance(new, ListOf):
+        return nested(old.element, new.element, (*path, "element"))
+    if isinstance(old, MapOf) and isinstance(new, MapOf) and old.key == new.key:
+        return nested(old.value, new.value, (*path, "value"))
+    if not (isinstance(old, Struct) and isinstance(new, Struct)):
+        return None
+    before, after = dict(old.fields), dict(new.fields)
+    if not before.keys() & after.keys():
+        return None
+    steps: list[Step] = [Step("drop", (*path, name)) for name in before if name not in after]
+    for name, kind in after.items():
+        if name not in before:
+            steps.append(Step("add", (*path, name), kind))
+            continue
+        inner = nested(before[name], kind, (*path, name))
+        if inner is None:
+            return None
+        steps += inner
+    return tuple(steps)

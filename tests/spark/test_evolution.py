@@ -1,0 +1,177 @@
+"""Contracts that change between batches, through the real job: applied, reviewed, rejected, rolled back."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from sluice import cursor, evolve, rollback, tables
+from sluice.commit import Attempt
+from sluice.errors import FencedError, RefusedError
+from sluice.ledger import Ledger
+from sluice.model import Batch
+from tests.support.backfills import asked, fill_in
+from tests.support.lake import Lake
+
+pytestmark = pytest.mark.spark
+
+KEY = {"name": "id", "type": "string", "source": "$key"}
+TOLERANT = {"errors": {"max_ratio": 1.0}}
+
+
+def changed(it: Lake, table: str, **fields: Any) -> None:
+    """Write the table's contract anew."""
+    it.contract(table=table, **TOLERANT, **fields)
+
+
+def values(it: Lake, table: str, *names: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r[n] for n in names) for r in it.rows(table))
+
+
+def columns_of(it: Lake, table: str) -> dict[str, str]:
+    return {f.name: str(f.field_type) for f in it.catalog.load_table(table).schema().fields if f.name[0] != "_"}
+
+
+def states(it: Lake, table: str) -> list[tuple[int, str]]:
+    return [(r.version, str(r.state)) for r in evolve.versions(it.catalog, it.loaded(table))]
+
+
+def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_old_contract_is_refused(lake):
+    it = lake()
+    it.create_topic(1)
+    kept, folded = f"db.{it.group}_a", f"db.{it.group}_u"
+    old = [
+        KEY,
+        {"name": "n", "type": "int", "required": True},
+        {"name": "price", "type": "decimal(6, 2)"},
+        {"name": "place", "type": "struct<city: string>"},
+    ]
+    for name, mode in ((kept, "append"), (folded, "upsert")):
+        changed(it, name, mode=mode, columns=old)
+    it.send([(0, "a", {"n": 1, "price": 1.5, "place": {"city": "X"}}), (0, "b", {"n": 2}), (0, "big", {"n": 3 << 31})])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    before = it.catalog.load_table(kept)
+    it.send(
+        [
+            (0, "a", {"n": 5 << 31, "price": 12345678.25, "place": {"zip": 7, "city": "Y"}, "extra": [{"a": 1}]}),
+            (0, "c", {"place": {"zip": 8}}),
+        ]
+    )
+    it.plan()  # frozen while the old contract is in force
+
+    new = [
+        KEY,
+        {"name": "extra", "type": "list<struct<a: int>>", "doc": "what is new"},
+        {"name": "price", "type": "decimal(12, 2)"},
+        {"name": "n", "type": "long"},
+        {"name": "place", "type": "struct<zip: long, city: string>"},
+    ]
+    for name, mode in ((kept, "append"), (folded, "upsert")):
+        changed(it, name, mode=mode, columns=new, schema_policy={"change_nested": "auto"})
+    # A driver that has read and written by the old contract, and lands late.
+    attempt = Attempt(it.context("zombie"), tables.typed(it.loaded(kept)), Batch(it.topic, "", 2, {}, {}))
+    with attempt:
+        session = it.context().session({})
+        session.table(tables.spark_name("lake", attempt.identifier)).writeTo(attempt.spark_branch).append()
+        it.plan()  # applies the change; killed before anything is published
+        with pytest.raises(FencedError, match="schema was changed"):
+            attempt.land()
+    assert it.catalog.load_table(kept).metadata.current_snapshot_id == before.metadata.current_snapshot_id
+    assert {o["state"] for o in it.run().values()} == {"published"}
+
+    for name in (kept, folded):
+        made = it.catalog.load_table(name).schema()
+        assert [f.name for f in made.fields][:5] == ["id", "extra", "price", "n", "place"]
+        assert made.find_field("extra").doc == "what is new"
+        rows = {r["id"]: r for r in it.rows(name) if r["_kafka_offset"] != 0}
+        assert set(rows) == {"a", "b", "c"}
+        assert (rows["a"]["n"], rows["a"]["price"], rows["a"]["extra"]) == (5 << 31, Decimal("12345678.25"), [{"a": 1}])
+        assert rows["a"]["place"] == {"zip": 7, "city": "Y"}
+        assert (rows["c"]["n"], rows["c"]["place"]) == (None, {"zip": 8, "city": None})
+        assert [r["value"] for r in it.quarantined(name)] == [json.dumps({"n": 3 << 31}).encode()]
+        (_, second) = evolve.versions(it.catalog, it.loaded(name))
+        assert second.snapshot_id in {s.snapshot_id for s in it.catalog.load_table(name).metadata.snapshots}
+        assert json.loads(second.offsets) == {it.topic: {"0": 3}}
+        assert set(second.kinds) == {"add_column", "widen", "make_optional", "reorder", "change_nested"}
+    old_row = next(r for r in it.rows(kept) if r["_kafka_offset"] == 0)
+    assert (old_row["n"], old_row["extra"], old_row["place"]) == (1, None, {"city": "X", "zip": None})
+
+    # A rollback to before the change keeps the new schema, and publishes again by it.
+    whole = values(it, kept, "_kafka_offset", "id", "n", "price")
+    ledger = Ledger(it.catalog)
+    found = rollback.look(kept, it.contracts, it.catalog, ledger, snapshot_id=second_base(it, kept))
+    rollback.roll_back(found, it.catalog, ledger, who="ann", why="to see", run_id="by hand")
+    assert len(it.rows(kept)) == 2
+    assert it.run()[kept]["state"] == "published"
+    assert values(it, kept, "_kafka_offset", "id", "n", "price") == whole
+
+
+def second_base(it: Lake, table: str) -> int:
+    """The table's head when its second version came into force."""
+    (found,) = [r for r in evolve.versions(it.catalog, it.loaded(table)) if r.version == 2 and r.state == "applied"]
+    assert found.snapshot_id is not None
+    return found.snapshot_id
+
+
+def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer_loses_nothing(lake):
+    it = lake()
+    it.create_topic(1)
+    yes, no = f"db.{it.group}_yes", f"db.{it.group}_no"
+    old = [KEY, {"name": "n", "type": "int"}, {"name": "text", "type": "string"}]
+    new = [{**KEY, "name": "customer", "renamed_from": "id"}, {"name": "n", "type": "string"}]
+    for name in (yes, no):
+        changed(it, name, mode="upsert", columns=old)
+    it.send([(0, "a", {"n": 1, "text": "x"}), (0, "gone", {"n": 1}), (0, "gone", None)])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+
+    for name in (yes, no):
+        changed(it, name, mode="upsert", columns=new, identifier=["customer"])
+    it.send([(0, "b", {"n": 2, "text": "y"}), (0, "later", {"n": "two", "text": "z"})])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    lines = it.plan().lines()
+    for name in (yes, no):
+        (line,) = [each for each in lines if each.startswith(f"schema  {name}: under review: ")]
+        for words in (
+            "renames column id to customer",
+            "drops column text",
+            "changes the type of column n: int to string",
+        ):
+            assert words in line
+        assert values(it, name, "id", "n", "text") == [("a", 1, "x"), ("b", 2, "y")]
+        assert [r["key"] for r in it.quarantined(name)] == [b"later"]
+        assert states(it, name) == [(1, "applied"), (2, "review")]
+
+    with pytest.raises(RefusedError, match="No reason"):
+        decide(it, yes, approve=True, why=" ")
+    decide(it, yes, approve=True)
+    decide(it, no, approve=False)
+    with pytest.raises(RefusedError, match="asks for nothing"):
+        decide(it, yes, approve=True)
+    it.send([(0, "c", {"n": "three"}), (0, "d", {"n": 4, "text": "w"}), (0, "a", None)])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    assert states(it, yes) == [(1, "applied"), (2, "review"), (2, "approved"), (2, "applied")]
+    assert states(it, no) == [(1, "applied"), (2, "review"), (2, "rejected")]
+
+    # Rejected: as before. Approved: the key keeps its values, the old type's are set aside, the tombstone finds its
+    # row.
+    assert values(it, no, "id", "n", "text") == [("b", 2, "y"), ("d", 4, "w")]
+    assert {r["key"] for r in it.quarantined(no)} == {b"later", b"c"}
+    assert columns_of(it, yes) == {"customer": "string", "n": "string", "n_before_1": "int"}
+    assert values(it, yes, "customer", "n", "n_before_1") == [("b", None, 2), ("c", "three", None), ("d", "4", None)]
+    memory = it.catalog.load_table(tables.deletes(it.loaded(yes)))
+    assert sorted(memory.scan().to_arrow()["customer"].to_pylist()) == ["a", "gone"]
+    # What was rejected by the old contract passes by the new one.
+    fill_in(it, asked(yes, origin="quarantine"))
+    assert ("later", "two") in values(it, yes, "customer", "n")
+    assert it.quarantined(yes) == []
+    assert cursor.published(it.catalog.load_table(yes))[it.topic].next_offsets == {0: 8}
+    # The answer can be taken back: then the change is made after all.
+    decide(it, no, approve=True, why="on second thoughts")
+    assert columns_of(it, no) == columns_of(it, yes)
+
+
+def decide(it: Lake, table: str, *, approve: bool, why: str = "agreed") -> None:
+    evolve.decide(it.catalog, it.loaded(table), approve=approve, who="ann", why=why, run_id="by hand")

@@ -1,0 +1,355 @@
+"""Contracts that change, against real tables in a catalog of their own: policies, reviews, races, what is kept."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+
+from sluice import cli, evolve, evolve_apply, evolve_review, schemas, tables
+from sluice.contract import Contract
+from sluice.contract_policy import SchemaPolicy
+from sluice.errors import RefusedError, SchemaChangeError
+from sluice.evolve_diff import compare, shape_id
+from sluice.evolve_force import CONTRACT, InForce, effective
+from sluice.schemas import State
+from sluice.status_model import Status, TableStatus
+from sluice.status_text import as_text
+
+pytestmark = pytest.mark.unit
+
+ID = {"name": "id", "type": "long"}
+COLUMNS = [
+    ID,
+    {"name": "n", "type": "int", "required": True},
+    {"name": "s", "type": "string"},
+    {"name": "place", "type": "struct<city: string, at: list<struct<x: int>>>"},
+]
+KEYED = {"mode": "upsert", "identifier": ["id"]}
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    made = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    yield made
+    made.close()
+
+
+def contract(columns: list[dict[str, Any]] = COLUMNS, **fields: Any) -> Contract:
+    about = {"table": "ns.t", "topic": "t", "group": "g", "owner": "me"}
+    return Contract.model_validate({**about, "columns": columns, **fields})
+
+
+def column(index: int, **fields: Any) -> list[dict[str, Any]]:
+    return [*COLUMNS[:index], {**COLUMNS[index], **fields}, *COLUMNS[index + 1 :]]
+
+
+def made(catalog, file: Contract) -> Any:
+    tables.ensure_typed(catalog, file)
+    evolve.created(catalog, [file], run_id="first")
+    return catalog.load_table("ns.t")
+
+
+def types(catalog) -> dict[str, str]:
+    fields = catalog.load_table("ns.t").schema().fields
+    return {f.name: str(f.field_type) for f in fields if not f.name.startswith("_kafka")}
+
+
+def fill(table: Any, **values: Any) -> None:
+    arrow = table.schema().as_arrow()
+    row = {f.name: values.get(f.name) for f in arrow} | {"_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 0}
+    table.append(pa.Table.from_pylist([row], schema=arrow))
+
+
+KINDS = {
+    "add_column": ([*COLUMNS, {"name": "x", "type": "list<date>"}], {}),
+    "widen": (column(1, type="long"), {}),
+    "make_optional": (column(1, required=False), {}),
+    "reorder": ([COLUMNS[1], ID, *COLUMNS[2:]], {}),
+    "document": (column(2, doc="what it says"), {}),
+    "drop_column": ([*COLUMNS[:2], COLUMNS[3]], {}),
+    "rename_column": (column(2, name="z", source="s", renamed_from="s"), {}),
+    "change_type": (column(1, type="string"), {}),
+    "make_required": (column(2, required=True), {}),
+    "change_key": (COLUMNS, KEYED),
+    "change_partitioning": (COLUMNS, {"partition_by": ["bucket(4, id)"]}),
+    "change_nested": (column(3, type="struct<zip: long, at: list<struct<x: long, y: date>>, city: string>"), {}),
+}
+
+
+def asks(kind: str, policy: str) -> Contract:
+    columns, fields = KINDS[kind]
+    return contract(columns, **fields, schema_policy={kind: policy})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_by_every_policy(catalog, kind):
+    assert set(KINDS) == set(SchemaPolicy.model_fields)
+    old = contract()
+    before = made(catalog, old)
+    fill(before, id=1, n=2, s="text")
+
+    def same() -> None:
+        now = catalog.load_table("ns.t")
+        assert now.metadata_location == before.metadata_location
+        assert shape_id(effective(now, asks(kind, "review"))) == shape_id(old)
+
+    with pytest.raises(SchemaChangeError, match="refuses this change"):
+        evolve.settle(catalog, asks(kind, "refuse"), run_id="r")
+    same()
+    found = evolve.settle(catalog, asks(kind, "ignore"), run_id="r")
+    assert [c.kind for c in found.ignored] == [kind]
+    same()
+    for _ in range(2):
+        found = evolve.settle(catalog, asks(kind, "review"), run_id="r")
+        assert (found.review, found.due) == ("open", False)
+        assert "under review" in found.line()
+    same()
+    assert [r.state for r in schemas.rows(catalog, "ns.t")] == [State.APPLIED, State.REVIEW]
+    if kind == "change_key":
+        with pytest.raises(RefusedError, match=r"can't be given another key\. Write to a new table name"):
+            evolve.decide(catalog, asks(kind, "review"), approve=True, who="ann", why="yes", run_id="r")
+        same()
+        return
+    if kind == "change_type":
+        evolve.decide(catalog, asks(kind, "review"), approve=True, who="ann", why="yes", run_id="r")
+    else:
+        evolve.settle(catalog, asks(kind, "auto"), run_id="r")
+    now = catalog.load_table("ns.t")
+    told = InForce.of(now)
+    assert (told.version, list(told.kinds), told.id) == (
+        2,
+        [kind],
+        shape_id(asks(kind, "auto" if kind != "change_type" else "review")),
+    )
+    assert shape_id(effective(now, asks(kind, "review"))) == told.id
+    assert compare(effective(now, old), asks(kind, "review")) == ()
+    (row,) = now.scan().to_arrow().to_pylist()  # the old row can still be read, its values where they belong
+    assert row["id"] == 1
+    assert row.get("n_before_1", row["n"]) == 2
+    assert row.get("z", row.get("s")) == (None if kind == "drop_column" else "text")
+    applied = [r for r in schemas.rows(catalog, "ns.t") if r.state == State.APPLIED]
+    assert [(r.version, r.snapshot_id) for r in applied] == [(1, None), (2, now.metadata.current_snapshot_id)]
+    # Once more changes nothing.
+    evolve.settle(catalog, asks(kind, "review"), run_id="r")
+    assert catalog.load_table("ns.t").metadata_location == now.metadata_location
+
+
+def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
+    made(catalog, contract())
+    policy = {"schema_policy": {k: "auto" for k in KINDS if k not in ("change_key", "change_type")}}
+    new = contract(
+        [
+            {"name": "x", "type": "decimal(9, 2)", "doc": "new"},
+            {**COLUMNS[3], "type": "struct<at: list<struct<x: long>>, city: string, zip: int>"},
+            {**COLUMNS[1], "type": "long", "required": False},
+            {**ID, "name": "key", "source": "id", "renamed_from": "id"},
+        ],
+        partition_by=["truncate(10, key)"],
+        **policy,
+    )
+    count = len(catalog.load_table("ns.t").metadata.metadata_log)
+    evolve.settle(catalog, new, run_id="r")
+    table = catalog.load_table("ns.t")
+    assert len(table.metadata.metadata_log) == count + 1
+    assert list(types(catalog)) == ["x", "place", "n", "key"]
+    assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc", "truncate[10]")]
+    assert "write.distribution-mode" not in table.properties
+    # What a partition stood on can't be dropped, as old files need it; another number of the same kind is fine.
+    with pytest.raises(SchemaChangeError, match="partitioned by key"):
+        evolve.settle(catalog, contract([c.model_dump(mode="json") for c in new.columns[:3]], **policy), run_id="r")
+    wider = Contract.model_validate(
+        {**new.model_dump(mode="json", exclude_unset=True), "partition_by": ["truncate(20, key)"]}
+    )
+    evolve.settle(catalog, wider, run_id="r")
+    table = catalog.load_table("ns.t")
+    assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc_20", "truncate[20]")]
+
+
+def test_of_two_planners_one_changes_the_table_and_the_other_finds_it_changed(catalog):
+    made(catalog, contract())
+    new = contract([*COLUMNS, {"name": "x", "type": "date"}])
+    seen = evolve.look(catalog, catalog.load_table("ns.t"), new)
+    evolve.settle(catalog, new, run_id="one")
+    told = InForce(2, shape_id(new), {})
+    with pytest.raises(CommitFailedException):
+        evolve_apply.commit(catalog, seen.base, seen.old, seen.new, told)
+    assert evolve.settle(catalog, new, seen, run_id="two").changes == ()
+    assert [r.version for r in schemas.rows(catalog, "ns.t")] == [1, 2]
+
+
+def test_a_batch_that_lands_first_moves_the_offsets_that_the_version_begins_at(catalog):
+    table = made(catalog, contract())
+    new = contract([*COLUMNS, {"name": "x", "type": "date"}])
+    seen = evolve.look(catalog, table, new)
+    fill(catalog.load_table("ns.t"), id=1, n=1)
+    evolve.settle(catalog, new, seen, run_id="r")
+    now = catalog.load_table("ns.t")
+    assert InForce.of(now).snapshot_id == now.metadata.current_snapshot_id != None  # noqa: E711
+
+
+def test_a_version_that_nobody_lived_to_write_down_is_told_and_made_up_for(catalog, monkeypatch):
+    made(catalog, contract())
+    second = contract([*COLUMNS, {"name": "x", "type": "date"}])
+
+    def die(_: Any, rows: Any) -> None:
+        if rows:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schemas, "append", die)
+        with pytest.raises(KeyboardInterrupt):
+            evolve.settle(catalog, second, run_id="killed")
+    assert "x" in types(catalog)
+    assert [r.version for r in schemas.rows(catalog, "ns.t")] == [1]
+    assert [r.version for r in evolve.versions(catalog, second)] == [1, 2]
+    assert not evolve.settle(catalog, second, run_id="next").due
+    evolve.settle(
+        catalog, contract([*COLUMNS, {"name": "x", "type": "date"}, {"name": "y", "type": "date"}]), run_id="n"
+    )
+    assert [r.version for r in schemas.rows(catalog, "ns.t")] == [1, 2, 3]
+
+
+def test_an_approval_that_was_not_carried_out_is_by_the_next_run(catalog, monkeypatch):
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    evolve.settle(catalog, new, run_id="r")
+    with monkeypatch.context() as patch:
+        patch.setattr(evolve_apply, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            evolve.decide(catalog, new, approve=True, who="ann", why="not needed", run_id="by hand")
+    assert "s" in types(catalog)
+    evolve.settle(catalog, new, run_id="next")
+    assert "s" not in types(catalog)
+    told = InForce.of(catalog.load_table("ns.t"))
+    assert (told.who, told.why) == ("ann", "not needed")
+    # The way back is another change, which is asked anew, and so is the same change after that.
+    evolve.settle(catalog, contract(), run_id="back")
+    assert "s" in types(catalog)
+    assert evolve.settle(catalog, new, run_id="again").review == "open"
+
+
+def test_an_answer_is_given_once_to_what_was_shown_and_with_a_reason(catalog):
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    with pytest.raises(RefusedError, match="asks for nothing"):
+        evolve_review.look(catalog, contract())
+    shown = evolve_review.look(catalog, new)  # no run has opened it yet
+    assert shown.opened is None
+    evolve.settle(catalog, new, run_id="r")
+    lines = evolve_review.look(catalog, new).lines()
+    assert any("drops column s (string)" in line for line in lines)
+    about: dict[str, Any] = {"who": "ann", "run_id": "by hand"}
+    with pytest.raises(RefusedError, match="No reason"):
+        evolve.decide(catalog, new, approve=False, why="", **about)
+    with pytest.raises(RefusedError, match="has changed since"):
+        evolve.decide(catalog, new, approve=True, why="yes", change_id="other", **about)
+    evolve.decide(catalog, new, approve=False, why="no", change_id=shown.outlook.change_id, **about)
+    assert evolve.settle(catalog, new, run_id="r").review == "rejected"
+    with pytest.raises(RefusedError, match="It was rejected"):
+        evolve.decide(catalog, new, approve=False, why="no", **about)
+    evolve.decide(catalog, new, approve=True, why="after all", **about)
+    assert [str(r.state) for r in evolve.versions(catalog, new)] == [
+        "applied", "review", "rejected", "approved", "applied",
+    ]  # fmt: skip
+    assert "ann: after all" in "\n".join(evolve_review.listed(catalog, new))
+
+
+def test_a_renamed_and_widened_key_takes_the_memory_of_deletes_along(catalog):
+    keyed = contract(column(0, type="int"), **KEYED)
+    made(catalog, keyed)
+    tables.ensure_deletes(catalog, keyed)
+    new = contract(
+        [{"name": "key", "type": "long", "source": "id", "renamed_from": "id"}, *COLUMNS[1:]],
+        mode="upsert", identifier=["key"], schema_policy={"rename_column": "auto"},
+    )  # fmt: skip
+    evolve.settle(catalog, new, run_id="r")
+    now = catalog.load_table("ns.t")
+    assert (now.schema().identifier_field_names(), types(catalog)["key"]) == ({"key"}, "long")
+    memory = tables.ensure_deletes(catalog, effective(now, new))
+    assert (memory.schema().fields[0].name, str(memory.schema().fields[0].field_type)) == ("key", "long")
+
+
+def test_a_table_that_other_hands_have_altered(catalog):
+    table = made(catalog, contract())
+    with table.update_schema() as update:
+        update.add_column("theirs", table.schema().find_field("id").field_type)
+    assert evolve.look(catalog, catalog.load_table("ns.t"), contract()).changes == ()
+    with catalog.load_table("ns.t").update_schema() as update:
+        update.delete_column("s")
+    with pytest.raises(SchemaChangeError, match="no column s"):
+        evolve.settle(catalog, contract(), run_id="r")
+
+
+def test_a_table_that_does_not_know_its_contract_takes_the_file_for_it_if_it_fits(catalog):
+    table = made(catalog, contract())
+    with table.transaction() as transaction:
+        transaction.remove_properties(CONTRACT)
+    with pytest.raises(SchemaChangeError, match="no column x"):
+        evolve.settle(catalog, contract([*COLUMNS, {"name": "x", "type": "date"}]), run_id="r")
+    evolve.settle(catalog, contract(), run_id="r")
+    assert InForce.of(catalog.load_table("ns.t")).id == shape_id(contract())
+    with catalog.load_table("ns.t").transaction() as transaction:
+        transaction.set_properties({CONTRACT: json.dumps({"version": "?"})})
+    with pytest.raises(SchemaChangeError, match="can't be read"):
+        evolve.settle(catalog, contract(), run_id="r")
+
+
+def test_an_answer_holds_for_the_table_that_it_was_given_for_not_for_another_of_its_name(catalog):
+    new = asks("drop_column", "review")
+    made(catalog, contract())
+    evolve.settle(catalog, new, run_id="r")
+    evolve.decide(catalog, new, approve=True, who="ann", why="yes", run_id="by hand")
+    catalog.drop_table("ns.t")
+    made(catalog, contract())
+    assert evolve.settle(catalog, new, run_id="r").review == "open"
+    assert [(r.version, str(r.state)) for r in schemas.rows(catalog, "ns.t")][-2:] == [(1, "applied"), (2, "review")]
+
+
+def test_the_command_line_lists_shows_and_answers(tmp_path, monkeypatch, capsys, catalog):
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(folder))
+    for name, value in (
+        ("TYPE", "sql"),
+        ("URI", f"sqlite:///{tmp_path}/catalog.db"),
+        ("WAREHOUSE", f"file://{tmp_path}/w"),
+    ):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+
+    def sluice(*words: str) -> tuple[int, str]:
+        code = cli.main(words)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    (folder / "t.yaml").write_text(yaml.safe_dump(new.model_dump(mode="json", exclude_unset=True)))
+    evolve.settle(catalog, new, run_id="r")
+    code, told = sluice("schema", "ns.t")
+    assert code == 0
+    assert "version 1  applied" in told
+    assert "version 2  review" in told
+    assert "drops column s (string)" in sluice("contract", "check")[1]
+    code, told = sluice("schema", "approve", "ns.t", "--why", "not used")
+    assert code == 0
+    assert "drops column s (string) (drop_column)" in told
+    assert "Nothing was changed" in told
+    code, told = sluice("schema", "approve", "ns.t", "--yes")
+    assert (code, "No reason is given" in told) == (3, True)
+    code, told = sluice("schema", "approve", "ns.t", "--why", "not used", "--yes")
+    assert (code, "changed to version 2" in told) == (0, True)
+    assert "s" not in types(catalog)
+    assert "not used" in sluice("schema", "ns.t")[1]
+    assert sluice("schema", "reject", "ns.t", "--why", "late", "--yes")[0] == 3
+
+
+def test_status_tells_of_a_review():
+    table = TableStatus("ns.t", "g", "append", "me", schema="under review: drops column s")
+    assert "! ns.t: schema: under review: drops column s" in as_text(Status(datetime.now(UTC), [table]), details=False)

@@ -1,0 +1,162 @@
+"""What changed between two contracts: every kind, its words, and what is left when it is ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sluice.contract import Contract
+from sluice.contract_policy import SchemaPolicy
+from sluice.evolve_diff import READ, compare, nested, shape_id
+from sluice.evolve_undo import without
+from sluice.iceberg_types import parse_type
+
+pytestmark = pytest.mark.unit
+
+ID = {"name": "id", "type": "long"}
+N = {"name": "n", "type": "int"}
+BASE = [ID, N, {"name": "s", "type": "string"}]
+
+
+def contract(columns: list[dict[str, Any]] = BASE, **fields: Any) -> Contract:
+    about = {"table": "ns.t", "topic": "t", "group": "g", "owner": "me"}
+    return Contract.model_validate({**about, "columns": columns, **fields})
+
+
+def with_n(**fields: Any) -> list[dict[str, Any]]:
+    return [ID, {**N, **fields}, BASE[2]]
+
+
+STRUCT = with_n(type="struct<a: int, b: string>")
+UPSERT = {"mode": "upsert", "identifier": ["id"]}
+CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
+    "nothing": (contract(), contract(), []),
+    "an optional column": (contract(), contract([*BASE, {"name": "x", "type": "date"}]), [("add_column", "x")]),
+    "a required column": (
+        contract(), contract([*BASE, {"name": "x", "type": "date", "required": True}]),
+        [("add_column", "x"), ("make_required", "x")],
+    ),
+    "int to long": (contract(), contract(with_n(type="long")), [("widen", "n")]),
+    "float to double": (contract(with_n(type="float")), contract(with_n(type="double")), [("widen", "n")]),
+    "more digits": (
+        contract(with_n(type="decimal(6, 2)")), contract(with_n(type="decimal(9, 2)")), [("widen", "n")],
+    ),
+    "another scale": (
+        contract(with_n(type="decimal(6, 2)")), contract(with_n(type="decimal(9, 3)")), [("change_type", "n")],
+    ),
+    "long to int": (contract(with_n(type="long")), contract(), [("change_type", "n")]),
+    "int to string": (contract(), contract(with_n(type="string")), [("change_type", "n")]),
+    "int to list": (contract(), contract(with_n(type="list<int>")), [("change_type", "n")]),
+    "optional": (contract(with_n(required=True)), contract(), [("make_optional", "n")]),
+    "required": (contract(), contract(with_n(required=True)), [("make_required", "n")]),
+    "order": (contract(), contract([N, ID, BASE[2]]), [("reorder", "")]),
+    "a column in between is no other order": (
+        contract(), contract([ID, {"name": "x", "type": "date"}, N, BASE[2]]), [("add_column", "x")],
+    ),
+    "a comment": (contract(), contract(with_n(doc="how many")), [("document", "n")]),
+    "dropped": (contract(), contract([ID, N]), [("drop_column", "s")]),
+    "renamed, read from where it was": (
+        contract(), contract(with_n(name="m", source="n", renamed_from="n")), [("rename_column", "m")],
+    ),
+    "renamed and read anew": (
+        contract(), contract(with_n(name="m", renamed_from="n")), [("rename_column", "m"), (READ, "m")],
+    ),
+    "renamed in an earlier version": (contract(), contract(with_n(renamed_from="older")), []),
+    "renamed without a word": (
+        contract(), contract(with_n(name="m")), [("add_column", "m"), ("drop_column", "n")],
+    ),
+    "read from elsewhere": (contract(), contract(with_n(source="a.b")), [(READ, "n")]),
+    "another key format": (contract(), contract(key={"format": "bytes"}), [(READ, "")]),
+    "a nested field": (
+        contract(STRUCT), contract(with_n(type="struct<a: int, b: string, c: date>")), [("change_nested", "n")],
+    ),
+    "a nested type": (
+        contract(STRUCT), contract(with_n(type="struct<a: long, b: string>")), [("change_nested", "n")],
+    ),
+    "a nested type that can't be": (
+        contract(STRUCT), contract(with_n(type="struct<a: string, b: string>")), [("change_type", "n")],
+    ),
+    "partitions": (contract(), contract(partition_by=["bucket(4, id)"]), [("change_partitioning", "")]),
+    "partitions by a column that is renamed": (
+        contract(partition_by=["n"]), contract(with_n(name="m", source="n", renamed_from="n"), partition_by=["m"]),
+        [("rename_column", "m")],
+    ),
+    "mode": (contract(), contract(**UPSERT), [("change_key", "")]),
+    "identifier": (contract(**UPSERT), contract(mode="upsert", identifier=["id", "n"]), [("change_key", "")]),
+    "identifier that is renamed": (
+        contract(**UPSERT),
+        contract(
+            [{**ID, "name": "key", "source": "id", "renamed_from": "id"}, *BASE[1:]], mode="upsert", identifier=["key"]
+        ),
+        [("rename_column", "key")],
+    ),
+    "how it is run": (contract(), contract(owner="you", topic="u", errors={"max_ratio": 0.5}, doc="x"), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_is_told(name):
+    old, new, expected = CASES[name]
+    found = compare(old, new)
+    assert [(c.kind, c.column) for c in found] == expected
+    assert all(c.words for c in found)
+    assert (shape_id(old) == shape_id(new)) is (not expected)
+
+
+@pytest.mark.parametrize("name", [n for n, (*_, kinds) in CASES.items() if any(k != READ for k, _ in kinds)])
+def test_what_is_ignored_is_as_if_it_had_not_been_written(name):
+    old, new, _ = CASES[name]
+    ignored = [c for c in compare(old, new) if c.kind != READ]
+    left = without(old, new, ignored)
+    assert [c for c in compare(old, left) if c.kind != READ] == []
+    assert (left.owner, left.topic, left.errors) == (new.owner, new.topic, new.errors)
+
+
+def test_one_kind_is_ignored_and_the_others_stay():
+    new = contract([N, {"name": "x", "type": "date"}, {**ID, "type": "string", "doc": "d"}])
+    ignored = [c for c in compare(contract(), new) if c.kind in ("reorder", "change_type", "drop_column")]
+    left = without(contract(), new, ignored)
+    assert {(c.kind, c.column) for c in compare(contract(), left)} == {("add_column", "x"), ("document", "id")}
+
+
+def test_what_contradicts_itself_when_a_change_is_ignored_is_an_error():
+    new = contract([*BASE, {"name": "x", "type": "date"}], partition_by=["x"])
+    ignored = [c for c in compare(contract(), new) if c.kind == "add_column"]
+    with pytest.raises(ValidationError, match="no column 'x'"):
+        without(contract(), new, ignored)
+
+
+def test_the_steps_inside_a_nested_column():
+    old = parse_type("struct<a: int, l: list<struct<x: float, gone: date>>, m: map<string, struct<k: int>>>")
+    new = parse_type("struct<l: list<struct<x: double, y: uuid>>, m: map<string, struct<k: int>>, a: long>")
+    steps = nested(old, new)
+    assert {(s.what, ".".join(s.path), str(s.type)) for s in steps} == {
+        ("widen", "a", "long"),
+        ("widen", "l.element.x", "double"),
+        ("add", "l.element.y", "uuid"),
+        ("drop", "l.element.gone", "None"),
+    }
+    for other in ("struct<b: int>", "list<int>", "struct<a: string>", "struct<l: list<date>>"):
+        assert nested(old, parse_type(other)) is None
+    assert nested(parse_type("map<string, int>"), parse_type("map<string, date>")) is None
+
+
+def test_the_policy_by_default_and_what_can_not_be_automatic():
+    safe = {"add_column", "widen", "make_optional", "reorder", "document"}
+    assert {k for k, v in SchemaPolicy().model_dump().items() if v == "auto"} == safe
+    assert {v for k, v in SchemaPolicy().model_dump().items() if k not in safe} == {"review"}
+    for kind in ("change_key", "change_type"):
+        with pytest.raises(ValidationError, match="can't be auto"):
+            contract(schema_policy={kind: "auto"})
+
+
+@pytest.mark.parametrize(
+    ("was", "message"), [("s", "is a column of this contract"), ("n", "is a column"), ("bad name", "is not a name")]
+)
+def test_renamed_from_names_nothing_that_is_there(was, message):
+    with pytest.raises(ValidationError, match=message):
+        contract(with_n(renamed_from=was))
+    with pytest.raises(ValidationError, match="stands twice"):
+        contract([{**ID, "renamed_from": "old"}, {**N, "renamed_from": "old"}])
