@@ -65,7 +65,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         ConfigError: the contract masks a column, and the key for it is not set.
     """
     frame = _read(staged, contract, topic)
-    tombstone = F.col("value").isNull()
+    tombstone = _tombstone(contract)
     unread = F.coalesce(*(F.col(side.problem) for side in (VALUE, KEY) if side.problem in frame.columns))
     event_error = cdc.error(tombstone) if contract.cdc else F.lit(None).cast("string")
     deleted = F.col(cdc.KIND) == cdc.DELETED if contract.cdc else F.lit(False)
@@ -110,7 +110,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
     if fields_of_key:
         frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
-    tombstone = F.col("value").isNull()
+    tombstone = _tombstone(contract)
     row, event = FIELDS, []
     if contract.cdc:
         frame, row, event = cdc.opened(frame, contract), cdc.ROW, [cdc.KIND, cdc.ROW]
@@ -142,6 +142,15 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         *KAFKA_COLUMNS[1:],
         "key", "value", "headers", "batch_seq", VALUE.problem, *key_problem, *event,
     )  # fmt: skip
+
+
+def _tombstone(contract: Contract) -> Column:
+    """Whether a record has no value."""
+    nothing = F.col("value").isNull()
+    if contract.cdc and contract.value.format == "json":
+        # What Kafka Connect's converter makes of no value where Debezium's unwrap has left it a schema.
+        nothing = nothing | (F.col("value") == F.lit(b"null"))
+    return nothing
 
 
 def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[Column, Column]:
