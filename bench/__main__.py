@@ -1,4 +1,4 @@
-"""`python -m bench [a|b|c|d|e|f …] [--records N] [--quick]`: the measurements of docs/benchmarks.md, printed as ratios.
+"""`python -m bench [SECTION …] [--records N] [--quick]`: the measurements of docs/benchmarks.md, printed as ratios.
 
 Each figure comes from a process of its own, one after the other, on a real broker and catalog in a temporary folder.
 """
@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from bench import backlog, formats, planning, target, trigger, upkeep
+from bench import backlog, formats, planning, quality, target, trigger, upkeep
 from bench.lab import Lab, say
 
 SECTIONS = {
@@ -20,14 +20,15 @@ SECTIONS = {
     "d": planning.measure,
     "e": upkeep.measure,
     "f": formats.measure,
+    "g": quality.measure,
 }
 
 
 def main() -> None:
     """Run the sections that were asked for, in order."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f", help="which to run (all)")
-    parser.add_argument("--records", type=int, help="backlog of section a (5,000,000), records of f")
+    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g", help="which to run (all)")
+    parser.add_argument("--records", type=int, help="backlog of sections a and g (5,000,000), records of f")
     parser.add_argument("--quick", action="store_true", help="small sizes, under 3 minutes: a smoke test, not a result")
     parser.add_argument("--keep", action="store_true", help="leave the folder with data and logs behind")
     arguments = parser.parse_args()

@@ -88,7 +88,7 @@ def table_task(contract: Contract) -> Any:
             raise AirflowFailException(f"{contract.table} is {found['state']}: {found['error']}")
         if not found["batches"]:
             raise AirflowSkipException(f"{contract.table}: {found['state']}, nothing was published.")
-        kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "warnings")
+        kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "expectations", "warnings")
         yield Metadata(made, extra={name: found[name] for name in kept})
 
     return outcome

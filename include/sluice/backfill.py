@@ -112,6 +112,13 @@ def look(
     """
     contract = contracts.table(request.table)
     topic = _topic(request, contract)
+    if request.origin == Origin.QUARANTINE and contract.errors.raw == "drop":
+        raise RefusedError(
+            "The quarantine holds no raw records, as the contract says (errors.raw: drop).",
+            table=contract.table,
+            topic=topic,
+            way_out="Backfill their offsets from staging, or from Kafka.",
+        )
     state = broker.describe(client, [topic])[topic]
     if isinstance(state, SluiceError):
         raise state

@@ -15,19 +15,22 @@ from pyspark.sql import functions as F
 from sluice import tables
 from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
-from sluice.decode import DELETE, DETAIL, ERROR, FIELD, OP, UPSERT, failed_field
+from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, UPSERT, failed_field
 from sluice.errors import BlockedError
 from sluice.filters import And, equal, one_of
 from sluice.model import Batch
 
+RAW = ("key", "value", "headers")
+
 
 @dataclass(frozen=True)
 class Counts:
-    """What batches held for one table: records, those rejected, those that delete."""
+    """What batches held for one table: records, those rejected, those that delete, those passed over."""
 
     records: int
     rejected: int
     deleted: int = 0
+    ignored: int = 0
 
 
 def of_batches(batches: Sequence[Batch]) -> Column:
@@ -37,7 +40,7 @@ def of_batches(batches: Sequence[Batch]) -> Column:
 
 def _measures() -> list[Column]:
     bad = F.col(ERROR).isNotNull()
-    conditions = (F.lit(True), bad, (F.col(OP) == DELETE) & ~bad)
+    conditions = (F.lit(True), bad, (F.col(OP) == DELETE) & ~bad, (F.col(OP) == IGNORE) & ~bad)
     return [F.count_if(c).alias(name) for name, c in zip(Counts.__match_args__, conditions, strict=True)]
 
 
@@ -112,12 +115,15 @@ def quarantine(
 
 def bad(decoded: DataFrame, contract: Contract) -> DataFrame:
     """The rejected records as rows of the quarantine."""
+    raw = [F.col(name) for name in RAW]
+    if contract.errors.raw == "drop":
+        raw = [F.lit(None).cast(decoded.schema[name].dataType).alias(name) for name in RAW]
+        # Empty, not null: replayed, a record whose value is gone must not pass for one that deletes.
+        raw[1] = F.when(F.col("value").isNotNull(), F.lit(b"")).alias("value")
     return decoded.where(F.col(ERROR).isNotNull()).select(
         "batch_seq",
         *KAFKA_COLUMNS,
-        "key",
-        "value",
-        "headers",
+        *raw,
         F.col(ERROR).alias("error_class"),
         F.col(DETAIL).alias("error"),
         F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD)).alias("field"),

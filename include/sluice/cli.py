@@ -105,6 +105,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="default: SLUICE_CONTRACTS")
     check.set_defaults(run=_contract_check)
 
+    test = contract.add_parser("test", help="what becomes of sample records; writes nothing")
+    test.add_argument("table", metavar="TABLE")
+    source = test.add_mutually_exclusive_group(required=True)
+    source.add_argument("--file", type=Path, metavar="JSONL", help='a record per line: {"key": …, "value": …}')
+    source.add_argument("--from-topic", type=int, metavar="N", help="the newest N records of the topic")
+    test.add_argument("--topic", default="", metavar="TOPIC", help="where several feed the table")
+    test.set_defaults(run=_contract_test)
+
     ledger = commands.add_parser("ledger", help="the table sluice.offsets").add_subparsers(
         required=True, metavar="COMMAND"
     )
@@ -116,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_ledger_show)
 
     commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
-    for each in (status, plan, rebuild, show, *cli_act.add(commands, _contracts)):
+    for each in (status, plan, test, rebuild, show, *cli_act.add(commands, _contracts)):
         each.add_argument(
             "--patience",
             type=float,
@@ -176,6 +184,13 @@ def _contract_check(given: argparse.Namespace) -> int:
     print(f"{good}; groups: {', '.join(found.groups) or 'none'}")
     misfits = _compare(found)
     return 3 if found.problems or misfits else 0
+
+
+def _contract_test(given: argparse.Namespace) -> int:
+    from sluice import sample
+
+    contract = _contracts().table(given.table)
+    return sample.command(contract, given.file, given.from_topic or 0, given.topic, given.patience)
 
 
 def _compare(found: Contracts) -> int:

@@ -12,10 +12,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sluice.contract_cdc import Cdc
 from sluice.contract_checks import check_contract
+from sluice.contract_expectation_checks import check_expectations
+from sluice.contract_expectations import Expectation
 from sluice.contract_fields import (
     KAFKA_COLUMNS,
     KEY_SOURCE,
+    VALUE_SOURCE,
     ColumnName,
     Duration,
     Flag,
@@ -42,6 +46,8 @@ __all__ = [
     "Column",
     "Contract",
     "ErrorPolicy",
+    "Expectation",
+    "Input",
     "KeyFormat",
     "Limits",
     "Maintenance",
@@ -52,34 +58,33 @@ ORPHAN_FLOOR = timedelta(days=1)
 """Files younger than this are never taken for orphans: somebody may be about to commit them."""
 
 
-class Column(Strict):
-    """One column of the typed table.
+class Input(Strict):
+    """A field that is read, for expressions and `where`, and is no column of the table.
 
     Attributes:
-        name: Letters, digits and `_`; unique without regard to case; not a reserved name.
+        name: Letters, digits and `_`; unique without regard to case among inputs and columns; not a reserved name.
         type: As Iceberg writes it, for example `decimal(10, 2)` or `list<string>`.
-        required: Whether null is refused (the record is an error). Default false; true for identifier columns.
         source: Field of the value, a dotted path of nested fields; `$key` for the record's key, `$key.a` for a field of
-            it; `$value` for a value without fields. Default: the name.
-        doc: Comment kept in the table's schema.
+            it; `$value` for a value without fields; of a change event also `$op`, `$deleted`, `$source.lsn` and alike.
+            Default: the name.
     """
 
     name: ColumnName
     type: Type
-    required: Flag = False
     source: Annotated[Source, Field(validate_default=False)] = ""
-    doc: str | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _source_is_name(cls, data: object) -> object:
         if isinstance(data, dict) and data.get("source") is None and isinstance(data.get("name"), str):
-            return {**data, "source": data["name"]}
+            return data if data.get("expression") else {**data, "source": data["name"]}
+        if isinstance(data, dict) and data.get("expression") and data.get("source") == "":
+            return {k: v for k, v in data.items() if k != "source"}  # as it is written out
         return data
 
     @property
     def from_key(self) -> bool:
-        """Whether the column holds the record's key, or a field of it."""
+        """Whether it holds the record's key, or a field of it."""
         return self.source == KEY_SOURCE or self.source.startswith(f"{KEY_SOURCE}.")
 
     @property
@@ -90,9 +95,31 @@ class Column(Strict):
         return tuple(self.source.split(".")[1:]) or (KEY_SOURCE,)
 
     @property
+    def special(self) -> bool:
+        """Whether it is read from the envelope of a change event, instead of from its row."""
+        return self.source.startswith("$") and self.source != VALUE_SOURCE and not self.from_key
+
+    @property
     def path(self) -> tuple[str, ...]:
-        """The source as field names from the outside in; empty for the key."""
-        return () if self.from_key else tuple(self.source.split("."))
+        """The source as field names from the outside in; empty for the key, and for what is computed."""
+        return () if self.from_key or not self.source else tuple(self.source.split("."))
+
+
+class Column(Input):
+    """One column of the typed table: an input that is kept, or an expression over inputs and other columns.
+
+    Attributes:
+        required: Whether null is refused (the record is an error). Default false; true for identifier columns.
+        expression: Spark SQL that computes it, instead of `source`.
+        mask: How personal data is hidden before the table sees it: `sha256`, keyed by the environment's secret, or
+            `redact`.
+        doc: Comment kept in the table's schema.
+    """
+
+    required: Flag = False
+    expression: Annotated[str, Field(min_length=1)] | None = None
+    mask: Literal["sha256", "redact"] | None = None
+    doc: str | None = None
 
 
 class KeyFormat(Strict):
@@ -129,10 +156,13 @@ class ErrorPolicy(Strict):
     Attributes:
         tolerance: `quarantine` sets it aside, to be replayed (the default); `none` stops the table at the first.
         max_ratio: Share of a batch, 0 to 1, above which the table stops in spite of quarantine. Default 0.01.
+        raw: Whether the quarantine holds raw keys, values and headers: `keep` (the default) or `drop`, for records that
+            hold personal data. What was dropped is brought again from staging or Kafka.
     """
 
     tolerance: Literal["none", "quarantine"] = "quarantine"
     max_ratio: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.01
+    raw: Literal["keep", "drop"] = "keep"
 
 
 class Maintenance(Strict):
@@ -198,7 +228,10 @@ class Contract(Strict):
     columns: Annotated[tuple[Column, ...], ListField, Field(min_length=1)]
     identifier: Annotated[tuple[Identifier, ...], ListField] = ()
     order: Annotated[tuple[Identifier, ...], ListField] = ()
-    deletes: Literal["tombstone", "ignore"] = "tombstone"
+    deletes: Literal["tombstone", "ignore", "hard", "soft"] = "tombstone"
+    cdc: Cdc | None = None
+    inputs: Annotated[tuple[Input, ...], ListField] = ()
+    where: Annotated[str, Field(min_length=1)] | None = None
     partition_by: Annotated[tuple[str, ...], ListField] = ()
     properties: Properties = Field(default_factory=dict)
     format_version: Literal[2] = 2
@@ -206,6 +239,8 @@ class Contract(Strict):
     limits: Limits = Limits()
     transactional: Flag = False
     errors: ErrorPolicy = ErrorPolicy()
+    expectations: Annotated[tuple[Expectation, ...], ListField] = ()
+    expectations_show_values: Flag = False
     freshness: Duration | None = None
     maintenance: Maintenance = Maintenance()
     doc: str | None = None
@@ -214,6 +249,7 @@ class Contract(Strict):
     def _whole(self) -> Self:
         flaws = Flaws()
         check_contract(self, flaws)
+        check_expectations(self, flaws)
         flaws.raise_any("Contract")
         keys = set(self.identifier)
         columns = tuple(c.model_copy(update={"required": True}) if c.name in keys else c for c in self.columns)
@@ -255,15 +291,26 @@ class Contract(Strict):
     def tombstone_column(self) -> str | None:
         """The identifier column that a tombstone's key gives.
 
-        None if the table takes no deletes, or if the key alone cannot name a row (an identifier of several columns):
+        None if tombstones delete nothing, or if the key alone cannot name a row (an identifier of several columns):
         a tombstone is then an error of that record, never skipped in silence.
         """
-        if not self.upsert or self.deletes == "ignore" or len(self.identifier) != 1:
+        if not self.upsert or not self.tombstones_delete or len(self.identifier) != 1:
             return None
         name = self.identifier[0]
-        if self.key.format not in PLAIN and not self.column(name).from_key:
+        column = self.column(name)
+        if column.expression or (self.key.format not in PLAIN and not column.from_key):
             return None
-        return name if key_holds(self.column(name).type, self.key.format) else None
+        return name if key_holds(column.type, self.key.format) else None
+
+    @property
+    def computes(self) -> bool:
+        """Whether it holds expressions."""
+        return self.where is not None or any(column.expression for column in self.columns)
+
+    @property
+    def tombstones_delete(self) -> bool:
+        """Whether a record without a value deletes the row that its key names, instead of being passed over."""
+        return self.deletes != "ignore" and (self.cdc is None or self.cdc.tombstones_delete)
 
     def column(self, name: str) -> Column:
         """Return the column of that name.

@@ -9,6 +9,8 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from sluice.contract_cdc import check_cdc
+from sluice.contract_columns import check_columns
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
 from sluice.contract_formats import PLAIN, check_whole
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
@@ -59,6 +61,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def check_contract(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` whatever contradicts itself in `contract`."""
     _check_columns(contract, flaws)
+    check_columns(contract, flaws)
+    check_cdc(contract, flaws)
     _check_sources(contract, flaws)
     _check_topics(contract, flaws)
     _check_identifier(contract, flaws)
@@ -86,10 +90,11 @@ def _check_columns(contract: Contract, flaws: Flaws) -> None:
 def _check_sources(contract: Contract, flaws: Flaws) -> None:
     """One field of the value is read with one type, so two columns may share it only if they agree."""
     taken: dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]] = {}
-    for index, column in enumerate(contract.columns):
-        at = ("columns", index, "source")
+    read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source]
+    for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
+        at = (part, index, "source")
         side, form = ("key", contract.key.format) if column.from_key else ("value", contract.value.format)
-        check_whole(column, side, form, flaws, index)
+        check_whole(column, side, form, flaws, (part, index))
         path_here = ("$key", *column.key_path) if column.from_key else column.path
         if path_here == ("$key", "$key") and form in PLAIN:
             continue
@@ -130,7 +135,8 @@ def _check_identifier(contract: Contract, flaws: Flaws) -> None:
             flaws.add("identifier", index, message=f"there is no column {name!r}{nearest(name, types)}")
         elif not is_primitive(kind) or str(kind) in {"float", "double"}:
             flaws.add("identifier", index, message=f"a {kind} cannot be a key: equality of it is not reliable")
-    explicit = contract.upsert and "deletes" in contract.model_fields_set and contract.deletes == "tombstone"
+    given = contract.cdc is None and "deletes" in contract.model_fields_set
+    explicit = contract.upsert and given and contract.deletes == "tombstone"
     # Whoever asks for tombstones must get them; whoever is silent gets an error only if one arrives.
     known = bool(contract.identifier) and set(contract.identifier) <= set(types)
     if explicit and known and not contract.tombstone_column and not contract.key_names_rows:
@@ -165,8 +171,9 @@ def _check_order(contract: Contract, flaws: Flaws) -> None:
             flaws.add(
                 "order", index, message=f"{name!r} must be required: a version without it has no place in the order"
             )
-        elif contract.deletes == "tombstone":
-            message = f"a tombstone has no value, hence no {name!r}: order by _kafka_timestamp, or set deletes: ignore"
+        elif contract.tombstones_delete:
+            way_out = "cdc.tombstones: ignore, if an event before it deletes" if contract.cdc else "deletes: ignore"
+            message = f"a tombstone has no value, hence no {name!r}: order by _kafka_timestamp, or set {way_out}"
             flaws.add("order", index, message=message)
 
 

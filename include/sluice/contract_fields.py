@@ -56,6 +56,7 @@ VALUE_SOURCE = "$value"
 """A column with this `source` holds the record's value, where that is no object with fields."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_ENVELOPE = re.compile(r"\$(?!key\b)[a-z_]+(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _GROUP = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 _DURATION = re.compile(r"([1-9][0-9]{0,6}) ?([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -141,10 +142,11 @@ def _group(value: str) -> str:
 
 
 def _source(value: str) -> str:
-    if value.startswith("$") and value not in (KEY_SOURCE, VALUE_SOURCE) and not value.startswith(f"{KEY_SOURCE}."):
+    known = value in (KEY_SOURCE, VALUE_SOURCE) or value.startswith(f"{KEY_SOURCE}.")
+    if value.startswith("$") and not known and not _ENVELOPE.fullmatch(value):
         _refuse(
-            f"{shown(value)} is no source: those with a $ are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}' "
-            f"(did you mean '{KEY_SOURCE}'?)"
+            f"{shown(value)} is no source: those with a $ are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}', "
+            "and with cdc: '$op', '$deleted', '$source.lsn' and alike"
         )
     if not all(part and part.isprintable() and part == part.strip() for part in value.split(".")):
         _refuse(f"{shown(value)} is no source: a field name, or names joined by dots for nested fields")

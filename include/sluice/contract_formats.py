@@ -8,7 +8,7 @@ from sluice.contract_fields import KEY_SOURCE, VALUE_SOURCE, Flaws
 from sluice.iceberg_types import Fixed, IcebergType, Primitive, is_primitive
 
 if TYPE_CHECKING:
-    from sluice.contract import Column
+    from sluice.contract import Input
 
 Format = Literal["json", "json_schema", "avro", "protobuf", "string", "bytes", "int", "long"]
 """The three after `json` are Confluent's wire format, and need a schema registry; the last four have no fields."""
@@ -31,16 +31,16 @@ def key_holds(kind: IcebergType, key_format: str) -> bool:
     return is_primitive(kind) and binary == (key_format == "bytes")
 
 
-def check_whole(column: Column, side: str, form: str, flaws: Flaws, index: int) -> None:
+def check_whole(column: Input, side: str, form: str, flaws: Flaws, at: tuple[str | int, ...]) -> None:
     """Whether a key or value of that format has what the column is to hold of it."""
     whole = column.source in (KEY_SOURCE, VALUE_SOURCE)
     if whole and form in OBJECTS:
-        flaws.add("columns", index, "source", message=f"a {side} of format {form} is an object: name a field of it")
+        flaws.add(*at, "source", message=f"a {side} of format {form} is an object: name a field of it")
     elif not whole and form in (*PLAIN, *WHOLE_NUMBERS):
         source = KEY_SOURCE if side == "key" else VALUE_SOURCE
-        flaws.add("columns", index, "source", message=f"a {side} of format {form} has no fields: use source: {source}")
+        flaws.add(*at, "source", message=f"a {side} of format {form} has no fields: use source: {source}")
     elif whole and not key_holds(column.type, form):
         takes = {"bytes": "binary or fixed[n]", "string": "a primitive type other than binary"}.get(
             form, " or ".join(WHOLE_NUMBERS.get(form, ()))
         )
-        flaws.add("columns", index, "type", message=f"a {side} of format {form} needs {takes}, not {column.type}")
+        flaws.add(*at, "type", message=f"a {side} of format {form} needs {takes}, not {column.type}")

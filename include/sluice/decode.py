@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -9,7 +10,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
 from sluice.fields import FIELDS, KEY, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
@@ -22,14 +25,26 @@ _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-
 
 
 def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:
-    """The fields of the value, or of the key, that the contract's columns are taken from, with the columns' types."""
-    tree: dict[str, Any] = {}
-    for column in contract.columns:
-        if path := column.key_path if side is KEY else column.path:
-            *outer, name = path
-            node = reduce(lambda at, part: at.setdefault(part, {}), outer, tree)
-            node[name] = spark_type(column.type)
-    return _struct(tree)
+    """The fields of the value, or of the key, that columns and inputs are taken from, each with its type."""
+    row: dict[str, Any] = {}
+    special: dict[str, Any] = {}
+    for each in (*contract.columns, *contract.inputs):
+        if side is KEY:
+            if each.from_key:
+                _add(row, each.key_path, spark_type(each.type))
+        elif each.special and each.source not in (DELETED_SOURCE, OP_SOURCE):
+            _add(special, each.source.removeprefix("$").split("."), spark_type(each.type))
+        elif each.path and not each.special:
+            _add(row, each.path, spark_type(each.type))
+    if contract.cdc and side is VALUE:
+        return cdc.wanted(contract, _struct(row), _struct(special))
+    return _struct(row)
+
+
+def _add(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
+    *outer, name = path
+    node = reduce(lambda at, part: at.setdefault(part, {}), outer, tree)
+    node[name] = kind
 
 
 def _struct(tree: dict[str, Any]) -> T.StructType:
@@ -44,62 +59,107 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     Returns:
         The contract's columns and the four Kafka coordinates; `key`, `value`, `headers`, `batch_seq` as staged; and
         `_sluice_op` (u, d, i), `_sluice_error` (class or null), `_sluice_detail`, `_sluice_field`.
+
+    Raises:
+        ContractError: an expression of the contract is none that Sluice takes.
+        ConfigError: the contract masks a column, and the key for it is not set.
     """
+    frame = _read(staged, contract, topic)
+    tombstone = F.col("value").isNull()
+    unread = F.coalesce(*(F.col(side.problem) for side in (VALUE, KEY) if side.problem in frame.columns))
+    event_error = cdc.error(tombstone) if contract.cdc else F.lit(None).cast("string")
+    deleted = F.col(cdc.KIND) == cdc.DELETED if contract.cdc else F.lit(False)
+    op, tombstone_error = _operation(contract, tombstone, deleted)
+    failed = unavailable = none = F.lit(None).cast("string")
+    if contract.computes:
+        sound = ~tombstone & unread.isNull() & event_error.isNull() & (op != IGNORE)
+        changes = sound & (op == UPSERT)
+        # A delete may lack the fields that the condition asks for, so it goes wherever its key may be.
+        routed = changes & ~deleted if contract.upsert else changes
+        frame, failed, taken = expressions.computed(frame, contract, changes, sound, routed)
+        op = F.when(taken, op).otherwise(IGNORE)
+    frame = frame.withColumn(OP, op)
+    misfit = _misfit(contract)
+    if contract.cdc:
+        unavailable = F.when(F.col(OP) == UPSERT, cdc.unavailable(contract))
+    error = (
+        F.when(tombstone, tombstone_error)
+        .when(unread.isNotNull(), F.lit("malformed"))
+        .when(event_error.isNotNull(), event_error)
+        .when(failed.isNotNull(), F.lit("expression"))
+        .when(F.col(OP) == IGNORE, none)
+        .when(unavailable.isNotNull(), F.lit("unavailable"))
+        .when(misfit.isNotNull(), F.lit("misfit"))
+    )
+    detail = F.when(~tombstone, unread["detail"])
+    frame = frame.withColumn(ERROR, error)
+    for kind, words in (cdc.WHY if contract.cdc else {}).items():
+        detail = F.when(F.col(ERROR) == kind, F.lit(words)).otherwise(detail)
+    of_field = F.col(ERROR).isin("malformed", "expression", "unavailable", "misfit")
+    about = F.when(of_field, F.coalesce(unread["field"], failed, unavailable, misfit))
+    frame = frame.withColumns({FIELD: about, DETAIL: detail})
+    kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, "key", "value", "headers", "batch_seq"]
+    return masks.masked(frame, contract).select(*kept, OP, ERROR, FIELD, DETAIL)
+
+
+def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
+    """Columns and inputs as they were read, the record as it was staged, what kept it from being read, its event."""
     frame = FORMATS[contract.value.format](staged, wanted(contract), VALUE)
+    read = (*contract.columns, *contract.inputs)
     # A key that is the column, as it is or as text, is simply cast; others are read as values are.
-    fields_of_key = contract.key.format not in ("string", "bytes") and any(c.from_key for c in contract.columns)
+    fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
     if fields_of_key:
         frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
     tombstone = F.col("value").isNull()
+    row, event = FIELDS, []
+    if contract.cdc:
+        frame, row, event = cdc.opened(frame, contract), cdc.ROW, [cdc.KIND, cdc.ROW]
     text = F.col("key").cast("string")
     key = F.col("key") if contract.key.format == "bytes" else F.when(F.is_valid_utf8(text), text)
     if contract.key.format == "string":
-        garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(c.from_key for c in contract.columns))
+        garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(each.from_key for each in read))
         frame = frame.withColumn(KEY.problem, F.when(garbled, problem("the key is not UTF-8 text", KEY.whole)))
     key_problem = [KEY.problem] if KEY.problem in frame.columns else []
     tombstone_column = contract.tombstone_column
     columns: list[Column] = []
-    for column in contract.columns:
-        target = spark_type(column.type)
+    for each in read:
+        target = spark_type(each.type)
         from_key = key if isinstance(target, T.BinaryType) else key.try_cast(target)
-        if column.from_key:
-            value = reduce(lambda at, part: at[part], column.key_path, F.col(KEY.fields)) if fields_of_key else from_key
-        else:
-            value = reduce(lambda at, part: at[part], column.path, F.col(FIELDS))
-            if column.name == tombstone_column:
+        if each.from_key:
+            value = reduce(lambda at, part: at[part], each.key_path, F.col(KEY.fields)) if fields_of_key else from_key
+        elif each.special:
+            value = cdc.value(contract, each)
+        elif each.path:
+            value = reduce(lambda at, part: at[part], each.path, F.col(row))
+            if each.name == tombstone_column:
                 value = F.when(tombstone, from_key).otherwise(value)
-        columns.append(value.alias(column.name))
-    frame = frame.select(
+        else:
+            continue
+        columns.append(value.alias(each.name))
+    return frame.select(
         *columns,
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
-        "key", "value", "headers", "batch_seq", VALUE.problem, *key_problem,
+        "key", "value", "headers", "batch_seq", VALUE.problem, *key_problem, *event,
     )  # fmt: skip
-    op, tombstone_error = _tombstones(contract, tombstone)
-    unread = F.coalesce(F.col(VALUE.problem), *map(F.col, key_problem))
-    misfit = _misfit(contract)
-    error = (
-        F.when(tombstone, tombstone_error)
-        .when(unread.isNotNull(), F.lit("malformed"))
-        .when(misfit.isNotNull(), F.lit("misfit"))
-    )
-    return frame.select(
-        *[c for c in frame.columns if c not in (VALUE.problem, KEY.problem)],
-        op.alias(OP),
-        error.alias(ERROR),
-        F.when(tombstone, F.lit(None)).otherwise(F.coalesce(unread["field"], misfit)).alias(FIELD),
-        F.when(~tombstone, unread["detail"]).alias(DETAIL),
-    )
 
 
-def _tombstones(contract: Contract, tombstone: Column) -> tuple[Column, Column]:
-    """What a record does, and why a record without a value is an error, if it is."""
+def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[Column, Column]:
+    """What a record does, and why a record without a value is an error, if it is.
+
+    Args:
+        deleted: whether it is an event of a delete.
+    """
     none = F.lit(None).cast("string")
     if not contract.upsert:
+        if contract.cdc and not contract.tombstones_delete:
+            return F.when(tombstone, F.lit(IGNORE)).otherwise(F.lit(UPSERT)), none
         return F.lit(UPSERT), F.lit("null_value")
-    if contract.deletes == "ignore":
-        return F.when(tombstone, F.lit(IGNORE)).otherwise(F.lit(UPSERT)), none
-    op = F.when(tombstone, F.lit(DELETE)).otherwise(F.lit(UPSERT))
+    delete = {"ignore": IGNORE, "soft": UPSERT}.get(contract.deletes, DELETE)
+    event = F.when(deleted, F.lit(delete)).otherwise(F.lit(UPSERT))
+    if not contract.tombstones_delete:
+        return F.when(tombstone, F.lit(IGNORE)).otherwise(event), none
+    op = F.when(tombstone, F.lit(DELETE)).otherwise(event)
     if contract.key_names_rows:
         unnamed = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in contract.identifier])
         return op, F.when(unnamed, F.lit("tombstone_key"))
@@ -114,12 +174,17 @@ def _misfit(contract: Contract) -> Column:
     checks = []
     for column in contract.columns:
         value, name = F.col(column.name), F.lit(column.name)
+        found = []
         if column.required:
-            checks.append(F.when(value.isNull(), name))
+            found.append(value.isNull())
         if column.type == Primitive("uuid"):
-            checks.append(F.when(~value.rlike(_UUID), name))
+            found.append(~value.rlike(_UUID))
         if isinstance(column.type, Fixed):
-            checks.append(F.when(F.length(value) != column.type.length, name))
+            found.append(F.length(value) != column.type.length)
+        if contract.cdc and column.name not in (*contract.identifier, *contract.order):
+            # A delete may tell no more than which row it is about, and when.
+            found = [(F.col(OP) != DELETE) & wrong for wrong in found]
+        checks += [F.when(wrong, name) for wrong in found]
     return F.coalesce(*checks, F.lit(None).cast("string"))
 
 
@@ -131,8 +196,10 @@ def failed_field(contract: Contract) -> Column:
     text = F.expr(f"substring(value, {skipped})").cast("string")
     checks = []
     for column in contract.columns:
-        if column.path:
-            path = "$" + "".join("['" + part.replace("'", "") + "']" for part in column.path)
-            there = F.get_json_object(text, path)
+        if not column.path or column.special:
+            continue
+        for outer in cdc.prefixes(contract):
+            names = (part.replace("'", "") for part in (*outer, *column.path))
+            there = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in names))
             checks.append(F.when(there.isNotNull() & F.col(column.name).isNull(), F.lit(".".join(column.path))))
     return F.coalesce(F.col(FIELD), *checks)

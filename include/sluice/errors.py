@@ -134,6 +134,15 @@ class OffsetsMissingError(TerminalError):
     advice = "If producers write this topic in transactions, set `transactional: true` in its contracts."
 
 
+class CompactedDeletesError(TerminalError):
+    """A compacted topic may hold a delete's tombstone alone, and the contract does not say what that means."""
+
+    advice = (
+        "Say it in the contract: `cdc.tombstones: delete`, where the record's key names the row and `order` takes no "
+        "columns; or `ignore`, where `min.compaction.lag.ms` leaves time enough to read every delete."
+    )
+
+
 class CursorUnknownError(TerminalError):
     """Neither the table's snapshots, nor its tag, nor the ledger tell which offsets the table holds."""
 
@@ -170,6 +179,16 @@ class BlockedError(TerminalError):
     advice = (
         "Look at the quarantine table, then repair the producer or the contract (columns, errors.max_ratio); "
         "the batch is published from staging by the next run."
+    )
+
+
+class ExpectationsFailedError(BlockedError):
+    """An expectation of severity `block` does not hold for a batch; it is staged, not published."""
+
+    advice = (
+        "Look at the batch's results in sluice.quality (`status TABLE` shows them). If the data is right, change the "
+        "contract's `expectations` (bounds, or severity: warn); if it is wrong, severity: quarantine_rows sets apart "
+        "the rows that fail. The next run publishes the batch from staging."
     )
 
 

@@ -90,6 +90,11 @@ def without_deleted(rows: DataFrame, contract: Contract, deletes: DataFrame) -> 
     return rows.alias("s").join(d, F.expr(" AND ".join([*same, after])), "left_anti")
 
 
+def remembered(contract: Contract) -> list[str]:
+    """The columns that are kept of a delete."""
+    return [*contract.identifier, *KAFKA_COLUMNS, *(c for c in contract.order if c not in KAFKA_COLUMNS)]
+
+
 def append(rows: DataFrame, target: str, contract: Contract, batch: Batch) -> None:
     """Insert what the table does not have yet, by (topic, partition, offset)."""
     writer = rows.alias("s").mergeInto(target, _same_place(target, batch))
@@ -154,7 +159,7 @@ def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[st
 
 def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
     """Keep the latest delete of each key."""
-    everything = _all([*contract.identifier, *KAFKA_COLUMNS])
+    everything = _all(remembered(contract))
     on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier)
     writer = rows.alias("s").mergeInto(target, F.expr(on))
     newer = F.expr(later(contract, ("s", ""), (target, "")))

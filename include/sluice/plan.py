@@ -18,7 +18,7 @@ from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
-from sluice.errors import PlanLostError, SluiceError, naming
+from sluice.errors import CompactedDeletesError, PlanLostError, SluiceError, naming
 from sluice.ledger import Ledger, Row
 from sluice.model import Batch, Through
 
@@ -105,6 +105,7 @@ def look(
     through: dict[str, Mapping[str, Through]] = {}
     for contract in group.contracts:
         try:
+            _check_deletes_stay(contract, states)
             remembered = partial(ledger.remembered, contract.table) if ledger else None
             through[contract.table] = cursor.published(tables.load(catalog, tables.typed(contract)), remembered)
         except SluiceError as error:
@@ -144,6 +145,20 @@ def look(
         waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
         risks += kafka_retention.look(client, plans[topic], waiting, group.settings.schedule)
     return GroupPlan(group.name, plans, table_plans, stops, broken, heal, tuple(risks))
+
+
+def _check_deletes_stay(contract: Contract, states: Mapping[str, broker.TopicState | SluiceError]) -> None:
+    """Refuse to pass tombstones over where they may be all that is left of a delete, unless the contract says so."""
+    if contract.cdc is None or contract.cdc.tombstones or contract.tombstones_delete or contract.deletes == "ignore":
+        return
+    for topic in contract.topics if contract.upsert else ():
+        state = states[topic]
+        if isinstance(state, broker.TopicState) and state.compacted:
+            raise CompactedDeletesError(
+                "Tombstones are passed over, and the topic is compacted: one may be all that is left of a delete.",
+                table=contract.table,
+                topic=topic,
+            )
 
 
 def _plan_table(

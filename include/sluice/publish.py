@@ -14,9 +14,9 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, merge, tables
+from sluice import check, cursor, expect, merge, tables
 from sluice.commit import Attempt, Context
-from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.contract import Contract
 from sluice.decode import DELETE, ERROR, OP, decode
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError
 from sluice.ledger import Ledger
@@ -55,7 +55,8 @@ def publish(
         Snapshot, and counts by batch number. Batches that the table holds already are left out.
 
     Raises:
-        BlockedError: more bad records in a batch than the contract tolerates; main is as it was.
+        BlockedError: more bad records in a batch than the contract tolerates, or an expectation that blocks does not
+            hold; main is as it was.
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
         FencedError: another writer moved main meanwhile; main is as that one left it.
@@ -85,9 +86,9 @@ def publish(
     }
     whole = joined(batches)
     _check_staged(context, contract, batches)
-    with attempt:
-        session = context.session(properties)
-        decoded = _decoded(context, session, contract, batches)
+    session = context.session(properties)
+    read = _decoded(context, session, contract, batches)
+    with attempt, expect.kept(contract, read, merge.columns(contract)) as decoded:
         # Only what the MERGE takes: the observation keeps every column it is given alive, and one nested column among
         # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
         watched, observation = check.observed(decoded.select(*merge.columns(contract), OP, ERROR))
@@ -96,8 +97,10 @@ def publish(
         known = _staged(context, batches, staged or {})
         found = check.counts(observation, decoded, sum(known.values()))
         each = check.by_batch(decoded, batches, found, known)
-        _aside(context, contract, batches, found, each, replay=replay)
+        _aside(context, contract, batches, found, each, decoded, replay=replay)
         _look(attempt, contract, found)
+        if found.ignored:
+            log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
         # Once more: what was deleted while it was read would be missing in silence.
         _check_staged(context, contract, batches)
         snapshot = attempt.land()
@@ -110,10 +113,11 @@ def _aside(
     batches: Sequence[Batch],
     found: check.Counts,
     each: Mapping[int, check.Counts],
+    rows: DataFrame,
     *,
     replay: bool,
 ) -> None:
-    """What goes to other tables: rejected records, and the memory of deletes. And the verdict between the two.
+    """What goes to other tables: rejected records, and the memory of deletes. And the verdicts between the two.
 
     These commits must not carry the publish commit's properties, hence the plain session.
     """
@@ -122,6 +126,7 @@ def _aside(
     if not replay and (mine := [b for b in batches if b.span]):
         check.quarantine(context, contract, mine, decoded, found.rejected)
     check.verdict(contract, batches, each)
+    expect.judge(context, contract, batches, rows)
     if found.deleted:
         remember_deletes(context, contract, decoded())
 
@@ -129,7 +134,7 @@ def _aside(
 def _decoded(context: Context, session: SparkSession, contract: Contract, batches: Sequence[Batch]) -> DataFrame:
     topic = batches[-1].topic
     staged = session.read.options(**SPLITS).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
-    return decode(staged.where(_read_of(batches)), contract, topic)
+    return expect.marked(decode(staged.where(_read_of(batches)), contract, topic), contract)
 
 
 def _staged(context: Context, batches: Sequence[Batch], known: Mapping[int, int]) -> dict[int, int]:
@@ -191,11 +196,10 @@ def merge_in(
             merge.append(rows, target, contract, batch)
         return
     rows = merge.latest(check.good(watched).select(*merge.columns(contract), OP), contract)
-    if replay or contract.order:
-        deletes = tables.load(context.catalog, tables.deletes(contract))
-        if deletes is not None:
-            known = session.table(tables.spark_name(context.catalog_name, tables.deletes(contract)))
-            rows = merge.without_deleted(rows, contract, known)
+    if (replay or contract.order) and tables.load(context.catalog, tables.deletes(contract)):
+        tables.ensure_deletes(context.catalog, contract)  # the contract's order may be newer than the memory
+        known = session.table(tables.spark_name(context.catalog_name, tables.deletes(contract)))
+        rows = merge.without_deleted(rows, contract, known)
     head = attempt.base.metadata.current_snapshot()
     total = cursor.summary(head).get("total-records", "0") if head else "0"
     bounds = merge.key_bounds(decoded, target, contract, batch.span) if total != "0" else []
@@ -217,7 +221,7 @@ def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
     tables.ensure_deletes(context.catalog, contract)
     rows = decoded.where((F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)
-    deleted = merge.latest(rows, contract).select(*contract.identifier, *KAFKA_COLUMNS)
+    deleted = merge.latest(rows, contract).select(*merge.remembered(contract))
     merge.remember_deletes(deleted, tables.spark_name(context.catalog_name, tables.deletes(contract)), contract)
 
 

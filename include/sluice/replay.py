@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, merge, publish, refs, slices, tables, validate
+from sluice import check, cursor, expect, merge, publish, refs, slices, tables, validate
 from sluice.commit import Attempt, Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import ERROR, OP, decode
@@ -139,11 +139,12 @@ def _onto_branch(
     if counts.rejected:
         tables.ensure_quarantine(context.catalog, contract)
         merge.reject(check.bad(again, contract), _quarantine(context, contract), piece)
-    if origin != Origin.QUARANTINE:  # there it is known that most are bad
-        try:
+    try:
+        if origin != Origin.QUARANTINE:  # there it is known that most are bad
             check.verdict(contract, [piece], {piece.seq: counts})
-        except BlockedError as error:
-            raise _refused(attempt, contract, piece, error) from error
+        expect.judge(context, contract, [piece], decoded.withColumn("batch_seq", F.lit(piece.seq)))
+    except BlockedError as error:
+        raise _refused(attempt, contract, piece, error) from error
     if counts.deleted:
         publish.remember_deletes(context, contract, again)
     return compared
@@ -203,7 +204,7 @@ def _decoded(context: Context, session: SparkSession, contract: Contract, piece:
     raw = raw.select(*RAW)
     if origin != Origin.KAFKA:  # live and backfilled, a record may lie there twice
         raw = raw.dropDuplicates(validate.PLACE)
-    return decode(raw, contract, piece.topic)
+    return expect.marked(decode(raw, contract, piece.topic), contract)
 
 
 def _quarantine(context: Context, contract: Contract) -> str:

@@ -17,6 +17,7 @@ from typing import TypeVar
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException
 
+from sluice import expect_gx
 from sluice import plan as planning
 from sluice.ahead import TopicPlan
 from sluice.commit import Context
@@ -58,6 +59,7 @@ def run(context: Context, group: Group, contracts: Contracts, client: AdminClien
         deadline: `time.monotonic()` after which no further batch is begun.
     """
     ledger = Ledger(context.catalog)
+    expect_gx.warm(group.contracts)
     plan = planning.look(group, contracts, context.catalog, client, ledger, extend=False)
     for line in plan.lines():
         log.info("%s", line)

@@ -44,7 +44,7 @@ from pyiceberg.types import (
 from pyiceberg.types import IcebergType as PyIcebergType
 
 from sluice import partitioning
-from sluice.contract import Contract
+from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 
 DEFAULT_PROPERTIES = {
@@ -168,10 +168,13 @@ def quarantine_schema() -> tuple[Schema, PartitionSpec]:
 
 
 def deletes_schema(contract: Contract) -> Schema:
-    """Return the schema of an upsert table's memory of deleted keys: the key, and the coordinates of its tombstone."""
+    """Return the schema of an upsert table's memory of deleted keys: the key, and where the delete stands."""
     ids = _Ids()
     keys = [ids.field(name, ids.type(contract.column(name).type), required=True) for name in contract.identifier]
-    return Schema(*keys, *ids.coordinates(), identifier_field_ids=[field.field_id for field in keys])
+    coordinates = ids.coordinates()
+    # Not required: a memory that is older than this order does not know it.
+    order = [ids.field(n, ids.type(contract.column(n).type)) for n in contract.order if n not in KAFKA_COLUMNS]
+    return Schema(*keys, *coordinates, *order, identifier_field_ids=[field.field_id for field in keys])
 
 
 def _payload(ids: _Ids) -> list[NestedField]:

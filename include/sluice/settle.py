@@ -16,7 +16,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
-from sluice import cursor, kafka_retention, refs, tables
+from sluice import cursor, kafka_retention, quality, refs, tables
 from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import CursorUnknownError, SluiceError
@@ -36,6 +36,7 @@ class Outcome:
         state: published, idle (nothing was due), behind (time ran out; the next run goes on), blocked, failed, stopped.
         ranges: per topic the offsets published by this run, as `{"partition": [start, end)}` of each batch.
         gaps: per topic what of these offsets was given up.
+        expectations: of the batches that were judged, how many held, failed, were not_judged; and told, what failed.
         warnings: what planning said that retention will delete before long.
         snapshot_id: the last durable snapshot that carries offsets.
     """
@@ -49,6 +50,7 @@ class Outcome:
     records: int = 0
     rejected: int = 0
     error: str | None = None
+    expectations: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -106,6 +108,8 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         _judge(outcome, promised, through[name], known, [r for r in rows if r.run_id == run_id and r.table == name])
         _tidy(catalog, tables.typed(contract), loaded[name], {t: x.seq for t, x in through[name].items()})
         outcome.snapshot_id = _durable(loaded[name])
+        if contract.expectations:
+            outcome.expectations = quality.summary(quality.of_run(catalog, name, run_id))
     done = _settled(group, catalog, floor, known, rows, through, loaded)
     ledger.append(done, run_id=run_id)
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}

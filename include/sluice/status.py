@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
 
-from sluice import broker, clocks, cursor, kafka_retention, plan, reach, refs, slices, tables, upkeep
+from sluice import broker, clocks, cursor, kafka_retention, plan, quality, reach, refs, slices, tables, upkeep
 from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.contracts import Contracts
@@ -24,6 +24,7 @@ from sluice.ledger import Ledger, Row, State
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Batch, Through
 from sluice.status_model import (
     GivenUp,
+    Judgement,
     LastError,
     MaintenanceStatus,
     OpenBatch,
@@ -55,6 +56,7 @@ class _World:
     warnings: list[kafka_retention.Risk] = field(default_factory=list)
     errors: dict[str, LastError] = field(default_factory=dict)
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
+    judged: dict[str, list[quality.Result]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
     broken: dict[str, SluiceError] = field(default_factory=dict)
 
@@ -103,6 +105,7 @@ def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience
             for (name, action), done in sorted(upkeep.last(world.catalog, [c.table for c in chosen]).items()):
                 last = MaintenanceStatus(action, done.at, done.state, done.told)
                 world.maintained.setdefault(name, []).append(last)
+            world.judged = quality.last(world.catalog, [c.table for c in chosen if c.expectations])
         if world.client is not None:
             _ask_planner(contracts, chosen, world, world.catalog, world.client)
     except SluiceError as error:
@@ -165,6 +168,8 @@ def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
         held = tables.load(world.catalog, tables.quarantine(contract))
         entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
     entry.maintenance = world.maintained.get(contract.table, [])
+    if results := world.judged.get(contract.table):
+        entry.expectations = Judgement.of(results)
     for topic in contract.topics:
         entry.topics.append(_topic(contract, topic, world, table, through))
         entry.open_batches += _open_batches(topic, world, through)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Self
@@ -12,6 +13,7 @@ from sluice import cursor
 from sluice.errors import SluiceError
 from sluice.ledger import Row
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
+from sluice.quality import Result
 
 
 @dataclass
@@ -161,6 +163,30 @@ class MaintenanceStatus:
 
 
 @dataclass
+class Judgement:
+    """What the expectations of the batch that was judged last came to; `failed` tells each that does not hold."""
+
+    topic: str
+    batch: int
+    at: datetime
+    held: int
+    not_judged: int
+    failed: list[str]
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Self:
+        """What a batch's results tell."""
+        return cls(
+            results[0].topic,
+            results[0].batch_seq,
+            results[0].at,
+            sum(r.success is True for r in results),
+            sum(r.success is None for r in results),
+            [f"{r.severity}: {r.told}" for r in results if r.success is False],
+        )
+
+
+@dataclass
 class TableStatus:
     """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come."""
 
@@ -175,6 +201,7 @@ class TableStatus:
     slices: list[SliceStatus] = field(default_factory=list)
     quarantined: int | None = None
     maintenance: list[MaintenanceStatus] = field(default_factory=list)
+    expectations: Judgement | None = None
     last_error: LastError | None = None
     freshness_promised_seconds: float | None = None
     freshness_now_seconds: float | None = None

@@ -124,6 +124,11 @@ def _details(table: TableStatus) -> str:
         told += f"; {piece.error}" if piece.error else ""
         out += _wrapped(told, "backfill   ")
     out.append(f"  quarantine  {_number(table.quarantined)} records")
+    if (found := table.expectations) is not None:
+        counts = f"{found.held} hold, {len(found.failed)} fail, {found.not_judged} not judged"
+        where = f"{found.topic} batch {found.batch} at {found.at:%Y-%m-%d %H:%M:%S} UTC"
+        out += _wrapped(f"{counts}: {where}", "expected   ")
+        out += [line for told in found.failed for line in _wrapped(told, "           ")]
     for done in table.maintenance:
         out += _wrapped(f"{done.action} at {done.at:%Y-%m-%d %H:%M:%S} UTC: {done.told}", "maintained ")
     if table.freshness_promised_seconds is not None:

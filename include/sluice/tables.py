@@ -27,6 +27,7 @@ from sluice.model import Batch, joined_ranges
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
 LEDGER: Identifier = ("sluice", "offsets")
 MAINTENANCE: Identifier = ("sluice", "maintenance")
+QUALITY: Identifier = ("sluice", "quality")
 
 TRIMMED_THROUGH = "sluice.trimmed-through"
 """Property of a staging table: the last batch whose raw records were deleted after their retention."""
@@ -161,7 +162,7 @@ def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
 def ensure_deletes(catalog: Catalog, contract: Contract) -> Table:
     """The table's memory of deleted keys."""
     wanted = schema.deletes_schema(contract)
-    return ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table})
+    return widened(ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table}), wanted)
 
 
 def ensure_typed(catalog: Catalog, contract: Contract) -> Table:

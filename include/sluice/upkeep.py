@@ -73,7 +73,7 @@ def subjects(contracts: Contracts) -> list[Subject]:
     for topic, shared in contracts.topics.items():
         cautious = _cautious(contracts.tables[name].maintenance for name in shared.tables)
         found.append(Subject(tables.staging(topic), Kind.STAGING, cautious, shared.group, topic))
-    found += [Subject(own, Kind.OWN, OWN) for own in (tables.LEDGER, tables.MAINTENANCE)]
+    found += [Subject(own, Kind.OWN, OWN) for own in (tables.LEDGER, tables.MAINTENANCE, tables.QUALITY)]
     order = list(Kind)
     return sorted(found, key=lambda s: (order.index(s.kind), s.name))
 

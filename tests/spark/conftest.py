@@ -57,7 +57,7 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
 def lake(spark: SparkSession, broker: Broker, lake_folder: Path, tmp_path: Path) -> Callable[..., Lake]:
     """Make a `Lake` of one's own."""
     # What earlier tests wrote there is read again and again, as nothing expires it.
-    for identifier in (tables.LEDGER, tables.MAINTENANCE):
+    for identifier in (tables.LEDGER, tables.MAINTENANCE, tables.QUALITY):
         with suppress(NoSuchTableError):
             catalog.load().drop_table(identifier)
 

@@ -83,6 +83,7 @@ def test_every_table_has_its_turn_and_staging_comes_after_typed(tmp_path, catalo
         ("sluice_quarantine.shop_orders_" + found[1].name[-6:], "quarantine", "shop"),
         ("sluice_staging.orders", "staging", "shop"),
         ("sluice.maintenance", "own", None),
+        ("sluice.quality", "own", None),
         ("sluice.offsets", "own", None),
     ]
 

@@ -1,0 +1,149 @@
+"""Change events: an envelope's fields become the row that the event is about, and what the event does to it.
+
+Works on fields, whatever format gave them. Which field says what is told by real envelopes of Debezium, as they are in
+`tests/data/debezium`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice.contract import Contract, Input
+from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, Operations
+from sluice.fields import CORRUPT, FIELDS
+from sluice.iceberg_types import Primitive
+
+EVENT, ROW, KIND = "_sluice_event", "_sluice_row", "_sluice_kind"
+"""The envelope; the row, after the change or, of a delete, before it; and one of the three below, or null."""
+
+CHANGED, DELETED, TRUNCATED = "changed", "deleted", "truncated"
+UNAVAILABLE = "__debezium_unavailable_value"
+"""What Debezium sends for a large value that PostgreSQL did not log, as it did not change."""
+
+WITH_SCHEMA = {"json"}
+"""Formats whose records may hold their own schema beside the payload."""
+
+WHY = {
+    "operation": "the event names no operation that is known",
+    "truncate": "the table was truncated at its source: which rows are gone is not told; see docs/contracts.md",
+    "no_row": "the event has no row",
+    "unavailable": "the source did not log the unchanged value; PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL",
+}
+"""What is wrong with an event, by class of error."""
+
+
+def wanted(contract: Contract, row: T.StructType, special: T.StructType) -> T.StructType:
+    """The fields of the value that hold these fields of the row, and of the envelope.
+
+    Args:
+        row: what columns and inputs read.
+        special: what they read of the envelope, such as `source.lsn`.
+    """
+    cdc = contract.cdc
+    assert cdc  # noqa: S101 - tells mypy what the caller has looked at
+    text = T.StringType()
+    if cdc.format == "op_field":
+        return _with(row, (cdc.op or "").split("."), text)
+    if cdc.format == "debezium_unwrapped":
+        return _with(_with(row, ["__op"], text), ["__deleted"], text)
+    event = T.StructType([*_with(special, ["op"], text), T.StructField("before", row), T.StructField("after", row)])
+    if contract.value.format not in WITH_SCHEMA:
+        return event
+    # With its schema in the record, the envelope stands inside `payload`.
+    return T.StructType([*event, T.StructField("payload", event)])
+
+
+def opened(frame: DataFrame, contract: Contract) -> DataFrame:
+    """Add EVENT, ROW and KIND to a frame with FIELDS."""
+    cdc = contract.cdc
+    assert cdc  # noqa: S101 - tells mypy what the caller has looked at
+    fields = F.col(FIELDS)
+    if cdc.format == "op_field":
+        ops = cdc.ops or Operations()
+        op = F.lower(_at(fields, (cdc.op or "").split(".")).cast("string"))
+        kind = F.when(op.isin([w.lower() for w in ops.upsert]), CHANGED)
+        kind = kind.when(op.isin([w.lower() for w in ops.delete]), DELETED)
+        return frame.withColumns({EVENT: fields, ROW: fields, KIND: kind})
+    if cdc.format == "debezium_unwrapped":
+        op, deleted = fields["__op"].cast("string"), F.lower(fields["__deleted"].cast("string"))
+        kind = F.when((deleted == "true") | (op == "d"), DELETED).when(op == "t", TRUNCATED)
+        # Without `add.fields: op` and `rewrite` nothing marks a change: whatever has a row is one.
+        marked = op.isNull() | op.isin("c", "r", "u")
+        kind = kind.when(marked & (deleted.isNull() | (deleted == "false")), CHANGED)
+        return frame.withColumns({EVENT: fields, ROW: fields, KIND: kind})
+    names = [f.name for f in _struct(frame, FIELDS)]
+    event = F.struct(*[fields[name].alias(name) for name in names if name not in ("payload", CORRUPT)])
+    if "payload" in names:
+        event = F.when(fields["payload"].isNotNull(), fields["payload"]).otherwise(event)
+    frame = frame.withColumn(EVENT, event)
+    op = F.col(EVENT)["op"]
+    kind = F.when(op.isin("c", "r", "u"), CHANGED).when(op == "d", DELETED).when(op == "t", TRUNCATED)
+    row = F.when(op == "d", F.col(EVENT)["before"]).otherwise(F.col(EVENT)["after"])
+    return frame.withColumns({ROW: row, KIND: kind})
+
+
+def value(contract: Contract, each: Input) -> Column:
+    """What a column or input with a source that begins with `$` holds, of a frame that was opened."""
+    assert contract.cdc  # noqa: S101 - tells mypy what the contract's checks have seen to
+    if each.source == DELETED_SOURCE:
+        deleted = F.col(KIND) == DELETED
+        return deleted if each.type == Primitive("boolean") else F.when(deleted, F.col("_kafka_timestamp"))
+    if each.source == OP_SOURCE:
+        path = {"op_field": contract.cdc.op or "", "debezium_unwrapped": "__op", "debezium": "op"}[contract.cdc.format]
+        return _at(F.col(EVENT), path.split(".")).cast("string")
+    return _at(F.col(EVENT), each.source.removeprefix("$").split("."))
+
+
+def error(tombstone: Column) -> Column:
+    """The class of what is wrong with an event as such, or null."""
+    kind = F.col(KIND)
+    return (
+        F.when(tombstone, F.lit(None).cast("string"))
+        .when(kind.isNull(), "operation")
+        .when(kind == TRUNCATED, "truncate")
+        .when(F.col(ROW).isNull(), "no_row")
+    )
+
+
+def unavailable(contract: Contract) -> Column:
+    """The first column or input whose value the source did not send though it has one; null where there is none."""
+    checks = []
+    if contract.cdc and contract.cdc.format != "op_field":
+        for column in (*contract.columns, *contract.inputs):
+            if column.path and not column.special and column.type in (Primitive("string"), Primitive("binary")):
+                known = F.lit(UNAVAILABLE) if column.type == Primitive("string") else F.lit(UNAVAILABLE.encode())
+                checks.append(F.when(F.col(column.name) == known, F.lit(column.name)))
+    return F.coalesce(*checks, F.lit(None).cast("string"))
+
+
+def prefixes(contract: Contract) -> list[tuple[str, ...]]:
+    """Where in the value a row's fields may stand."""
+    if not contract.cdc or contract.cdc.format != "debezium":
+        return [()]
+    return [(*outer, image) for outer in ((), ("payload",)) for image in ("after", "before")]
+
+
+def _at(column: Column, path: list[str]) -> Column:
+    for name in path:
+        column = column[name]
+    return column
+
+
+def _with(struct: T.StructType, path: list[str], kind: T.DataType) -> T.StructType:
+    """The struct with a field at that path, unless there is one."""
+    name, *rest = path
+    found = next((f for f in struct if f.name == name), None)
+    if rest:
+        inner = found.dataType if found and isinstance(found.dataType, T.StructType) else T.StructType([])
+        kind = _with(inner, rest, kind)
+    elif found:
+        return struct
+    return T.StructType([*(f for f in struct if f.name != name), T.StructField(name, kind)])
+
+
+def _struct(frame: DataFrame, name: str) -> T.StructType:
+    kind = frame.schema[name].dataType
+    assert isinstance(kind, T.StructType)  # noqa: S101 - it is what `wanted` asked for
+    return kind

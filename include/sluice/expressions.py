@@ -1,0 +1,171 @@
+"""Expressions of a contract: columns that are computed from what was read, and the condition that a record must meet.
+
+Spark parses, analyses and runs them. What is not a plain function of one record is refused: a batch must come out the
+same whenever it is published again. A record that an expression fails on is an error of that record alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.errors import ContractError
+from sluice.formats import spark_type
+
+TRIED = "_sluice_tried_"
+WHERE = "where"
+
+_CATALYST = "org.apache.spark.sql.catalyst.expressions."
+_REFUSED = {
+    "PlanExpression": "a subquery",
+    "aggregate.AggregateExpression": "an aggregate",
+    "WindowExpression": "a window function",
+    "Generator": "a function that makes several rows",
+    "CallMethodViaReflection": "a call into Java",
+    "UserDefinedExpression": "a function that is not Spark's own",
+    "CurrentDate": "the time of the run, which is another one when the batch is published again",
+    "CurrentTimestampLike": "the time of the run, which is another one when the batch is published again",
+    "LocalTimestamp": "the time of the run, which is another one when the batch is published again",
+    "CurrentTime": "the time of the run, which is another one when the batch is published again",
+    "CurrentUser": "who runs it",
+    "CurrentCatalog": "where it runs",
+    "CurrentDatabase": "where it runs",
+    "CurrentTimeZone": "where it runs",
+    "SparkVersion": "where it runs",
+    "VariableReference": "a variable of the session",
+}
+_REFLECTION = {"java_method", "reflect", "try_reflect"}
+
+
+def computed(
+    frame: DataFrame, contract: Contract, applies: Column, keyed: Column, routed: Column
+) -> tuple[DataFrame, Column, Column]:
+    """Add the columns that are computed.
+
+    Args:
+        frame: with what columns and inputs read, under their names.
+        applies: for which records a column is computed; for others it is null.
+        keyed: the same for a column that identifies or orders rows.
+        routed: for which records `where` is asked; others are taken.
+
+    Returns:
+        The frame; the first column, or `where`, that failed on a record, else null; and whether the record is taken.
+
+    Raises:
+        ContractError: an expression is none that Sluice takes.
+    """
+    needed = {c.name: keyed if c.name in (*contract.identifier, *contract.order) else applies for c in contract.columns}
+    none = F.lit(None).cast("string")
+    tried, values, failed = {}, {}, []
+    for column in contract.columns:
+        if column.expression:
+            it = _expression(frame, contract, column.name, column.expression, spark_type(column.type))
+            tried[TRIED + column.name] = F.when(needed[column.name], it)
+            values[column.name] = F.col(TRIED + column.name)["v"]
+            failed.append(F.when(needed[column.name] & F.col(TRIED + column.name).isNull(), F.lit(column.name)))
+    taken, lost = F.lit(True), F.lit(False)
+    if contract.where:
+        tried[TRIED] = F.when(routed, _expression(frame, contract, WHERE, contract.where, None))
+        lost = routed & F.col(TRIED).isNull()
+        taken = ~routed | F.coalesce(F.col(TRIED)["v"], F.lit(False)) | lost
+    # A projection of its own: a struct that is read twice must not be computed twice.
+    frame = frame.withColumns(tried).withColumns(values)
+    # Columns are no concern of a record that is another table's.
+    return frame, F.when(lost, F.lit(WHERE)).when(taken, F.coalesce(*failed, none)), taken
+
+
+def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind: T.DataType | None) -> Column:
+    """A struct that holds the value as `v`, or null where it could not be computed.
+
+    Args:
+        kind: what it is cast to; None where it must be a condition.
+    """
+    spark = frame.sparkSession
+    read = [c.name for c in contract.columns if c.source] + [i.name for i in contract.inputs] + list(KAFKA_COLUMNS)
+    problem = None
+    try:
+        parsed = spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
+        problem = next(filter(None, map(_called, _nodes(parsed))), None)
+        if not problem:
+            bridge = _jvm(spark).org.apache.spark.sql.classic.ExpressionUtils
+            column = Column(bridge.column(parsed))
+            # Analysed over what may be named, and nothing else: the record's raw bytes are not among it.
+            nothing = _nothing(spark, T.StructType([frame.schema[c] for c in read]))
+            problem = _problem(spark, nothing.select(column), condition=kind is None)
+            if kind is not None and not problem:
+                column = column.cast(kind)
+                nothing.select(column)  # fails where it cannot be cast
+    except (AnalysisException, ParseException) as error:
+        problem = str(error).strip().splitlines()[0][:300]
+    if problem:
+        what = "where" if name == WHERE else f"The expression of column {name}"
+        raise ContractError(
+            f"{what} cannot be taken: {problem}.",
+            way_out="Name columns with a source, inputs and _kafka_* columns, and Spark's own functions of one record.",
+            table=contract.table,
+        )
+    value = bridge.expression(F.struct(column.alias("v"))._jc)
+    attempt = _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value)
+    return Column(bridge.column(attempt))
+
+
+def _called(node: Any) -> str | None:
+    """What is wrong with a function by its name alone: looking it up would load the class that it names."""
+    if node.getClass().getSimpleName() != "UnresolvedFunction":
+        return None
+    parts = [node.nameParts().apply(i) for i in range(node.nameParts().size())]
+    if len(parts) > 1:
+        return f"{'.'.join(parts)} is a function of a catalog"
+    return f"{parts[0]} is a call into Java" if parts[0].lower() in _REFLECTION else None
+
+
+def _problem(spark: SparkSession, found: DataFrame, *, condition: bool) -> str | None:
+    """What is wrong with an expression, from the plan that Spark made of it; None where nothing is."""
+    plan = found._jdf.queryExecution().analyzed()
+    nodes = [n for e in _each(plan.expressions()) for n in _nodes(e)]
+    forbidden = {_class(spark, name): what for name, what in _REFUSED.items()}
+    for node in nodes:
+        for kind, what in forbidden.items():
+            if kind.isInstance(node):
+                return f"it holds {what}"
+    if plan.getClass().getSimpleName() != "Project" or plan.children().head().children().nonEmpty():
+        return "it is no function of one record alone"
+    if len(found.columns) != 1:
+        return "it is more than one value"
+    if not all(node.deterministic() for node in nodes):
+        return "it is not deterministic"
+    if condition and found.schema[0].dataType != T.BooleanType():
+        return f"it is {found.schema[0].dataType.simpleString()}, not a condition"
+    return None
+
+
+def _nodes(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in _each(expression.children()):
+        yield from _nodes(child)
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _nothing(spark: SparkSession, schema: T.StructType) -> DataFrame:
+    session = spark._jsparkSession
+    made = session.createDataFrame(_jvm(spark).java.util.ArrayList(), session.parseDataType(schema.json()))
+    return DataFrame(made, spark)
+
+
+def _class(spark: SparkSession, name: str) -> Any:
+    return _jvm(spark).java.lang.Class.forName(_CATALYST + name)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm

@@ -1,0 +1,174 @@
+"""`sluice.quality`: what each batch's expectations came to, in counts. No JVM is needed for any of it.
+
+A batch's results are written before its publish lands, and overwritten when it is judged again: they are no proof that
+it was published.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import BooleanType, DoubleType, LongType, NestedField, StringType, TimestamptzType
+
+from sluice import tables
+from sluice.filters import And, BooleanExpression, above, at_most, equal, one_of
+
+TRIES = 10
+TOLD = 20
+
+SCHEMA = Schema(
+    NestedField(1, "at", TimestamptzType(), required=True, doc="when the batch was judged"),
+    NestedField(2, "run_id", StringType(), required=True, doc="the Airflow run"),
+    NestedField(3, "table", StringType(), required=True),
+    NestedField(4, "topic", StringType(), required=True),
+    NestedField(5, "batch_seq", LongType(), required=True, doc="below zero: a slice of a backfill"),
+    NestedField(6, "expectation", StringType(), required=True, doc="its type, as Great Expectations names it"),
+    NestedField(7, "column", StringType(), required=True, doc="columns, with commas; empty for the whole table"),
+    NestedField(8, "severity", StringType(), required=True, doc="warn, quarantine_rows, block"),
+    NestedField(9, "success", BooleanType(), doc="null where there was nothing to judge, or to compare with"),
+    NestedField(10, "records", LongType(), required=True, doc="rows that were looked at"),
+    NestedField(11, "unexpected", LongType(), doc="rows that fail"),
+    NestedField(12, "missing", LongType(), doc="rows without a value"),
+    NestedField(13, "observed", DoubleType(), doc="the statistic, where it is about one"),
+    NestedField(14, "low", DoubleType(), doc="drift: the least that it might be"),
+    NestedField(15, "high", DoubleType(), doc="drift: the most that it might be"),
+    NestedField(16, "values", StringType(), doc="values of records, as JSON; only where the contract shows them"),
+    NestedField(17, "error", StringType(), doc="why it could not be evaluated"),
+    NestedField(18, "seconds", DoubleType(), required=True, doc="for all expectations of the batch together"),
+)
+_BY_TABLE = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "table"))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one expectation found in one batch; the fields are the table's columns."""
+
+    table: str
+    topic: str
+    batch_seq: int
+    expectation: str
+    column: str
+    severity: str
+    success: bool | None
+    records: int
+    unexpected: int | None = None
+    missing: int | None = None
+    observed: float | None = None
+    low: float | None = None
+    high: float | None = None
+    values: str | None = None
+    error: str | None = None
+    seconds: float = 0.0
+    run_id: str = ""
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def told(self) -> str:
+        """The result in one line, without a value of any record that the contract does not show."""
+        what = f"{self.expectation}({self.column})"
+        if self.error:
+            return f"{what}: could not be evaluated, {self.error}"
+        if self.success is None:
+            seen = "" if self.observed is None else f" by yet, observed {self.observed:,.6g}"
+            return f"{what}: nothing to judge{seen}"
+        parts = []
+        if self.unexpected is not None:
+            parts.append(f"{self.unexpected:,} of {self.records:,} rows fail")
+        if self.observed is not None:
+            parts.append(f"observed {self.observed:,.6g}")
+        if self.low is not None and self.high is not None:
+            parts.append(f"expected {self.low:,.6g} to {self.high:,.6g}")
+        return f"{what}: {', '.join(parts) or ('holds' if self.success else 'fails')}"
+
+
+def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
+    """Write the results of one table and topic in one commit, in place of what is there of their batches.
+
+    Raises:
+        CommitFailedException: somebody else committed first, each of many times; the step may be run again.
+    """
+    if not results:
+        return
+    mine = And(
+        equal("table", results[0].table),
+        And(equal("topic", results[0].topic), one_of("batch_seq", {r.batch_seq for r in results})),
+    )
+    records = [asdict(r) | {"run_id": run_id} for r in results]
+    for attempt in range(TRIES):
+        table = tables.ensure(catalog, tables.QUALITY, SCHEMA, _BY_TABLE)
+        data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
+        try:
+            if _any(table, mine):
+                table.overwrite(data, overwrite_filter=mine)
+            else:
+                table.append(data)
+            return
+        except CommitFailedException:
+            if attempt == TRIES - 1:
+                raise
+            time.sleep(0.1 * (attempt + 1))
+
+
+def _any(table: Table, mine: BooleanExpression) -> bool:
+    return table.current_snapshot() is not None and any(True for _ in table.scan(row_filter=mine).plan_files())
+
+
+def observed_before(catalog: Catalog, table: str, topic: str, seq: int, batches: int) -> list[Result]:
+    """The statistics that the batches before this one had, so many of them. All of them were published."""
+    found = tables.load(catalog, tables.QUALITY)
+    if found is None:
+        return []
+    these = And(at_most("batch_seq", seq - 1), above("batch_seq", max(seq - 1 - batches, 0)))
+    where = And(equal("table", table), And(equal("topic", topic), these))
+    return [r for r in _results(found, where) if r.observed is not None]
+
+
+def of_run(catalog: Catalog, table: str, run_id: str) -> list[Result]:
+    """What a run found for a table."""
+    found = tables.load(catalog, tables.QUALITY)
+    return _results(found, And(equal("table", table), equal("run_id", run_id))) if found else []
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    """How many expectations `held`, `failed` and were `not_judged`, over all batches; and `told`, which ones failed."""
+    failed = [r for r in results if r.success is False]
+    return {
+        "held": sum(r.success is True for r in results),
+        "failed": len(failed),
+        "not_judged": sum(r.success is None for r in results),
+        "told": [f"{r.topic} batch {r.batch_seq}, {r.severity}: {r.told}" for r in failed[:TOLD]],
+    }
+
+
+def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
+    """Per table the results of the batch that was judged last, slices of backfills left aside."""
+    wanted, latest = list(names), dict[str, list[Result]]()
+    found = tables.load(catalog, tables.QUALITY) if wanted else None
+    if found is None or found.current_snapshot() is None:
+        return latest
+    # Only the newest batch of each table is wanted, and a year of results is long: look at the places first.
+    where = And(one_of("table", wanted), above("batch_seq", 0))
+    places = found.scan(row_filter=where, selected_fields=("at", "table", "topic", "batch_seq")).to_arrow()
+    by_time = places.sort_by([("at", "descending")]).group_by("table", use_threads=False)
+    for row in by_time.aggregate([("topic", "first"), ("batch_seq", "first")]).to_pylist():
+        name, topic, seq = row["table"], row["topic_first"], row["batch_seq_first"]
+        mine = And(equal("table", name), And(equal("topic", topic), equal("batch_seq", seq)))
+        latest[name] = _results(found, mine)
+    return latest
+
+
+def _results(table: Table, where: BooleanExpression) -> list[Result]:
+    if table.current_snapshot() is None:
+        return []
+    return [Result(**record) for record in table.scan(row_filter=where).to_arrow().to_pylist()]

@@ -1,0 +1,239 @@
+"""Sample: what a contract makes of some records, from a file or from the topic's end. Nothing is written anywhere.
+
+`python -m sluice contract test`. The records go through the same decoder and the same expectations as a batch does, in
+a Spark session of this process without a catalog.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice import broker, expect, session
+from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, decode
+from sluice.errors import BrokerUnavailableError, ConfigError, TerminalError, TopicMissingError
+from sluice.model import Batch, OffsetRange
+from sluice.quality import Result
+
+_HEADER = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+RAW = T.StructType(
+    [
+        T.StructField("batch_seq", T.LongType()),
+        T.StructField("_kafka_partition", T.IntegerType()),
+        T.StructField("_kafka_offset", T.LongType()),
+        T.StructField("_kafka_timestamp", T.TimestampType()),
+        T.StructField("key", T.BinaryType()),
+        T.StructField("value", T.BinaryType()),
+        T.StructField("headers", T.ArrayType(_HEADER)),
+    ]
+)
+SLICE = -1
+"""The number that the sample bears: as a slice of a backfill, it is no batch whose size or age could be judged."""
+
+READ_S = 30.0
+FIELDS = frozenset({"key", "value", "key_base64", "value_base64", "headers"})
+Raw = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one record: a `row`, `deleted`, `ignored`, or `rejected` with class, field and detail."""
+
+    partition: int
+    offset: int
+    what: str
+    row: dict[str, Any]
+    error: str | None = None
+    field: str | None = None
+    detail: str | None = None
+
+    def __str__(self) -> str:
+        at = f"{self.partition}:{self.offset}"
+        if self.error:
+            about = ", ".join(part for part in (self.field and f"field {self.field}", self.detail) if part)
+            return f"{at}  rejected: {self.error}" + (f" ({about})" if about else "")
+        return f"{at}  {self.what}: {json.dumps(self.row, default=str, ensure_ascii=False)}"
+
+
+def test(
+    contract: Contract, topic: str, records: Iterable[Raw], spark: SparkSession
+) -> tuple[list[Fate], list[Result]]:
+    """Send records through decoder and expectations.
+
+    Args:
+        records: rows of `RAW`.
+    """
+    rows = list(records)
+    staged = spark.createDataFrame(rows, RAW)
+    marked = expect.marked(decode(staged, contract, topic), contract).persist()
+    try:
+        fates = [_fate(row.asDict(recursive=True)) for row in marked.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
+        if not contract.expectations:
+            return fates, []
+        span = Batch(topic, "", SLICE, {0: OffsetRange(0, len(rows))}, {})
+        return fates, expect.look(contract, [span], marked.withColumn("batch_seq", F.lit(SLICE)))
+    finally:
+        marked.unpersist()
+
+
+def _fate(found: dict[str, Any]) -> Fate:
+    row = {name: value for name, value in found.items() if name not in RAW.names and not name.startswith("_")}
+    what = {DELETE: "deleted", IGNORE: "ignored"}.get(found[OP], "row")
+    return Fate(
+        found["_kafka_partition"],
+        found["_kafka_offset"],
+        "rejected" if found[ERROR] else what,
+        row,
+        found[ERROR],
+        found[FIELD],
+        found[DETAIL],
+    )
+
+
+def from_file(path: Path) -> list[Raw]:
+    """Records from a file: a JSON object per line, with `key` and `value`; a line's number is the record's offset.
+
+    A value that is text stands for its UTF-8, null for none, anything else for its JSON; bytes come as `value_base64`
+    and `key_base64`.
+
+    Raises:
+        ConfigError: a line that is none, by its number.
+    """
+    records: list[Raw] = []
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+            if not isinstance(found, dict) or not found.keys() & {"value", "value_base64"} or found.keys() - FIELDS:
+                raise ValueError("it must be an object with `value`, and perhaps `key` and `headers`")
+            headers = [(name, _bytes(value)) for name, value in (found.get("headers") or {}).items()]
+            key, value = (_given(found, name) for name in ("key", "value"))
+        except (ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"Line {number} of {path} is no record: {error}.",
+                way_out='Write {"key": "k1", "value": {…}} on each line; docs/contracts.md tells the rest.',
+            ) from error
+        records.append((SLICE, 0, number, datetime.now(UTC), key, value, headers))
+    return records
+
+
+def _given(found: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in found:
+        return base64.b64decode(found[f"{name}_base64"], validate=True)
+    return _bytes(found.get(name))
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
+
+
+def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
+    """The newest records of a topic, at most so many; no offset is committed, no group is joined.
+
+    Raises:
+        BrokerUnavailableError: Kafka did not answer in time.
+        TopicMissingError: there is no such topic.
+    """
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    config = broker.client_config()
+    state = broker.describe(broker.admin(config), [topic])[topic]
+    if isinstance(state, TopicMissingError):
+        raise state
+    each = math.ceil(number / max(len(state.watermarks), 1))
+    left = {p: OffsetRange(max(w.start, w.end - each), w.end) for p, w in state.watermarks.items() if w.span}
+    own = {"group.id": "sluice-contract-test", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**config, **own, "isolation.level": "read_committed"})
+    found: list[Raw] = []
+    try:
+        consumer.assign([TopicPartition(topic, p, r.start) for p, r in left.items()])
+        until = time.monotonic() + patience + READ_S
+        while left and time.monotonic() < until:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            partition, offset = message.partition() or 0, message.offset() or 0
+            if (error := message.error()) is not None:  # the end of a partition is one, too
+                if error.name() != "_PARTITION_EOF":
+                    raise KafkaException(error)
+            elif offset < state.watermarks[partition].end:
+                moment = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+                place = (SLICE, partition, offset, moment)
+                found.append((*place, message.key(), message.value(), message.headers() or []))
+                if offset + 1 < state.watermarks[partition].end:
+                    continue
+            left.pop(partition, None)
+    except KafkaException as error:
+        raise BrokerUnavailableError(f"The sample could not be read: {error}.", topic=topic) from error
+    finally:
+        consumer.close()
+    if left:
+        raise BrokerUnavailableError("The sample could not be read in time.", topic=topic)
+    return sorted(found, key=lambda r: r[3])[-number:]
+
+
+def local_session() -> SparkSession:
+    """A Spark session of this process that knows no catalog."""
+    from sluice.embedded.home import cache_folder
+    from sluice.embedded.java import find_java
+
+    os.environ.setdefault("JAVA_HOME", str(find_java(cache_folder()).home))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.Builder().appName("sluice contract test").master("local[2]")
+    for name, value in {**session.DEFAULTS, "spark.sql.shuffle.partitions": "2"}.items():
+        builder = builder.config(name, value)
+    with suppress(ConfigError):  # JSON needs none
+        builder = builder.config("spark.jars", ",".join(session.jars()))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def command(contract: Contract, file: Path | None, newest: int, topic: str, patience: float) -> int:
+    """Test and print; returns the exit code: 3 where a record, or an expectation that blocks, failed."""
+    chosen = topic or contract.topics[0]
+    if chosen not in contract.topics:
+        raise TerminalError(f"{chosen!r} does not feed {contract.table}: {', '.join(contract.topics)} do.")
+    records = from_file(file) if file else from_topic(chosen, newest, patience=patience)
+    if not records:
+        print("There is no record to test.")
+        return 0
+    spark = local_session()
+    try:
+        fates, results = test(contract, chosen, records, spark)
+    finally:
+        spark.stop()
+    print("\n".join(lines(fates, results)))
+    failed = any(f.error for f in fates) or any(r.success is False and r.severity == "block" for r in results)
+    return 3 if failed else 0
+
+
+def lines(fates: Iterable[Fate], results: Iterable[Result]) -> list[str]:
+    """What became of each record, of each expectation, and of all together."""
+    known = list(fates)
+    counts = Counter(f.what for f in known)
+    verdicts = {True: "holds", False: "FAILS", None: "not judged"}
+    told = [f"{r.severity:<15}  {verdicts[r.success]:<10}  {r.told}" for r in results]
+    return [*map(str, known), *told, f"{len(known)} records: " + ", ".join(f"{n} {what}" for what, n in counts.items())]

@@ -1,0 +1,203 @@
+"""Change events: what Debezium really sent, every way of saying a delete, and whatever order they come in."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice import cursor, tables
+from sluice.errors import CompactedDeletesError
+from sluice.publish import publish
+from tests.support.lake import Lake
+
+DATA = Path(__file__).parents[1] / "data" / "debezium"
+PARCEL = [
+    {"name": "depot", "type": "string"},
+    {"name": "number", "type": "long"},
+    {"name": "carrier", "type": "string"},
+    {"name": "weight", "type": "decimal(8, 3)"},
+    {"name": "sent", "type": "timestamptz"},
+    {"name": "note", "type": "string"},
+]
+# What PostgreSQL held before the table was truncated; `note` of the first came as a placeholder in its last update.
+LEFT = {("south", 20): ("gls", "9.125"), ("west", 7): ("dpd", "7.500"), ("north", 1): ("hermes", "1.500")}
+
+
+def fixture(name: str) -> list[tuple[int, str | None, str | None]]:
+    lines = (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(0, row["key"], row["value"]) for row in map(json.loads, lines)]
+
+
+def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:
+    rows = it.rows(table)
+    found = {(r["depot"], r["number"]): (r["carrier"], r["weight"] and str(r["weight"])) for r in rows}
+    assert len(found) == len(rows), "a key stands twice"
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    lsn = {"name": "lsn", "type": "long", "required": True}
+    upsert = {"mode": "upsert", "identifier": ["depot", "number"], "errors": {"max_ratio": 0.2}}
+    ordered = {**upsert, "order": ["lsn"]}
+    enveloped = {"columns": [*PARCEL, {**lsn, "source": "$source.lsn"}]}
+    unwrapped = {"columns": [*PARCEL, {**lsn, "source": "__lsn"}], "cdc": {"format": "debezium_unwrapped"}}
+    at = {"name": "at", "type": "timestamptz", "expression": "timestamp_millis(ms)"}
+    key = [{**c, "source": f"$key.{c['name']}"} for c in PARCEL[:2]]
+    keyed = {"columns": [*key, *PARCEL[2:]], "key": {"format": "json"}, "cdc": {"format": "debezium_unwrapped"}}
+    log = [*enveloped["columns"], {"name": "op", "type": "string", "source": "$op"}, at]
+    ms = {"name": "ms", "type": "long", "source": "$source.ts_ms"}
+    soft = [*enveloped["columns"], {"name": "gone", "type": "timestamptz", "source": "$deleted"}]
+    passed = {"format": "debezium_unwrapped", "tombstones": "ignore"}
+    plans: dict[str, tuple[str, dict[str, Any]]] = {
+        "plain": ("envelope", {**upsert, "columns": PARCEL, "cdc": {"format": "debezium"}}),
+        "soft": ("envelope", {**ordered, "columns": soft, "cdc": {"format": "debezium"}, "deletes": "soft"}),
+        "log": (
+            "envelope",
+            {"columns": log, "inputs": [ms], "cdc": {"format": "debezium"}, "errors": {"max_ratio": 0.2}},
+        ),
+        "schema": ("envelope_with_schema", {**ordered, **enveloped, "cdc": {"format": "debezium"}}),
+        "keyed": ("unwrapped_tombstone", {**upsert, **keyed}),
+        "both": ("unwrapped_both", {**ordered, **unwrapped, "cdc": passed}),
+    }
+    made = {}
+    for source in dict.fromkeys(source for source, _ in plans.values()):
+        it.create_topic(1, name=f"{it.topic}.{source}")
+        it.send(fixture(source), topic=f"{it.topic}.{source}")
+    for name, (source, contract) in plans.items():
+        made[name] = it.contract(table=f"db.{it.group}_{name}", topic=f"{it.topic}.{source}", **contract)
+    outcomes = it.run()
+    for name, table in made.items():
+        assert outcomes[table]["state"] == "published", (name, outcomes[table])
+        classes = {(r["error_class"], r["field"]) for r in it.quarantined(table)}
+        expected = {("unavailable", "note")}
+        if not plans[name][0].startswith("unwrapped"):  # the transform drops what truncates
+            expected.add(("truncate", None))
+        assert classes == expected, name
+        if name not in ("log", "soft"):
+            assert parcels(it, table) == LEFT, name
+    texts = {r["number"]: r["note"] for r in it.rows(made["plain"])}
+    assert texts == {20: "'; DROP TABLE parcel; --", 7: "again", 1: "long " * (len(texts[1]) // 5)}
+    assert len(texts[1]) > 2000
+
+    kept = it.rows(made["soft"])
+    assert {(r["depot"], r["number"]) for r in kept if r["gone"] is None} == set(LEFT)
+    gone = {(r["depot"], r["number"]): r for r in kept if r["gone"]}
+    assert set(gone) == {("south", 1), ("south", 2), ("north", 2), ("east", 1)}
+    assert gone["east", 1]["weight"] == Decimal("6.000"), "with REPLICA IDENTITY FULL the row's last state is kept"
+    assert gone["north", 2]["weight"] is None, "without it PostgreSQL tells the key alone"
+
+    entries = sorted(it.rows(made["log"]), key=lambda r: r["_kafka_offset"])
+    assert "".join(r["op"] for r in entries) == "rrrcuuuddccdcduc" + "ud"
+    text = (DATA.parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8")
+    view = text.split("```sql\n")[1].split("```")[0].replace("shop.parcel_log", f"lake.{made['log']}")
+    versions = it.spark.sql(view).collect()
+    assert len(versions) == len([r for r in entries if r["op"] != "d"])
+    current = {(r["depot"], r["number"]): (r["carrier"], str(r["weight"])) for r in versions if r["is_current"]}
+    assert current == LEFT
+    assert all(r["valid_from"] <= r["valid_to"] for r in versions if r["valid_to"])
+
+
+def test_a_compacted_topic_stops_a_table_that_would_pass_lone_tombstones_over(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1, cleanup_policy="compact")
+    body = {"mode": "upsert", "columns": [{"name": "id", "type": "string", "source": "$key"}]}
+    silent = it.contract(**body, cdc={"format": "debezium"})
+    said = it.contract(**body, cdc={"format": "debezium", "tombstones": "delete"})
+    log = it.contract(columns=body["columns"], cdc={"format": "debezium"})
+    it.send([(0, "a", event("c", 1, 1, 1)), (0, "a", None)])
+    plan = it.look()
+    assert set(plan.stops) == {silent} and isinstance(plan.stops[silent], CompactedDeletesError)
+    assert set(plan.tables) == {said, log}
+
+
+def event(op: str, key: int, n: int | None, lsn: int) -> dict[str, Any]:
+    row = None if n is None else {"id": key, "n": n}
+    before = {"id": key} if op == "d" else None
+    return {"before": before, "after": row, "source": {"lsn": lsn}, "op": op, "ts_ms": 1}
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_the_table_is_the_fold_by_lsn_whatever_the_order(lake: Callable[..., Lake], seed: int) -> None:
+    """Events come shuffled, twice, over two partitions and in small batches; older ranges are applied again."""
+    it = lake()
+    it.create_topic(2)
+    columns = [
+        {"name": "id", "type": "int"},
+        {"name": "n", "type": "long"},
+        {"name": "lsn", "type": "long", "required": True, "source": "$source.lsn"},
+    ]
+    body = {"mode": "upsert", "columns": columns, "order": ["lsn"], "cdc": {"format": "debezium"}}
+    table = it.contract(**body, limits={"records_per_batch": 25, "batches_per_run": 10})
+    draw = random.Random(seed)
+    state: dict[int, int] = {}
+    events: list[dict[str, Any] | None] = []
+    for lsn in range(1, 61):
+        key = draw.randrange(8)
+        if key in state and draw.random() < 0.4:
+            del state[key]
+            events.append(event("d", key, None, lsn))
+        else:
+            events.append(event("u" if key in state else "c", key, lsn, lsn))
+            state[key] = lsn
+    events += [event("d", 99, None, 100), event("d", 99, None, 101)]  # of keys that never were
+    events += draw.sample(events, 20) + [None] * 5
+    draw.shuffle(events)
+    it.send((draw.randrange(2), json.dumps({"id": e["after"] or e["before"]} if e else {}), e) for e in events)
+    it.drain(table)
+
+    def standing() -> dict[int, int]:
+        rows = it.rows(table)
+        assert len({r["id"] for r in rows}) == len(rows)
+        return {r["id"]: r["n"] for r in rows}
+
+    assert standing() == state
+    staged = cursor.staged_batches(tables.load(it.catalog, tables.staging(it.topic)))
+    batches = [staged[seq][0] for seq in sorted(staged)]
+    assert len(batches) >= 3
+    for batch in draw.sample(batches, 3):
+        publish(it.context(), it.loaded(table), batch, replay=True)
+        assert standing() == state
+
+
+def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
+    """A plain field that names the operation, an unwrapped record whose deletes are tombstones, and what is neither."""
+    it = lake()
+    it.create_topic(1)
+    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "int"}]
+    cdc = {"format": "op_field", "op": "meta.what", "ops": {"upsert": ["I", "U"], "delete": ["D"]}}
+    errors = {"max_ratio": 1.0}
+    named = it.contract(mode="upsert", columns=columns, cdc=cdc, errors=errors)
+    bare = it.contract(mode="upsert", columns=columns, cdc={"format": "debezium_unwrapped"}, errors=errors)
+    it.send(
+        (0, key, value)
+        for key, value in [
+            ("a", {"n": 1, "meta": {"what": "I"}}),
+            ("a", {"n": 2, "meta": {"what": "u"}}),
+            ("b", {"n": 1, "meta": {"what": "I"}}),
+            ("b", {"meta": {"what": "D"}}),
+            ("c", {"n": 1, "meta": {"what": "I"}}),
+            ("c", None),
+            ("never", {"meta": {"what": "D"}}),
+            ("never", {"meta": {"what": "D"}}),
+            ("strange", {"n": 1, "meta": {"what": "merge"}}),
+            ("silent", {"n": 1}),
+            ("marked", {"n": 1, "__op": "x"}),
+            ("d", {"n": 5, "__deleted": "false", "meta": {"what": "I"}}),
+            ("d", {"n": 5, "__deleted": True, "meta": {"what": "U"}}),
+        ]
+    )
+    outcomes = it.run()
+    assert {o["state"] for o in outcomes.values()} == {"published"}, outcomes
+    assert {r["id"]: r["n"] for r in it.rows(named)} == {"a": 2, "d": 5}
+    assert {r["key"].decode() for r in it.quarantined(named)} == {"strange", "silent", "marked"}
+    assert {r["error_class"] for r in it.quarantined(named)} == {"operation"}
+    assert {r["id"]: r["n"] for r in it.rows(bare)} == {"a": 2, "b": None, "never": None, "strange": 1, "silent": 1}
+    assert {r["key"].decode() for r in it.quarantined(bare)} == {"marked"}

@@ -1,0 +1,168 @@
+"""Expectations on the way of the data: told, set apart, blocked; results per batch, and no value in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice import quality, status_text, tables
+from sluice.slices import Origin
+from sluice.status_model import Judgement, Status, TableStatus
+from tests.support.backfills import asked, fill_in
+from tests.support.lake import Lake
+
+SECRET = "s3cr3t-4711"
+TEXT = "expect_column_values_to_match_regex"
+RANGE = "expect_column_values_to_be_between"
+ROWS = "expect_table_row_count_to_be_between"
+MEAN = "expect_column_mean_to_be_between"
+NULLS = "expect_column_values_to_not_be_null"
+NEWEST = "expect_column_max_to_be_between"
+
+
+def on(type_: str, column: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": type_, **({"column": column} if column else {}), **more}
+
+
+def results(it: Lake, table: str, batch: int) -> dict[str, quality.Result]:
+    """A batch's results, by expectation and column; each stands once."""
+    found = [r for r in everything(it, table) if r.batch_seq == batch]
+    by_name = {f"{r.expectation}({r.column})": r for r in found}
+    assert len(by_name) == len(found), "a result stands twice"
+    return by_name
+
+
+def everything(it: Lake, table: str) -> list[quality.Result]:
+    kept = tables.load(it.catalog, tables.QUALITY)
+    assert kept is not None
+    rows = kept.scan().to_arrow().to_pylist()
+    return [quality.Result(**r) for r in rows if r["table"] == table]
+
+
+def record(n: int) -> dict[str, Any]:
+    text = None if n == 61 else SECRET if n == 120 else f"record {n}"
+    return {"n": 10_000 if n == 60 else n, "text": text}
+
+
+COMMON: dict[str, Any] = {"limits": {"records_per_batch": 60}, "errors": {"max_ratio": 0.2}}
+DRIFT = on(MEAN, "n", drift={"tolerance": 0.5, "batches": 2, "at_least": 2}, severity="block")
+TOLD = [
+    on(NULLS, "n"),
+    on(RANGE, "n", max_value=89, mostly=0.9),
+    on(RANGE, "_kafka_timestamp", min_value="2024-01-01T00:00:00Z"),
+    on(TEXT, "text", regex="^record"),
+    on("expect_column_values_to_be_unique", "n"),
+    on("expect_compound_columns_to_be_unique", column_list=["id", "n"]),
+    on("expect_column_pair_values_a_to_be_greater_than_b", column_A="n", column_B="_kafka_offset", or_equal=True),
+    on(NEWEST, "_kafka_timestamp", max_age="1h"),
+    on(ROWS, drift={"tolerance": 0.5, "at_least": 2}),
+]
+
+
+def test_batches_are_judged_one_by_one(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(**COMMON, expectations=[*TOLD, DRIFT])
+    it.send((n % 2, f"k{n}", record(n)) for n in range(100))
+    outcome = it.run()[table]
+    assert outcome["state"] == "published", outcome
+    first, second = (results(it, table, n) for n in (1, 2))
+    assert len(first) == len(second) == len(TOLD) + 1
+    assert not any(r.error for r in everything(it, table)), everything(it, table)
+    assert [r[f"{RANGE}(n)"].success for r in (first, second)] == [True, False]
+    assert (second[f"{RANGE}(n)"].records, second[f"{RANGE}(n)"].unexpected) == (50, 11)
+    failed = [name for r in (first, second) for name, each in r.items() if each.success is False]
+    assert failed == [f"{RANGE}(n)"]
+    assert (first[f"{MEAN}(n)"].success, first[f"{MEAN}(n)"].observed) == (None, 24.5)
+    # What asset events carry.
+    assert {k: v for k, v in outcome["expectations"].items() if k != "told"} == {
+        "held": 15,
+        "failed": 1,
+        "not_judged": 4,
+    }
+    assert outcome["expectations"]["told"] == [f"{it.topic} batch 2, warn: {RANGE}(n): 11 of 50 rows fail"]
+
+    it.send((n % 2, f"k{n}", record(n)) for n in range(100, 150))
+    assert it.run()[table]["state"] == "published"
+    third = results(it, table, 3)
+    assert (third[f"{MEAN}(n)"].success, third[f"{ROWS}()"].success) == (True, True)
+    assert third[f"{TEXT}(text)"].unexpected == 1
+    assert SECRET not in str(everything(it, table))
+    # Drift: two records, and a mean far from that of the two batches before.
+    it.send([(0, "late", {"n": 1}), (1, "later", {"n": 1})])
+    outcome = it.run()[table]
+    assert outcome["state"] == "blocked"
+    assert f"{MEAN}(n): observed 1, expected 99.45 to 298.35" in outcome["error"], outcome["error"]
+    assert results(it, table, 4)[f"{ROWS}()"].success is False
+    it.contract(table=table, **COMMON, expectations=[{**DRIFT, "severity": "warn"}])
+    assert it.run()[table]["state"] == "published"
+    assert {r.severity for r in results(it, table, 4).values()} == {"warn"}
+    assert len(it.rows(table)) == 152
+    # `status` tells of the batch that was judged last.
+    status = TableStatus(table, it.group, "append", "tests")
+    status.expectations = Judgement.of(quality.last(it.catalog, [table])[table])
+    assert (status.expectations.batch, status.expectations.held) == (4, 0)
+    text = status_text.as_text(Status(datetime.now(UTC), [status]), details=True)
+    assert "expected    0 hold, 1 fail, 0 not judged" in text, text
+    assert f"warn: {MEAN}(n): observed 1," in text
+
+
+def test_rows_that_fail_are_set_apart_and_come_back_when_the_contract_takes_them(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    given = [on(RANGE, "n", min_value=0, max_value=149), on(TEXT, "text", regex="^record [0-9]+$"), on(NULLS, "text")]
+    apart = [{**each, "severity": "quarantine_rows"} for each in given]
+    rest = [on(ROWS, max_value=1), on(NEWEST, "n", max_value=149, severity="block")]
+    table = it.contract(**COMMON, mode="upsert", expectations=[*apart, *rest])
+    it.send((n % 2, f"k{n}", record(n)) for n in range(50, 100))
+    it.send((n % 2, f"k{n}", record(n)) for n in range(116, 126))
+    it.send([(0, "bad", b"{"), (1, "k51", None)])
+    outcome = it.run()[table]
+    # The sum is exact: records = rows + rejected + deleted, the tombstone and its row.
+    assert (outcome["state"], outcome["records"], outcome["rejected"]) == ("published", 62, 4), outcome
+    assert len(it.rows(table)) == 62 - 4 - 2
+    found = {(r["error_class"], r["error"], r["field"]) for r in it.quarantined(table)}
+    assert found == {
+        ("expectation", f"{RANGE}(n)", "n"),
+        ("expectation", f"{NULLS}(text)", "text"),
+        ("expectation", f"{TEXT}(text)", "text"),
+        ("malformed", "the value is not a JSON object with fields of the contract's types", None),
+    }
+    judged = [r for r in everything(it, table) if r.severity == "quarantine_rows"]
+    assert sum(r.unexpected or 0 for r in judged) == 3
+    assert sum(r.records for r in judged if r.expectation == TEXT) == 60
+    newest = [r.success for r in everything(it, table) if r.expectation == NEWEST]
+    assert newest and all(newest), "the rows that were set apart are not looked at by the others"
+    assert SECRET not in str(everything(it, table))
+    # A backfill holds them too: the record that passes now leaves the quarantine, the others stay.
+    it.contract(table=table, **COMMON, mode="upsert", expectations=[apart[0], *apart[2:], *rest])
+    (outcome,) = fill_in(it, asked(table, {0: [0, 31], 1: [0, 31]}, origin=Origin.QUARANTINE))
+    assert outcome["snapshot_id"], outcome
+    assert SECRET in {r["text"] for r in it.rows(table)}
+    assert sorted(r["error_class"] for r in it.quarantined(table)) == ["expectation"] * 2 + ["malformed"]
+    assert results(it, table, -1)[f"{RANGE}(n)"].unexpected == 1
+
+
+def test_a_batch_that_is_blocked_waits_in_staging_for_the_contract(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    strict = on(TEXT, "text", regex="^record", severity="block")
+    table = it.contract(**COMMON, expectations=[strict], expectations_show_values=True)
+    it.send((n % 2, f"k{n}", record(n)) for n in range(100, 140))
+    for _ in range(2):  # run again, it is blocked again, and its results stand there once
+        outcome = it.run()[table]
+        assert outcome["state"] == "blocked"
+        for part in (table, "batch 1", f"{TEXT}(text): 1 of 40 rows fail", "sluice.quality", "severity: warn"):
+            assert part in outcome["error"], outcome["error"]
+        assert it.rows(table) == []
+        # A value is shown in the results alone, and there because the contract says so.
+        assert SECRET in str(results(it, table, 1)[f"{TEXT}(text)"].values)
+        assert SECRET not in outcome["error"]
+    it.contract(table=table, **COMMON, expectations=[{**strict, "severity": "quarantine_rows"}])
+    outcome = it.run()[table]
+    assert (outcome["state"], outcome["records"], outcome["rejected"]) == ("published", 40, 1), outcome
+    assert len(it.rows(table)) == 39
+    (result,) = results(it, table, 1).values()
+    assert (result.severity, result.unexpected) == ("quarantine_rows", 1)
+    assert SECRET not in str(everything(it, table))

@@ -1,0 +1,152 @@
+"""Expressions, conditions and masks through the real decoder, on small frames of staged records."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice import masks
+from sluice.contract import Contract
+from sluice.decode import decode
+from sluice.errors import ConfigError, ContractError
+
+pytestmark = pytest.mark.spark
+
+ID = {"name": "id", "type": "string", "source": "$key"}
+N = {"name": "n", "type": "int"}
+SECRET = "0123456789abcdef-the-key"
+
+
+def contract(*columns: dict[str, Any], **more: Any) -> Contract:
+    body = {"table": "db.t", "topic": "t", "group": "g", "owner": "o", "columns": [ID, *columns]}
+    return Contract.model_validate({**body, **more})
+
+
+def decoded(spark: SparkSession, made: Contract, records: dict[str, Any]) -> DataFrame:
+    rows = [
+        (1, 0, n, key.encode(), value if value is None or isinstance(value, bytes) else json.dumps(value).encode())
+        for n, (key, value) in enumerate(records.items())
+    ]
+    names = "batch_seq bigint, _kafka_partition int, _kafka_offset bigint, key binary, value binary"
+    staged = spark.createDataFrame(rows, names).withColumn("_kafka_timestamp", F.timestamp_seconds(F.lit(1)))
+    return decode(staged.withColumn("headers", F.lit(None).cast("string")), made, "t")
+
+
+def test_columns_are_computed_and_what_fails_is_an_error_of_its_record(spark: SparkSession) -> None:
+    made = contract(
+        N,
+        {"name": "upper", "type": "string", "expression": "upper(carrier)"},
+        {"name": "twice", "type": "int", "expression": "n * 2"},
+        {"name": "number", "type": "long", "expression": "cast(carrier AS int)"},
+        {"name": "more", "type": "double", "expression": "cast(carrier AS int) / n"},
+        {"name": "at", "type": "timestamptz", "expression": "timestamp_micros(us)", "required": True},
+        inputs=[
+            {"name": "carrier", "type": "string"},
+            {"name": "kind", "type": "string"},
+            {"name": "us", "type": "long", "source": "sent.us"},
+        ],
+        where="kind IS NULL OR kind = 'mine'",
+    )
+    sent = {"us": 1_700_000_000_123_456}
+    rows = decoded(
+        spark,
+        made,
+        {
+            "good": {"n": 2, "carrier": "7", "sent": sent, "kind": "mine"},
+            "no number": {"n": 2, "carrier": "'; DROP TABLE t; --", "sent": sent},
+            "overflow": {"n": 2_000_000_000, "carrier": "7", "sent": sent},
+            "by zero": {"n": 0, "carrier": "7", "sent": sent},
+            "nulls": {"sent": sent},
+            "lacking": {"n": 1, "carrier": "7"},
+            "not mine": {"n": 0, "carrier": "x", "kind": "other"},
+            "unreadable": {"n": "x", "kind": "other"},
+            "broken": b"{",
+            "nothing": None,
+        },
+    )
+    found = {r["id"]: (r["_sluice_op"], r["_sluice_error"], r["_sluice_field"]) for r in rows.collect()}
+    assert {key: each for key, each in found.items() if each[1] or each[0] == "i"} == {
+        "no number": ("u", "expression", "number"),
+        "overflow": ("u", "expression", "twice"),
+        "by zero": ("u", "expression", "more"),
+        "lacking": ("u", "misfit", "at"),
+        "not mine": ("i", None, None),
+        "unreadable": ("u", "malformed", "at"),
+        "broken": ("u", "malformed", "at"),
+        "nothing": ("u", "null_value", None),
+    }
+    good = rows.where("id = 'good'").select("upper", "twice", "number", "more", F.unix_micros("at")).collect()[0]
+    assert tuple(good) == ("7", 4, 7, 3.5, sent["us"])
+    assert set(rows.columns) & {"carrier", "kind", "us"} == set(), "inputs are no columns"
+
+
+REFUSED = {
+    "rand()": "not deterministic",
+    "uuid()": "not deterministic",
+    "input_file_name()": "not deterministic",
+    "now()": "time of the run",
+    "current_date": "time of the run",
+    "localtimestamp()": "time of the run",
+    "unix_timestamp()": "time of the run",
+    "session_user()": "who runs it",
+    "version()": "where it runs",
+    "java_method('java.lang.System', 'exit', '1')": "call into Java",
+    "TRY_REFLECT('java.lang.System', 'exit', '1')": "call into Java",
+    "lake.system.bucket(4, n)": "function of a catalog",
+    "max(n)": "aggregate",
+    "row_number() OVER (ORDER BY n)": "function of one record",
+    "explode(array(n))": "several rows|function of one record",
+    "(SELECT 1)": "subquery",
+    "n IN (SELECT 1)": "subquery",
+    "value": "value",
+    "batch_seq": "batch_seq",
+    "twice": "twice",
+    "nope(n)": "nope",
+    "n; DROP TABLE t": "SYNTAX",
+    "n) OR (1 = 1": "SYNTAX",
+    "*": "more than one value",
+    "array(n)": "CAST",
+}
+
+
+def test_what_is_no_plain_function_of_a_record_is_refused(spark: SparkSession) -> None:
+    taken = []
+    for text, why in REFUSED.items():
+        twice = {"name": "twice", "type": "long", "expression": "n + n"}
+        columns = [{"name": "x", "type": "long", "expression": text}, twice]
+        try:
+            decoded(spark, contract(N, *columns), {})
+            taken.append((text, "was taken"))
+        except ContractError as error:
+            if not re.search(why, str(error)) or "db.t" not in str(error):
+                taken.append((text, str(error)))
+    assert taken == []
+    with pytest.raises(ContractError, match="where cannot be taken: it is int, not a condition"):
+        decoded(spark, contract(N, where="n + 1"), {})
+
+
+def test_masked_columns_hold_no_personal_data_and_no_plan_shows_the_key(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail = {"name": "mail", "type": "string", "mask": "sha256"}
+    made = contract(mail, {"name": "name", "type": "string", "mask": "redact", "required": True})
+    records = {"a": {"mail": "ü@example.org", "name": "Ada"}, "b": {"name": "Bo"}, "c": {"mail": "x"}}
+    monkeypatch.delenv(masks.KEY, raising=False)
+    with pytest.raises(ConfigError, match=masks.KEY):
+        decoded(spark, made, records)
+    monkeypatch.setenv(masks.KEY, SECRET)
+    rows = decoded(spark, made, records)
+    found = {r["id"]: (r["mail"], r["name"], r["_sluice_error"]) for r in rows.collect()}
+    expected = hmac.new(SECRET.encode(), "ü@example.org".encode(), "sha256").hexdigest()
+    assert found["a"] == (expected, "[redacted]", None)
+    assert found["b"] == (None, "[redacted]", None)
+    assert found["c"][2] == "misfit", "what is required is looked at before it is hidden"
+    plan = rows._jdf.queryExecution().toString().lower()
+    pads = [bytes(pad[:8]) for pad in masks._pads(made)]
+    assert not any(text in plan for text in (SECRET, SECRET.encode().hex(), *(p.hex() for p in pads)))

@@ -1,0 +1,70 @@
+"""A contract tried on sample records: each record's fate, the expectations, and nothing left behind."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluice import cli, sample, tables
+from sluice.errors import ConfigError
+from tests.support.lake import Lake
+
+EXPECTED = [
+    {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 9, "severity": "quarantine_rows"},
+    {"type": "expect_table_row_count_to_be_between", "min_value": 100, "severity": "block"},
+]
+
+
+def test_a_file_and_the_end_of_a_topic_are_tried(
+    lake: Callable[..., Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert", expectations=EXPECTED)
+    # The command's own session would stop the one that all tests share.
+    kept = type("Kept", (), {"__getattr__": lambda _, name: getattr(it.spark, name), "stop": lambda _: None})
+    monkeypatch.setattr(sample, "local_session", kept)
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(it.folder))
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
+    lines = [
+        {"key": "a", "value": {"n": 1, "text": "<b>'; DROP TABLE"}},
+        {"key": "b", "value": {"n": 10}, "headers": {"h": "x"}},
+        {"key": "c", "value": "{not json"},
+        {"key": "d", "value": None},
+        {"key_base64": base64.b64encode(b"e").decode(), "value_base64": base64.b64encode(b'{"n": 2}').decode()},
+    ]
+    file = tmp_path / "records.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert cli.main(["contract", "test", table, "--file", str(file)]) == 3
+    out = capsys.readouterr().out
+    told = out.splitlines()
+    assert told[0] == '0:1  row: {"id": "a", "n": 1, "text": "<b>\'; DROP TABLE"}'
+    assert told[1] == "0:2  rejected: expectation (field n, expect_column_values_to_be_between(n))"
+    assert told[2].startswith("0:3  rejected: malformed")
+    assert told[3] == '0:4  deleted: {"id": "d", "n": null, "text": null}'
+    assert told[4] == '0:5  row: {"id": "e", "n": 2, "text": null}'
+    assert "block            FAILS       expect_table_row_count_to_be_between(): observed 2" in out
+    assert told[-1] == "5 records: 2 row, 2 rejected, 1 deleted"
+    # The newest of the topic; the count is no promise of each partition.
+    it.send((n % 2, f"k{n}", {"n": n % 5}) for n in range(20))
+    it.contract(table=table, mode="upsert", expectations=EXPECTED[:1])
+    assert cli.main(["contract", "test", table, "--from-topic", "6"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1] == "6 records: 6 row"
+    assert all(int(line.split(":")[1].split()[0]) >= 4 for line in told[:6])
+    # Nothing was written.
+    assert tables.load(it.catalog, tables.typed(it.loaded(table))) is None
+    assert tables.load(it.catalog, tables.staging(it.topic)) is None
+    assert tables.load(it.catalog, tables.QUALITY) is None
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", '{"n": 1}', '{"value": 1, "valu": 2}', '{"value_base64": "%"}'])
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text('{"value": {}}\n\n' + line)
+    with pytest.raises(ConfigError, match=r"Line 3 of .* is no record"):
+        sample.from_file(file)
