@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.lab import COLUMNS, Lab, say, value
 
-ROUNDS = 4
+ROUNDS = 3
 FIELDS = {"n": "long", "amount": "double", "at": {"type": "long", "logicalType": "timestamp-millis"}, "note": "string"}
 AVRO = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in FIELDS.items()]}
 PROTO = """syntax = "proto3"; import "google/protobuf/timestamp.proto";
@@ -107,7 +107,7 @@ def _write(folder: Path, form: str, number: int, count: int) -> float:
 
 
 def _encoder(form: str, number: int) -> Any:
-    from datetime import datetime
+    from datetime import UTC, datetime
 
     prefix = struct.pack(">bI", 0, number)
     if form == "json":
@@ -117,7 +117,7 @@ def _encoder(form: str, number: int) -> Any:
 
     def fields(n: int) -> dict[str, Any]:
         found = json.loads(value(n))
-        return {**found, "at": datetime.fromisoformat(found["at"] + "+00:00")}
+        return {**found, "at": datetime.fromisoformat(found["at"]).replace(tzinfo=UTC)}
 
     if form == "avro":
         from fastavro import parse_schema, schemaless_writer
