@@ -17,10 +17,12 @@ from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, UPSERT, failed_field
 from sluice.errors import BlockedError
+from sluice.fields import STAGED
 from sluice.filters import And, equal, one_of
 from sluice.model import Batch
 
 RAW = ("key", "value", "headers")
+SEQ = STAGED["batch_seq"]
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def by_batch(
         return {batches[0].seq: total}
     bad: dict[int, int] = {}
     if total.rejected:
-        rows = decoded.where(F.col(ERROR).isNotNull()).groupBy("batch_seq").count().collect()
-        bad = {row["batch_seq"]: row["count"] for row in rows}
+        rows = decoded.where(F.col(ERROR).isNotNull()).groupBy(SEQ).count().collect()
+        bad = {row[SEQ]: row["count"] for row in rows}
     return {b.seq: Counts(staged[b.seq], bad.get(b.seq, 0)) for b in batches}
 
 
@@ -115,13 +117,13 @@ def quarantine(
 
 def bad(decoded: DataFrame, contract: Contract) -> DataFrame:
     """The rejected records as rows of the quarantine."""
-    raw = [F.col(name) for name in RAW]
+    raw = [F.col(STAGED[name]).alias(name) for name in RAW]
     if contract.errors.raw == "drop":
-        raw = [F.lit(None).cast(decoded.schema[name].dataType).alias(name) for name in RAW]
+        raw = [F.lit(None).cast(decoded.schema[STAGED[name]].dataType).alias(name) for name in RAW]
         # Empty, not null: replayed, a record whose value is gone must not pass for one that deletes.
-        raw[1] = F.when(F.col("value").isNotNull(), F.lit(b"")).alias("value")
+        raw[1] = F.when(F.col(STAGED["value"]).isNotNull(), F.lit(b"")).alias("value")
     return decoded.where(F.col(ERROR).isNotNull()).select(
-        "batch_seq",
+        F.col(SEQ).alias("batch_seq"),
         *KAFKA_COLUMNS,
         *raw,
         F.col(ERROR).alias("error_class"),

@@ -123,6 +123,8 @@ def _column_name(value: str) -> str:
     lower = _identifier(value).lower()
     if lower.startswith("_kafka_"):
         _refuse(f"{value!r} is reserved: names starting with _kafka_ hold the record's coordinates")
+    if lower.startswith("_sluice_"):
+        _refuse(f"{value!r} is reserved: names starting with _sluice_ are in use while a batch is read")
     if lower in ICEBERG_COLUMNS:
         _refuse(f"{value!r} is reserved: it is one of Iceberg's own metadata columns")
     return value

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
-from sluice.fields import FIELDS, KEY, VALUE, Side, problem
+from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
 from sluice.wire import PREFIX
@@ -57,15 +57,15 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     """Staged records of one topic → the same rows with typed columns, what each does, and what is wrong with it.
 
     Returns:
-        The contract's columns and the four Kafka coordinates; `key`, `value`, `headers`, `batch_seq` as staged; and
-        `_sluice_op` (u, d, i), `_sluice_error` (class or null), `_sluice_detail`, `_sluice_field`.
+        The contract's columns and the four Kafka coordinates; the record under the names of `STAGED`;
+        and `_sluice_op` (u, d, i), `_sluice_error` (class or null), `_sluice_detail`, `_sluice_field`.
 
     Raises:
         ContractError: an expression of the contract is none that Sluice takes.
         ConfigError: the contract masks a column, and the key for it is not set.
     """
     frame = _read(staged, contract, topic)
-    tombstone = _tombstone(contract)
+    tombstone = _tombstone(contract, F.col(STAGED["value"]))
     unread = F.coalesce(*(F.col(side.problem) for side in (VALUE, KEY) if side.problem in frame.columns))
     event_error = cdc.error(tombstone) if contract.cdc else F.lit(None).cast("string")
     deleted = F.col(cdc.KIND) == cdc.DELETED if contract.cdc else F.lit(False)
@@ -98,7 +98,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     of_field = F.col(ERROR).isin("malformed", "expression", "unavailable", "misfit")
     about = F.when(of_field, F.coalesce(unread["field"], failed, unavailable, misfit))
     frame = frame.withColumns({FIELD: about, DETAIL: detail})
-    kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, "key", "value", "headers", "batch_seq"]
+    kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED.values()]
     return masks.masked(frame, contract).select(*kept, OP, ERROR, FIELD, DETAIL)
 
 
@@ -110,7 +110,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
     if fields_of_key:
         frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
-    tombstone = _tombstone(contract)
+    tombstone = _tombstone(contract, F.col("value"))
     row, event = FIELDS, []
     if contract.cdc:
         frame, row, event = cdc.opened(frame, contract), cdc.ROW, [cdc.KIND, cdc.ROW]
@@ -140,16 +140,17 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         *columns,
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
-        "key", "value", "headers", "batch_seq", VALUE.problem, *key_problem, *event,
+        *[F.col(name).alias(kept) for name, kept in STAGED.items()],
+        VALUE.problem, *key_problem, *event,
     )  # fmt: skip
 
 
-def _tombstone(contract: Contract) -> Column:
+def _tombstone(contract: Contract, value: Column) -> Column:
     """Whether a record has no value."""
-    nothing = F.col("value").isNull()
+    nothing = value.isNull()
     if contract.cdc and contract.value.format == "json":
         # What Kafka Connect's converter makes of no value where Debezium's unwrap has left it a schema.
-        nothing = nothing | (F.col("value") == F.lit(b"null"))
+        nothing = nothing | (value == F.lit(b"null"))
     return nothing
 
 
@@ -202,7 +203,7 @@ def failed_field(contract: Contract) -> Column:
     if contract.value.format not in ("json", "json_schema"):
         return F.col(FIELD)
     skipped = 1 if contract.value.format == "json" else PREFIX + 1
-    text = F.expr(f"substring(value, {skipped})").cast("string")
+    text = F.expr(f"substring({STAGED['value']}, {skipped})").cast("string")
     checks = []
     for column in contract.columns:
         if not column.path or column.special:

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice import expect_gx, quality
+from sluice.check import SEQ
 from sluice.commit import Context
 from sluice.contract import Contract, Expectation
 from sluice.decode import DETAIL, ERROR, FIELD, OP, UPSERT
@@ -59,7 +60,7 @@ def kept(contract: Contract, decoded: DataFrame, names: Sequence[str]) -> Iterat
     if not contract.expectations:
         yield decoded
         return
-    rows = decoded.select(*names, OP, ERROR, "batch_seq").persist(StorageLevel.DISK_ONLY)
+    rows = decoded.select(*names, OP, ERROR, SEQ).persist(StorageLevel.DISK_ONLY)
     try:
         yield rows
     finally:
@@ -84,7 +85,7 @@ def judge(context: Context, contract: Contract, batches: Sequence[Batch], rows: 
     """Hold the expectations against each batch, and keep the results in `sluice.quality`.
 
     Args:
-        rows: the batches' decoded and marked records, with `batch_seq`.
+        rows: the batches' decoded and marked records, with their batch's number.
 
     Returns:
         The results, batch by batch; none of batches without offsets.
@@ -112,14 +113,14 @@ def look(contract: Contract, batches: Sequence[Batch], rows: DataFrame, past: Se
     """The results of each batch, in order; nothing is kept.
 
     Args:
-        rows: the batches' decoded and marked records, with `batch_seq`.
+        rows: the batches' decoded and marked records, with their batch's number.
         past: what batches before observed.
     """
     conditions = expect_gx.conditions(contract, rows)
     counted = _counted(rows, conditions)
     known, results = _Past(list(past)), []
     for batch in batches:
-        good = rows.where(F.col(ERROR).isNull() & (F.col(OP) == UPSERT) & (F.col("batch_seq") == batch.seq))
+        good = rows.where(F.col(ERROR).isNull() & (F.col(OP) == UPSERT) & (F.col(SEQ) == batch.seq))
         found = _judged(contract, batch, good, counted.get(batch.seq, {}), [e for e, _ in conditions], known)
         known.results += [r for r in found if r.observed is not None]
         results += found
@@ -134,7 +135,7 @@ def _counted(rows: DataFrame, conditions: Sequence[tuple[Expectation, Column]]) 
         F.count_if(decoded).alias("decoded"),
         *[F.count_if(decoded & condition).alias(f"failed{i}") for i, (_, condition) in enumerate(conditions)],
     ]
-    return {row["batch_seq"]: row.asDict() for row in rows.groupBy("batch_seq").agg(*measures).collect()}
+    return {row[SEQ]: row.asDict() for row in rows.groupBy(SEQ).agg(*measures).collect()}
 
 
 def _judged(
@@ -161,7 +162,7 @@ def _judged(
         if (records or not each.columns) and not (batch.is_slice and (each.max_age or each.drift)):
             asked.append((about, each, expect_gx.parameters(contract, each, about, past.of(each, batch.seq))))
     if asked:
-        told = expect_gx.ask(contract, [(each, given) for _, each, given in asked], good.drop(OP, ERROR, "batch_seq"))
+        told = expect_gx.ask(contract, [(each, given) for _, each, given in asked], good.drop(OP, ERROR, SEQ))
         for (about, each, _), found_of in zip(asked, told, strict=True):
             about.update(found_of)
             if each.drift and "low" not in about:

@@ -24,6 +24,9 @@ class Side(NamedTuple):
     whole: str
 
 
+STAGED = {name: f"_sluice_{name}" for name in ("key", "value", "headers", "batch_seq")}
+"""What decode calls the record as it was staged: the contract's own columns may have these names."""
+
 FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
 VALUE = Side("value", FIELDS, "_sluice_problem", "$value")
 KEY = Side("key", "_sluice_key_fields", "_sluice_key_problem", "$key")

@@ -144,7 +144,7 @@ def _onto_branch(
     try:
         if origin != Origin.QUARANTINE:  # there it is known that most are bad
             check.verdict(contract, [piece], {piece.seq: counts})
-        expect.judge(context, contract, [piece], decoded.withColumn("batch_seq", F.lit(piece.seq)))
+        expect.judge(context, contract, [piece], decoded.withColumn(check.SEQ, F.lit(piece.seq)))
     except BlockedError as error:
         raise _refused(attempt, contract, piece, error) from error
     if counts.deleted:

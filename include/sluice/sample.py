@@ -27,6 +27,7 @@ from sluice import broker, expect, session
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, decode
 from sluice.errors import BrokerUnavailableError, ConfigError, TerminalError, TopicMissingError
+from sluice.fields import STAGED
 from sluice.model import Batch, OffsetRange
 from sluice.quality import Result
 
@@ -86,13 +87,13 @@ def test(
         if not contract.expectations:
             return fates, []
         span = Batch(topic, "", SLICE, {0: OffsetRange(0, len(rows))}, {})
-        return fates, expect.look(contract, [span], marked.withColumn("batch_seq", F.lit(SLICE)))
+        return fates, expect.look(contract, [span], marked.withColumn(STAGED["batch_seq"], F.lit(SLICE)))
     finally:
         marked.unpersist()
 
 
 def _fate(found: dict[str, Any]) -> Fate:
-    row = {name: value for name, value in found.items() if name not in RAW.names and not name.startswith("_")}
+    row = {name: value for name, value in found.items() if not name.startswith(("_kafka_", "_sluice_"))}
     what = {DELETE: "deleted", IGNORE: "ignored"}.get(found[OP], "row")
     return Fate(
         found["_kafka_partition"],

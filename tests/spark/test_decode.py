@@ -31,6 +31,11 @@ COLUMNS = [
     ("li", "list<int>", [1, None, 3]),
     ("m", "map<string, double>", {"x": 1.5}),
     ("st", "struct<a: int, b: list<struct<c: date>>>", {"a": 1, "b": [{"c": "2020-02-29"}]}),
+    # As the staged record's own are called.
+    ("key", "string", "a key"),
+    ("value", "long", 5),
+    ("headers", "list<string>", ["h"]),
+    ("batch_seq", "int", -1),
 ]
 EXPECTED = {
     "b": True, "i": -7, "l": 2**60, "f": 0.5, "d": 1e300, "dec": Decimal("1234567.89"),
@@ -38,6 +43,7 @@ EXPECTED = {
     "tz": dt.datetime(2013, 1, 31, 8, 0, 0, 123456, tzinfo=dt.UTC), "s": "'; DROP TABLE t; -- <b>ü</b>",
     "u": uuid.UUID("123e4567-e89b-12d3-a456-426614174000"), "fx": b"abc", "bin": b"\x00\xff", "li": [1, None, 3],
     "m": [("x", 1.5)], "st": {"a": 1, "b": [{"c": dt.date(2020, 2, 29)}]},
+    "key": "a key", "value": 5, "headers": ["h"], "batch_seq": -1,
 }  # fmt: skip
 
 
@@ -46,15 +52,18 @@ def test_every_type_reaches_its_column(lake: Callable[..., Lake], mode: str) -> 
     it = lake()
     it.create_topic(1)
     columns = [{"name": name, "type": kind} for name, kind, _ in COLUMNS[1:]]
-    table = it.contract(mode=mode, columns=[{"name": "id", "type": "string", "source": "$key"}, *columns])
+    columns = [{"name": "id", "type": "string", "source": "$key"}, *columns]
+    table = it.contract(mode=mode, columns=columns, errors={"max_ratio": 0.5})
     value = {name: each for name, _, each in COLUMNS[1:]} | {"dec": 1234567.89}
-    it.send([(0, "full", value), (0, "empty", {})])
+    it.send([(0, "full", value), (0, "empty", {}), (0, "bad", {"value": "no number"})])
     assert it.run()[table]["state"] == "published"
     by_id = {row["id"]: row for row in it.rows(table)}
     for name, expected in EXPECTED.items():
         found = by_id["full"][name]
         assert (uuid.UUID(bytes=found) if isinstance(found, bytes) and name == "u" else found) == expected, name
         assert by_id["empty"][name] is None
+    (bad,) = it.quarantined(table)
+    assert (bytes(bad["key"]), bad["batch_seq"], bad["field"]) == (b"bad", 1, "value")
 
 
 HOSTILE = {
