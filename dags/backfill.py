@@ -12,8 +12,9 @@ from typing import Any
 
 from airflow.sdk import Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_connections import kafka_config
 from sluice_forms import UNCHANGED, by_hand, ranges, who
-from sluice_spark import BackfillOperator, kafka_config
+from sluice_spark import BackfillOperator
 
 from sluice import contracts
 from sluice.errors import SluiceError, TerminalError

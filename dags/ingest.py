@@ -14,7 +14,8 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, Metadata, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from sluice_spark import IngestOperator, kafka_config
+from sluice_connections import kafka_config
+from sluice_spark import IngestOperator
 
 from sluice import contracts
 from sluice.contract import Contract

@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException
+from sluice_connections import kafka_config
 from sluice_forms import UNCHANGED, by_hand, ranges, who
-from sluice_spark import kafka_config
 
 from sluice import contracts
 from sluice.errors import SluiceError

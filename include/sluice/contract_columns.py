@@ -1,14 +1,83 @@
-"""What must hold between columns, the inputs of their expressions, and masks. Light, as all of the contract."""
+"""Columns of a contract, the inputs of their expressions, and what must hold between them. Light, as all of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from sluice.contract_fields import Flaws
+from pydantic import Field, model_validator
+
+from sluice.contract_fields import KEY_SOURCE, VALUE_SOURCE, ColumnName, Flag, Flaws, Identifier, Source, Strict, Type
 from sluice.iceberg_types import Primitive
 
 if TYPE_CHECKING:
     from sluice.contract import Contract
+
+
+class Input(Strict):
+    """A field that is read, for expressions and `where`, and is no column of the table.
+
+    Attributes:
+        name: Letters, digits and `_`; unique without regard to case among inputs and columns; not a reserved name.
+        type: As Iceberg writes it, for example `decimal(10, 2)` or `list<string>`.
+        source: Field of the value, a dotted path of nested fields; `$key` for the record's key, `$key.a` for a field of
+            it; `$value` for a value without fields; of a change event also `$op`, `$deleted`, `$source.lsn` and alike.
+            Default: the name.
+    """
+
+    name: ColumnName
+    type: Type
+    source: Annotated[Source, Field(validate_default=False)] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _source_is_name(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("source") is None and isinstance(data.get("name"), str):
+            return data if data.get("expression") else {**data, "source": data["name"]}
+        if isinstance(data, dict) and data.get("expression") and data.get("source") == "":
+            return {k: v for k, v in data.items() if k != "source"}  # as it is written out
+        return data
+
+    @property
+    def from_key(self) -> bool:
+        """Whether it holds the record's key, or a field of it."""
+        return self.source == KEY_SOURCE or self.source.startswith(f"{KEY_SOURCE}.")
+
+    @property
+    def key_path(self) -> tuple[str, ...]:
+        """A source in the key as field names from the outside in, `$key` alone for the whole; empty for the value."""
+        if not self.from_key:
+            return ()
+        return tuple(self.source.split(".")[1:]) or (KEY_SOURCE,)
+
+    @property
+    def special(self) -> bool:
+        """Whether it is read from the envelope of a change event, instead of from its row."""
+        return self.source.startswith("$") and self.source != VALUE_SOURCE and not self.from_key
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The source as field names from the outside in; empty for the key, and for what is computed."""
+        return () if self.from_key or not self.source else tuple(self.source.split("."))
+
+
+class Column(Input):
+    """One column of the typed table: an input that is kept, or an expression over inputs and other columns.
+
+    Attributes:
+        required: Whether null is refused (the record is an error). Default false; true for identifier columns.
+        expression: Spark SQL that computes it, instead of `source`.
+        mask: How personal data is hidden before the table sees it: `sha256`, keyed by the environment's secret, or
+            `redact`.
+        doc: Comment kept in the table's schema.
+        renamed_from: The name that this column had in the table before: it is renamed, and keeps its values. May stay
+            when that is done.
+    """
+
+    required: Flag = False
+    expression: Annotated[str, Field(min_length=1)] | None = None
+    mask: Literal["sha256", "redact"] | None = None
+    doc: str | None = None
+    renamed_from: Identifier | None = None
 
 
 def check_columns(contract: Contract, flaws: Flaws) -> None:

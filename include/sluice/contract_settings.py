@@ -1,0 +1,94 @@
+"""Settings of a contract that say how its table is run: bounds of a run, tolerance of errors, maintenance."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sluice.contract_fields import Duration, Flaws, Identifier, ListField, Strict, Whole
+
+ORPHAN_FLOOR = timedelta(days=1)
+"""Files younger than this are never taken for orphans: somebody may be about to commit them."""
+
+
+class Limits(Strict):
+    """Bounds of one run.
+
+    Attributes:
+        records_per_batch: Most records of one batch of a topic. Default 1,000,000.
+        seconds_per_run: No further batch is begun after so many seconds of a run. Default 240.
+        batches_per_run: Most batches of a topic in one run. Default 20.
+        batches_per_commit: Most waiting batches that one commit brings into the table together. Default 10.
+    """
+
+    records_per_batch: Whole = 1_000_000
+    seconds_per_run: Whole = 240
+    batches_per_run: Whole = 20
+    batches_per_commit: Whole = 10
+
+
+class ErrorPolicy(Strict):
+    """What happens to a record that cannot be decoded.
+
+    Attributes:
+        tolerance: `quarantine` sets it aside, to be replayed (the default); `none` stops the table at the first.
+        max_ratio: Share of a batch, 0 to 1, above which the table stops in spite of quarantine. Default 0.01.
+        raw: Whether the quarantine holds raw keys, values and headers: `keep` (the default) or `drop`, for records that
+            hold personal data. What was dropped is brought again from staging or Kafka.
+    """
+
+    tolerance: Literal["none", "quarantine"] = "quarantine"
+    max_ratio: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.01
+    raw: Literal["keep", "drop"] = "keep"
+
+
+class Maintenance(Strict):
+    """What keeps the table, and the tables that belong to it, fast and small.
+
+    Attributes:
+        target_file_size: Bytes that a rewritten data file should have. Default 128 MB.
+        min_input_files: Files of one partition that must be too small before they are rewritten. Default 5.
+        delete_ratio: Share of a data file's rows, above 0 and up to 1, that deleted makes it worth rewriting.
+            Default 0.3.
+        strategy: How files are put together: `binpack` (the default) as they are, `sort` by `sort_by`, `zorder` by
+            several columns alike.
+        sort_by: Columns to sort by; not for binpack.
+        rewrite_after: A partition by time is left alone until nothing was written into it for so long, unless it is
+            overfull. Default 1 hour.
+        snapshot_age: The rollback window: the table can be put back to any moment within it. Default 5 days.
+        min_snapshots: Snapshots that are kept however old they are. Default 10.
+        staging_retention: How long staging keeps the raw records of a batch after all tables of its topic have
+            published it. Default 30 days.
+        orphan_age: Files that no snapshot names are removed when they are older; at least a day. Default 3 days.
+    """
+
+    target_file_size: Annotated[int, Field(strict=True, ge=1 << 20)] = 128 << 20
+    min_input_files: Annotated[int, Field(strict=True, ge=2)] = 5
+    delete_ratio: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.3
+    strategy: Literal["binpack", "sort", "zorder"] = "binpack"
+    sort_by: Annotated[tuple[Identifier, ...], ListField] = ()
+    rewrite_after: Duration = timedelta(hours=1)
+    snapshot_age: Duration = timedelta(days=5)
+    min_snapshots: Whole = 10
+    staging_retention: Duration = timedelta(days=30)
+    orphan_age: Duration = timedelta(days=3)
+
+    @model_validator(mode="after")
+    def _safe(self) -> Self:
+        flaws = Flaws()
+        if self.orphan_age < ORPHAN_FLOOR:
+            flaws.add("orphan_age", message="must be 1d or more: a younger file may be about to be committed")
+        if self.staging_retention < self.snapshot_age:
+            message = "must be no less than snapshot_age: what is rolled back is published again from staging"
+            flaws.add("staging_retention", message=message)
+        if self.strategy == "binpack" and self.sort_by:
+            flaws.add(
+                "sort_by", message="strategy binpack sorts nothing: use strategy: sort or zorder, or leave it out"
+            )
+        elif len(self.sort_by) < (least := {"binpack": 0, "sort": 1, "zorder": 2}[self.strategy]):
+            needs = "the columns to sort by" if least == 1 else "two columns or more; sort does for one"
+            flaws.add("sort_by", message=f"strategy {self.strategy} needs {needs}")
+        flaws.raise_any("Maintenance")
+        return self
