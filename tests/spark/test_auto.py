@@ -12,10 +12,13 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from sluice import auto, evolve, run, settle
+from sluice import auto, auto_types, evolve, run, settle
 from sluice.embedded.ports import free_port
 from sluice.embedded.registry import Registry
 from sluice.errors import RegistryUnavailableError, SchemaMissingError
+from sluice.iceberg_types import parse_type
+from sluice.registry import WriterSchema
+from tests.spark.test_formats import AVRO_TYPES, record
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.spark
@@ -92,6 +95,17 @@ def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
     assert rows(it, table) == [*whole, ("d", 4, {"city": "X"}, None)]
     (bad,) = it.quarantined(table)
     assert (bad["key"], bad["field"]) == (b"e", "n")
+
+
+def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> None:
+    """`test_every_avro_type` reads each field of this schema as the column that is listed beside it."""
+    text = json.dumps(record(**{n: kind for n, (kind, *_) in AVRO_TYPES.items()}))
+    found = {f.name: str(f.type) for f in auto_types.avro(WriterSchema(1, "AVRO", text), ())}
+    other = {n: found[n] for n, (_, listed, *_) in AVRO_TYPES.items() if str(parse_type(listed)) != found[n]}
+    assert other == {
+        "i_l": "int", "i_d": "int", "i_dec": "int", "f_d": "float", "dec_w": "decimal(9, 2)", "li": "list<int>",
+        "st": "struct<a: int, b: list<struct<c: date, x: string>>>",
+    }  # fmt: skip
 
 
 def columns(it: Lake, table: str) -> dict[str, str]:

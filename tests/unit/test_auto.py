@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sluice import auto, contracts, evolve, tables
+from sluice import auto, cli, contracts, evolve, tables
 from sluice.auto_types import READERS, Field
 from sluice.contract import Contract
 from sluice.errors import (
@@ -306,3 +306,35 @@ def test_a_table_goes_on_with_what_it_has_whatever_the_registry_says(catalog, mo
     assert settled(avro({"n": "long", "more": "int"})).line() is None
     names = ["n", "more"]
     assert catalog.load_table("ns.t").schema().column_names[:2] == names
+
+
+def test_the_check_tells_the_columns_that_a_table_would_get_and_what_is_not_followed(
+    catalog, tmp_path, monkeypatch, capsys
+) -> None:
+    newest = Newest(avro({"n": "int"}))
+    monkeypatch.setattr(auto, "Registry", lambda: newest)
+    (tmp_path / "contracts").mkdir()
+    (tmp_path / "contracts" / "t.yaml").write_text(
+        "table: ns.t\ntopic: t\ngroup: g\nowner: o\nvalue: {format: avro}\ncolumns: auto\n"
+    )
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path / "contracts"))
+    for name, value in (
+        ("TYPE", "sql"),
+        ("URI", f"sqlite:///{tmp_path}/catalog.db"),
+        ("WAREHOUSE", f"file://{tmp_path}/warehouse"),
+    ):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+
+    def check() -> tuple[int, str]:
+        return cli.main(["contract", "check"]), capsys.readouterr().out
+
+    code, told = check()
+    assert code == 0 and "ns.t: columns n int" in told
+    newest.answer = avro({"n": ["int", "string"]})
+    code, told = check()
+    assert code == 3 and "union of int, string" in told
+    newest.answer = avro({"n": "int"})
+    tables.ensure_typed(catalog, auto.resolved(contract()))
+    newest.answer = avro({"n": ["int", "string"]})
+    code, told = check()
+    assert code == 0 and "union of int, string" in told and "goes on with version 1" in told
