@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from sluice_connections import kafka_config
+from sluice_connections import kafka_config, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 from sluice_spark import BackfillOperator
 
@@ -44,6 +44,7 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> dict
             params["why"],
         )
         promises = contracts.load(strict=False)
+        use_registry()
         lake = catalog.load()
         client = broker.admin(broker.client_config(kafka_config()))
         if params["dry_run"]:

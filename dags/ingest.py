@@ -14,7 +14,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, Metadata, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from sluice_connections import kafka_config
+from sluice_connections import kafka_config, use_registry
 from sluice_spark import IngestOperator
 
 from sluice import contracts
@@ -40,6 +40,7 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
 
     try:
         promises = contracts.load(strict=False)
+        use_registry()
         client = broker.admin(broker.client_config(kafka_config()))
         made = planning.write(promises.group(group), promises, catalog.load(), client, run_id=run_id)
     except TerminalError as error:

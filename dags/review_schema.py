@@ -11,6 +11,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_connections import use_registry
 from sluice_forms import QUICK
 
 from sluice import contracts
@@ -27,6 +28,7 @@ def show(*, params: Any = None) -> dict[str, str]:
     from sluice import catalog, evolve_review
 
     try:
+        use_registry()
         found = evolve_review.look(catalog.load(), contracts.load(strict=False).table(params["table"]))
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
@@ -46,6 +48,7 @@ def apply(shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, 
         raise AirflowSkipException("Nothing was decided. Trigger review_schema again to be asked again.")
     given = answer["params_input"]
     try:
+        use_registry()
         done = evolve_review.answer(
             catalog.load(),
             contracts.load(strict=False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
 from airflow.sdk import Connection
@@ -27,6 +29,12 @@ def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:
     if found.login and "sasl.username" not in settings:
         settings |= {"sasl.username": found.login, "sasl.password": found.password or ""}
     return settings
+
+
+def use_registry() -> None:
+    """Let this task's process ask the registry of the connection, for contracts with `columns: auto`."""
+    if settings := registry_config():
+        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
 
 
 def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:

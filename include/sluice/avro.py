@@ -48,7 +48,7 @@ def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame
 
 def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
     schema = variant.schema
-    names = _Names()
+    names = Names()
     try:
         for _, text in schema.references:
             names.add(json.loads(text))
@@ -70,7 +70,7 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
 
 
 @dataclass
-class _Names:
+class Names:
     """Named types by their full names, with every reference written as one."""
 
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -109,17 +109,17 @@ class _Names:
 _KEPT = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols"})
 
 
-def _written(schema: Any, names: _Names) -> Any:
+def _written(schema: Any, names: Names) -> Any:
     """The whole schema, each named type defined where it is first met."""
-    return _Emitter(names).emit(schema)
+    return Emitter(names).emit(schema)
 
 
-def _wanted(record: Any, names: _Names, wanted: T.StructType, whole: bool) -> Any:
+def _wanted(record: Any, names: Names, wanted: T.StructType, whole: bool) -> Any:
     """What is read of it: the fields that columns want, checked, and the mark that the record was read."""
     root = names.found.get(record) if isinstance(record, str) else record
     if not isinstance(root, dict) or root.get("type") != "record":
         raise UnfitError("", "the root is no record with fields")
-    emitter = _Emitter(names, strict=True)
+    emitter = Emitter(names, strict=True)
     fields = [
         {"name": f["name"], "type": emitter.emit(f["type"], "" if whole else f["name"])}
         for f in root["fields"]
@@ -129,15 +129,20 @@ def _wanted(record: Any, names: _Names, wanted: T.StructType, whole: bool) -> An
 
 
 @dataclass
-class _Emitter:
+class Emitter:
     """Writes a schema out; a strict one refuses what no column holds."""
 
-    names: _Names
+    names: Names
     strict: bool = False
     inside: tuple[str, ...] = ()
     met: set[str] = field(default_factory=set)
 
     def emit(self, schema: Any, path: str = "") -> Any:
+        """The schema, written out.
+
+        Raises:
+            UnfitError: with the field's path.
+        """
         if isinstance(schema, list):
             return self._union(schema, path)
         if isinstance(schema, dict):

@@ -188,9 +188,9 @@ def _contract_check(given: argparse.Namespace) -> int:
 
 
 def _contract_test(given: argparse.Namespace) -> int:
-    from sluice import sample
+    from sluice import auto, sample
 
-    contract = _contracts().table(given.table)
+    contract = auto.resolved(_contracts().table(given.table))
     return sample.command(contract, given.file, given.from_topic or 0, given.topic, given.patience)
 
 
@@ -221,6 +221,8 @@ def _compare(found: Contracts) -> int:
                 except SchemaChangeError as error:
                     misfits += 1
                     print(f"{contract.table}: {error.message} {error.way_out}")
+            elif contract.auto:
+                misfits += cli_schema.would_list(contract)
     print(f"{len(present)} tables exist, {len(wanted) - len(present)} would be created by the first run")
     return misfits
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.cli_act import UNCHANGED
 
 if TYPE_CHECKING:
+    from sluice.contract import Contract
     from sluice.contracts import Contracts
 
 
@@ -56,4 +57,18 @@ def _schema(contracts: Callable[[], Contracts], given: argparse.Namespace) -> in
             republish=given.republish,
         )
     print("\n".join(done))
+    return 0
+
+
+def would_list(contract: Contract) -> int:
+    """Say which columns a table that is not there yet would get; 1 where it can get none."""
+    from sluice import auto
+    from sluice.errors import RetryableError, SluiceError
+
+    try:
+        columns = auto.resolved(contract).columns
+        print(f"{contract.table}: columns {', '.join(f'{c.name} {c.type}' for c in columns)}")
+    except SluiceError as error:
+        print(f"{contract.table}: {error}")
+        return int(not isinstance(error, RetryableError))
     return 0

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from sluice.contract_cdc import Cdc
 from sluice.contract_checks import check_contract
-from sluice.contract_columns import Column, Input
+from sluice.contract_columns import Auto, Column, Input, auto_apart
 from sluice.contract_expectation_checks import check_expectations
 from sluice.contract_expectations import Expectation
 from sluice.contract_fields import (
@@ -76,7 +76,8 @@ class Contract(Strict):
     mode: Literal["append", "upsert"] = "append"
     key: KeyFormat = KeyFormat()
     value: ValueFormat = ValueFormat()
-    columns: Annotated[tuple[Column, ...], ListField, Field(min_length=1)]
+    columns: Annotated[tuple[Column, ...], ListField]
+    auto: Auto | None = None
     identifier: Annotated[tuple[Identifier, ...], ListField] = ()
     order: Annotated[tuple[Identifier, ...], ListField] = ()
     deletes: Literal["tombstone", "ignore", "hard", "soft"] = "tombstone"
@@ -96,6 +97,11 @@ class Contract(Strict):
     maintenance: Maintenance = Maintenance()
     schema_policy: SchemaPolicy = SchemaPolicy()
     doc: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto_apart(cls, data: object) -> object:
+        return auto_apart(data)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sluice.contract_cdc import check_cdc
-from sluice.contract_columns import check_columns
+from sluice.contract_columns import check_auto, check_columns
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
 from sluice.contract_formats import PLAIN, check_whole
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
@@ -60,6 +60,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def check_contract(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` whatever contradicts itself in `contract`."""
+    check_auto(contract, flaws)
     _check_columns(contract, flaws)
     check_columns(contract, flaws)
     check_cdc(contract, flaws)
@@ -147,6 +148,8 @@ def _check_identifier(contract: Contract, flaws: Flaws) -> None:
     types = {column.name: column.type for column in contract.columns}
     for index, name in enumerate(contract.identifier):
         kind = types.get(name)
+        if kind is None and contract.auto:
+            continue  # the registry may know it: what it gives is checked as well
         if kind is None:
             flaws.add("identifier", index, message=f"there is no column {name!r}{nearest(name, types)}")
         elif not is_primitive(kind) or str(kind) in {"float", "double"}:
@@ -173,9 +176,9 @@ def _check_order(contract: Contract, flaws: Flaws) -> None:
     _refuse_repeats(contract.order, "order", flaws)
     columns = {column.name: column for column in contract.columns}
     for index, name in enumerate(contract.order):
-        if name == "_kafka_timestamp":
-            continue
         column = columns.get(name)
+        if name == "_kafka_timestamp" or (column is None and contract.auto):
+            continue
         if column is None:
             hint = nearest(name, [*columns, "_kafka_timestamp"])
             flaws.add("order", index, message=f"there is no column {name!r}{hint}")
@@ -204,6 +207,8 @@ def _check_partitions(contract: Contract, flaws: Flaws) -> None:
             flaws.add("partition_by", index, message=str(error))
             continue
         kind = types.get(field.column)
+        if kind is None and contract.auto:
+            continue
         wrong = (
             f"there is no column {field.column!r}{nearest(field.column, types)}"
             if kind is None
@@ -238,6 +243,8 @@ def _check_sort(contract: Contract, flaws: Flaws) -> None:
     constant = {text.strip() for text in contract.partition_by}
     for index, name in enumerate(settings.sort_by):
         kind = types.get(name)
+        if kind is None and contract.auto:
+            continue
         if kind is None:
             wrong = f"there is no column {name!r}{nearest(name, types)}"
         elif not is_primitive(kind):

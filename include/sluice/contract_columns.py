@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.contract_fields import KEY_SOURCE, VALUE_SOURCE, ColumnName, Flag, Flaws, Identifier, Source, Strict, Type
+from sluice.contract_fields import (
+    KEY_SOURCE,
+    VALUE_SOURCE,
+    ColumnName,
+    Flag,
+    Flaws,
+    Identifier,
+    ListField,
+    Source,
+    Strict,
+    Type,
+)
+from sluice.contract_formats import REGISTERED
 from sluice.iceberg_types import Primitive
 
 if TYPE_CHECKING:
@@ -58,6 +70,57 @@ class Input(Strict):
     def path(self) -> tuple[str, ...]:
         """The source as field names from the outside in; empty for the key, and for what is computed."""
         return () if self.from_key or not self.source else tuple(self.source.split("."))
+
+
+class Auto(Strict):
+    """The columns that the newest schema of a subject gives, besides those that the contract lists.
+
+    Attributes:
+        subject: The subject in the schema registry. Default: the topic's name and `-value` (TopicNameStrategy).
+        omit: Fields of the value that become no column.
+    """
+
+    subject: Annotated[str, Field(min_length=1)] | None = None
+    omit: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField] = ()
+
+
+def auto_apart(data: object) -> object:
+    """The contract's plain values with `auto`, the last entry of `columns` or all that it says, in a field of its own.
+
+    Raises:
+        ValueError: it stands elsewhere, or twice.
+    """
+    if not isinstance(data, dict):
+        return data
+    listed = data.get("columns")
+    if listed == "auto" or (isinstance(listed, dict) and listed.keys() == {"auto"}):
+        listed = [listed]
+    if not isinstance(listed, list):
+        return data
+    at = [i for i, each in enumerate(listed) if each == "auto" or (isinstance(each, dict) and each.keys() == {"auto"})]
+    if not at:
+        return data
+    if at != [len(listed) - 1] or data.get("auto") is not None:
+        raise ValueError("columns: auto stands once, and last: the other columns of the schema follow those listed")
+    last = listed[-1]
+    return {**data, "columns": listed[:-1], "auto": {} if last == "auto" else last["auto"] or {}}
+
+
+def check_auto(contract: Contract, flaws: Flaws) -> None:
+    """Note in `flaws` what `auto` can't go with."""
+    auto = contract.auto
+    if auto is None:
+        if not contract.columns:
+            flaws.add("columns", message="must not be empty")
+        return
+    if contract.value.format not in REGISTERED:
+        formats = ", ".join(REGISTERED)
+        flaws.add("columns", message=f"auto needs a schema registry's format ({formats}), not {contract.value.format}")
+    if contract.cdc and contract.cdc.format == "debezium":
+        message = "auto takes the value's own fields, which are those of the envelope here: list the columns"
+        flaws.add("columns", message=message)
+    if auto.subject is None and len(contract.topic) > 1:
+        flaws.add("auto", message="with several topics, name the subject: - auto: {subject: …}")
 
 
 class Column(Input):

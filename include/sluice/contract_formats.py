@@ -14,6 +14,7 @@ Format = Literal["json", "json_schema", "avro", "protobuf", "string", "bytes", "
 """The three after `json` are Confluent's wire format, and need a schema registry; the last four have no fields."""
 
 PLAIN = ("string", "bytes")
+REGISTERED = ("avro", "protobuf", "json_schema")
 WHOLE_NUMBERS = {"int": ("int", "long"), "long": ("long",)}
 OBJECTS = ("json", "json_schema", "protobuf")
 """Formats that are always objects with fields; `avro` may be one or not, the others never are."""

@@ -30,7 +30,12 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
         model: The model that was validated.
         data: The plain values it was given; they are quoted in the messages.
     """
-    return [(each["loc"], _sentence(each, model, data)) for each in error.errors(include_url=False)]
+    return [(_written(each["loc"]), _sentence(each, model, data)) for each in error.errors(include_url=False)]
+
+
+def _written(location: Location) -> Location:
+    """Where it stands in the file: `auto` is an entry of the columns."""
+    return ("columns", *location) if location[:1] == ("auto",) else location
 
 
 def _sentence(detail: Any, model: type[BaseModel], data: object) -> str:

@@ -62,6 +62,15 @@ class RegistryUnavailableError(RetryableError):
     )
 
 
+class SchemaMissingError(RetryableError):
+    """Columns are to come from a subject's newest schema, and nothing is registered under it."""
+
+    advice = (
+        "Let a producer register its schema, or name the subject in the contract: `- auto: {subject: …}`. The records "
+        "are staged; a table that exists goes on with the columns that it has."
+    )
+
+
 class CatalogUnavailableError(RetryableError):
     """The Iceberg catalog did not answer in time."""
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from sluice import cursor, evolve_apply, schemas, tables
+from sluice import auto, cursor, evolve_apply, schemas, tables
 from sluice.contract import Contract
-from sluice.errors import FencedError, RefusedError, SchemaChangeError
+from sluice.errors import FencedError, RefusedError, SchemaChangeError, SluiceError
 from sluice.evolve_diff import READ, Change, compare, shape, shape_id
 from sluice.evolve_force import InForce, effective
+from sluice.evolve_outlook import Outlook
 from sluice.evolve_undo import without
 from sluice.ledger import Ledger
 from sluice.schemas import Row, State
@@ -31,67 +32,25 @@ TRIES = 10
 ANSWERS = (State.APPROVED, State.REJECTED)
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What a contract's file asks of its table.
-
-    Attributes:
-        base: the table that was looked at.
-        told: the contract in force, as the table keeps it; None for a table that is older than that.
-        old, new: the contract in force, and the one that is asked for: the file's without what is ignored.
-        changes: from one to the other.
-        ignored: changes of the file that are ignored.
-        review: what stands between the two: `open`, `approved`, `rejected`; None where nobody needs to be asked.
-    """
-
-    base: Table
-    told: InForce | None
-    old: Contract
-    new: Contract
-    changes: tuple[Change, ...] = ()
-    ignored: tuple[Change, ...] = ()
-    review: str | None = None
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        return self.new.table
-
-    @property
-    def due(self) -> bool:
-        """Whether the table is to be changed now."""
-        return self.review in (None, "approved") and (self.told is None or shape_id(self.new) != self.told.id)
-
-    @property
-    def change_id(self) -> str:
-        """A name for the change: from which shape, to which."""
-        return f"{shape_id(self.old)}_{shape_id(self.new)}"
-
-    def words(self) -> list[str]:
-        """The changes, in words."""
-        return [c.words for c in self.changes]
-
-    def line(self) -> str | None:
-        """One sentence for plan and status; None where there is nothing to say."""
-        if self.review in ("open", "rejected"):
-            state = "under review" if self.review == "open" else "rejected, and still in the contract's file"
-            return f"{state}: {'; '.join(self.words())}. The table goes on with version {self.version} of its contract"
-        return f"version {self.version + 1}: {'; '.join(self.words())}" if self.due and self.changes else None
-
-    @property
-    def version(self) -> int:
-        """The number of the version in force."""
-        return self.told.version if self.told else 1
-
-
 def look(catalog: Catalog, table: Table, file: Contract) -> Outlook:
-    """Compare the contract's file with the one in force.
+    """Compare the contract's file, its columns listed, with the one in force.
 
     Raises:
         SchemaChangeError: a change is refused by its policy, or can't be made; or the table was altered by other hands.
     """
     told = InForce.of(table)
     old = effective(table, file)
+    if file.auto is None:
+        return _look(catalog, table, told, old, file)
+    # Producers change that schema: a table goes on without it, unlike one whose file somebody has edited.
+    try:
+        return _look(catalog, table, told, old, auto.resolved(file))
+    except SluiceError as error:
+        log.warning("%s goes on with the columns that it has: %s", file.table, error)
+        return Outlook(table, told, old, old, unfollowed=str(error))
+
+
+def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, file: Contract) -> Outlook:
     if told is None or told.id == shape_id(file):
         return Outlook(table, told, old, file)
     policy = file.schema_policy.model_dump()
@@ -219,6 +178,7 @@ def under_review(catalog: Catalog, file: Contract, *, again: bool = False) -> Ou
     outlook = look(catalog, table, file)
     if outlook.review != "open" and not (again and outlook.review == "rejected"):
         was = f"It was {outlook.review}." if outlook.review else "The contract's file asks for nothing to review."
+        was = outlook.unfollowed or was
         raise RefusedError(f"No change of this table is under review. {was}", table=file.table)
     return outlook
 

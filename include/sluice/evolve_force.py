@@ -112,6 +112,13 @@ def effective(table: Table, file: Contract) -> Contract:
         SchemaChangeError: the table's schema is not the one that the contract in force made.
     """
     told = InForce.of(table)
+    if told is None and file.auto:
+        raise SchemaChangeError(
+            "The table does not tell its contract, so that columns: auto can't go on from it.",
+            table=file.table,
+            way_out="It is older than that, or was made by other hands. List its columns; with the next run after "
+            "that it tells, and auto may come back.",
+        )
     contract = file if told is None or told.id == shape_id(file) else told.contract(file)
     if problems := misfits(table, contract):
         raise SchemaChangeError(

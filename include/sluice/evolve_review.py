@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from sluice import cursor, evolve, evolve_apply, rollback, tables
 from sluice.contract import Contract
 from sluice.contracts import Contracts
-from sluice.evolve import Outlook
+from sluice.evolve_outlook import Outlook
 from sluice.filters import And, equal, one_of
 from sluice.ledger import Ledger
 from sluice.model import STEP, TOPIC, Batch, batches_of, joined_ranges

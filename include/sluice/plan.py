@@ -12,13 +12,15 @@ from functools import partial
 
 from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
-from sluice import backlog, broker, cursor, evolve, kafka_retention, tables, words
+from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, tables, words
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
 from sluice.errors import CompactedDeletesError, PlanLostError, SluiceError, naming
+from sluice.evolve_outlook import Outlook
 from sluice.ledger import Ledger, Row
 from sluice.model import Batch, Through
 
@@ -53,7 +55,7 @@ class GroupPlan:
     broken: Mapping[str, SluiceError] = field(default_factory=dict)
     heal: tuple[Row, ...] = ()
     warnings: tuple[kafka_retention.Risk, ...] = ()
-    outlooks: Mapping[str, evolve.Outlook] = field(default_factory=dict)
+    outlooks: Mapping[str, Outlook] = field(default_factory=dict)
 
     @property
     def has_work(self) -> bool:
@@ -84,7 +86,8 @@ class GroupPlan:
                 if seqs:
                     out.append(f"publish {name} from {t}: batches {', '.join(map(str, seqs))}")
         out += [f"stop    {name}: {error}" for name, error in self.stops.items()]
-        out += [f"schema  {name}: {line}" for name, each in self.outlooks.items() if (line := each.line())]
+        asked = [(each, name, line) for name, each in self.outlooks.items() if (line := each.line())]
+        out += [f"{'warn  ' if each.unfollowed else 'schema'}  {name}: {line}" for each, name, line in asked]
         return [*(f"warn    {warning}" for warning in self.warnings), *(out or ["nothing to do"])]
 
 
@@ -116,7 +119,7 @@ def look(
     broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
     loaded = backlog.staged(catalog, topics, ledger, broken)
     through: dict[str, Mapping[str, Through]] = {}
-    outlooks: dict[str, evolve.Outlook] = {}
+    outlooks: dict[str, Outlook] = {}
     rows: dict[str, int] = {}
     for contract in group.contracts:
         try:
@@ -124,9 +127,9 @@ def look(
             remembered = partial(ledger.remembered, contract.table) if ledger else None
             table = tables.load(catalog, tables.typed(contract))
             at = cursor.published(table, remembered)
+            outlooks |= _asked(catalog, table, contract, registry=extend)
             if table is not None:
                 rows[contract.table] = cursor.rows(table)
-                outlooks[contract.table] = evolve.look(catalog, table, contract)
             through[contract.table] = at
         except SluiceError as error:
             stops[contract.table] = error
@@ -167,6 +170,17 @@ def look(
         waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
         risks += kafka_retention.look(client, plans[topic], waiting, group.settings.schedule)
     return GroupPlan(group.name, plans, table_plans, stops, broken, heal, tuple(risks), outlooks)
+
+
+def _asked(catalog: Catalog, table: Table | None, contract: Contract, *, registry: bool) -> dict[str, Outlook]:
+    """What the contract asks of its table, if there is one; errors are those that would keep it from being made."""
+    if contract.auto and not registry:  # the driver publishes by the contract in force, and asks for no columns
+        tables.ensure_typed(catalog, contract)
+    elif table is not None:
+        return {contract.table: evolve.look(catalog, table, contract)}
+    else:
+        auto.resolved(contract)
+    return {}
 
 
 def _check_deletes_stay(contract: Contract, states: Mapping[str, broker.TopicState | SluiceError]) -> None:
@@ -228,7 +242,7 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
                 if contract.table in outlooks:
                     outlooks[contract.table] = evolve.settle(catalog, contract, outlooks[contract.table], run_id=run_id)
                 else:
-                    tables.ensure_typed(catalog, contract)
+                    tables.ensure_typed(catalog, auto.resolved(contract))
                     new.append(contract)
             except SluiceError as error:
                 stops.setdefault(contract.table, error)

@@ -64,8 +64,13 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
     if side.whole in wanted.names:
         raise UnfitError("", f"there are fields, and {side.whole} names none of them")
     files, name = cut(files_of(variant.schema), variant.message, frozenset(wanted.names))
-    shape = from_arrow_schema(_plain_schema(_handler(files, name).schema()))
+    shape = from_arrow_schema(arrow_schema(files, name))
     return Decoded(arrow_udf(_reader(files, name), shape)(F.when(variant.applies, variant.payload)))
+
+
+def arrow_schema(files: Files, name: str) -> pa.Schema:
+    """What a message is read as."""
+    return _plain_schema(_handler(files, name).schema())
 
 
 @cache

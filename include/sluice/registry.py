@@ -12,7 +12,8 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_S, RETRIES = 10, 2
-SCHEMA_NOT_FOUND = 40403
+NO_SUBJECT, NO_SCHEMA = (40401, 40402), (40403,)
+ASK_AGAIN_S = 30.0
+"""A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
 LARGEST_ID = 2**31 - 1
 
 
@@ -47,6 +50,7 @@ class WriterSchema:
 
 
 _known: dict[tuple[str, int], WriterSchema] = {}
+_failed: dict[str, tuple[float, RegistryUnavailableError]] = {}
 
 
 def config() -> dict[str, Any]:
@@ -125,17 +129,43 @@ class Registry:
             _known[self._key, number] = found
         return found
 
+    def newest(self, subject: str) -> WriterSchema | None:
+        """The newest schema of a subject; None where nothing is registered under it.
+
+        Raises:
+            RegistryUnavailableError: It does not answer, or did not a moment ago.
+            ConfigError: What answers is no registry, or refuses us.
+        """
+        moment, failure = _failed.get(self._key, (0.0, None))
+        if failure and time.monotonic() - moment < ASK_AGAIN_S:
+            raise failure
+        try:
+            return self._ask(f"the newest schema of subject {subject}", NO_SUBJECT, lambda: self._latest(subject))
+        except RegistryUnavailableError as error:
+            _failed[self._key] = (time.monotonic(), error)
+            raise
+
+    def _latest(self, subject: str) -> tuple[int, Schema]:
+        found = self._client.get_latest_version(subject)
+        return found.schema_id or 0, found.schema
+
     def _fetch(self, number: int) -> WriterSchema | None:
+        found = self._ask(f"schema {number}", NO_SCHEMA, lambda: (number, self._client.get_schema(number)))
+        if found:
+            self._keep(found)
+        return found
+
+    def _ask(self, what: str, absent: tuple[int, ...], call: Callable[[], tuple[int, Schema]]) -> WriterSchema | None:
+        """A schema with all that it refers to; None where the registry answers with one of the errors `absent`."""
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         try:
-            schema = self._client.get_schema(number)
-            found = WriterSchema(
-                number, schema.schema_type or "AVRO", schema.schema_str or "", self._references(schema)
-            )
+            number, schema = call()
+            references = self._references(schema)
+            return WriterSchema(number, schema.schema_type or "AVRO", schema.schema_str or "", references)
         except SchemaRegistryError as error:
             status = error.http_status_code
-            if status == 404 and error.error_code == SCHEMA_NOT_FOUND:
+            if status == 404 and error.error_code in absent:
                 return None
             if status in (401, 403):
                 raise ConfigError(
@@ -144,25 +174,21 @@ class Registry:
                 ) from error
             if status == 404:
                 raise ConfigError(
-                    f"What answers at {self._place} is no schema registry, or lacks what schema {number} refers to.",
+                    f"What answers at {self._place} is no schema registry, or lacks what {what} refers to.",
                     way_out="Correct the address in the Airflow connection sluice_registry, path included.",
                 ) from error
-            raise RegistryUnavailableError(
-                f"The schema registry answered HTTP {status}, asked for schema {number}."
-            ) from error
+            raise RegistryUnavailableError(f"The schema registry answered HTTP {status}, asked for {what}.") from error
         except (OSError, OAuthTokenError) as error:
-            raise self._away(number, error) from error
+            raise self._away(what, error) from error
         except Exception as error:
             # Its HTTP library's errors, which have no base class that the client makes public.
             if "TransportError" not in {each.__name__ for each in type(error).__mro__}:
                 raise
-            raise self._away(number, error) from error
-        self._keep(found)
-        return found
+            raise self._away(what, error) from error
 
-    def _away(self, number: int, error: Exception) -> RegistryUnavailableError:
+    def _away(self, what: str, error: Exception) -> RegistryUnavailableError:
         return RegistryUnavailableError(
-            f"The schema registry at {self._place} did not answer, asked for schema {number} ({type(error).__name__})."
+            f"The schema registry at {self._place} did not answer, asked for {what} ({type(error).__name__})."
         )
 
     @property

@@ -22,7 +22,7 @@ from pyiceberg.types import PrimitiveType
 
 from sluice import schema
 from sluice.contract import Contract
-from sluice.errors import SchemaChangeError, StagingTrimmedError
+from sluice.errors import SchemaChangeError, SchemaMissingError, StagingTrimmedError
 from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.model import Batch, joined_ranges
 
@@ -209,7 +209,14 @@ def ensure_typed(catalog: Catalog, contract: Contract) -> Table:
 
     Raises:
         SchemaChangeError: the table exists and does not fit it.
+        SchemaMissingError: it does not exist, and its columns are the plan's to find out.
     """
+    if contract.auto:
+        found = load(catalog, typed(contract))
+        if found is None:
+            raise SchemaMissingError("The table does not exist yet: a plan makes it.", table=contract.table)
+        effective(found, contract)
+        return found
     wanted = schema.typed_schema(contract)
     properties = {**schema.table_properties(contract), CONTRACT: InForce.first(contract).text()}
     table = ensure(catalog, typed(contract), wanted, schema.partition_spec(contract, wanted), properties)

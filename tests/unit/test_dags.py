@@ -390,7 +390,8 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
 
 
 SUBMIT = """
-import json, sys
+import json, os, sys
+import sluice_connections
 from airflow.sdk.exceptions import AirflowFailException
 from sluice.groups import GroupSettings
 from sluice_spark import IngestOperator, driver_env, spark_log
@@ -405,7 +406,9 @@ except AirflowFailException as error:
 command = hook._build_spark_submit_command(operator.application)
 rendered = {{name: str(getattr(operator, name)) for name in operator.template_fields}}
 env = driver_env(spark_log("shop"), operator.spark_home)
-print(json.dumps({{"command": command, "rendered": rendered, "env": env}}))
+os.environ.pop("SLUICE_REGISTRY_CONFIG", None)
+sluice_connections.use_registry()
+print(json.dumps({{"command": command, "rendered": rendered, "env": env, "own": dict(os.environ)}}))
 """
 
 
@@ -455,6 +458,7 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
         "basic.auth.user.info": f"sluice:{SECRET}",
         "ssl.ca.location": "/ca.pem",
     }
+    assert found["own"]["SLUICE_REGISTRY_CONFIG"] == found["env"]["SLUICE_REGISTRY_CONFIG"], "a plan asks it, too"
     assert found["env"]["SLUICE_SPARK_LOG"] == str(tmp_path / "home" / "logs" / "spark-shop.log")
 
 

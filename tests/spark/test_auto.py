@@ -1,0 +1,118 @@
+"""`columns: auto` through the real registry, broker, catalog and job, with the serializer that producers use."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from sluice import auto, auto_types, evolve, run, settle
+from sluice.embedded.ports import free_port
+from sluice.embedded.registry import Registry
+from sluice.errors import RegistryUnavailableError, SchemaMissingError
+from sluice.iceberg_types import parse_type
+from sluice.registry import WriterSchema
+from tests.spark.test_formats import AVRO_TYPES, record
+from tests.support.lake import Lake
+
+pytestmark = pytest.mark.spark
+
+PLACE = {"type": "record", "name": "Place", "fields": [{"name": "city", "type": "string"}]}
+
+
+def schema(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Order", "namespace": "shop", "fields": fields})
+
+
+SSN = {"name": "ssn", "type": "string"}
+ADDED = {"name": "more", "type": ["null", "string"], "default": None, "doc": "what is new"}
+FIRST = schema({"name": "n", "type": "int"}, {"name": "place", "type": PLACE}, SSN)
+WIDER = schema({"name": "n", "type": "long"}, {"name": "place", "type": PLACE}, SSN, ADDED)
+OTHER = schema({"name": "n", "type": "string"}, SSN, ADDED)
+
+
+def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
+    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, client = lake(), SchemaRegistryClient({"url": registry.url})
+    it.create_topic(1)
+    table = it.contract(
+        columns=[{"name": "id", "type": "string", "source": "$key"}, {"auto": {"omit": ["ssn"]}}],
+        value={"format": "avro"},
+        errors={"max_ratio": 1.0},
+    )
+    context = SerializationContext(it.topic, MessageField.VALUE)
+    first, wider, other = (AvroSerializer(client, each) for each in (FIRST, WIDER, OTHER))
+    away = f"http://127.0.0.1:{free_port()}"
+
+    def stopped() -> Any:
+        return it.plan().stops[table]
+
+    assert isinstance(stopped(), SchemaMissingError), "no producer has registered anything"
+    with monkeypatch.context() as patch:
+        patch.setenv("SCHEMA_REGISTRY_URL", away)
+        assert isinstance(stopped(), RegistryUnavailableError)
+    x = {"place": {"city": "X"}, "ssn": "secret"}
+    it.send([(0, "a", first({"n": 1, **x}, context))])
+    assert it.run()[table]["state"] == "published"
+    assert columns(it, table) | {"place": ""} == {"id": "string", "n": "int", "place": ""}
+
+    it.send([(0, "b", first({"n": 2, **x}, context)), (0, "c", wider({"n": 3 << 31, **x, "more": "yes"}, context))])
+    assert it.run()[table]["state"] == "published"
+    assert columns(it, table) | {"place": ""} == {"id": "string", "n": "long", "place": "", "more": "string"}
+    assert it.catalog.load_table(table).schema().find_field("more").doc == "what is new"
+    whole = [("a", 1, {"city": "X"}, None), ("b", 2, {"city": "X"}, None), ("c", 3 << 31, {"city": "X"}, "yes")]
+    assert rows(it, table) == whole
+    kinds = [set(v.kinds) for v in evolve.versions(it.catalog, it.loaded(table))]
+    assert kinds == [{"create"}, {"widen", "add_column"}]
+
+    it.send([(0, "d", wider({"n": 4, **x, "more": None}, context))])
+    it.send([(0, "e", other({"n": "five", "ssn": "s"}, context))])
+    with monkeypatch.context() as patch:
+        patch.setenv("SCHEMA_REGISTRY_URL", away)
+        planned = it.plan()
+        assert not planned.stops and planned.has_work
+        (warning,) = [line for line in planned.lines() if line.startswith("warn")]
+        assert "did not answer" in warning and "goes on with version 2" in warning
+    planned = it.plan("third")
+    assert planned.outlooks[table].review == "open"
+    (line,) = [line for line in planned.lines() if line.startswith("schema")]
+    assert "changes the type of column n: long to string" in line and "drops column place" in line
+    with monkeypatch.context() as patch:
+        # The driver asks for the writers' schemas by id, and for no columns.
+        patch.setattr(auto, "resolved", None)
+        promises = it.contracts
+        group = promises.group(it.group)
+        run.run(it.context("third"), group, promises, it.admin, deadline=time.monotonic() + 600)
+        outcome = settle.settle(group, it.catalog, settle.expected(planned), run_id="third")[table]
+    assert (outcome["state"], outcome["rejected"]) == ("published", 1)
+    assert rows(it, table) == [*whole, ("d", 4, {"city": "X"}, None)]
+    (bad,) = it.quarantined(table)
+    assert (bad["key"], bad["field"]) == (b"e", "n")
+
+
+def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> None:
+    """`test_every_avro_type` reads each field of this schema as the column that is listed beside it."""
+    text = json.dumps(record(**{n: kind for n, (kind, *_) in AVRO_TYPES.items()}))
+    found = {f.name: str(f.type) for f in auto_types.avro(WriterSchema(1, "AVRO", text), ())}
+    other = {n: found[n] for n, (_, listed, *_) in AVRO_TYPES.items() if str(parse_type(listed)) != found[n]}
+    assert other == {
+        "i_l": "int", "i_d": "int", "i_dec": "int", "f_d": "float", "dec_w": "decimal(9, 2)", "li": "list<int>",
+        "st": "struct<a: int, b: list<struct<c: date, x: string>>>",
+    }  # fmt: skip
+
+
+def columns(it: Lake, table: str) -> dict[str, str]:
+    return {f.name: str(f.field_type) for f in it.catalog.load_table(table).schema().fields if f.name[0] != "_"}
+
+
+def rows(it: Lake, table: str) -> list[tuple[Any, ...]]:
+    found = it.rows(table)
+    assert all("ssn" not in row for row in found)
+    return sorted((r["id"], r["n"], r["place"], r.get("more")) for r in found)
