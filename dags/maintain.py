@@ -27,13 +27,13 @@ ABOUT = {
 }
 GRAPH = """\
 **assess** reads metadata only · **spark_GROUP** is one Spark application for the tables of a group that need it, in
-the pool of that group's ingestion · **effects** looks up what was done · **table** is one task per table: green,
-skipped with the figure when nothing was needed, or red with the reason."""
+the pool of that group's ingestion · **effects** looks up what was done · **table** is one task per table that holds
+something: green, skipped with the figure when nothing was needed, or red with the reason."""
 
 
 @task(execution_timeout=QUICK)
 def assess(action: str) -> list[dict[str, Any]]:
-    """What each table needs, with the figure."""
+    """What each table that holds something needs, with the figure."""
     from sluice import assess as assessing
     from sluice import catalog, upkeep
 
@@ -48,6 +48,7 @@ def assess(action: str) -> list[dict[str, Any]]:
     return [
         {"table": n.table, "group": groups[n.table], "steps": list(n.steps), "reason": n.reason, "error": n.error}
         for n in needs
+        if n.reason != assessing.EMPTY  # a task for each table to come would be the greater part of the run
     ]
 
 

@@ -91,6 +91,10 @@ class JobOperator(SparkSubmitOperator):
         """Why no application is started; None where one is."""
         return None
 
+    def is_small(self) -> bool:
+        """Whether the application is over before a JVM has gained what it spends on compiling for speed."""
+        return False
+
     def execute(self, context: Any) -> None:  # noqa: ARG002 - Airflow's signature
         """Submit the job and wait for it.
 
@@ -137,7 +141,8 @@ class JobOperator(SparkSubmitOperator):
         jars = spark_jars()
         # Beside the folder of the jars, as it is made from them; a cluster brings its own class path.
         self.spark_home = archive.spark_home(Path(jars[0]).parent.parent) if local and jars else None
-        self.conf = {**jvm_options(self.spark_home), **(self.conf or {})}
+        # On a cluster the executors do the work: a driver by itself is always small.
+        self.conf = {**jvm_options(self.spark_home, small=not local or self.is_small()), **(self.conf or {})}
         if local:
             # One JVM: on its class path, the jars are neither copied nor left out of the class archive.
             self.driver_class_path = os.pathsep.join(jars) or None
@@ -172,6 +177,10 @@ class IngestOperator(JobOperator):
         if self.promised is None or self.promised["has_work"]:
             return None
         return "Nothing to stage or to publish: no Spark application is started."
+
+    def is_small(self) -> bool:
+        """As the plan has it."""
+        return bool(self.promised and self.promised["is_small"])
 
 
 class MaintainOperator(JobOperator):
@@ -219,10 +228,17 @@ def spark_jars() -> list[str]:
     return sorted(str(path) for path in Path(folder).glob("*.jar")) if folder else []
 
 
-def jvm_options(home: Path | None) -> dict[str, str]:
-    """Where the driver logs to; the collector for throughput; an archive of loaded classes, for a quick start."""
+def jvm_options(home: Path | None, *, small: bool = False) -> dict[str, str]:
+    """Where the driver logs to; the collector for throughput; an archive of loaded classes, for a quick start.
+
+    Args:
+        home: the Spark home that the archive is kept in.
+        small: do without the JVM's second compiler, which costs seconds before it gains any.
+    """
     # Nobody waits for an answer from a driver: pauses do no harm, and batches take a tenth less than with G1.
     options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}", "-XX:+UseParallelGC"]
+    if small:
+        options.append("-XX:TieredStopAtLevel=1")
     if home:
         options += archive.options(home)
     return {"spark.driver.extraJavaOptions": " ".join(options)}

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 MANY_MANIFESTS = 20
 
+EMPTY = "it holds nothing yet"
+
 
 @dataclass(frozen=True)
 class Need:
@@ -75,7 +77,7 @@ def look(
     """Assess one table."""
     table = tables.load(catalog, subject.identifier)
     if table is None or table.current_snapshot() is None:
-        return Need(subject.name, action, (), "it holds nothing yet")
+        return Need(subject.name, action, (), EMPTY)
     if action == Action.REWRITE:
         return _rewrite(subject, table, now)
     if action == Action.EXPIRE:

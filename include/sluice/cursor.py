@@ -37,6 +37,12 @@ def summary(snapshot: Snapshot) -> Mapping[str, str]:
     return snapshot.summary.additional_properties if snapshot.summary else {}
 
 
+def rows(table: Table) -> int:
+    """The rows of the table's data files; those that delete files take away are among them."""
+    head = table.metadata.current_snapshot()
+    return int(summary(head).get("total-records", "0")) if head else 0
+
+
 def carrier(table: Table, name: str) -> Snapshot | None:
     """The snapshot whose property `name` says where the table stands.
 

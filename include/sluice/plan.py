@@ -25,15 +25,17 @@ from sluice.model import Batch, Through
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
+SMALL_OFFSETS, SMALL_ROWS = 100_000, 10_000_000
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """One table: per topic the batches staged already that it has yet to publish, in order."""
+    """One table: per topic the batches staged already that it has yet to publish, in order; and its rows by now."""
 
     contract: Contract
     through: Mapping[str, Through] = field(default_factory=dict)
     pending: Mapping[str, tuple[Batch, ...]] = field(default_factory=dict)
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class GroupPlan:
         return any(t.to_stage for t in self.topics.values()) or any(
             batches for t in self.tables.values() for batches in t.pending.values()
         )
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the run is over before a JVM has gained what it spends on compiling for speed."""
+        batches = [b for t in self.topics.values() for b in t.to_stage]
+        batches += [b for t in self.tables.values() for each in t.pending.values() for b in each]
+        searched = [t.rows for t in self.tables.values() if t.contract.upsert]
+        return sum(b.span for b in batches) <= SMALL_OFFSETS and max(searched, default=0) <= SMALL_ROWS
 
     def lines(self) -> list[str]:
         """The plan in words, one line per topic and table."""
@@ -107,6 +117,7 @@ def look(
     loaded = backlog.staged(catalog, topics, ledger, broken)
     through: dict[str, Mapping[str, Through]] = {}
     outlooks: dict[str, evolve.Outlook] = {}
+    rows: dict[str, int] = {}
     for contract in group.contracts:
         try:
             _check_deletes_stay(contract, states)
@@ -114,6 +125,7 @@ def look(
             table = tables.load(catalog, tables.typed(contract))
             at = cursor.published(table, remembered)
             if table is not None:
+                rows[contract.table] = cursor.rows(table)
                 outlooks[contract.table] = evolve.look(catalog, table, contract)
             through[contract.table] = at
         except SluiceError as error:
@@ -140,7 +152,9 @@ def look(
         except SluiceError as error:
             broken[topic] = error
     table_plans = {
-        c.table: _plan_table(c, loaded, known, through[c.table], ledger, given_up, stops)
+        c.table: replace(
+            _plan_table(c, loaded, known, through[c.table], ledger, given_up, stops), rows=rows.get(c.table, 0)
+        )
         for c in group.contracts
         if c.table in through
     }

@@ -220,9 +220,7 @@ def merge_in(
         tables.ensure_deletes(context.catalog, contract)  # the contract's order may be newer than the memory
         known = session.table(tables.spark_name(context.catalog_name, tables.deletes(contract)))
         rows = merge.without_deleted(rows, contract, known)
-    head = attempt.base.metadata.current_snapshot()
-    total = cursor.summary(head).get("total-records", "0") if head else "0"
-    bounds = merge.key_bounds(decoded, target, contract, batch.span) if total != "0" else []
+    bounds = merge.key_bounds(decoded, target, contract, batch.span) if cursor.rows(attempt.base) else []
     try:
         merge.upsert(rows, target, contract, bounds)
     except Exception as error:

@@ -69,6 +69,7 @@ def expected(plan: GroupPlan) -> dict[str, Any]:
         }
     return {
         "has_work": plan.has_work,
+        "is_small": plan.is_small,
         "tables": promised,
         "stops": {name: str(error) for name, error in plan.stops.items()},
         "warnings": {name: kafka_retention.of_table(plan.warnings, t.contract) for name, t in plan.tables.items()},

@@ -395,7 +395,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.groups import GroupSettings
 from sluice_spark import IngestOperator, driver_env, spark_log
 settings = GroupSettings.model_validate({{"spark": {settings!r}}})
-operator = IngestOperator(task_id="ingest", group="shop", settings=settings)
+promised = {{"has_work": True, "is_small": {small!r}}}
+operator = IngestOperator(task_id="ingest", group="shop", settings=settings, promised=promised)
 try:
     hook = operator.ready_hook()
 except AirflowFailException as error:
@@ -408,8 +409,8 @@ print(json.dumps({{"command": command, "rendered": rendered, "env": env}}))
 """
 
 
-def submit(env: dict[str, str], **settings: Any) -> Any:
-    return ask(SUBMIT.format(settings=settings), env)
+def submit(env: dict[str, str], *, small: bool = False, **settings: Any) -> Any:
+    return ask(SUBMIT.format(settings=settings, small=small), env)
 
 
 def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
@@ -464,6 +465,15 @@ def test_a_cluster_gets_the_jars_and_the_package(airflow_env, tmp_path):
     assert command[command.index("--jars") + 1] == f"{jars / 'a.jar'},{jars / 'b.jar'}"
     assert command[command.index("--py-files") + 1].endswith("sluice.zip")
     assert "--driver-class-path" not in command
+
+
+@pytest.mark.parametrize(
+    ("small", "connection", "without"), [(True, "", True), (False, "", False), (False, "cluster", True)]
+)
+def test_a_driver_with_little_to_do_does_without_the_second_compiler(airflow_env, small, connection, without):
+    command = submit(airflow_env, small=small, **({"connection": connection} if connection else {}))["command"]
+    (options,) = [each for each in command if each.startswith("spark.driver.extraJavaOptions=")]
+    assert ("-XX:TieredStopAtLevel=1" in options) is without
 
 
 @pytest.mark.parametrize(
