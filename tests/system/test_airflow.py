@@ -26,9 +26,9 @@ from sluice.embedded.process import end
 from sluice.embedded.state import load as load_state
 from sluice.model import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 CONTRACT = """\
 table: {table}
 topic: {topic}
@@ -222,7 +222,7 @@ def ledger(stack: Stack) -> list[dict[str, Any]]:
     return stack.catalog.load_table(tables.LEDGER).scan().to_arrow().to_pylist()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_not(stack):
     for first in (0, 100):
         stack.send("kept.orders", records(first, 100))
