@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -51,27 +52,34 @@ def good(decoded: DataFrame) -> DataFrame:
     return decoded.where(F.col(ERROR).isNull() & F.col(OP).isin(UPSERT, DELETE))
 
 
-def observed(decoded: DataFrame) -> tuple[DataFrame, Observation]:
-    """The frame, with counts taken as it passes."""
+def observed(decoded: DataFrame, more: Sequence[Column] = ()) -> tuple[DataFrame, Observation]:
+    """The frame, with counts taken as it passes.
+
+    Args:
+        more: further aggregates.
+    """
     observation = Observation()
-    return decoded.observe(observation, *_measures()), observation
+    return decoded.observe(observation, *_measures(), *more), observation
 
 
-def counts(observation: Observation, decoded: DataFrame, expected: int) -> Counts:
-    """The observed counts; where the plan left nothing to observe, or tasks ran twice, they are counted anew.
+def seen(observation: Observation, expected: int) -> Mapping[str, Any] | None:
+    """What was observed; None where the plan left nothing to observe, or tasks ran twice.
 
     Args:
         expected: how many records were staged. Of none there may be no observation, and waiting for it has no end.
     """
+    try:
+        row = observation.get if expected else None
+    except Exception:  # noqa: BLE001 - an empty relation was folded away together with the observation
+        return None
+    return row if row and row["records"] == expected else None
+
+
+def counts(row: Mapping[str, Any] | None, decoded: DataFrame, expected: int) -> Counts:
+    """The counts that were `seen`; else they are counted anew."""
     if expected == 0:
         return Counts(0, 0)
-    try:
-        row = observation.get
-    except Exception:  # noqa: BLE001 - an empty relation was folded away together with the observation
-        row = None
-    if row is None or row["records"] != expected:
-        return counted(decoded)
-    return _counts(row)
+    return counted(decoded) if row is None else _counts(row)
 
 
 def counted(decoded: DataFrame) -> Counts:

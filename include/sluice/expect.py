@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sluice import expect_gx, quality
+from sluice import expect_gx, expect_measures, quality
 from sluice.check import SEQ
 from sluice.commit import Context
 from sluice.contract import Contract, Expectation
@@ -50,21 +49,34 @@ def marked(decoded: DataFrame, contract: Contract) -> DataFrame:
     return decoded.select(*[changed[c].alias(c) if c in changed else F.col(c) for c in decoded.columns])
 
 
-@contextmanager
-def kept(contract: Contract, decoded: DataFrame, names: Sequence[str]) -> Iterator[DataFrame]:
-    """The typed part of decoded records, kept on disk where expectations look at it, to be decoded once.
+class Watch:
+    """What a contract's expectations need to know of the rows, in aggregates: counts, sums, the least and the greatest.
 
-    Args:
-        names: the columns that go on, besides what each record does and is.
+    They ride on the pass that publishes the rows, or have one of their own for several batches at once.
     """
-    if not contract.expectations:
-        yield decoded
-        return
-    rows = decoded.select(*names, OP, ERROR, SEQ).persist(StorageLevel.DISK_ONLY)
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
+
+    def __init__(self, contract: Contract, rows: DataFrame) -> None:
+        """Of rows that were decoded and marked; nothing where the contract has no expectations."""
+        self.set_apart: list[Expectation] = []
+        self.measures = expect_measures.Measures()
+        self.columns: list[Column] = []
+        if not contract.expectations:
+            return
+        self.empty = expect_gx.without_rows(rows, contract.expectations)
+        conditions = expect_gx.conditions(contract, rows)
+        self.set_apart = [each for each, _ in conditions]
+        changes = F.col(OP) == UPSERT
+        judged = changes & F.col(ERROR).isNull()
+        decoded = changes & (F.col(ERROR).isNull() | (F.col(ERROR) == FAILED))
+        self.measures = expect_measures.measures(contract, self.empty, judged)
+        counted = {"good": F.count_if(judged), "decoded": F.count_if(decoded)}
+        counted |= {f"failed{i}": F.count_if(decoded & condition) for i, (_, condition) in enumerate(conditions)}
+        counted |= {f"measure{i}": column for i, column in enumerate(self.measures.columns.values())}
+        self.columns = [column.alias(f"_sluice_{name}") for name, column in counted.items()]
+
+    def known(self, row: Mapping[str, Any]) -> dict[Any, Any]:
+        """What the measures came to, by the metric of Great Expectations that they are."""
+        return {metric: row[f"_sluice_measure{i}"] for i, metric in enumerate(self.measures.columns)}
 
 
 @dataclass
@@ -81,11 +93,20 @@ class _Past:
         return [r.observed for r in newest[: each.drift.batches] if r.observed is not None] if each.drift else []
 
 
-def judge(context: Context, contract: Contract, batches: Sequence[Batch], rows: DataFrame) -> list[Result]:
+def judge(
+    context: Context,
+    contract: Contract,
+    batches: Sequence[Batch],
+    rows: DataFrame,
+    watch: Watch | None = None,
+    seen: Mapping[str, Any] | None = None,
+) -> list[Result]:
     """Hold the expectations against each batch, and keep the results in `sluice.quality`.
 
     Args:
         rows: the batches' decoded and marked records, with their batch's number.
+        watch: what is to be known of them.
+        seen: what it came to, where it was observed; of several batches it is not told apart, and they are counted.
 
     Returns:
         The results, batch by batch; none of batches without offsets.
@@ -100,7 +121,7 @@ def judge(context: Context, contract: Contract, batches: Sequence[Batch], rows: 
     # Batches without records were not judged: look somewhat further back than is asked for.
     back = 2 * max((e.drift.batches for e in contract.expectations if e.drift), default=0)
     past = quality.observed_before(context.catalog, contract.table, topic, first, back) if back else []
-    results = look(contract, mine, rows, past)
+    results = look(contract, mine, rows, past, watch, seen if len(batches) == 1 else None)
     quality.keep(context.catalog, results, run_id=context.run_id)
     for result in results:
         if result.success is False:
@@ -109,51 +130,63 @@ def judge(context: Context, contract: Contract, batches: Sequence[Batch], rows: 
     return results
 
 
-def look(contract: Contract, batches: Sequence[Batch], rows: DataFrame, past: Sequence[Result] = ()) -> list[Result]:
+def look(
+    contract: Contract,
+    batches: Sequence[Batch],
+    rows: DataFrame,
+    past: Sequence[Result] = (),
+    watch: Watch | None = None,
+    seen: Mapping[str, Any] | None = None,
+) -> list[Result]:
     """The results of each batch, in order; nothing is kept.
 
     Args:
         rows: the batches' decoded and marked records, with their batch's number.
         past: what batches before observed.
+        watch: what is to be known of them.
+        seen: what it came to, of one batch; else the rows are counted.
     """
-    conditions = expect_gx.conditions(contract, rows)
-    counted = _counted(rows, conditions)
-    known, results = _Past(list(past)), []
-    for batch in batches:
-        good = rows.where(F.col(ERROR).isNull() & (F.col(OP) == UPSERT) & (F.col(SEQ) == batch.seq))
-        found = _judged(contract, batch, good, counted.get(batch.seq, {}), [e for e, _ in conditions], known)
-        known.results += [r for r in found if r.observed is not None]
-        results += found
-    return results
-
-
-def _counted(rows: DataFrame, conditions: Sequence[tuple[Expectation, Column]]) -> Mapping[int, Mapping[str, int]]:
-    """Per batch: rows to publish, rows that could be decoded, and how many of these fail each of the conditions."""
-    decoded = (F.col(ERROR).isNull() | (F.col(ERROR) == FAILED)) & (F.col(OP) == UPSERT)
-    measures = [
-        F.count_if(decoded & F.col(ERROR).isNull()).alias("good"),
-        F.count_if(decoded).alias("decoded"),
-        *[F.count_if(decoded & condition).alias(f"failed{i}") for i, (_, condition) in enumerate(conditions)],
-    ]
-    return {row[SEQ]: row.asDict() for row in rows.groupBy(SEQ).agg(*measures).collect()}
+    watch = watch or Watch(contract, rows)
+    rest = [e for e in contract.expectations if e not in watch.measures.of and e not in watch.set_apart]
+    looked_at = contract.expectations if seen is None else rest
+    names = {name for each in looked_at for name in each.columns}
+    rows = rows.select(*[c for c in rows.columns if c in names], OP, ERROR, SEQ)
+    if rest:
+        # More than one query will read them. On disk: the heap is small, batches are not.
+        rows = rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        if seen is None:
+            counted = {row[SEQ]: row.asDict() for row in rows.groupBy(SEQ).agg(*watch.columns).collect()}
+        else:
+            counted = {batches[0].seq: dict(seen)}
+        known, results = _Past(list(past)), []
+        for batch in batches:
+            good = rows.where(F.col(ERROR).isNull() & (F.col(OP) == UPSERT) & (F.col(SEQ) == batch.seq))
+            found = _judged(contract, batch, good, counted.get(batch.seq, {}), watch, known)
+            known.results += [r for r in found if r.observed is not None]
+            results += found
+        return results
+    finally:
+        if rest:
+            rows.unpersist()
 
 
 def _judged(
     contract: Contract,
     batch: Batch,
     good: DataFrame,
-    counted: Mapping[str, int],
-    set_apart: Sequence[Expectation],
+    counted: Mapping[str, Any],
+    watch: Watch,
     past: _Past,
 ) -> list[Result]:
     """The results of one batch."""
     began = time.monotonic()
     found: list[dict[str, Any]] = []
-    for i, each in enumerate(set_apart):
-        failed = counted.get(f"failed{i}", 0)
-        records = counted.get("decoded", 0)
+    for i, each in enumerate(watch.set_apart):
+        failed = counted.get(f"_sluice_failed{i}", 0)
+        records = counted.get("_sluice_decoded", 0)
         found.append(_about(each) | {"success": failed == 0, "records": records, "unexpected": failed})
-    records = counted.get("good", 0)
+    records = counted.get("_sluice_good", 0)
     asked: list[tuple[dict[str, Any], Expectation, dict[str, Any]]] = []
     for each in (e for e in contract.expectations if e.severity != "quarantine_rows"):
         about = _about(each) | {"success": None, "records": records}
@@ -162,7 +195,10 @@ def _judged(
         if (records or not each.columns) and not (batch.is_slice and (each.max_age or each.drift)):
             asked.append((about, each, expect_gx.parameters(contract, each, about, past.of(each, batch.seq))))
     if asked:
-        told = expect_gx.ask(contract, [(each, given) for _, each, given in asked], good.drop(OP, ERROR, SEQ))
+        # Of a batch without rows nothing was counted: then there are none.
+        known = watch.known(counted) if counted else dict.fromkeys(watch.measures.columns, 0)
+        held = [(each, given) for _, each, given in asked]
+        told = expect_gx.ask(contract, held, good.drop(OP, ERROR, SEQ), known, watch.measures.of, watch.empty)
         for (about, each, _), found_of in zip(asked, told, strict=True):
             about.update(found_of)
             if each.drift and "low" not in about:

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import types as T
+from pyspark.sql import functions as F
 
 from sluice.contract import Contract, Expectation
 from sluice.contract_checks import KAFKA_TYPES
@@ -50,35 +50,58 @@ def conditions(contract: Contract, frame: DataFrame) -> list[tuple[Expectation, 
     from great_expectations.expectations.registry import get_expectation_impl, get_metric_kwargs
     from great_expectations.validator.metric_configuration import MetricConfiguration
 
-    # Over a frame without rows: what is asked for are expressions, and nothing may be read to get them.
-    names = {name for each in chosen for name in each.columns}
-    schema = T.StructType([T.StructField(f.name, f.dataType) for f in frame.schema.fields if f.name in names])
-    validator = _validator(frame.sparkSession.createDataFrame([], schema))
+    over = validator(without_rows(frame, chosen))
     found = []
     for each in chosen:
         model: Any = get_expectation_impl(each.type)
         metric = f"{model.map_metric}.condition"
         asked = get_metric_kwargs(metric, configuration=_configuration(0, each, parameters(contract, each)))
         domain, values = asked["metric_domain_kwargs"], asked["metric_value_kwargs"]
-        condition, _, _ = validator.get_metric(MetricConfiguration(metric, domain, values))
+        condition, _, _ = over.get_metric(MetricConfiguration(metric, domain, values))
         found.append((each, condition))
     return found
 
 
 def ask(
-    contract: Contract, asked: Iterable[tuple[Expectation, dict[str, Any]]], rows: DataFrame
+    contract: Contract,
+    asked: Sequence[tuple[Expectation, dict[str, Any]]],
+    rows: DataFrame,
+    known: Mapping[Any, Any],
+    by_known: Sequence[Expectation],
+    empty: DataFrame,
 ) -> list[dict[str, Any]]:
-    """Hold expectations, each with its `parameters`, against rows; what each came to, in fields of `quality.Result`."""
-    given = [(contract.expectations.index(each), each, of) for each, of in asked]
+    """Hold expectations, each with its `parameters`, against rows; what each came to, in fields of `quality.Result`.
+
+    Args:
+        known: values, by Great Expectations' metric.
+        by_known: the expectations that need no more than that, and do not look at the rows any more.
+        empty: a frame of the columns that these name, `without_rows`.
+    """
     show = contract.expectations_show_values
-    counts = {"result_format": "BASIC", "partial_unexpected_count": SHOWN if show else 0}
-    told = _validator(rows).graph_validate(
-        [_configuration(place, each, of) for place, each, of in given],
-        {"result_format": counts, "catch_exceptions": True},
-    )
-    # One that could not be evaluated comes first, whatever its place was.
-    by_place = {(t.expectation_config.meta or {}).get("place"): t for t in told if t.expectation_config}
+    given = [(contract.expectations.index(each), each, of) for each, of in asked]
+    by_place: dict[int, Any] = {}
+    if mine := [g for g in given if g[1] in by_known]:
+        by_place |= validated(validator(empty, known), mine, 0)
+    if mine := [g for g in given if g[1] not in by_known]:
+        by_place |= validated(validator(rows), mine, SHOWN if show else 0)
     return [_told(by_place[place], each, show) for place, each, _ in given]
+
+
+def validated(over: Validator, given: Sequence[tuple[int, Expectation, dict[str, Any]]], shown: int) -> dict[int, Any]:
+    """The results by place: one that could not be evaluated comes first, whatever its place was."""
+    told: list[Any] = over.graph_validate(
+        [_configuration(place, each, of) for place, each, of in given],
+        {"result_format": {"result_format": "BASIC", "partial_unexpected_count": shown}, "catch_exceptions": True},
+    )
+    return {(t.expectation_config.meta or {})["place"]: t for t in told if t.expectation_config}
+
+
+def without_rows(frame: DataFrame, looked_at: Iterable[Expectation]) -> DataFrame:
+    """An empty frame: where expressions are asked for, or all is known, nothing may be read."""
+    names = {name for each in looked_at for name in each.columns}
+    fields = [F.lit(None).cast(f.dataType).alias(f.name) for f in frame.schema.fields if f.name in names]
+    # Great Expectations looks at the columns of a table, so it has at least one.
+    return frame.sparkSession.range(0).select(*(fields or [F.col("id")]))
 
 
 def parameters(
@@ -134,9 +157,15 @@ def _configuration(place: int, each: Expectation, given: Mapping[str, Any]) -> A
     return ExpectationConfiguration(type=each.type, kwargs=dict(given), meta={"place": place})
 
 
-def _validator(frame: DataFrame) -> Validator:
+def validator(frame: DataFrame, known: Mapping[Any, Any] | None = None) -> Validator:
+    """A validator of a frame.
+
+    Args:
+        known: metrics that are known, by id: what is asked for besides is noted, and has no value.
+    """
     _great_expectations()
     from great_expectations.execution_engine.sparkdf_execution_engine import SparkDFExecutionEngine
+    from great_expectations.util import convert_to_json_serializable
     from great_expectations.validator.validator import Validator
 
     class Quiet(Validator):
@@ -145,8 +174,29 @@ def _validator(frame: DataFrame) -> Validator:
         def _determine_progress_bars(self) -> bool:
             return False
 
+    class Known(SparkDFExecutionEngine):
+        """Answers out of what is known, where Spark would be asked."""
+
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            self.asked: list[Any] = []
+            self.conditions: dict[Any, Column] = {}
+
+        def resolve_metrics(
+            self, metrics_to_resolve: Iterable[Any], metrics: Any = None, runtime_configuration: Any = None
+        ) -> Any:
+            found = super().resolve_metrics(metrics_to_resolve, metrics, runtime_configuration)
+            self.conditions |= {i: v[0] for i, v in found.items() if i.metric_name.endswith(".condition")}
+            return found
+
+        def resolve_metric_bundle(self, metric_fn_bundle: Iterable[Any]) -> Any:
+            asked = [each.metric_configuration for each in metric_fn_bundle]
+            self.asked += asked
+            return {each.id: convert_to_json_serializable((known or {}).get(each.id)) for each in asked}
+
     # The session is given: by itself the engine looks for one, and there are several.
-    engine = SparkDFExecutionEngine(spark=frame.sparkSession, persist=False)
+    kind = SparkDFExecutionEngine if known is None else Known
+    engine = kind(spark=frame.sparkSession, persist=False)
     engine.load_batch_data("batch", frame)
     return Quiet(execution_engine=engine)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -90,17 +90,22 @@ def publish(
     whole = joined(batches)
     _check_staged(context, contract, batches)
     session = context.session(properties)
-    read = _decoded(context, session, contract, batches)
-    with attempt, expect.kept(contract, read, merge.columns(contract)) as decoded:
+    with attempt:
+        decoded = _decoded(context, session, contract, batches)
+        watch = expect.Watch(contract, decoded)
         # Only what the MERGE takes: the observation keeps every column it is given alive, and one nested column among
         # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
-        watched, observation = check.observed(decoded.select(*merge.columns(contract), OP, ERROR))
+        taken = decoded.select(*merge.columns(contract), OP, ERROR)
+        # What expectations want to know goes along; of several batches it is known when they are told apart.
+        watched, observation = check.observed(taken, watch.columns if len(batches) == 1 else ())
         fresh = not replay and _begins_at(whole, done)
         merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
         known = _staged(context, batches, staged or {})
-        found = check.counts(observation, decoded, sum(known.values()))
+        seen = check.seen(observation, sum(known.values()))
+        found = check.counts(seen, decoded, sum(known.values()))
         each = check.by_batch(decoded, batches, found, known)
-        _aside(context, contract, batches, found, each, decoded, replay=replay)
+        judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
+        _aside(context, contract, batches, found, each, judge, replay=replay)
         _look(attempt, contract, found)
         if found.ignored:
             log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
@@ -128,7 +133,7 @@ def _aside(
     batches: Sequence[Batch],
     found: check.Counts,
     each: Mapping[int, check.Counts],
-    rows: DataFrame,
+    judge: Callable[[], object],
     *,
     replay: bool,
 ) -> None:
@@ -141,7 +146,7 @@ def _aside(
     if not replay and (mine := [b for b in batches if b.span]):
         check.quarantine(context, contract, mine, decoded, found.rejected)
     check.verdict(contract, batches, each)
-    expect.judge(context, contract, batches, rows)
+    judge()
     if found.deleted:
         remember_deletes(context, contract, decoded())
 

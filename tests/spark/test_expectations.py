@@ -6,7 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from sluice import quality, status_text, tables
+from pyspark.sql import functions as F
+
+from sluice import check, expect, expect_gx, quality, status_text, tables
+from sluice.decode import DETAIL, ERROR, FIELD, OP
+from sluice.model import Batch
 from sluice.slices import Origin
 from sluice.status_model import Judgement, Status, TableStatus
 from tests.support.backfills import asked, fill_in
@@ -106,6 +110,57 @@ def test_batches_are_judged_one_by_one(lake: Callable[..., Lake]) -> None:
     text = status_text.as_text(Status(datetime.now(UTC), [status]), details=True)
     assert "expected    0 hold, 1 fail, 0 not judged" in text, text
     assert f"warn: {MEAN}(n): observed 1," in text
+
+
+def test_what_is_observed_is_what_great_expectations_finds_by_itself(lake: Callable[..., Lake]) -> None:
+    """Aggregates beside the MERGE, in a pass of their own, and none at all: one and the same."""
+    it = lake()
+    span = {"min_value": 2, "max_value": 60}
+    given = [on(f"expect_column_{each}_to_be_between", "n", **span) for each in ("mean", "stdev", "sum", "min", "max")]
+    given += [
+        on("expect_column_min_to_be_between", "_kafka_timestamp", max_value="2030-01-01T00:00:00Z"),
+        on(ROWS, **span),
+    ]
+    given += [on("expect_column_proportion_of_non_null_values_to_be_between", "n", max_value=0.5)]
+    given += [
+        on(RANGE, "n", **span),
+        on(RANGE, "n", min_value=40, mostly=0.2),
+        on(NULLS, "n"),
+        on(TEXT, "text", regex="2"),
+    ]
+    given += [on(TEXT, "text", regex="(?P<python>only)"), on("expect_column_values_to_be_null", "text")]
+    given += [on("expect_column_value_lengths_to_be_between", "text", min_value=8)]
+    given += [
+        on("expect_column_values_to_be_in_set", "n", value_set=[1, 2, 3]),
+        on(NEWEST, "_kafka_timestamp", max_age="1d"),
+    ]
+    contract = it.loaded(it.contract(mode="upsert", expectations=given))
+    rows = it.spark.range(90).select(
+        F.when(F.col("id") % 7 > 0, F.col("id")).alias("n"),
+        F.when(F.col("id") % 5 > 0, F.concat(F.lit("record "), F.col("id"))).alias("text"),
+        F.current_timestamp().alias("_kafka_timestamp"),
+        F.when(F.col("id") % 4 == 1, "d").otherwise("u").alias(OP),
+        F.when(F.col("id") % 9 == 2, "malformed").alias(ERROR),
+        F.lit(1).alias(check.SEQ),
+        *[F.lit(None).cast("string").alias(name) for name in (DETAIL, FIELD)],
+    )
+    batch, watch = Batch(it.topic, "", 1, {}, {}), expect.Watch(contract, rows)
+    assert [e.given.get("regex") for e in contract.expectations if e not in watch.measures.of] == ["(?P<python>only)"]
+    watched, observation = check.observed(rows, watch.columns)
+    watched.write.format("noop").mode("overwrite").save()
+    seen = check.seen(observation, 90)
+    assert seen is not None and seen["_sluice_good"] == 59
+    good = rows.where(F.col(ERROR).isNull() & (F.col(OP) == "u"))
+    asked = [(e, expect_gx.parameters(contract, e, {})) for e in contract.expectations]
+    by_itself = expect_gx.ask(contract, asked, good, {}, [], watch.empty)
+    counted = expect.look(contract, [batch], rows)
+    observed = expect.look(contract, [batch], rows, (), watch, seen)
+    for (each, _), plain, *mine in zip(asked, by_itself, counted, observed, strict=True):
+        for result in mine:
+            found = {name: getattr(result, name) for name in plain}
+            assert found == plain, (each.label, each.given)
+    assert {r.success for r in observed} == {True, False}
+    assert [bool(r.error) for r in observed] == [e.given.get("regex") == "(?P<python>only)" for e, _ in asked]
 
 
 def test_rows_that_fail_are_set_apart_and_come_back_when_the_contract_takes_them(lake: Callable[..., Lake]) -> None:
