@@ -19,9 +19,7 @@ def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:
     Returns:
         Nothing where there is no such connection: then the environment decides.
     """
-    try:
-        found = Connection.get(connection)
-    except AirflowNotFoundException:
+    if (found := _found(connection)) is None:
         return {}
     settings = dict(found.extra_dejson)
     if found.host and "bootstrap.servers" not in settings:
@@ -43,9 +41,7 @@ def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:
     Returns:
         Nothing where there is no such connection: then the environment decides.
     """
-    try:
-        found = Connection.get(connection)
-    except AirflowNotFoundException:
+    if (found := _found(connection)) is None:
         return {}
     settings = dict(found.extra_dejson)
     if found.host and "url" not in settings:
@@ -57,3 +53,10 @@ def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:
     if found.login and "basic.auth.user.info" not in settings:
         settings["basic.auth.user.info"] = f"{found.login}:{found.password or ''}"
     return settings
+
+
+def _found(connection: str) -> Connection | None:
+    try:
+        return Connection.get(connection)
+    except AirflowNotFoundException:
+        return None
