@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 import pytest
@@ -406,11 +407,20 @@ def test_what_is_rolled_back_within_the_window_while_snapshots_expire_is_all_the
     target = {name: at_batch(it, name, 3) for name in (appended, merged)}
     moment = max(it.catalog.load_table(n).snapshot_by_id(s).timestamp_ms for n, s in target.items())  # type: ignore
     time.sleep(3)
-    # The window begins when the third batch was the newest, or soon after.
-    window = f"{int(time.time() - moment / 1000) + 1}s"
+    # The window begins when the third batch was the newest, however long it takes until that is looked at.
+    began = datetime.now(UTC)
+    window = f"{int(began.timestamp() - moment / 1000) + 1}s"
+
+    class Began(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # noqa: ARG003
+            return began
+
     for name, mode in ((appended, "append"), (merged, "upsert")):
         it.contract(table=name, mode=mode, maintenance={**STRICT, "snapshot_age": window, "staging_retention": window})
     with monkeypatch.context() as patch:
+        patch.setattr(assess, "datetime", Began)
+        patch.setattr(maintain, "datetime", Began)
         if when == "before expire_snapshots":
             pause = Pause(patch, maintain, "_call", lambda _c, subject, *_, **__: subject.name == appended)
         elif when == "before the raw records go":
