@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from sluice.contract_fields import Duration, Strict, Whole
 from sluice.iceberg_types import Decimal, IcebergType
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
