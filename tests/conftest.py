@@ -20,8 +20,9 @@ from sluice.embedded.state import load as load_state
 # The half of make test that a shell starts in the background would ignore Ctrl-C, and leave its services running.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Every JVM of a test lives for seconds or minutes on small data: its second compiler costs half of all processor time
-# and never pays. What runs is the same.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+# and never pays. What runs is the same. Without it the code cache would shrink to 48 MB, which Spark's generated code
+# fills in ten minutes: then the JVM interprets, and at last it ends.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 # Housekeeping that takes minutes by default, so that a test of retention or compaction takes seconds.
 QUICK_HOUSEKEEPING = {
     "log.initial.task.delay.ms": "500",

@@ -56,6 +56,9 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
 @pytest.fixture
 def lake(spark: SparkSession, broker: Broker, lake_folder: Path, tmp_path: Path) -> Callable[..., Lake]:
     """Make a `Lake` of one's own."""
+    jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+    if jvm.poll() is not None:
+        pytest.exit(f"Spark's JVM has ended (exit code {jvm.returncode}); no test can run without it", 1)
     # What earlier tests wrote there is read again and again, as nothing expires it.
     for identifier in (tables.LEDGER, tables.MAINTENANCE, tables.QUALITY, tables.SCHEMAS):
         with suppress(NoSuchTableError):

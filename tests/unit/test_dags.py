@@ -478,6 +478,7 @@ def test_a_driver_with_little_to_do_does_without_the_second_compiler(airflow_env
     command = submit(airflow_env, small=small, **({"connection": connection} if connection else {}))["command"]
     (options,) = [each for each in command if each.startswith("spark.driver.extraJavaOptions=")]
     assert ("-XX:TieredStopAtLevel=1" in options) is without
+    assert ("-XX:ReservedCodeCacheSize=240m" in options) is without
 
 
 @pytest.mark.parametrize(
