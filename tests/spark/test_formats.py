@@ -346,6 +346,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "nested": written(message("M.Nested", i=3)),
         "second": written(message("Second", s="x")),
         "an enum's unknown value": written(message("M", en=77)),
+        "a map's key twice": whole + full.SerializeToString(),
     }
     at = len(whole) - len(full.SerializeToString())
     bad: dict[str, tuple[bytes, str | None, str]] = {
@@ -387,6 +388,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         assert rows["empty"][column] == nothing, column
     assert rows["nested"]["i"] == 3 and rows["second"]["s"] == "x"
     assert rows["an enum's unknown value"]["en"] == "77"
+    assert rows["a map's key twice"]["mi"] == rows["full"]["mi"]
 
 
 def test_json_schema_and_plain_formats(spark: SparkSession, client: SchemaRegistryClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -66,6 +67,31 @@ def test_bounds_enclose_the_keys(spark: SparkSession, records: int) -> None:
     bounds = merge.key_bounds(rows, "t", contract(), records)
     expected = ["a'x", "b", "ü"] if records == 10 else ["a'x", "b", "c", "z", "ü"]
     assert sorted(r.id for r in target.where(" AND ".join(bounds)).collect()) == expected
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_bounds_enclose_days_and_moments_wherever_the_driver_is(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    kinds = {"day": "date", "at": "timestamptz", "local": "timestamp"}
+    columns = [{"name": name, "type": kind, "required": True} for name, kind in kinds.items()]
+    moments = [
+        "DATE'2024-01-31', TIMESTAMP_LTZ'2024-01-31 00:30:00.000001Z', TIMESTAMP_NTZ'1969-12-31 23:59:59'",
+        # Python's years end with 9999.
+        "date_from_unix_date(3000000), timestamp_micros(260000000000000000L), TIMESTAMP_NTZ'+10001-01-01 00:00:00'",
+    ]
+    rows = spark.sql(f"SELECT * FROM VALUES ({'), ('.join(moments)}) AS t(day, at, local)")
+    rows.createOrReplaceTempView("moments")
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        bounds = merge.key_bounds(rows, "moments", contract(columns=columns, identifier=list(kinds)), 2)
+    time.tzset()
+    assert spark.table("moments").where(" AND ".join(bounds)).count() == 2
+    for name in kinds:
+        later = rows.withColumn(name, F.col(name) + F.expr("INTERVAL 3 DAYS"))
+        later.createOrReplaceTempView("moments")
+        assert spark.table("moments").where(" AND ".join(bounds)).count() == 0
 
 
 def test_a_key_that_is_no_utf8_leaves_the_target_unbounded(spark: SparkSession) -> None:
