@@ -56,5 +56,5 @@ def _sql(given: argparse.Namespace) -> int:
 
 
 def _escaped(value: str) -> str:
-    """As java.util.Properties reads it."""
-    return value.encode("unicode_escape").decode("ascii")
+    """As java.util.Properties reads it, from a file in UTF-8."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
