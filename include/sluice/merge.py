@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
 
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, OP
@@ -177,9 +177,9 @@ def key_bounds(rows: DataFrame, target: str, contract: Contract, records: int) -
         SQL conditions on the target; empty where the batch has no keys, or one that no literal can stand for.
     """
     names = list(contract.identifier)
-    # Text comes as its bytes: what is not UTF-8 would reach Python altered, and its literal would match nothing.
-    text = [isinstance(rows.schema[c].dataType, StringType) for c in names]
-    keys = rows.select(*[F.col(c).cast("binary").alias(c) if t else c for c, t in zip(names, text, strict=True)])
+    kinds = [rows.schema[c].dataType for c in names]
+    text = [isinstance(kind, StringType) for kind in kinds]
+    keys = rows.select(*[_exact(F.col(c), kind).alias(c) for c, kind in zip(names, kinds, strict=True)])
     keys = keys.dropna(how="any")
     if few := records <= KEYS_INLINE:
         found = [tuple(row) for row in keys.distinct().collect()]
@@ -197,11 +197,36 @@ def key_bounds(rows: DataFrame, target: str, contract: Contract, records: int) -
                 values = [bytes(value).decode("utf-8") for value in values]
             except UnicodeDecodeError:
                 return []
-        at = f"{target}.{quoted(c)}"
-        bounds.append(f"{at} >= {literal(values[0])} AND {at} <= {literal(values[-1])}")
+        at, told = f"{target}.{quoted(c)}", [_literal(each, kinds[i]) for each in values]
+        bounds.append(f"{at} >= {told[0]} AND {at} <= {told[-1]}")
         if few:
-            bounds.append(f"{at} IN ({', '.join(map(literal, values))})")
+            bounds.append(f"{at} IN ({', '.join(told)})")
     return bounds
+
+
+def _exact(key: Column, kind: DataType) -> Column:
+    """A key as what reaches Python unaltered.
+
+    Text that is not UTF-8 would not, nor would days and moments: Python's end with the year 9999, and PySpark turns
+    moments to the machine's own time zone.
+    """
+    match kind:
+        case StringType():
+            return key.cast("binary")
+        case DateType():
+            return F.unix_date(key)
+        case TimestampType() | TimestampNTZType():
+            return F.unix_micros(key.cast("timestamp"))
+    return key
+
+
+def _literal(value: object, kind: DataType) -> str:
+    match kind:
+        case DateType():
+            return f"date_from_unix_date({value})"
+        case TimestampType() | TimestampNTZType():
+            return f"CAST(timestamp_micros({value}L) AS {kind.simpleString()})"
+    return literal(value)
 
 
 def _all(names: Sequence[str]) -> dict[str, Column]:

@@ -63,7 +63,10 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
             "envelope",
             {"columns": log, "inputs": [ms], "cdc": {"format": "debezium"}, "errors": {"max_ratio": 0.2}},
         ),
-        "schema": ("envelope_with_schema", {**ordered, **enveloped, "cdc": {"format": "debezium"}}),
+        "schema": (
+            "envelope_with_schema",
+            {**ordered, **enveloped, "cdc": {"format": "debezium"}, "value": {"format": "json_connect"}},
+        ),
         "keyed": ("unwrapped_tombstone", {**upsert, **keyed}),
         "both": ("unwrapped_both", {**ordered, **unwrapped, "cdc": passed}),
     }
