@@ -28,7 +28,9 @@ _ZONE = r"(?:[Zz]|[+-]\d\d:?\d\d)$"
 def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of the payload; no fields, and no problem, where the payload is null."""
     whole = side.whole in wanted.names
-    want = wanted[side.whole].dataType if whole else wanted
+    # Without fields to read it still must be an object; a struct needs one to be made of.
+    fields_wanted = wanted if wanted.fields else T.StructType([T.StructField(CORRUPT, T.StringType())])
+    want = wanted[side.whole].dataType if whole else fields_wanted
     envelope = T.StructType([T.StructField(SCHEMA, _node([want])), T.StructField(PAYLOAD, LEAVES.parsed_as(want))])
     frame = frame.withColumn(_READ, parsed(F.col(side.raw), envelope))
     read = F.col(_READ)
@@ -94,10 +96,11 @@ def _decimal(value: Column, node: Column, want: T.DecimalType) -> Column:
     padded = F.lpad(digits, 2 * _MOST_BYTES, sign)
     high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
     wide = T.DecimalType(_MOST_DIGITS, 0)
-    unscaled = F.try_add(F.try_multiply(high.cast(wide), F.lit(2**64).cast(T.DecimalType(20, 0))), low.cast(wide))
-    scale = node["parameters"]["scale"].try_cast("int")
+    unscaled = F.try_add(F.try_multiply(high.cast(wide), F.lit(str(2**64)).cast(T.DecimalType(20, 0))), low.cast(wide))
+    given = node["parameters"]["scale"].try_cast("int")
+    scale = F.when(given.between(-_MOST_DIGITS, want.scale), given)
     scaled = F.concat(unscaled.cast("string"), F.lit("E"), (-scale).cast("string"))
-    fits = F.length(raw).between(1, _MOST_BYTES) & scale.between(-_MOST_DIGITS, want.scale)
+    fits = F.length(raw).between(1, _MOST_BYTES)
     is_number = _is(value, "BIGINT") | _is(value, "DECIMAL") | _is(value, "DOUBLE")
     of_bytes = (node["name"] == _DECIMAL) & _is(value, "STRING")
     number = decimal_of(_text(value), want)

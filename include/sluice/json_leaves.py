@@ -27,7 +27,7 @@ class Leaves(NamedTuple):
 
     parse_as: Callable[[T.DataType], T.DataType | None]
     make: Callable[[Column, Column | None, T.DataType], Column]
-    there: Callable[[Column], Column] = Column.isNotNull
+    there: Callable[[Column], Column] = lambda value: value.isNotNull()
 
     def touched(self, want: T.DataType) -> bool:
         """Whether anything in a type is read apart."""

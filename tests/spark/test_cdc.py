@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from sluice import cursor, tables
+from sluice.embedded.registry import Registry
 from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
 from tests.support.lake import Lake
@@ -29,9 +33,22 @@ PARCEL = [
 LEFT = {("south", 20): ("gls", "9.125"), ("west", 7): ("dpd", "7.500"), ("north", 1): ("hermes", "1.500")}
 
 
-def fixture(name: str) -> list[tuple[int, str | None, str | None]]:
-    lines = (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [(0, row["key"], row["value"]) for row in map(json.loads, lines)]
+def fixture(name: str, registry: Registry) -> list[tuple[int, Any, Any]]:
+    """What stood in the topic; Avro's schemas are registered anew, and the records name them by their new ids."""
+    rows = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    schemas = DATA / f"{name}.schemas.json"
+    if not schemas.exists():
+        return [(0, row["key"], row["value"]) for row in rows]
+    client, ids = SchemaRegistryClient({"url": registry.url}), {}
+    for old, schema in json.loads(schemas.read_text(encoding="utf-8")).items():
+        new = client.register_schema(f"s-{uuid.uuid4().hex[:10]}", Schema(json.dumps(schema), "AVRO"))
+        ids[int(old).to_bytes(4, "big")] = new.to_bytes(4, "big")
+
+    def renamed(text: str | None) -> bytes | None:
+        raw = base64.b64decode(text) if text is not None else None
+        return raw and raw[:1] + ids[raw[1:5]] + raw[5:]
+
+    return [(0, renamed(row["key"]), renamed(row["value"])) for row in rows]
 
 
 def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:
@@ -42,7 +59,7 @@ def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:
 
 
 @pytest.mark.timeout(900)
-def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[..., Lake]) -> None:
+def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[..., Lake], registry: Registry) -> None:
     it = lake()
     lsn = {"name": "lsn", "type": "long", "required": True}
     upsert = {"mode": "upsert", "identifier": ["depot", "number"], "errors": {"max_ratio": 0.2}}
@@ -73,7 +90,7 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
     made = {}
     for source in dict.fromkeys(source for source, _ in plans.values()):
         it.create_topic(1, name=f"{it.topic}.{source}")
-        it.send(fixture(source), topic=f"{it.topic}.{source}")
+        it.send(fixture(source, registry), topic=f"{it.topic}.{source}")
     for name, (source, contract) in plans.items():
         made[name] = it.contract(table=f"db.{it.group}_{name}", topic=f"{it.topic}.{source}", **contract)
     outcomes = it.run()

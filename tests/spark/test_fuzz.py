@@ -136,7 +136,7 @@ def test_damaged_records_are_typed_or_set_apart(lake: Callable[..., Lake], regis
         made[form] = it.contract(table=f"db.{it.group}_{form}", **body)
         it.send([(0, None, value) for value in values], topic=topic)
     # A damaged day or moment is the key of a row as any other is.
-    keyed = {"mode": "upsert", "identifier": ["day", "ts_us"], "order": ["_kafka_offset"], "deletes": "ignore"}
+    keyed = {"mode": "upsert", "identifier": ["day", "ts_us"], "deletes": "ignore"}
     listed = [{"name": n, "type": avro_columns[n], "required": True} for n in keyed["identifier"]]
     upsert = it.contract(
         topic=f"{it.topic}.avro", columns=listed, value={"format": "avro"}, errors={"max_ratio": 1.0}, **keyed

@@ -70,7 +70,7 @@ def decimal(name: str, scale: str) -> dict[str, Any]:
 
 
 def told(fields: list[dict[str, Any]] | None, payload: Any) -> bytes:
-    schema = fields and {"type": "struct", "optional": False, "fields": fields}
+    schema = None if fields is None else {"type": "struct", "optional": False, "fields": fields}
     return json.dumps({"schema": schema, "payload": payload}).encode()
 
 
