@@ -1,13 +1,11 @@
-"""JSON with an embedded Connect schema: what Kafka Connect really wrote, and what it never would."""
+"""JSON with an embedded Connect schema: every logical type, and what Kafka Connect would never write."""
 
 from __future__ import annotations
 
 import base64
 import datetime as dt
 import json
-import uuid
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,47 +16,7 @@ from tests.spark.test_formats import HTML, read
 
 pytestmark = pytest.mark.spark
 
-DATA = Path(__file__).parents[1] / "data" / "debezium"
 CONNECT = "org.apache.kafka.connect.data."
-MOMENT = dt.datetime(2013, 1, 31, 10, 0, 0, 123456)  # noqa: DTZ001
-# What PostgreSQL held: the column's type, and the values of three rows; see capture.py.
-TYPED: dict[str, tuple[str, list[Any]]] = {
-    "id": ("int", [1, 2, 3]),
-    "amount": ("decimal(20, 4)", [Decimal("-1234567.8901"), Decimal("0.0128"), None]),
-    "whole": ("decimal(38, 0)", [Decimal(12345678901234567890123456789012345678), Decimal(-1), None]),
-    "day": ("date", [dt.date(2013, 1, 31), dt.date(1066, 10, 14), None]),
-    "clock": ("long", [28_800_123, 0, None]),
-    "at": ("timestamp", [MOMENT.replace(microsecond=123000), dt.datetime(1066, 10, 14, 9), None]),  # noqa: DTZ001
-    "exact": ("timestamp", [MOMENT, dt.datetime(9999, 12, 31, 23, 59, 59, 999999), None]),  # noqa: DTZ001
-    "zoned": ("timestamptz", [MOMENT.replace(hour=8), dt.datetime(1970, 1, 1), None]),  # noqa: DTZ001
-    "data": ("binary", [b"\x00\xff", b"", None]),
-    "code": ("uuid", ["123e4567-e89b-12d3-a456-426614174000", str(uuid.UUID(int=0)), None]),
-    "ok": ("boolean", [True, False, None]),
-    "tags": ("list<string>", [["a", "<b>ü</b>"], [], None]),
-    "f": ("float", [0.5, pytest.approx(-1e30), None]),
-    "days": ("list<date>", [[dt.date(2013, 1, 31), dt.date(1066, 10, 14)], [], None]),
-}
-
-
-@pytest.mark.parametrize("flavour", ["types", "types_connect"])
-def test_what_connect_wrote_is_what_postgres_held(spark: SparkSession, flavour: str) -> None:
-    """Debezium's own types of time and decimals as bytes; Connect's types of time and decimals as numbers."""
-    lines = [json.loads(line) for line in (DATA / f"{flavour}.jsonl").read_text(encoding="utf-8").splitlines()]
-    records = [(line["key"].encode(), line["value"].encode()) for line in lines]
-    columns = [{"name": "key", "type": "int", "source": "$key.id"}]
-    columns += [{"name": name, "type": kind} for name, (kind, _) in TYPED.items()]
-    forms: dict[str, Any] = {"key": "json_connect", "value": "json_connect", "cdc": {"format": "debezium"}}
-    rows = read(spark, records[:3], columns, **forms)
-    assert [row[DETAIL] for row in rows] == [None] * 3
-    for name, (_, held) in TYPED.items():
-        expected = held
-        if flavour == "types_connect" and name == "exact":  # Connect has milliseconds
-            expected = [each and each.replace(microsecond=each.microsecond // 1000 * 1000) for each in held]
-        assert [row[name] for row in rows] == expected, name
-    assert [row["key"] for row in rows] == [1, 2, 3]
-    # As plain JSON nothing of it is taken for a row, and it is said what would.
-    (plain,) = read(spark, records[:1], columns[1:2], value="json", cdc={"format": "debezium"})
-    assert plain[ERROR] == "operation" and "json_connect" in plain[DETAIL]
 
 
 def field(name: str, kind: str, semantic: str | None = None, **more: Any) -> dict[str, Any]:
