@@ -23,7 +23,7 @@ from tests.support.lake import Lake
 pytestmark = pytest.mark.spark
 
 SEED = 20_261_122
-RECORDS = 3_000
+RECORDS = 1_000
 PREFIX = 5
 # What breaks readers of bytes: lengths without end, negative counts, NaN, groups in groups, no UTF-8.
 BYTES = [
