@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from sluice.contract import Contract, Input
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, Operations
-from sluice.fields import CORRUPT, FIELDS
+from sluice.fields import FIELDS
 from sluice.iceberg_types import Primitive
 
 EVENT, ROW, KIND = "_sluice_event", "_sluice_row", "_sluice_kind"
@@ -22,11 +22,8 @@ CHANGED, DELETED, TRUNCATED = "changed", "deleted", "truncated"
 UNAVAILABLE = "__debezium_unavailable_value"
 """What Debezium sends for a large value that PostgreSQL did not log, as it did not change."""
 
-WITH_SCHEMA = {"json"}
-"""Formats whose records may hold their own schema beside the payload."""
-
 WHY = {
-    "operation": "the event names no operation that is known",
+    "operation": "the event names no operation that is known; one with its own schema needs format: json_connect",
     "truncate": "the table was truncated at its source: which rows are gone is not told; see docs/contracts.md",
     "no_row": "the event has no row",
     "unavailable": "the source did not log the unchanged value; PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL",
@@ -48,11 +45,7 @@ def wanted(contract: Contract, row: T.StructType, special: T.StructType) -> T.St
         return _with(row, (cdc.op or "").split("."), text)
     if cdc.format == "debezium_unwrapped":
         return _with(_with(row, ["__op"], text), ["__deleted"], text)
-    event = T.StructType([*_with(special, ["op"], text), T.StructField("before", row), T.StructField("after", row)])
-    if contract.value.format not in WITH_SCHEMA:
-        return event
-    # With its schema in the record, the envelope stands inside `payload`.
-    return T.StructType([*event, T.StructField("payload", event)])
+    return T.StructType([*_with(special, ["op"], text), T.StructField("before", row), T.StructField("after", row)])
 
 
 def opened(frame: DataFrame, contract: Contract) -> DataFrame:
@@ -73,15 +66,10 @@ def opened(frame: DataFrame, contract: Contract) -> DataFrame:
         marked = op.isNull() | op.isin("c", "r", "u")
         kind = kind.when(marked & (deleted.isNull() | (deleted == "false")), CHANGED)
         return frame.withColumns({EVENT: fields, ROW: fields, KIND: kind})
-    names = [f.name for f in _struct(frame, FIELDS)]
-    event = F.struct(*[fields[name].alias(name) for name in names if name not in ("payload", CORRUPT)])
-    if "payload" in names:
-        event = F.when(fields["payload"].isNotNull(), fields["payload"]).otherwise(event)
-    frame = frame.withColumn(EVENT, event)
-    op = F.col(EVENT)["op"]
+    op = fields["op"]
     kind = F.when(op.isin("c", "r", "u"), CHANGED).when(op == "d", DELETED).when(op == "t", TRUNCATED)
-    row = F.when(op == "d", F.col(EVENT)["before"]).otherwise(F.col(EVENT)["after"])
-    return frame.withColumns({ROW: row, KIND: kind})
+    row = F.when(op == "d", fields["before"]).otherwise(fields["after"])
+    return frame.withColumns({EVENT: fields, ROW: row, KIND: kind})
 
 
 def value(contract: Contract, each: Input) -> Column:
@@ -122,7 +110,7 @@ def prefixes(contract: Contract) -> list[tuple[str, ...]]:
     """Where in the value a row's fields may stand."""
     if not contract.cdc or contract.cdc.format != "debezium":
         return [()]
-    return [(*outer, image) for outer in ((), ("payload",)) for image in ("after", "before")]
+    return [("after",), ("before",)]
 
 
 def _at(column: Column, path: list[str]) -> Column:
@@ -141,9 +129,3 @@ def _with(struct: T.StructType, path: list[str], kind: T.DataType) -> T.StructTy
     elif found:
         return struct
     return T.StructType([*(f for f in struct if f.name != name), T.StructField(name, kind)])
-
-
-def _struct(frame: DataFrame, name: str) -> T.StructType:
-    kind = frame.schema[name].dataType
-    assert isinstance(kind, T.StructType)  # noqa: S101 - it is what `wanted` asked for
-    return kind

@@ -10,14 +10,15 @@ from sluice.iceberg_types import Fixed, IcebergType, Primitive, is_primitive
 if TYPE_CHECKING:
     from sluice.contract import Input
 
-Format = Literal["json", "json_schema", "avro", "protobuf", "string", "bytes", "int", "long"]
-"""The three after `json` are Confluent's wire format, and need a schema registry; the last four have no fields."""
+Format = Literal["json", "json_connect", "json_schema", "avro", "protobuf", "string", "bytes", "int", "long"]
+"""`json_connect` is JSON that brings its own schema; the three after it are Confluent's wire format, and need a schema
+registry; the last four have no fields."""
 
 PLAIN = ("string", "bytes")
 REGISTERED = ("avro", "protobuf", "json_schema")
 WHOLE_NUMBERS = {"int": ("int", "long"), "long": ("long",)}
 OBJECTS = ("json", "json_schema", "protobuf")
-"""Formats that are always objects with fields; `avro` may be one or not, the others never are."""
+"""Formats that are always objects with fields; `avro` and `json_connect` may be, the others never are."""
 
 
 def key_holds(kind: IcebergType, key_format: str) -> bool:

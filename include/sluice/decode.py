@@ -13,12 +13,14 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
-from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, problem
+from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, from_text, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
+from sluice.json_connect import PAYLOAD
 from sluice.wire import PREFIX
 
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
+TOMBSTONE = "_sluice_tombstone"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
@@ -65,7 +67,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         ConfigError: the contract masks a column, and the key for it is not set.
     """
     frame = _read(staged, contract, topic)
-    tombstone = _tombstone(contract, F.col(STAGED["value"]))
+    tombstone = F.col(TOMBSTONE)
     unread = F.coalesce(*(F.col(side.problem) for side in (VALUE, KEY) if side.problem in frame.columns))
     event_error = cdc.error(tombstone) if contract.cdc else F.lit(None).cast("string")
     deleted = F.col(cdc.KIND) == cdc.DELETED if contract.cdc else F.lit(False)
@@ -110,7 +112,8 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
     if fields_of_key:
         frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
-    tombstone = _tombstone(contract, F.col("value"))
+    frame = frame.withColumn(TOMBSTONE, _tombstone(contract))
+    tombstone = F.col(TOMBSTONE)
     row, event = FIELDS, []
     if contract.cdc:
         frame, row, event = cdc.opened(frame, contract), cdc.ROW, [cdc.KIND, cdc.ROW]
@@ -124,7 +127,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     columns: list[Column] = []
     for each in read:
         target = spark_type(each.type)
-        from_key = key if isinstance(target, T.BinaryType) else key.try_cast(target)
+        from_key = key if isinstance(target, T.BinaryType) else from_text(key, target)
         if each.from_key:
             value = reduce(lambda at, part: at[part], each.key_path, F.col(KEY.fields)) if fields_of_key else from_key
         elif each.special:
@@ -141,16 +144,19 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
         *[F.col(name).alias(kept) for name, kept in STAGED.items()],
-        VALUE.problem, *key_problem, *event,
+        TOMBSTONE, VALUE.problem, *key_problem, *event,
     )  # fmt: skip
 
 
-def _tombstone(contract: Contract, value: Column) -> Column:
-    """Whether a record has no value."""
-    nothing = value.isNull()
-    if contract.cdc and contract.value.format == "json":
+def _tombstone(contract: Contract) -> Column:
+    """Whether a record has no value, of a frame that was read."""
+    nothing = F.col(VALUE.raw).isNull()
+    if contract.value.format == "json_connect":
+        # A schema, and no payload.
+        nothing = nothing | (F.col(VALUE.fields).isNull() & F.col(VALUE.problem).isNull())
+    elif contract.cdc and contract.value.format == "json":
         # What Kafka Connect's converter makes of no value where Debezium's unwrap has left it a schema.
-        nothing = nothing | (value == F.lit(b"null"))
+        nothing = nothing | (F.col(VALUE.raw) == F.lit(b"null"))
     return nothing
 
 
@@ -200,16 +206,17 @@ def _misfit(contract: Contract) -> Column:
 
 def failed_field(contract: Contract) -> Column:
     """For a record that did not parse: the first field that is there but could not be read as the contract's type."""
-    if contract.value.format not in ("json", "json_schema"):
+    if contract.value.format not in ("json", "json_connect", "json_schema"):
         return F.col(FIELD)
-    skipped = 1 if contract.value.format == "json" else PREFIX + 1
+    skipped = PREFIX + 1 if contract.value.format == "json_schema" else 1
+    payload = (PAYLOAD,) if contract.value.format == "json_connect" else ()
     text = F.expr(f"substring({STAGED['value']}, {skipped})").cast("string")
     checks = []
     for column in contract.columns:
         if not column.path or column.special:
             continue
         for outer in cdc.prefixes(contract):
-            names = (part.replace("'", "") for part in (*outer, *column.path))
+            names = (part.replace("'", "") for part in (*payload, *outer, *column.path))
             there = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in names))
             checks.append(F.when(there.isNotNull() & F.col(column.name).isNull(), F.lit(".".join(column.path))))
     return F.coalesce(F.col(FIELD), *checks)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 
 class Side(NamedTuple):
@@ -39,3 +40,25 @@ def problem(detail: str | Column, field: str | None = None) -> Column:
 
 
 NO_PROBLEM = "struct<detail: string, field: string>"
+
+
+def parsed(raw: Column, wanted: T.StructType) -> Column:
+    """The wanted fields of a JSON object, and CORRUPT, which is null where all of them could be read."""
+    schema = T.StructType([*wanted.fields, T.StructField(CORRUPT, T.StringType())])
+    return F.from_json(raw.cast("string"), schema, {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"})
+
+
+_NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?$"
+
+
+def decimal_of(text: Column, want: T.DecimalType) -> Column:
+    """The number that a text is, rounded to the decimal's scale; null where it is none, or too large.
+
+    An exponent of nine digits is no number to look at: the JVM would write it out, for minutes and gigabytes.
+    """
+    return F.when(text.rlike(_NUMBER), text).try_cast(want)
+
+
+def from_text(text: Column, want: T.DataType) -> Column:
+    """A text as a value of the wanted type, null where it is none."""
+    return decimal_of(text, want) if isinstance(want, T.DecimalType) else text.try_cast(want)

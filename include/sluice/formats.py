@@ -14,8 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.avro import avro_fields
-from sluice.fields import CORRUPT, VALUE, Side, problem
+from sluice.fields import CORRUPT, VALUE, Side, from_text, parsed, problem
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.json_connect import connect_fields
+from sluice.json_leaves import Leaves
 from sluice.protobuf import protobuf_fields
 from sluice.wire import framed
 
@@ -53,30 +55,36 @@ def spark_type(kind: IcebergType) -> T.DataType:
             return T.StructType([T.StructField(n, spark_type(inner)) for n, inner in fields])
 
 
+_READ = "_sluice_read"
+LEAVES = Leaves(
+    lambda want: T.StringType() if isinstance(want, T.DecimalType) else None, lambda v, _, k: from_text(v, k)
+)
+"""Decimals are parsed as text: Spark's parser would write out an exponent of nine digits."""
+
+
 def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> DataFrame:
     """Add the wanted fields of a JSON object: one parse with a schema, whatever the number of columns."""
-    frame = frame.withColumn(side.fields, _parsed(F.col(side.raw), wanted))
-    return frame.withColumn(side.problem, _json_problem(side))
+    return _json(frame, F.col(side.raw), wanted, side)
 
 
 def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of JSON in Confluent's wire format: the prefix is checked, the object tells its fields."""
     found = framed(frame, side, "JSON")
     known = found.number.isin([*found.known, -1])
-    frame = frame.withColumn(side.fields, F.when(known, _parsed(found.payload, wanted)))
-    prefix = found.problem(F.lit(True))
-    return frame.withColumn(side.problem, F.coalesce(prefix, _json_problem(side)))
+    frame = _json(frame, F.when(known, found.payload), wanted, side)
+    return frame.withColumn(side.problem, F.coalesce(found.problem(F.lit(True)), F.col(side.problem)))
 
 
-def _parsed(raw: Column, wanted: T.StructType) -> Column:
-    schema = T.StructType([*wanted.fields, T.StructField(CORRUPT, T.StringType())])
-    return F.from_json(raw.cast("string"), schema, {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"})
-
-
-def _json_problem(side: Side) -> Column:
-    fields = F.col(side.fields)
-    said = problem(f"the {side.raw} is not a JSON object with fields of the contract's types")
-    return F.when(F.col(side.raw).isNotNull() & (fields.isNull() | fields[CORRUPT].isNotNull()), said)
+def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> DataFrame:
+    read, asked = F.col(_READ), [T.StructField(f.name, LEAVES.parsed_as(f.dataType)) for f in wanted.fields]
+    frame = frame.withColumn(_READ, parsed(text, T.StructType(asked)))
+    made = [LEAVES.made(read[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
+    frame = frame.withColumn(side.fields, F.struct(*made) if made else F.struct(F.lit(None).alias(CORRUPT)))
+    why = problem(f"the {side.raw} is not a JSON object with fields of the contract's types")
+    said = F.when(read.isNull() | read[CORRUPT].isNotNull(), why)
+    for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted):
+        said = said.when(lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
+    return frame.withColumn(side.problem, F.when(F.col(side.raw).isNotNull(), said)).drop(_READ)
 
 
 def _plain(convert: Callable[[Column], Column], words: str) -> Format:
@@ -86,7 +94,7 @@ def _plain(convert: Callable[[Column], Column], words: str) -> Format:
         target = wanted[side.whole].dataType if side.whole in wanted.names else T.BinaryType()
         raw = F.col(side.raw)
         made = convert(raw)
-        one = made if isinstance(target, T.BinaryType) else made.try_cast(target)
+        one = made if isinstance(target, T.BinaryType) else from_text(made, target)
         frame = frame.withColumn(side.fields, F.struct(one.alias(side.whole)))
         said = problem(f"the {side.raw} is not {words}, or not one that fits a {target.simpleString()}", side.whole)
         return frame.withColumn(side.problem, F.when(raw.isNotNull() & F.col(side.fields)[side.whole].isNull(), said))
@@ -114,6 +122,7 @@ def _text(raw: Column) -> Column:
 
 FORMATS: dict[str, Format] = {
     "json": json_fields,
+    "json_connect": connect_fields,
     "json_schema": _json_schema,
     "avro": avro_fields,
     "protobuf": protobuf_fields,

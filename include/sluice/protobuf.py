@@ -65,6 +65,8 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
         raise UnfitError("", f"there are fields, and {side.whole} names none of them")
     files, name = cut(files_of(variant.schema), variant.message, frozenset(wanted.names))
     shape = from_arrow_schema(arrow_schema(files, name))
+    if not shape.fields:  # Arrow's structs have as many rows as their fields
+        raise UnfitError("", f"message {name} has none of the fields that columns read")
     return Decoded(arrow_udf(_reader(files, name), shape)(F.when(variant.applies, variant.payload)))
 
 

@@ -1,7 +1,9 @@
 """The schema registry: the writer's schema of an id, with all that it refers to.
 
 Ids are for ever, so what was fetched is kept: in the process, and on disk for the time when the registry does not
-answer. While it answers, each application asks it once for each id.
+answer. While it answers, each application asks it once for each id. What may change is asked for again: a subject's
+newest schema after `cache.latest.ttl.sec`, an id that the registry does not know in each batch, for believing it too
+long would set good records apart.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 import json
 import logging
 import os
-import re
+import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.errors import ConfigError, RegistryUnavailableError
+from sluice.errors import ConfigError, RegistryUnavailableError, SluiceError
+from sluice.registry_settings import CONNECTION, config, without_password_in_url
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_S, RETRIES = 10, 2
+LATEST_TTL_S = 60
+"""How long a subject's newest schema is believed, unless the settings say otherwise: the tables of a plan agree."""
 NO_SUBJECT, NO_SCHEMA = (40401, 40402), (40403,)
 ASK_AGAIN_S = 30.0
 """A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
@@ -51,34 +56,8 @@ class WriterSchema:
 
 _known: dict[tuple[str, int], WriterSchema] = {}
 _failed: dict[str, tuple[float, RegistryUnavailableError]] = {}
-
-
-def config() -> dict[str, Any]:
-    """Settings of confluent-kafka's client: `SLUICE_REGISTRY_CONFIG` (JSON), else Confluent's own variables.
-
-    These are `SCHEMA_REGISTRY_URL`, `SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO` (user:password) and
-    `SCHEMA_REGISTRY_SSL_CA_LOCATION`.
-
-    Raises:
-        ConfigError: no registry is named.
-    """
-    if text := os.environ.get("SLUICE_REGISTRY_CONFIG"):
-        try:
-            return dict(json.loads(text))
-        except ValueError as error:  # never print the value: it may hold a password
-            raise ConfigError("SLUICE_REGISTRY_CONFIG is not a JSON object of registry settings.") from error
-    names = {
-        "url": "SCHEMA_REGISTRY_URL",
-        "basic.auth.user.info": "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO",
-        "ssl.ca.location": "SCHEMA_REGISTRY_SSL_CA_LOCATION",
-    }
-    found = {setting: value for setting, name in names.items() if (value := os.environ.get(name))}
-    if "url" not in found:
-        raise ConfigError(
-            "The contract's format needs a schema registry, and none is configured.",
-            way_out="Set the Airflow connection sluice_registry, or SCHEMA_REGISTRY_URL for the command line.",
-        )
-    return found
+_clients: dict[str, SchemaRegistryClient] = {}
+"""By all of their settings: each has connections, and a cache of its own for newest schemas."""
 
 
 class Registry:
@@ -90,19 +69,26 @@ class Registry:
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, folder: Path | None = None) -> None:
-        self._settings = dict(settings or config())
+        self._settings = without_password_in_url(settings or config())
         self._url = str(self._settings.get("url", ""))
-        key = hashlib.sha256(re.sub(r"//[^/@]*@", "//", self._url).encode()).hexdigest()[:16]
+        key = hashlib.sha256(self._url.encode()).hexdigest()[:16]
         self._key, self._folder = key, (folder or _folder()) / key
 
     @cached_property
     def _client(self) -> SchemaRegistryClient:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
+        usual = {"timeout": TIMEOUT_S, "max.retries": RETRIES, "cache.latest.ttl.sec": LATEST_TTL_S}
+        settings = {**usual, **self._settings}
+        key = json.dumps(settings, sort_keys=True, default=repr)
         try:
-            return SchemaRegistryClient({"timeout": TIMEOUT_S, "max.retries": RETRIES, **self._settings})
+            return _clients.setdefault(key, _clients.get(key) or SchemaRegistryClient(settings))
         except (ValueError, TypeError, OSError) as error:  # the text may quote a setting
-            raise ConfigError(f"The settings of the schema registry are unusable ({type(error).__name__}).") from error
+            what = "a certificate or key" if isinstance(error, OSError) else "a name or value"
+            raise ConfigError(
+                f"The settings of the schema registry are unusable: {what} ({type(error).__name__}).",
+                way_out=f"Correct the extra of {CONNECTION}; ssl.ca.location is a file of PEM certificates.",
+            ) from None
 
     def schemas(self, ids: Iterable[int]) -> dict[int, WriterSchema | None]:
         """The schemas of these ids; None where the registry says that there is none.
@@ -170,12 +156,12 @@ class Registry:
             if status in (401, 403):
                 raise ConfigError(
                     f"The schema registry refuses us (HTTP {status}).",
-                    way_out="Correct login and password of the Airflow connection sluice_registry.",
+                    way_out=f"Correct login and password of {CONNECTION}.",
                 ) from error
             if status == 404:
                 raise ConfigError(
-                    f"What answers at {self._place} is no schema registry, or lacks what {what} refers to.",
-                    way_out="Correct the address in the Airflow connection sluice_registry, path included.",
+                    f"What answers at {self._url} is no schema registry, or lacks what {what} refers to.",
+                    way_out=f"Correct the address in {CONNECTION}, path included.",
                 ) from error
             raise RegistryUnavailableError(f"The schema registry answered HTTP {status}, asked for {what}.") from error
         except (OSError, OAuthTokenError) as error:
@@ -186,14 +172,18 @@ class Registry:
                 raise
             raise self._away(what, error) from error
 
-    def _away(self, what: str, error: Exception) -> RegistryUnavailableError:
+    def _away(self, what: str, error: Exception) -> SluiceError:
+        cause: BaseException | None = error
+        while cause:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return ConfigError(
+                    f"The certificate of the schema registry at {self._url} is not trusted: {cause.verify_message}.",
+                    way_out=f"Name the file with its CA as ssl.ca.location, in the extra of {CONNECTION}.",
+                )
+            cause = cause.__cause__ or cause.__context__
         return RegistryUnavailableError(
-            f"The schema registry at {self._place} did not answer, asked for {what} ({type(error).__name__})."
+            f"The schema registry at {self._url} did not answer, asked for {what} ({type(error).__name__})."
         )
-
-    @property
-    def _place(self) -> str:
-        return re.sub(r"//[^/@]*@", "//", self._url)
 
     def _references(self, schema: Schema) -> tuple[tuple[str, str], ...]:
         """All that a schema refers to, however deep, what is needed first coming first."""

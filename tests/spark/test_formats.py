@@ -138,15 +138,13 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def read(
-    spark: SparkSession, records: Iterable[tuple[bytes | None, bytes | None]], columns: list[Any], **formats: str
+    spark: SparkSession, records: Iterable[tuple[bytes | None, bytes | None]], columns: list[Any], **more: Any
 ) -> list[dict[str, Any]]:
     """Keys and values through the real decoder, without broker and table; in the order given."""
+    fields = {name: {"format": each} if name in ("key", "value") else each for name, each in more.items()}
     contract = Contract.model_validate(
-        {
-            "table": "db.t", "topic": "t", "group": "g", "owner": "tests", "columns": columns,
-            **{side: {"format": each} for side, each in formats.items()},
-        }
-    )  # fmt: skip
+        {"table": "db.t", "topic": "t", "group": "g", "owner": "tests", "columns": columns, **fields}
+    )
     rows = [(1, 0, at, dt.datetime(2020, 1, 1), *record, None) for at, record in enumerate(records)]  # noqa: DTZ001
     frame: DataFrame = spark.createDataFrame(
         rows,
@@ -436,6 +434,13 @@ PLAIN: list[tuple[str, str, dict[bytes, Any], list[bytes]]] = [
     ("string", "string", {HTML.encode(): HTML, b"": ""}, [b"\xff\xfe"]),
     ("string", "long", {b"12": 12}, [b"x", b"99999999999999999999"]),
     ("string", "date", {b"2013-01-31": dt.date(2013, 1, 31)}, [b"2013-02-30"]),
+    # Written out, such an exponent is a number of 160 MB, and minutes of work.
+    (
+        "string",
+        "decimal(10, 2)",
+        {b"-1.50": Decimal("-1.50"), b"1e3": Decimal(1000)},
+        [b"1e400000000", b"1e-400000000"],
+    ),
     ("bytes", "binary", {b"\xff": b"\xff"}, []),
     ("int", "int", {INT(-7): -7, INT(2**31 - 1): 2**31 - 1, INT(-(2**31)): -(2**31)}, [b"", b"12345", LONG(1)]),
     ("int", "long", {INT(-7): -7}, []),

@@ -1,0 +1,131 @@
+"""JSON that brings its own schema, as Kafka Connect's JsonConverter writes it: `{"schema": …, "payload": …}`.
+
+The payload is read as plain JSON is. The schema beside it says what JSON can't: that a text is a decimal's bytes, that
+a number is days or milliseconds. It may differ from record to record, so it is read with each, and only as far as a
+column asks for it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice.fields import CORRUPT, Side, decimal_of, parsed, problem
+from sluice.json_leaves import Leaves
+
+SCHEMA, PAYLOAD = "schema", "payload"
+_READ = "_sluice_envelope"
+_CONNECT, _DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
+_DECIMAL = f"{_CONNECT}Decimal"
+_DATES = (f"{_CONNECT}Date", f"{_DEBEZIUM}Date")
+_MOMENTS = {f"{_CONNECT}Timestamp": 1000, f"{_DEBEZIUM}Timestamp": 1000, f"{_DEBEZIUM}MicroTimestamp": 1}
+"""Numbers of so many microseconds. Debezium's have no zone; they are the clock's face as if it were UTC's."""
+_MOST_DIGITS, _MOST_BYTES = 38, 16
+_ZONE = r"(?:[Zz]|[+-]\d\d:?\d\d)$"
+
+
+def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
+    """Add the wanted fields of the payload; no fields, and no problem, where the payload is null."""
+    whole = side.whole in wanted.names
+    # Without fields to read it still must be an object; a struct needs one to be made of.
+    fields_wanted = wanted if wanted.fields else T.StructType([T.StructField(CORRUPT, T.StringType())])
+    want = wanted[side.whole].dataType if whole else fields_wanted
+    envelope = T.StructType([T.StructField(SCHEMA, _node([want])), T.StructField(PAYLOAD, LEAVES.parsed_as(want))])
+    frame = frame.withColumn(_READ, parsed(F.col(side.raw), envelope))
+    read = F.col(_READ)
+    schema, payload = read[SCHEMA], read[PAYLOAD]
+    made = LEAVES.made(payload, schema, want)
+    fields = F.when(payload.isNotNull(), F.struct(made.alias(side.whole)) if whole else made)
+    frame = frame.withColumn(side.fields, fields)
+    made = F.col(side.fields)[side.whole] if whole else F.col(side.fields)
+    keys = F.json_object_keys(F.col(side.raw).cast("string"))
+    both = F.coalesce(F.array_contains(keys, SCHEMA) & F.array_contains(keys, PAYLOAD), F.lit(False))
+    said = F.when(
+        read.isNull() | read[CORRUPT].isNotNull(),
+        problem(f'the {side.raw} is not {{"schema": …, "payload": …}} with a payload of the contract\'s types'),
+    ).when(
+        ~(schema.isNotNull() & payload.isNotNull()) & ~both,
+        problem(f'the {side.raw} is not {{"schema": …, "payload": …}}, which Kafka Connect writes with schemas.enable'),
+    )
+    for path, kind, lost in LEAVES.lost(payload, made, want, side.whole if whole else ""):
+        said = said.when(lost, problem(f"field {path!r} is by its schema nothing that becomes {kind}", path))
+    return frame.withColumn(side.problem, F.when(F.col(side.raw).isNotNull(), said)).drop(_READ)
+
+
+def _node(wants: list[T.DataType]) -> T.StructType:
+    """The type to parse a schema as: what has to be known of the schema of values of these types."""
+    text = T.StringType()
+    scale = T.StructType([T.StructField("scale", text)])
+    node: dict[str, T.DataType] = {"type": text, "field": text, "name": text, "parameters": scale}
+    asked = [w for w in wants if LEAVES.touched(w)]
+    if inner := [f.dataType for w in asked if isinstance(w, T.StructType) for f in w]:
+        node["fields"] = T.ArrayType(_node(inner))
+    if inner := [w.elementType for w in asked if isinstance(w, T.ArrayType)]:
+        node["items"] = _node(inner)
+    if inner := [w.valueType for w in asked if isinstance(w, T.MapType)]:
+        node["values"] = _node(inner)
+    return T.StructType([T.StructField(name, kind) for name, kind in node.items()])
+
+
+def _parse_as(want: T.DataType) -> T.DataType | None:
+    logical = isinstance(want, (T.DecimalType, T.DateType, T.TimestampType, T.TimestampNTZType))
+    return T.VariantType() if logical else None
+
+
+def _make(value: Column, node: Column | None, want: T.DataType) -> Column:
+    assert node is not None  # noqa: S101 - tells mypy that these records bring their schema
+    if isinstance(want, T.DecimalType):
+        return _decimal(value, node, want)
+    return _date(value, node) if isinstance(want, T.DateType) else _moment(value, node, want)
+
+
+def _text(value: Column) -> Column:
+    return F.try_variant_get(value, "$", "string")
+
+
+def _is(value: Column, kind: str) -> Column:
+    return F.schema_of_variant(value).startswith(kind)
+
+
+def _decimal(value: Column, node: Column, want: T.DecimalType) -> Column:
+    """Of a text, Connect's Decimal is the bytes of the unscaled number, in base64; of a number, it is that number."""
+    raw = F.try_to_binary(_text(value), F.lit("base64"))
+    digits = F.hex(raw)
+    sign = F.when(F.conv(F.substring(digits, 1, 1), 16, 10).cast("int") >= 8, "F").otherwise("0")
+    padded = F.lpad(digits, 2 * _MOST_BYTES, sign)
+    high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
+    wide = T.DecimalType(_MOST_DIGITS, 0)
+    unscaled = F.try_add(F.try_multiply(high.cast(wide), F.lit(str(2**64)).cast(T.DecimalType(20, 0))), low.cast(wide))
+    given = node["parameters"]["scale"].try_cast("int")
+    scale = F.when(given.between(-_MOST_DIGITS, want.scale), given)
+    scaled = F.concat(unscaled.cast("string"), F.lit("E"), (-scale).cast("string"))
+    fits = F.length(raw).between(1, _MOST_BYTES)
+    is_number = _is(value, "BIGINT") | _is(value, "DECIMAL") | _is(value, "DOUBLE")
+    of_bytes = (node["name"] == _DECIMAL) & _is(value, "STRING")
+    number = decimal_of(_text(value), want)
+    return F.when(of_bytes, F.when(fits, scaled).try_cast(want)).when(is_number | _is(value, "STRING"), number)
+
+
+def _date(value: Column, node: Column) -> Column:
+    days = F.try_variant_get(value, "$", "int")
+    named = F.coalesce(node["name"].isin(*_DATES), F.lit(False))
+    return F.when(named & _is(value, "BIGINT"), F.date_from_unix_date(days)).when(
+        _is(value, "STRING"), _text(value).try_cast("date")
+    )
+
+
+def _moment(value: Column, node: Column, want: T.DataType) -> Column:
+    units = F.try_variant_get(value, "$", "bigint")
+    factor = F.lit(None).cast("long")
+    for name, micros in _MOMENTS.items():
+        factor = F.when(node["name"] == name, F.lit(micros).cast("long")).otherwise(factor)
+    moment = F.timestamp_micros(F.try_multiply(units, factor)).cast(want)
+    text = _text(value)
+    if isinstance(want, T.TimestampNTZType):
+        text = F.when(~text.rlike(_ZONE), text)
+    return F.when(_is(value, "BIGINT"), moment).when(_is(value, "STRING"), text.try_cast(want))
+
+
+LEAVES = Leaves(_parse_as, _make, lambda value: value.isNotNull() & ~F.is_variant_null(value))
+"""Types that JSON lacks are parsed as variants: these tell whether a value was a text or a number."""

@@ -1,0 +1,151 @@
+"""How a registry is reached: TLS, a password, what is asked for again, and what is said where it can't be."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from pyspark.sql import SparkSession
+
+from sluice.embedded.home import REPOSITORY
+from sluice.embedded.registry import Registry
+from sluice.errors import ConfigError
+from sluice.registry import Registry as Schemas
+from tests.spark.test_formats import avro, name, read, record
+from tests.support.guarded import HOST, Guarded, make_ca
+
+pytestmark = pytest.mark.spark
+
+USER, PASSWORD, WRONG = "sluice", "p@ss:w/rd-of-the-registry", "another-that-is-wrong"
+AIRFLOW = """
+import json, logging, os, sys
+logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, force=True)
+from sluice_connections import use_registry
+from sluice.registry import Registry
+said = []
+for connection in json.loads(sys.argv[1]):
+    os.environ["AIRFLOW_CONN_SLUICE_REGISTRY"] = json.dumps(connection)
+    use_registry()
+    try:
+        said.append(Registry().newest(sys.argv[2]).text)
+    except Exception as error:
+        logging.exception("as a task's log has it")
+        said.append(f"{type(error).__name__}: {error}")
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture
+def cas(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
+    return {each: make_ca(tmp_path, each) for each in ("known", "unknown")}
+
+
+def test_tls_and_a_password(
+    spark: SparkSession,
+    registry: Registry,
+    cas: dict[str, tuple[Path, Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By variables, by user and password in the URL, by the Airflow connection; never with a secret in a log."""
+    client = SchemaRegistryClient({"url": registry.url})
+    value = avro(client, record(n="long"), {"n": 7})
+    subject, text = name(), json.dumps(record(n="long"))
+    client.register_schema(subject, Schema(text, "AVRO"))
+    caplog.set_level(logging.DEBUG)
+    ca, certificate = cas["known"]
+    with Guarded(registry.port, certificate, USER, PASSWORD) as front:
+        url = f"https://{HOST}:{front.port}/apis/ccompat/v7"
+        monkeypatch.setenv("SCHEMA_REGISTRY_URL", url)
+        monkeypatch.setenv("SCHEMA_REGISTRY_SSL_CA_LOCATION", str(ca))
+        monkeypatch.setenv("SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO", f"{USER}:{PASSWORD}")
+        assert [row["n"] for row in read(spark, [(None, value)], [{"name": "n", "type": "long"}], value="avro")] == [7]
+        assert front.asked, "it was this registry that answered"
+
+        quoted = PASSWORD.replace("@", "%40").replace("/", "%2F").replace(":", "%3A")
+        within = Schemas({"url": url.replace("//", f"//{USER}:{quoted}@"), "ssl.ca.location": str(ca)})
+        newest = within.newest(subject)
+        assert newest and json.loads(newest.text) == json.loads(text)
+
+        failures: dict[str, dict[str, Any]] = {
+            r"refuses us \(HTTP 401\).*password.*sluice_registry": {"basic.auth.user.info": f"{USER}:{WRONG}"},
+            r"not trusted: .*issuer.*ssl.ca.location.*sluice_registry": {"ssl.ca.location": str(cas["unknown"][0])},
+            r"unusable: a certificate.*sluice_registry": {"ssl.ca.location": str(tmp_path / "none.pem")},
+            r"set twice": {"url": url.replace("//", f"//{USER}:{WRONG}@")},
+        }
+        whole = {"url": url, "ssl.ca.location": str(ca), "basic.auth.user.info": f"{USER}:{PASSWORD}"}
+        for words, wrong in failures.items():
+            with pytest.raises(ConfigError, match=words) as error:
+                Schemas({**whole, **wrong}).newest(subject)
+            caplog.handler.handle(logging.makeLogRecord({"msg": "", "exc_info": error._excinfo}))
+
+        place = {"conn_type": "http", "schema": "https", "host": f"{HOST}/apis/ccompat/v7", "port": front.port}
+        good = {**place, "login": USER, "password": PASSWORD, "extra": {"ssl.ca.location": str(ca)}}
+        tried = [good, {**good, "password": WRONG}, {**good, "extra": {"ssl.ca.location": str(cas["unknown"][0])}}]
+        done = subprocess.run(
+            [sys.executable, "-c", AIRFLOW, json.dumps(tried), subject],
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "SCHEMA_REGISTRY", "SLUICE"))},
+                "AIRFLOW_HOME": str(tmp_path / "airflow"),
+                "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
+                "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY / "dags")]),
+            },
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    schema, refused, untrusted = json.loads(done.stdout.splitlines()[-1])
+    assert json.loads(schema) == json.loads(text)
+    assert refused.startswith("ConfigError: The schema registry refuses us (HTTP 401)"), refused
+    assert "not trusted" in untrusted and "sluice_registry" in untrusted, untrusted
+    assert "HTTP Request: GET https" in caplog.text, "URLs are logged"
+    for secret in (PASSWORD, quoted, WRONG):
+        assert secret not in done.stdout + done.stderr + caplog.text
+
+
+def test_the_newest_schema_is_asked_for_again_and_an_id_never(
+    registry: Registry, cas: dict[str, tuple[Path, Path]]
+) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    subject = name()
+    first = client.register_schema(subject, Schema(json.dumps(record(a=["null", "int"])), "AVRO"))
+    ca, certificate = cas["known"]
+    with Guarded(registry.port, certificate, USER, PASSWORD) as front:
+        settings = {
+            "url": f"https://{HOST}:{front.port}/apis/ccompat/v7",
+            "ssl.ca.location": str(ca),
+            "basic.auth.user.info": f"{USER}:{PASSWORD}",
+            "cache.latest.ttl.sec": 1,
+        }
+
+        def newest() -> int | None:
+            found = Schemas(settings).newest(subject)  # another object, as another table has it
+            return found and found.id
+
+        began = time.monotonic()
+        assert newest() == first
+        second = client.register_schema(subject, Schema(json.dumps(record(b=["null", "int"])), "AVRO"))
+        again = newest()
+        assert again == first or time.monotonic() - began > 1
+        asked = len(front.asked)
+        time.sleep(max(0.0, began + 1.1 - time.monotonic()))
+        while newest() != second:
+            assert time.monotonic() - began < 10
+            time.sleep(0.1)
+        assert len(front.asked) > asked
+
+        unknown = 900_000 + int(time.time()) % 90_000
+        for _ in range(2):
+            before = len(front.asked)
+            assert Schemas(settings).schemas([first, unknown])[unknown] is None
+            assert any(str(unknown) in path for path in front.asked[before:]), "what is not there may come"
+        assert sum(path.split("?")[0].endswith(f"/schemas/ids/{first}") for path in front.asked) == 1
