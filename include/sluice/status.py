@@ -16,9 +16,10 @@ from pyiceberg.table import Table
 
 from sluice import broker, clocks, cursor, kafka_retention, plan, quality, reach, refs, slices, tables, upkeep
 from sluice import ledger as ledgers
+from sluice import topics as matching
 from sluice.contract import Contract
 from sluice.contracts import Contracts
-from sluice.errors import SluiceError
+from sluice.errors import BrokerUnavailableError, SluiceError
 from sluice.filters import one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Batch, Through
@@ -73,9 +74,16 @@ def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: f
     Raises:
         ContractError: a table that is named has no contract.
     """
-    chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
     status = Status(datetime.now(UTC), [])
-    world = _open(contracts, chosen, status, patience)
+    if contracts.resolved:  # else only the topics tell which tables there are
+        for name in only or ():
+            contracts.table(name)
+    world = _open(status, patience)
+    contracts = _resolved(contracts, world, status)
+    chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
+    if not only:
+        status.unavailable += [contracts.stopped[name] for name in contracts.templates if name in contracts.stopped]
+    _ask(contracts, chosen, world, status)
     for contract in chosen:
         entry = TableStatus(
             contract.table, contract.group, contract.mode, contract.owner,
@@ -90,17 +98,44 @@ def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: f
     return status
 
 
-def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience: float) -> _World:
+def _open(status: Status, patience: float) -> _World:
     world = _World()
-    topics = sorted({t for c in chosen for t in c.topics})
     try:
         world.client = reach.open_broker(patience)
-        world.states = dict(broker.describe(world.client, topics))
     except SluiceError as error:
-        world.client = None
         status.unavailable.append(error)
     try:
         world.catalog = reach.open_catalog(patience)
+    except SluiceError as error:
+        status.unavailable.append(error)
+    return world
+
+
+def _resolved(contracts: Contracts, world: _World, status: Status) -> Contracts:
+    """The contracts with their topics, as far as there is somebody to ask."""
+    try:
+        with reach.catalog_errors():
+            return matching.resolve(contracts, world.catalog, world.client)
+    except SluiceError as error:
+        status.unavailable.append(error)
+        if isinstance(error, BrokerUnavailableError):
+            world.client = None
+        else:
+            world.catalog = None
+        return _resolved(contracts, world, status)
+
+
+def _ask(contracts: Contracts, chosen: list[Contract], world: _World, status: Status) -> None:
+    topics = sorted({t for c in chosen for t in c.topics})
+    try:
+        if world.client is not None:
+            world.states = dict(broker.describe(world.client, topics))
+    except SluiceError as error:
+        world.client = None
+        status.unavailable.append(error)
+    if world.catalog is None:
+        return
+    try:
         with reach.catalog_errors():
             _read_tables(world, world.catalog, topics)
             for (name, action), done in sorted(upkeep.last(world.catalog, [c.table for c in chosen]).items()):
@@ -111,7 +146,6 @@ def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience
             _ask_planner(contracts, chosen, world, world.catalog, world.client)
     except SluiceError as error:
         status.unavailable.append(error)
-    return world
 
 
 def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
@@ -262,6 +296,8 @@ def _judge(entry: TableStatus, last: LastError | None, through: Mapping[str, Thr
         last.open = not (at and last.batch is not None and at.seq >= last.batch)
         entry.last_error = last
     seconds = [t.lag_seconds for t in entry.topics if t.lag_seconds is not None]
+    if not entry.topics:  # by a pattern, and nobody could be asked
+        return
     if len(seconds) == len(entry.topics):
         entry.freshness_now_seconds = max(seconds, default=None)
     late = [t.late for t in entry.topics]
