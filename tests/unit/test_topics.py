@@ -121,7 +121,7 @@ def test_a_pattern_shares_named_topics_only_if_it_says_the_same(folder):
     other = folder(y={"table": "ns.y", "topic": {"pattern": "orders.*"}, "start": "latest"})
     assert sorted(str(each).rpartition("/")[2] for each in other.problems) == [
         "x.yaml:1: start: topic 'orders.eu' is shared with y.yaml, which says latest, not earliest",
-        "y.yaml:7: start: topic 'orders.eu' is shared with x.yaml, which says earliest, not latest",
+        "y.yaml:6: start: topic 'orders.eu' is shared with x.yaml, which says earliest, not latest",
     ]
 
 
