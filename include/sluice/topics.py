@@ -67,8 +67,13 @@ def resolve(contracts: Contracts, catalog: Catalog | None, client: AdminClient |
         if problems:
             stopped[contract.table] = _refusal(contract.table, "; ".join(problems))
     stopped |= _disagreements(found)
-    # Of two contracts for one table, neither goes on: which of them stands for it here makes no difference.
-    return contracts.with_topics({c.table: c for c in found}.values(), stopped)
+    found_tables: dict[str, Contract] = {}
+    for contract in found:
+        twin = found_tables.get(contract.table, contract)
+        # Where there is one, neither goes on, and staging keeps the records of both.
+        names = tuple(dict.fromkeys((*twin.topics, *contract.topics)))
+        found_tables[contract.table] = contract.model_copy(update={"topic": names})
+    return contracts.with_topics(found_tables.values(), stopped)
 
 
 def named(contracts: Contracts, table: str, topic: str) -> Contract:

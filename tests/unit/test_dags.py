@@ -86,7 +86,7 @@ dags = {{
         "tasks": {{
             t.task_id: {{
                 "down": sorted(t.downstream_task_ids), "retries": t.retries, "rule": str(t.trigger_rule.value),
-                "pool": t.pool, "outlets": [[a.name, a.uri] for a in t.outlets], "owner": t.owner,
+                "pool": t.pool, "outlets": [[a.name, getattr(a, "uri", None)] for a in t.outlets], "owner": t.owner,
                 "timeout": t.execution_timeout and t.execution_timeout.total_seconds(),
                 "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
             }}
@@ -138,6 +138,29 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     assert dag["tasks"]["settle"]["rule"] == "all_done"
     assert dag["tasks"]["aviation.flights"]["outlets"] == [["aviation.flights", "iceberg://lake/aviation/flights"]]
     assert dag["tasks"]["aviation.flights"]["retries"] == 0
+
+
+def test_topics_by_pattern_are_not_looked_up_to_read_a_dag(airflow_env, contracts):
+    for name, table in (("all", "shop.all"), ("each", "shop.{topic}"), ("own", "own.{topic}")):
+        (contracts / f"{name}.yaml").write_text(
+            f"table: {table}\ntopic: {{pattern: 'orders-.*'}}\ngroup: {'own' if name == 'own' else 'shop'}\n"
+            "owner: me\ncolumns: [{name: id, type: long}]\n"
+        )
+    # Neither Kafka nor a catalog is there to be asked.
+    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    assert (found["errors"], found["heavy"]) == ({}, [])
+    dag = found["dags"]["ingest_shop"]
+    assert dag["tasks"]["settle"]["down"] == ["by_topic", "reviews", "shop.all", "shop.orders"]
+    assert dag["tasks"]["by_topic"]["down"] == ["table"]
+    table = dag["tasks"]["table"]
+    assert (table["mapped"], table["retries"], table["outlets"]) == (True, 0, [["ingest_shop.by_topic", None]])
+    assert "`shop.{topic}` (append) from topics like `orders-.*`" in dag["doc"]
+    # A group of nothing but such tables has its DAG, and is maintained and backfilled.
+    assert sorted(found["dags"]["ingest_own"]["tasks"]) == [
+        "ask", "by_topic", "ingest", "plan", "reviews", "settle", "table",
+    ]  # fmt: skip
+    assert "spark_own" in found["dags"]["maintain_expire_snapshots"]["tasks"]
+    assert "spark_own" in found["dags"]["backfill"]["tasks"]
 
 
 def test_maintenance_runs_when_the_folder_says(airflow_env, contracts):

@@ -172,6 +172,7 @@ def test_topics_that_come_to_one_table_stop_it_and_no_other(folder, catalog):
     assert "topic '7up' makes no name" in str(resolved.stopped["ns.{topic}"])
     assert "topic 'xxx" in str(resolved.stopped["ns.{topic}"])
     assert found(resolved)["ns.c"] == ("c",)
+    assert resolved.topics["a-b"].tables == resolved.topics["a_b"].tables == ("ns.a_b",)  # nothing is trimmed meanwhile
     # What can't be called a table has a task that is red all the same.
     plan = GroupPlan("g", {}, {}, resolved.stopped)
     outcomes = settle.settle(resolved.group("g"), catalog, settle.expected(plan), run_id="r")
