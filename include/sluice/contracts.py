@@ -111,6 +111,11 @@ class Contracts:
         Raises:
             ContractError: If there is none of that name.
         """
+        if name not in self.tables and self.templates:
+            more = f"; those of {', '.join(self.templates)} are there when their topics are"
+            raise ContractError(
+                f"no contract in {self.folder} names the table {name!r}{nearest(name, self.tables)}{more}"
+            )
         return _look_up("table", name, self.tables, self.folder)
 
     def group(self, name: str) -> Group:

@@ -110,7 +110,7 @@ def _staged(catalog: Catalog, known: Iterable[str]) -> set[str]:
     except NoSuchNamespaceError:
         return set()
     loaded = (tables.load(catalog, each) for each in present if each not in expected)
-    told = {table.properties.get(TOPIC) for table in loaded if table} - {None}
+    told = {table.properties[TOPIC] for table in loaded if table and TOPIC in table.properties}
     return told | {expected[each] for each in present if each in expected}
 
 
