@@ -163,6 +163,50 @@ def test_topics_by_pattern_are_not_looked_up_to_read_a_dag(airflow_env, contract
     assert "spark_own" in found["dags"]["backfill"]["tasks"]
 
 
+MAPPED = """
+import json, logging, sys
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import AssetAlias
+from airflow.sdk.execution_time.callback_runner import create_executable_runner
+from airflow.sdk.execution_time.context import OutletEventAccessors
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+module = next(m for n, m in sys.modules.items() if n.endswith("ingest") and hasattr(m, "mapped_tables"))
+named = dict()
+module.get_current_context = lambda: named
+dag = bag.dags["ingest_shop"]
+by_topic, table = (dag.get_task(name).python_callable for name in ("by_topic", "table"))
+kept = dict.fromkeys(("ranges", "gaps", "snapshot_id", "records", "rejected", "expectations", "warnings"))
+found = dict(kept, table="shop.orders_eu", red=False, batches={{"orders-eu": [1]}}, state="published", error=None)
+idle = dict(found, table="shop.orders_us", batches={{}}, state="idle")
+lost = dict(found, table="shop.{{topic}}", red=True, state="stopped", error="no name")
+outcomes = dict((each["table"], each) for each in (lost, idle, found))
+answers = [[each["table"] for each in by_topic(outcomes | {{"shop.orders": idle}})]]
+for each in (found, idle, lost):
+    events = OutletEventAccessors()
+    try:
+        create_executable_runner(table, events, logger=logging.getLogger()).run(each)
+        (event,) = events[AssetAlias("ingest_shop.by_topic")].asset_alias_events
+        made = event.dest_asset_key
+        answers.append([named["table_name"], made.name, made.uri, event.extra["batches"]])
+    except Exception as error:
+        answers.append([named["table_name"], type(error).__name__, str(error)])
+print(json.dumps(answers))
+"""
+
+
+def test_each_table_of_a_template_has_its_own_outcome_and_asset(airflow_env, contracts):
+    (contracts / "each.yaml").write_text(
+        "table: shop.{topic}\ntopic: {pattern: 'orders-.*'}\ngroup: shop\nowner: me\n"
+        "columns: [{name: id, type: long}]\n"
+    )
+    assert ask(MAPPED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}) == [
+        ["shop.orders_eu", "shop.orders_us", "shop.{topic}"],
+        ["shop.orders_eu", "shop.orders_eu", "iceberg://lake/shop/orders_eu", {"orders-eu": [1]}],
+        ["shop.orders_us", "AirflowSkipException", "shop.orders_us: idle, nothing was published."],
+        ["shop.{topic}", "AirflowFailException", "shop.{topic} is stopped: no name"],
+    ]
+
+
 def test_maintenance_runs_when_the_folder_says(airflow_env, contracts):
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
     (contracts / "groups.yaml").write_text(
