@@ -188,7 +188,7 @@ def _contract_check(given: argparse.Namespace) -> int:
     print(f"{good}; groups: {', '.join(found.groups) or 'none'}")
     for contract in (*found.tables.values(), *found.templates.values()):
         if contract.matching:
-            print(f"{contract.table}: `plan {contract.group}` tells which topics match {contract.matching.pattern!r}")
+            print(f"{contract.table}: `plan {contract.group}` tells which topics match `{contract.matching.pattern}`")
     misfits = _compare(found)
     return 3 if found.problems or misfits else 0
 

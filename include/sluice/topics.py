@@ -93,7 +93,7 @@ def named(contracts: Contracts, table: str, topic: str) -> Contract:
     if not contract.matching.matches(topic):
         what = f"{topic!r} is not matched" if topic else "No topic is named"
         raise TerminalError(
-            f"{what}: {table} takes its topics by the pattern {contract.matching.pattern!r}.",
+            f"{what}: {table} takes its topics by the pattern `{contract.matching.pattern}`.",
             way_out="Name one of its topics: --topic TOPIC.",
         )
     try:
