@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from bench import backlog, formats, planning, quality, target, trigger, upkeep
+from bench import backlog, formats, planning, quality, refill, target, trigger, upkeep
 from bench.lab import Lab, say
 
 SECTIONS = {
@@ -21,14 +21,17 @@ SECTIONS = {
     "e": upkeep.measure,
     "f": formats.measure,
     "g": quality.measure,
+    "h": refill.measure,
 }
 
 
 def main() -> None:
     """Run the sections that were asked for, in order."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g", help="which to run (all)")
-    parser.add_argument("--records", type=int, help="backlog of sections a and g (5,000,000), records of f")
+    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h", help="which to run (all)")
+    parser.add_argument(
+        "--records", type=int, help="backlog of sections a and g (5,000,000), h (2,000,000), records of f"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, under 3 minutes: a smoke test, not a result")
     parser.add_argument("--keep", action="store_true", help="leave the folder with data and logs behind")
     arguments = parser.parse_args()

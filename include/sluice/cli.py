@@ -1,4 +1,4 @@
-"""The command line: `python -m sluice status | plan | contract check | ledger … | gap | rollback | backfill | schema`.
+"""The command line: `python -m sluice status|plan|contract|ledger|gap|rollback|backfill|schema|sql|demo`.
 
 Each command imports what it needs when it runs, so that `--help` and `contract check` stay quick.
 """
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice import cli_act, cli_schema
+from sluice import cli_act, cli_schema, cli_sql
 from sluice.errors import SluiceError, exit_code
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("-n", type=int, default=20, metavar="ROWS", help="how many (default 20)")
     show.set_defaults(run=_ledger_show)
 
+    cli_sql.add(commands)
     commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
     acting = (*cli_act.add(commands, _contracts), cli_schema.add(commands, _contracts))
     for each in (status, plan, test, rebuild, show, *acting):

@@ -58,7 +58,6 @@ def publish(
         BlockedError: more bad records in a batch than the contract tolerates, or an expectation that blocks does not
             hold; main is as it was.
         SchemaChangeError: the table is not what the contract in force made it.
-        BlockedError: more bad records in a batch than the contract tolerates; main is as it was.
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
         FencedError: another writer moved main meanwhile; main is as that one left it.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice import cursor, tables
+import pytest
+
+from sluice import cli, cursor, tables
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH
 from tests.support.lake import Lake
 
@@ -43,7 +45,9 @@ def test_upserts_and_tombstones_fold_the_log(lake: Callable[..., Lake]) -> None:
     it.assert_folded(table)
 
 
-def test_one_read_feeds_several_tables_and_snapshots_tell_the_offsets(lake: Callable[..., Lake]) -> None:
+def test_one_read_feeds_several_tables_and_snapshots_tell_the_offsets(
+    lake: Callable[..., Lake], capfd: pytest.CaptureFixture[str]
+) -> None:
     it = lake()
     it.create_topic(2)
     appended, merged = it.contract(), it.contract(mode="upsert", partition_by=["bucket(4, id)"])
@@ -62,6 +66,10 @@ def test_one_read_feeds_several_tables_and_snapshots_tell_the_offsets(lake: Call
         assert cursor.published(typed)[it.topic].next_offsets == {0: 30, 1: 30}
         assert typed.metadata.refs[CURSOR_TAG].snapshot_id == head.snapshot_id
         assert set(typed.metadata.refs) == {"main", CURSOR_TAG}
+    capfd.readouterr()
+    assert cli.main(["sql", f"SELECT count(*), max(_kafka_offset) FROM {appended}; SELECT 'it''s `; <b>'"]) == 0
+    assert capfd.readouterr().out.splitlines()[1::2] == ["60\t29", "it's `; <b>"]
+    assert cli.main(["sql", "SELECT nothing"]) == 3
 
 
 def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(lake: Callable[..., Lake]) -> None:

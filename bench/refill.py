@@ -1,0 +1,64 @@
+"""(h) A backfill of a range of a table that has it in part, beside the ingestion of as many records."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from bench import feed
+from bench.lab import Lab, contract, say
+
+TOPIC = "refill"
+
+
+def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
+    """Ingest a backlog in batches, cut a hole, fill it; then the same range once more. One driver per mode."""
+    count = records or (200_000 if quick else 2_000_000)
+    span = count // 4
+    say(f"\n(h) backfill of {span:,} offsets of a table that took {count:,}, from Kafka")
+    feed.create(lab.broker.bootstrap, [TOPIC])
+    feed.backlog(lab.broker.bootstrap, TOPIC, count, max(count // 5 // 4, 1) * 4)
+    for mode in ("append", "upsert"):
+        lake = lab.lake()
+        contract(lake, "db.target", TOPIC, mode=mode, limits={"records_per_batch": span, "seconds_per_run": 3000})
+        found = lab.drive(lake, "bench.refill", span=span)
+        lab.drop(lake)
+        per_batch = found["ingest"] / 4
+        say(f"    {mode:7} ingestion         {per_batch:6.1f} s per {span:,} records")
+        for words in ("hole", "again"):
+            ratio = found[words] / per_batch
+            say(f"    {mode:7} backfill ({words:5})  {found[words]:6.1f} s   {ratio:.2f} x ingestion")
+
+
+def main(span: int) -> dict[str, Any]:
+    """In the driver: seconds of the ingestion, of a backfill into a hole, and of the same one over what is there."""
+    from bench.spark import run, session
+    from sluice import backfill, backfill_end, backfill_run, broker, catalog, contracts
+    from sluice.backfill_ranges import Request
+    from sluice.commit import Context
+
+    spark = session()
+    spark.range(1000).selectExpr("sum(id)").collect()
+    seconds = {"ingest": run(spark, "bench")["run"]}
+    promises, lake, kafka = contracts.load(), catalog.load(), broker.client_config()
+    client = broker.admin(kafka)
+    rows = spark.table("lake.db.target").count()
+    each = span // feed.PARTITIONS
+    ranges = {p: [each, 2 * each] for p in range(feed.PARTITIONS)}
+    spark.sql(f"DELETE FROM lake.db.target WHERE _kafka_offset >= {each} AND _kafka_offset < {2 * each}").collect()
+    for words in ("hole", "again"):
+        began = time.monotonic()
+        request = Request("db.target", ranges, why=words)
+        found = backfill.write(request, promises, lake, client, who="bench", run_id=words)
+        context = Context(spark, lake, catalog.catalog_name(), kafka, words)
+        for seq in found.promised()["slices"]:
+            backfill_run.run(
+                context, promises, client, table=found.table, topic=found.topic, seq=seq, origin=found.origin
+            )
+        told = backfill_end.outcome(promises, lake, found.promised())
+        if any(slice_["snapshot_id"] is None for slice_ in told):
+            raise RuntimeError(str(told))
+        seconds[words] = time.monotonic() - began
+        if (now := spark.table("lake.db.target").count()) != rows:
+            raise RuntimeError(f"{now} rows instead of {rows}")
+    return seconds
