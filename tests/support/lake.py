@@ -182,7 +182,7 @@ class Lake:
             for o, (key, value) in by.items()
             if (p, o) not in left_out
         }
-        rows = [row for row in self.rows(table) if row["_kafka_topic"] not in set(beside)]
+        rows = [row for row in self.rows(table) if row["_kafka_topic"] not in set(beside) - {self.topic}]
         found: dict[tuple[int, int], dict[str, Any]] = {}
         for row in rows:
             at = (row["_kafka_partition"], row["_kafka_offset"])
