@@ -86,6 +86,9 @@ def lose_commit(
 ) -> list[int]:
     """Break the connection around `times` commits that PyIceberg makes: after they were applied, or before.
 
+    Args:
+        when: of the table's identifier and the updates, whether it is one of them.
+
     Returns:
         A list that gets one entry for each commit that was broken.
     """
@@ -93,7 +96,7 @@ def lose_commit(
     broken: list[int] = []
 
     def commit(table: Any, requirements: Any, updates: Any) -> Any:
-        if len(broken) >= times or not when(updates):
+        if len(broken) >= times or not when(table.name(), updates):
             return original(table, requirements, updates)
         if applied:
             original(table, requirements, updates)
