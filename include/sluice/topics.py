@@ -43,7 +43,7 @@ def resolve(contracts: Contracts, catalog: Catalog | None, client: AdminClient |
     """
     if contracts.resolved:
         return contracts
-    there = broker.names(client) if client else set()
+    there = broker.names(client) if client is not None else set()  # an admin client is false while nothing waits in it
     if catalog:
         there |= _staged(catalog, there | set(contracts.topics))
     stopped: dict[str, SluiceError] = {}
@@ -53,7 +53,7 @@ def resolve(contracts: Contracts, catalog: Catalog | None, client: AdminClient |
             found.append(contract)
             continue
         names = tuple(sorted(filter(contract.matching.matches, there)))
-        if not names and client:
+        if not names and client is not None:
             stopped[contract.table] = TopicMissingError(
                 "No topic matches the pattern, and none that did was read before.",
                 table=contract.table,
