@@ -58,7 +58,7 @@ def test_a_topic_joins_later_and_one_that_is_gone_is_missed(
         (name, 0) for name in sorted(names)
     ]
     # A topic that comes to the table of another stops both there, and nothing else.
-    thief = Lake(it.spark, it.catalog, it.bootstrap, it.folder, topic=f"{it.topic}_eu", group=it.group)
+    thief = Lake(it.spark, it.catalog, it.bootstrap, it.folder, topic=f"{it.topic}-eu", group=it.group)
     thief.create_topic(1)
     stops = it.look().stops
     assert list(stops) == [own[eu.topic]] and "Several contracts come to one table" in str(stops[own[eu.topic]])
