@@ -28,7 +28,7 @@ MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{
 @task(retries=2, retry_delay=timedelta(minutes=1))
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> dict[str, Any]:
     """Resolve and show the ranges; freeze the slices unless this is a dry run."""
-    from sluice import backfill, broker, catalog
+    from sluice import backfill, broker, catalog, topics
     from sluice.backfill_ranges import Request, moment
     from sluice.ledger import Ledger
     from sluice.slices import Origin
@@ -43,10 +43,10 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> dict
             params["topic"] or "",
             params["why"],
         )
-        promises = contracts.load(strict=False)
         use_registry()
         lake = catalog.load()
         client = broker.admin(broker.client_config(kafka_config()))
+        promises = topics.resolve(contracts.load(strict=False), lake, client)
         if params["dry_run"]:
             found = backfill.look(request, promises, lake, client, Ledger(lake))
         else:
@@ -70,14 +70,15 @@ def slices_of(group: str, promised: dict[str, Any], *, run_id: Any = None) -> li
 @task(trigger_rule=TriggerRule.ALL_DONE)
 def outcome(promised: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Look into the table, whatever became of the applications, and say what is true: green, red, or skipped."""
-    from sluice import backfill_end, catalog
+    from sluice import backfill_end, catalog, topics
 
     if promised is None:
         raise AirflowFailException("There is no plan: see the log of the task plan.")
     if promised["dry_run"]:
         raise AirflowSkipException(UNCHANGED)
     try:
-        found = backfill_end.outcome(contracts.load(strict=False), catalog.load(), promised)
+        lake = catalog.load()
+        found = backfill_end.outcome(topics.resolve(contracts.load(strict=False), lake, None), lake, promised)
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
     for each in found:

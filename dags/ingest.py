@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, Asset, Metadata, TaskGroup, TriggerRule, task
+from airflow.sdk import DAG, Asset, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice_connections import kafka_config, use_registry
 from sluice_spark import IngestOperator
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 QUICK = timedelta(minutes=5)
 GRAPH = """\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
-**settle** reads the snapshots back · one task per table tells its outcome and emits its asset event ·
+**settle** reads the snapshots back · one task per table tells its outcome and emits its asset event; of tables that a
+pattern of topics brings about, **table** has an instance each ·
 **reviews** and **ask** start `review_schema` for a change of a contract that somebody must approve.
 With nothing new to read, all that follows `plan` is skipped, and no JVM is started."""
 
@@ -35,14 +36,14 @@ With nothing new to read, all that follows `plan` is skipped, and no JVM is star
 @task.short_circuit(ignore_downstream_trigger_rules=True, execution_timeout=QUICK)
 def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
     """Fix the offset ranges of this run, and say what is due; nothing due skips the rest."""
-    from sluice import broker, catalog, settle
+    from sluice import broker, catalog, settle, topics
     from sluice import plan as planning
 
     try:
-        promises = contracts.load(strict=False)
         use_registry()
-        client = broker.admin(broker.client_config(kafka_config()))
-        made = planning.write(promises.group(group), promises, catalog.load(), client, run_id=run_id)
+        lake, client = catalog.load(), broker.admin(broker.client_config(kafka_config()))
+        promises = topics.resolve(contracts.load(strict=False), lake, client)
+        made = planning.write(promises.group(group), promises, lake, client, run_id=run_id)
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
     for line in made.lines():
@@ -54,12 +55,14 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
 def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[str, Any]:
     """Whatever became of the application, look at the tables and say what is true."""
-    from sluice import catalog
+    from sluice import catalog, topics
     from sluice import settle as settling
 
     if promised is None:
         raise AirflowFailException("There is no plan to settle: see the log of the task plan.")
-    found = settling.settle(contracts.load(strict=False).group(group), catalog.load(), promised, run_id=run_id)
+    lake = catalog.load()
+    promises = topics.resolve(contracts.load(strict=False), lake, None)  # what is planned has a staging table
+    found = settling.settle(promises.group(group), lake, promised, run_id=run_id)
     for name, outcome in found.items():
         log.log(
             logging.ERROR if outcome["red"] else logging.INFO,
@@ -93,27 +96,53 @@ def asset(table: str) -> Asset:
     return Asset(name=table, uri=f"iceberg://{catalog}/{table.replace('.', '/')}")
 
 
+def event(found: dict[str, Any]) -> dict[str, Any]:
+    """What the asset event of a table says; red with the reason, or skipped, where there is none."""
+    if found["red"]:
+        raise AirflowFailException(f"{found['table']} is {found['state']}: {found['error']}")
+    if not found["batches"]:
+        raise AirflowSkipException(f"{found['table']}: {found['state']}, nothing was published.")
+    kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "expectations", "warnings")
+    return {name: found[name] for name in kept}
+
+
 def table_task(contract: Contract) -> Any:
     """The task that stands for a table: green with an asset event, red with the reason, or skipped."""
     made = asset(contract.table)
 
     @task(task_id=contract.table, outlets=[made], retries=0, owner=contract.owner, doc_md=contract.doc)
     def outcome(outcomes: dict[str, Any]) -> Any:
-        found = outcomes[contract.table]
-        if found["red"]:
-            raise AirflowFailException(f"{contract.table} is {found['state']}: {found['error']}")
-        if not found["batches"]:
-            raise AirflowSkipException(f"{contract.table}: {found['state']}, nothing was published.")
-        kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "expectations", "warnings")
-        yield Metadata(made, extra={name: found[name] for name in kept})
+        yield Metadata(made, extra=event(outcomes[contract.table]))
 
     return outcome
+
+
+def mapped_tables(group: Group, settled: Any) -> None:
+    """The tables of templates, known when the broker was asked: a mapped task, whose instances are as `table_task`."""
+    named = {contract.table for contract in group.contracts}
+    alias = AssetAlias(f"ingest_{group.name}.by_topic")
+
+    @task
+    def by_topic(outcomes: dict[str, Any]) -> list[dict[str, Any]]:
+        return [found for name, found in sorted(outcomes.items()) if name not in named]
+
+    @task(map_index_template="{{ table_name }}", outlets=[alias], retries=0)
+    def table(found: dict[str, Any]) -> Any:
+        get_current_context()["table_name"] = found["table"]  # type: ignore[typeddict-unknown-key]
+        yield Metadata(asset(found["table"]), extra=event(found), alias=alias)
+
+    table.expand(found=by_topic(settled))
+
+
+def source(contract: Contract) -> str:
+    """Which topics, in words: nobody asks the broker while a DAG file is read."""
+    return f"topics like `{contract.matching.pattern}`" if contract.matching else ", ".join(contract.topics)
 
 
 def build(group: Group) -> DAG:
     """The DAG of a group."""
     settings = group.settings
-    tables = "\n".join(f"- `{c.table}` ({c.mode}) from {', '.join(c.topics)}" for c in group.contracts)
+    tables = "\n".join(f"- `{c.table}` ({c.mode}) from {source(c)}" for c in group.promises)
     with DAG(
         dag_id=f"ingest_{group.name}",
         schedule=settings.schedule,
@@ -123,7 +152,7 @@ def build(group: Group) -> DAG:
         tags=["sluice", *settings.tags],
         doc_md=f"Ingests\n\n{tables}\n\n{GRAPH}",
         default_args={
-            "owner": ", ".join(sorted({c.owner for c in group.contracts})),
+            "owner": ", ".join(sorted({c.owner for c in group.promises})),
             "retries": settings.retries,
             "retry_delay": settings.retry_delay,
         },
@@ -148,6 +177,8 @@ def build(group: Group) -> DAG:
         with TaskGroup("tables", prefix_group_id=False):
             for contract in group.contracts:
                 table_task(contract)(settled)
+            if group.templates:
+                mapped_tables(group, settled)
     return dag
 
 

@@ -35,11 +35,12 @@ something: green, skipped with the figure when nothing was needed, or red with t
 def assess(action: str) -> list[dict[str, Any]]:
     """What each table that holds something needs, with the figure."""
     from sluice import assess as assessing
-    from sluice import catalog, upkeep
+    from sluice import catalog, topics, upkeep
 
     try:
-        promises = contracts.load(strict=False)
-        needs = assessing.assess(promises, catalog.load(), upkeep.Action(action))
+        lake = catalog.load()
+        promises = topics.resolve(contracts.load(strict=False), lake, None)
+        needs = assessing.assess(promises, lake, upkeep.Action(action))
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
     groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
@@ -109,7 +110,7 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
                 action=action,
                 group=group.name,
                 settings=settings,
-                seconds=min(c.limits.seconds_per_run for c in group.contracts),
+                seconds=group.seconds,
                 needs=needs,
                 retries=settings.retries,
                 retry_delay=settings.retry_delay,

@@ -40,16 +40,17 @@ with by_hand(
     @task
     def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show the lost offsets, and give them up unless this is a dry run."""
-        from sluice import broker, catalog, gaps
+        from sluice import broker, catalog, gaps, topics
 
         named = {int(p): bounds for p, bounds in params["ranges"].items()}
         try:
+            lake, client = catalog.load(), broker.admin(broker.client_config(kafka_config()))
             found = gaps.accept(
                 params["name"],
                 named,
-                contracts.load(strict=False),
-                catalog.load(),
-                broker.admin(broker.client_config(kafka_config())),
+                topics.resolve(contracts.load(strict=False), lake, client),
+                lake,
+                client,
                 who=who(dag_run),
                 why=params["why"],
                 run_id=run_id,
@@ -81,7 +82,7 @@ with by_hand(
     @task
     def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show what would be undone and published again, and do it unless this is a dry run."""
-        from sluice import catalog
+        from sluice import catalog, topics
         from sluice import rollback as back
         from sluice.ledger import Ledger
 
@@ -90,7 +91,7 @@ with by_hand(
             ledger = Ledger(lake)
             found = back.look(
                 params["table"],
-                contracts.load(strict=False),
+                topics.resolve(contracts.load(strict=False), lake, None),
                 lake,
                 ledger,
                 snapshot_id=number(params["snapshot_id"]),

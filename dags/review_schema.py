@@ -25,11 +25,13 @@ APPROVE, REJECT, LATER = "Approve", "Reject", "Not now"
 @task(execution_timeout=QUICK)
 def show(*, params: Any = None) -> dict[str, str]:
     """The change in words, the offsets and counts since it is under review, and what either answer does."""
-    from sluice import catalog, evolve_review
+    from sluice import catalog, evolve_review, topics
 
     try:
         use_registry()
-        found = evolve_review.look(catalog.load(), contracts.load(strict=False).table(params["table"]))
+        lake = catalog.load()
+        promises = topics.resolve(contracts.load(strict=False), lake, None)
+        found = evolve_review.look(lake, promises.table(params["table"]))
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
     lines = found.lines()
@@ -41,7 +43,7 @@ def show(*, params: Any = None) -> dict[str, str]:
 @task(execution_timeout=QUICK)
 def apply(shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None) -> None:
     """Carry out the answer; who gave it and why is kept in `sluice.schemas`."""
-    from sluice import catalog, evolve_review
+    from sluice import catalog, evolve_review, topics
 
     (chosen,) = answer["chosen_options"]
     if chosen == LATER:
@@ -49,9 +51,10 @@ def apply(shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, 
     given = answer["params_input"]
     try:
         use_registry()
+        lake = catalog.load()
         done = evolve_review.answer(
-            catalog.load(),
-            contracts.load(strict=False),
+            lake,
+            topics.resolve(contracts.load(strict=False), lake, None),
             params["table"],
             approve=chosen == APPROVE,
             who=(answer["responded_by_user"] or {}).get("name") or "unknown",

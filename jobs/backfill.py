@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sluice import application, backfill_run, broker, contracts
+from sluice import application, backfill_run, broker, contracts, topics
 from sluice.slices import Origin
 
 
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     with application.spark(f"sluice backfill {arguments.table}", arguments.run_id, kafka) as context:
         backfill_run.run(
             context,
-            promises,
+            topics.resolve(promises, context.catalog, None),
             broker.admin(kafka),
             table=arguments.table,
             topic=arguments.topic,

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from sluice import application, broker, contracts, run
+from sluice import application, broker, contracts, run, topics
 
 
 @application.exits
@@ -21,10 +21,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     # A broken file of another group must not stop this one; the plan has reported it.
     promises = contracts.load(strict=False)
-    group = promises.group(arguments.group)
-    seconds = min(c.limits.seconds_per_run for c in group.contracts)
+    seconds = promises.group(arguments.group).seconds
     kafka = broker.client_config()
-    with application.spark(f"sluice ingest {group.name}", arguments.run_id, kafka) as context:
+    with application.spark(f"sluice ingest {arguments.group}", arguments.run_id, kafka) as context:
+        promises = topics.resolve(promises, context.catalog, None)  # what is planned has a staging table
+        group = promises.group(arguments.group)
         report = run.run(context, group, promises, broker.admin(kafka), deadline=time.monotonic() + seconds)
     # A table that needs a person is settle's to report; only what another try may cure fails the submit.
     return 2 if report.retryable else 0

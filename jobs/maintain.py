@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from sluice import application, contracts, maintain
+from sluice import application, contracts, maintain, topics
 from sluice.errors import ConfigError
 from sluice.upkeep import Action
 
@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     promises = contracts.load(strict=False)
     action = Action(arguments.action)
     with application.spark(f"sluice {action}", arguments.run_id, {}) as context:
+        promises = topics.resolve(promises, context.catalog, None)
         maintain.run(context, action, names, promises, deadline=time.monotonic() + arguments.seconds)
     return 0
 

@@ -71,7 +71,8 @@ def resolved(contract: Contract, registry: Registry | None = None) -> Contract:
             way_out="Correct the contract: - auto: {omit: […]}.",
             **where,
         )
-    given = {name: getattr(contract, name) for name in contract.model_fields_set - {"auto"}}
+    given = {name: getattr(contract, name) for name in contract.model_fields_set - {"auto", "matching"}}
+    given["topic"] = contract.topics or contract.matching
     try:
         return Contract.model_validate({**given, "columns": (*contract.columns, *columns)})
     except ValidationError as error:

@@ -104,13 +104,15 @@ def look(
     """Work out a backfill, changing nothing.
 
     Raises:
-        ContractError: no contract names the table.
+        ContractError: no contract names the table, or what its pattern finds contradicts another one.
         RefusedError: with the reason, and what can be asked for instead.
         StagingTrimmedError: staging does not hold what is to be read from it.
         TopicRecreatedError: the topic is not the one that the table was filled from.
         BrokerUnavailableError: Kafka did not answer.
     """
     contract = contracts.table(request.table)
+    if stop := contracts.stopped.get(contract.table):
+        raise stop
     topic = _topic(request, contract)
     if request.origin == Origin.QUARANTINE and contract.errors.raw == "drop":
         raise RefusedError(

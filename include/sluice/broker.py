@@ -68,6 +68,20 @@ def admin(config: Mapping[str, Any] | None = None) -> AdminClient:
     return AdminClient({"log_level": 2, **client_config(config)})
 
 
+def names(client: AdminClient) -> set[str]:
+    """All topics that there are, as far as the cluster shows them to this client.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return set(client.list_topics(timeout=TIMEOUT_S).topics)
+    except KafkaException as error:
+        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
+
+
 def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState | TopicMissingError]:
     """The state of each topic, in four requests whatever their number.
 

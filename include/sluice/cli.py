@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     source = test.add_mutually_exclusive_group(required=True)
     source.add_argument("--file", type=Path, metavar="JSONL", help='a record per line: {"key": …, "value": …}')
     source.add_argument("--from-topic", type=int, metavar="N", help="the newest N records of the topic")
-    test.add_argument("--topic", default="", metavar="TOPIC", help="where several feed the table")
+    test.add_argument("--topic", default="", metavar="TOPIC", help="where several feed the table, or a pattern does")
     test.set_defaults(run=_contract_test)
 
     ledger = commands.add_parser("ledger", help="the table sluice.offsets").add_subparsers(
@@ -160,16 +160,18 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _plan(given: argparse.Namespace) -> int:
-    from sluice import plan, reach
+    from sluice import plan, reach, topics
     from sluice.ledger import Ledger
 
     known = _contracts()
-    group = known.group(given.group)
+    known.group(given.group)
     client = reach.open_broker(given.patience)
     catalog = reach.open_catalog(given.patience)
     existing = reach.existing_ledger_table(catalog)
     with reach.catalog_errors():
-        found = plan.look(group, known, catalog, client, Ledger(catalog, existing) if existing else None)
+        known = topics.resolve(known, catalog, client)
+        ledger = Ledger(catalog, existing) if existing else None
+        found = plan.look(known.group(given.group), known, catalog, client, ledger)
     print("\n".join(found.lines()))
     return 3 if found.stops else 0
 
@@ -180,18 +182,22 @@ def _contract_check(given: argparse.Namespace) -> int:
     found = contracts.load(given.folder, strict=False)
     for problem in found.problems:
         print(problem)
-    good = f"{len(found.tables)} of the contracts in {found.folder} are sound" if found.problems else (
-        f"{len(found.tables)} contract(s) in {found.folder}, all sound"
+    number = len(found.tables) + len(found.templates)
+    good = f"{number} of the contracts in {found.folder} are sound" if found.problems else (
+        f"{number} contract(s) in {found.folder}, all sound"
     )  # fmt: skip
     print(f"{good}; groups: {', '.join(found.groups) or 'none'}")
+    for contract in (*found.tables.values(), *found.templates.values()):
+        if contract.matching:
+            print(f"{contract.table}: `plan {contract.group}` tells which topics match `{contract.matching.pattern}`")
     misfits = _compare(found)
     return 3 if found.problems or misfits else 0
 
 
 def _contract_test(given: argparse.Namespace) -> int:
-    from sluice import auto, sample
+    from sluice import auto, sample, topics
 
-    contract = auto.resolved(_contracts().table(given.table))
+    contract = auto.resolved(topics.named(_contracts(), given.table, given.topic))
     return sample.command(contract, given.file, given.from_topic or 0, given.topic, given.patience)
 
 
@@ -229,11 +235,12 @@ def _compare(found: Contracts) -> int:
 
 
 def _ledger_rebuild(given: argparse.Namespace) -> int:
-    from sluice import reach, rebuild
+    from sluice import reach, rebuild, topics
 
     catalog = reach.open_catalog(given.patience)
     known = _contracts()
     with reach.catalog_errors():
+        known = topics.resolve(known, catalog, None)
         lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {getpass.getuser()}")
     print("\n".join(lines))
     return 0

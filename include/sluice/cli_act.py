@@ -63,13 +63,14 @@ def _ranges(text: str) -> dict[int, list[int]]:
 
 
 def _gap_accept(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
-    from sluice import gaps, reach
+    from sluice import gaps, reach, topics
 
     known = contracts()
     client = reach.open_broker(given.patience)
     catalog = reach.open_catalog(given.patience)
     user = getpass.getuser()
     with reach.catalog_errors():
+        known = topics.resolve(known, catalog, client)
         found = gaps.accept(
             given.name,
             given.ranges,
@@ -88,13 +89,14 @@ def _gap_accept(contracts: Callable[[], Contracts], given: argparse.Namespace) -
 
 
 def _rollback(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
-    from sluice import reach, rollback
+    from sluice import reach, rollback, topics
     from sluice.ledger import Ledger
 
     known = contracts()
     catalog = reach.open_catalog(given.patience)
     user = getpass.getuser()
     with reach.catalog_errors():
+        known = topics.resolve(known, catalog, None)
         ledger = Ledger(catalog)
         found = rollback.look(
             given.table, known, catalog, ledger, snapshot_id=given.to_snapshot, before_run=given.before_run
@@ -115,7 +117,7 @@ def _rollback(contracts: Callable[[], Contracts], given: argparse.Namespace) -> 
 
 
 def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
-    from sluice import backfill, reach
+    from sluice import backfill, reach, topics
     from sluice.backfill_ranges import Request, moment
     from sluice.ledger import Ledger
     from sluice.slices import Origin
@@ -133,6 +135,7 @@ def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace
     catalog = reach.open_catalog(given.patience)
     existing = reach.existing_ledger_table(catalog)
     with reach.catalog_errors():
+        known = topics.resolve(known, catalog, client)
         found = backfill.look(request, known, catalog, client, Ledger(catalog, existing) if existing else None)
     print("\n".join(found.lines()))
     print("Nothing was changed. DAG backfill does it.")

@@ -32,12 +32,13 @@ def add(commands: Any, contracts: Callable[[], Contracts]) -> argparse.ArgumentP
 
 
 def _schema(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
-    from sluice import evolve_review, reach
+    from sluice import evolve_review, reach, topics
 
     known = contracts()
-    file = known.table(given.table)
     catalog = reach.open_catalog(given.patience)
     with reach.catalog_errors():
+        known = topics.resolve(known, catalog, None)
+        file = known.table(given.table)
         if given.answer is None:
             print("\n".join(evolve_review.listed(catalog, file)) or f"{file.table}: no version yet.")
             return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from sluice.contract_cdc import Cdc
 from sluice.contract_checks import check_contract
@@ -19,13 +19,13 @@ from sluice.contract_expectations import Expectation
 from sluice.contract_fields import (
     KAFKA_COLUMNS,
     KEY_SOURCE,
+    TEMPLATE,
     Duration,
     Flag,
     Flaws,
     GroupName,
     Identifier,
     ListField,
-    OneOrMore,
     Properties,
     Start,
     Strict,
@@ -35,6 +35,7 @@ from sluice.contract_fields import (
 from sluice.contract_formats import PLAIN, Format, key_holds
 from sluice.contract_policy import SchemaPolicy
 from sluice.contract_settings import ORPHAN_FLOOR, ErrorPolicy, Limits, Maintenance
+from sluice.contract_topics import TopicPattern, names_only, pattern_only
 from sluice.partitioning import PartitionField, parse_partition
 
 __all__ = [
@@ -66,11 +67,15 @@ class ValueFormat(Strict):
     format: Format = "json"
 
 
-class Contract(Strict):
-    """The promise of one table. Field by field: `docs/contracts.md`."""
+class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read from one key
+    """The promise of one table, or of like tables. Field by field: `docs/contracts.md`."""
 
     table: TableName
-    topic: Annotated[tuple[Topic, ...], OneOrMore, Field(min_length=1)]
+    topic: Annotated[tuple[Topic, ...], BeforeValidator(names_only)]
+    # The same key of the YAML, read as the other thing that it may be; `sluice.topics` fills in `topic` by it.
+    matching: Annotated[TopicPattern | None, BeforeValidator(pattern_only)] = Field(
+        None, validation_alias="topic", exclude=True
+    )
     group: GroupName
     owner: Annotated[str, Field(min_length=1)]
     mode: Literal["append", "upsert"] = "append"
@@ -98,6 +103,10 @@ class Contract(Strict):
     schema_policy: SchemaPolicy = SchemaPolicy()
     doc: str | None = None
 
+    @field_serializer("topic")
+    def _as_written(self, names: tuple[str, ...]) -> tuple[str, ...] | TopicPattern:
+        return names or self.matching or ()
+
     @model_validator(mode="before")
     @classmethod
     def _auto_apart(cls, data: object) -> object:
@@ -117,8 +126,18 @@ class Contract(Strict):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that feed the table."""
+        """The topics that feed the table; by a pattern those that were found, none before anybody has looked."""
         return self.topic
+
+    @property
+    def template(self) -> bool:
+        """Whether it stands for a table of each of its topics."""
+        return TEMPLATE in self.table
+
+    @property
+    def mixed(self) -> bool:
+        """Whether several topics may feed one table."""
+        return not self.template and (self.matching is not None or len(self.topic) > 1)
 
     @property
     def namespace(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from sluice.contract_cdc import check_cdc
 from sluice.contract_columns import check_auto, check_columns
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
 from sluice.contract_formats import PLAIN, check_whole
+from sluice.contract_topics import check_topics
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
 
@@ -65,18 +66,12 @@ def check_contract(contract: Contract, flaws: Flaws) -> None:
     check_columns(contract, flaws)
     check_cdc(contract, flaws)
     _check_sources(contract, flaws)
-    _check_topics(contract, flaws)
+    check_topics(contract, flaws)
     _check_identifier(contract, flaws)
     _check_order(contract, flaws)
     _check_partitions(contract, flaws)
     _check_properties(contract, flaws)
     _check_sort(contract, flaws)
-
-
-def _check_topics(contract: Contract, flaws: Flaws) -> None:
-    _refuse_repeats(contract.topic, "topic", flaws)
-    if isinstance(contract.start, dict) and len(contract.topic) > 1:
-        flaws.add("start", message="offsets per partition need a single topic; use a timestamp, earliest or latest")
 
 
 def _check_columns(contract: Contract, flaws: Flaws) -> None:
@@ -170,7 +165,7 @@ def _check_order(contract: Contract, flaws: Flaws) -> None:
     if contract.order and not contract.upsert:
         flaws.add("order", message="mode append keeps every record: there are no versions to order")
         return
-    if contract.upsert and len(contract.topic) > 1 and not contract.order:
+    if contract.upsert and contract.mixed and not contract.order:
         message = "with several topics, offsets do not order the versions of a key: name columns, or _kafka_timestamp"
         flaws.add("order", message=message)
     _refuse_repeats(contract.order, "order", flaws)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sluice.contract import Contract
 from sluice.contract_yaml import Document, Location, Problem
 from sluice.groups import GroupSettings
 
-Sound = Mapping[str, tuple[Document, Contract]]
-"""Documents and contracts by file."""
+Sound = Sequence[tuple[Document, Contract]]
+"""Contracts, each with the file that it stands in."""
 
 _SHARED: tuple[Location, ...] = (
     ("group",),
@@ -28,51 +28,56 @@ def cross_problems(sound: Sound, settings: Mapping[str, GroupSettings] | None) -
     A contradiction is a problem of every file that takes part in it: nobody but the owner knows which one is right.
     """
     found: dict[str, list[Problem]] = {}
-    for file, (document, contract) in sound.items():
+    for document, contract in sound:
         problems = [
-            *_twice(file, document, contract, sound),
-            *_shared_topics(file, document, contract, sound),
+            *_twice(document, contract, sound),
+            *_shared_topics(document, contract, sound),
             *_too_slow(document, contract, settings or {}),
         ]
         if problems:
-            found[file] = problems
+            found.setdefault(document.file, []).extend(problems)
     return found
 
 
-def merge_settings(common: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
-    """Lay a group's own settings over the common ones, map by map."""
-    merged: dict[str, object] = dict(common)
-    for key, value in own.items():
-        base = merged.get(key)
-        merged[key] = merge_settings(base, value) if isinstance(base, dict) and isinstance(value, dict) else value
-    return merged
+def disagreement(one: Contract, other: Contract) -> Location | None:
+    """The first setting of a shared topic that two contracts give differently."""
+    return next((field for field in _SHARED if _get(one, field) != _get(other, field)), None)
 
 
-def _twice(file: str, document: Document, contract: Contract, sound: Sound) -> list[Problem]:
-    others = [each for each, (_, c) in sound.items() if each != file and c.table.lower() == contract.table.lower()]
+def says(contract: Contract, field: Location) -> str:
+    """What a contract gives for a setting."""
+    value = _get(contract, field)
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _twice(document: Document, contract: Contract, sound: Sound) -> list[Problem]:
+    others = [d.file for d, c in sound if c is not contract and c.table.lower() == contract.table.lower()]
     if not others:
         return []
     return [document.problem(("table",), f"{contract.table!r} is the table of {_names(others)} as well")]
 
 
-def _shared_topics(file: str, document: Document, contract: Contract, sound: Sound) -> list[Problem]:
+def _shared_topics(document: Document, contract: Contract, sound: Sound) -> list[Problem]:
     problems = []
+    # Two patterns may share a topic as well: only the broker knows, see `sluice.topics`.
+    named = contract.topic or sorted({t for _, c in sound for t in c.topic if _reads(contract, t)})
     for field in _SHARED:
         mine = _get(contract, field)
-        for topic in contract.topics:
-            against = [
-                (each, _get(c, field))
-                for each, (_, c) in sound.items()
-                if each != file and topic in c.topics and _get(c, field) != mine
-            ]
-            if against:
-                other, theirs = against[0]
+        for topic in named:
+            others = [(d, c) for d, c in sound if c is not contract and _reads(c, topic) and _get(c, field) != mine]
+            if others:
+                other, theirs = others[0]
                 message = (
-                    f"topic {topic!r} is shared with {_names([other])}, which says {_show(theirs)}, not {_show(mine)}"
+                    f"topic {topic!r} is shared with {_names([other.file])}, which says {says(theirs, field)}, "
+                    f"not {says(contract, field)}"
                 )
                 problems.append(document.problem(field, message))
                 break
     return problems
+
+
+def _reads(contract: Contract, topic: str) -> bool:
+    return contract.matching.matches(topic) if contract.matching else topic in contract.topic
 
 
 def _too_slow(document: Document, contract: Contract, settings: Mapping[str, GroupSettings]) -> list[Problem]:
@@ -94,10 +99,6 @@ def _get(contract: Contract, field: Location) -> object:
     for step in field:
         value = getattr(value, str(step))
     return value
-
-
-def _show(value: object) -> str:
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _names(files: list[str]) -> str:

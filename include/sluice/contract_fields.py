@@ -52,6 +52,9 @@ OWN_NAMESPACES = frozenset({"sluice", "sluice_deletes", "sluice_quarantine", "sl
 KEY_SOURCE = "$key"
 """A column with this `source` holds the record's key."""
 
+TEMPLATE = "{topic}"
+"""Where it stands in a table's name, the contract is a template: one table for each topic."""
+
 VALUE_SOURCE = "$value"
 """A column with this `source` holds the record's value, where that is no object with fields."""
 
@@ -100,7 +103,8 @@ def _sequence(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _one_or_more(value: object) -> object:
+def one_or_more(value: object) -> object:
+    """A tuple of a list's values, or of one text."""
     return (value,) if isinstance(value, str) else _sequence(value)
 
 
@@ -111,9 +115,13 @@ def _identifier(value: str) -> str:
 
 
 def _table(value: str) -> str:
-    names = value.split(".")
-    if len(names) < 2 or not all(IDENTIFIER.fullmatch(name) for name in names):
-        _refuse(f"{shown(value)} is not namespace.table (letters, digits and _; deeper namespaces have more dots)")
+    *outer, last = value.split(".")
+    names = [*outer, last.replace(TEMPLATE, "t", 1)]
+    if not outer or not all(IDENTIFIER.fullmatch(name) for name in names):
+        _refuse(
+            f"{shown(value)} is not namespace.table (letters, digits and _; deeper namespaces have more dots)"
+            + (f"; {TEMPLATE} may stand once, in the last part" if "{" in value else "")
+        )
     if names[0].lower() in OWN_NAMESPACES:
         _refuse(f"namespace {names[0]!r} is Sluice's own")
     return value
@@ -245,4 +253,3 @@ Properties = Annotated[dict[str, str], BeforeValidator(_properties)]
 Whole = Annotated[int, Field(strict=True, ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
 ListField = BeforeValidator(_sequence)
-OneOrMore = BeforeValidator(_one_or_more)

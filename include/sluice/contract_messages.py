@@ -80,9 +80,9 @@ def _at(data: object, location: Location) -> object:
 def _fields(model: type[BaseModel], location: Location) -> list[str]:
     """Return the field names of the model that `location` leads to."""
     for step in location:
-        if isinstance(step, str) and step in model.model_fields:
-            model = _model_in(model.model_fields[step].annotation) or model
-    return list(model.model_fields)
+        named = [f for name, f in model.model_fields.items() if step in (name, f.validation_alias)]
+        model = next(filter(None, (_model_in(f.annotation) for f in named)), model)
+    return list(dict.fromkeys(str(f.validation_alias or name) for name, f in model.model_fields.items()))
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:

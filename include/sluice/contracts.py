@@ -7,8 +7,8 @@ and the jobs call `load()` and get every problem of every file at once. Light: P
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,21 +16,18 @@ from pydantic import ValidationError
 
 from sluice.contract import Contract, Limits
 from sluice.contract_checks import nearest
-from sluice.contract_cross import cross_problems, merge_settings
-from sluice.contract_fields import Start, Strict
+from sluice.contract_cross import cross_problems
+from sluice.contract_fields import Start
 from sluice.contract_messages import explain
+from sluice.contract_topics import each_table
 from sluice.contract_yaml import Document, Problem, read_document
-from sluice.errors import ContractError
-from sluice.groups import GroupSettings, MaintenanceSchedules
+from sluice.errors import ContractError, SluiceError
+from sluice.groups import GROUPS_FILE, GroupSettings, MaintenanceSchedules, read_groups
 
 FOLDER_VARIABLE = "SLUICE_CONTRACTS"
 """Environment variable that names the folder of contracts."""
 
 _T = TypeVar("_T")
-_M = TypeVar("_M", bound=Strict)
-
-GROUPS_FILE = "groups.yaml"
-"""Name of the file that holds the groups' settings."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +38,23 @@ class Group:
         name: Its name; the DAG is `ingest_<name>`.
         settings: Schedule, Spark and so on, defaults filled in.
         contracts: Its tables' contracts, by table name.
+        templates: Contracts whose tables nobody knows before the broker is asked.
     """
 
     name: str
     settings: GroupSettings
     contracts: tuple[Contract, ...]
+    templates: tuple[Contract, ...] = ()
+
+    @property
+    def promises(self) -> tuple[Contract, ...]:
+        """All that its files say; there is at least one."""
+        return (*self.contracts, *self.templates)
+
+    @property
+    def seconds(self) -> int:
+        """After how many seconds of a run no further batch is begun."""
+        return min(c.limits.seconds_per_run for c in self.promises)
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,11 @@ class Contracts:
     Attributes:
         folder: Where they were read.
         tables: Contract by table name, sorted.
-        groups: Group by name, sorted; each has at least one table.
-        topics: Settings by topic, sorted.
+        groups: Group by name, sorted; each has at least one table or template.
+        topics: Settings by topic, sorted; those of patterns are among them when `sluice.topics` has looked.
+        templates: Contract by the name that it has in place of a table's, where its topics are a pattern.
+        stopped: Tables, and templates, that the topics found do not let go on, with the reason.
+        resolved: Whether the topics of all patterns are known.
         problems: What is wrong with the folder; empty unless read with `strict=False`. What a problem concerns is in
             none of the maps.
         maintenance: When the maintenance DAGs run; None if what the folder says of it is wrong.
@@ -87,6 +99,9 @@ class Contracts:
     tables: Mapping[str, Contract]
     groups: Mapping[str, Group]
     topics: Mapping[str, TopicSettings]
+    templates: Mapping[str, Contract] = field(default_factory=dict)
+    stopped: Mapping[str, SluiceError] = field(default_factory=dict)
+    resolved: bool = True
     problems: tuple[Problem, ...] = ()
     maintenance: MaintenanceSchedules | None = field(default_factory=MaintenanceSchedules)
 
@@ -96,6 +111,11 @@ class Contracts:
         Raises:
             ContractError: If there is none of that name.
         """
+        if name not in self.tables and self.templates:
+            more = f"; those of {', '.join(self.templates)} are there when their topics are"
+            raise ContractError(
+                f"no contract in {self.folder} names the table {name!r}{nearest(name, self.tables)}{more}"
+            )
         return _look_up("table", name, self.tables, self.folder)
 
     def group(self, name: str) -> Group:
@@ -105,6 +125,12 @@ class Contracts:
             ContractError: If no table is in a group of that name.
         """
         return _look_up("group", name, self.groups, self.folder)
+
+    def with_topics(self, tables: Iterable[Contract], stopped: Mapping[str, SluiceError]) -> Contracts:
+        """The same with the topics and tables that were found; the templates stay as they are."""
+        settings = {g.name: g.settings for g in self.groups.values()}
+        found = _assemble(self.folder, [*tables, *self.templates.values()], settings, self.maintenance, self.problems)
+        return replace(found, stopped=stopped, resolved=True)
 
 
 def _look_up(kind: str, name: str, known: Mapping[str, _T], folder: Path) -> _T:
@@ -133,7 +159,7 @@ def load(folder: Path | None = None, *, strict: bool = True) -> Contracts:
     """
     where = folder or default_folder()
     problems: list[Problem] = []
-    sound: dict[str, tuple[Document, Contract]] = {}
+    sound: list[tuple[Document, Contract]] = []
     raw_groups: set[str] = set()
     for path in _files(where, problems):
         document = read_document(path, str(path))
@@ -141,14 +167,13 @@ def load(folder: Path | None = None, *, strict: bool = True) -> Contracts:
         if isinstance(document.data, dict):
             raw_groups.add(str(document.data.get("group")))
         if contract is not None:
-            sound[document.file] = (document, contract)
-    settings, broken_groups, schedules = _group_settings(where, raw_groups, problems)
-    for file, found in cross_problems(sound, settings).items():
-        problems += found
-        del sound[file]
+            sound += [(document, each) for each in each_table(contract)]
+    settings, broken_groups, schedules = read_groups(where, raw_groups, problems)
+    wrong = cross_problems(sound, settings)
+    problems += [each for found in wrong.values() for each in found]
     if strict and problems:
         raise ContractError("\n".join(str(each) for each in sorted(set(problems))))
-    kept = [c for _, c in sound.values() if settings is not None and c.group not in broken_groups]
+    kept = [c for d, c in sound if d.file not in wrong and settings is not None and c.group not in broken_groups]
     return _assemble(where, kept, settings or {}, schedules, tuple(sorted(set(problems))))
 
 
@@ -184,51 +209,6 @@ def _validated(document: Document, problems: list[Problem]) -> Contract | None:
         return None
 
 
-def _group_settings(
-    folder: Path, used: set[str], problems: list[Problem]
-) -> tuple[dict[str, GroupSettings] | None, set[str], MaintenanceSchedules | None]:
-    """Read `groups.yaml`: settings by group (None if the file is no use), the groups it gets wrong, and maintenance."""
-    path = folder / GROUPS_FILE
-    if not path.exists():
-        return {name: GroupSettings() for name in used}, set(), MaintenanceSchedules()
-    document = read_document(path, str(path))
-    problems += document.problems
-    entries = {} if document.data is None else document.data
-    if document.problems or not isinstance(entries, dict):
-        if not document.problems:
-            problems.append(Problem(document.file, 1, "", "must be a map of group names to settings"))
-        return None, set(), None
-    broken: set[str] = set()
-    plain: dict[str, dict[str, object]] = {}
-    schedules = _settings(MaintenanceSchedules, "maintenance", entries.get("maintenance"), document, problems)
-    for name, given in entries.items():
-        if name == "maintenance":
-            continue
-        entry = {} if given is None else given
-        if name != "defaults" and name not in used:
-            problems.append(document.problem((str(name),), f"no contract is in this group{nearest(str(name), used)}"))
-        if _settings(GroupSettings, str(name), entry, document, problems):
-            plain[str(name)] = entry
-        else:
-            broken.add(str(name))
-    if "defaults" in broken:
-        return None, broken, schedules
-    common = plain.get("defaults", {})
-    merged = {name: merge_settings(common, plain.get(name, {})) for name in used}
-    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, broken, schedules
-
-
-def _settings(model: type[_M], name: str, given: object, document: Document, problems: list[Problem]) -> _M | None:
-    """One entry of `groups.yaml`; None, and its problems, where it is wrong."""
-    entry = {} if given is None else given
-    try:
-        return model.model_validate(entry)
-    except ValidationError as error:
-        for location, message in explain(error, model, entry):
-            problems.append(document.problem((name, *location), message))
-        return None
-
-
 def _assemble(
     folder: Path,
     contracts: list[Contract],
@@ -236,15 +216,18 @@ def _assemble(
     schedules: MaintenanceSchedules | None,
     problems: tuple[Problem, ...],
 ) -> Contracts:
-    tables = {each.table: each for each in sorted(contracts, key=lambda each: each.table)}
-    groups = {
-        name: Group(name, settings[name], tuple(c for c in tables.values() if c.group == name))
-        for name in sorted({each.group for each in contracts})
-    }
+    contracts = sorted(contracts, key=lambda each: each.table)
+    tables = {each.table: each for each in contracts if not each.template}
+    templates = {each.table: each for each in contracts if each.template}
+    groups = {}
+    for name in sorted({each.group for each in contracts}):
+        mine = [tuple(c for c in each.values() if c.group == name) for each in (tables, templates)]
+        groups[name] = Group(name, settings[name], *mine)
     topics = {}
     for topic in sorted({each for c in contracts for each in c.topics}):
         fed = [c for c in tables.values() if topic in c.topics]
         one = fed[0]
         names = tuple(c.table for c in fed)
         topics[topic] = TopicSettings(topic, one.group, one.start, one.limits, one.transactional, names)
-    return Contracts(folder, tables, groups, topics, problems, schedules)
+    resolved = all(each.matching is None for each in contracts)
+    return Contracts(folder, tables, groups, topics, templates, {}, resolved, problems, schedules)

@@ -92,7 +92,7 @@ class FencedError(RetryableError):
 class TopicMissingError(TerminalError):
     """The topic does not exist."""
 
-    advice = "Create the topic, or correct `topic:` in the contract."
+    advice = "Create the topic, or correct `topic:` in the contract; one that a pattern matched goes into its `omit:`."
 
 
 class TopicRecreatedError(TerminalError):

@@ -19,8 +19,9 @@ from sluice.partitioning import PartitionField
 
 OPERATIONAL = frozenset(
     {
-        "table", "topic", "group", "owner", "properties", "format_version", "start", "limits", "transactional",
-        "errors", "expectations", "expectations_show_values", "freshness", "maintenance", "schema_policy", "doc",
+        "table", "topic", "matching", "group", "owner", "properties", "format_version", "start", "limits",
+        "transactional", "errors", "expectations", "expectations_show_values", "freshness", "maintenance",
+        "schema_policy", "doc",
     }
 )  # fmt: skip
 """Fields that say how a table is run. All others are its shape, those to come among them."""

@@ -91,7 +91,8 @@ class InForce:
         Raises:
             SchemaChangeError: it is no sound contract (any more).
         """
-        about = {"table": file.table, "topic": [file.topics[0]], "group": file.group, "owner": file.owner}
+        # Which topics feed it is the file's affair: they are laid over it below, and may be none at this moment.
+        about = {"table": file.table, "topic": "any", "group": file.group, "owner": file.owner}
         try:
             held = Contract.model_validate({**self.shape, **about})
         except ValidationError as error:

@@ -7,12 +7,22 @@ files read them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Self
+from pathlib import Path
+from typing import Annotated, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from sluice.contract_checks import nearest
 from sluice.contract_fields import Duration, Flaws, Instant, ListField, Properties, Strict
+from sluice.contract_messages import explain
+from sluice.contract_yaml import Document, Problem, read_document
+
+GROUPS_FILE = "groups.yaml"
+"""Name of the file that holds the groups' settings."""
+
+_M = TypeVar("_M", bound=Strict)
 
 _MEMORY = r"[1-9][0-9]{0,5}[kmgt]"
 _CONNECTION = r"[A-Za-z0-9_.\-]{1,200}"
@@ -119,3 +129,57 @@ def _check_schedules(settings: Strict, *names: str) -> None:
             message = f"{schedule!r} is neither five cron fields nor one of {', '.join(sorted(_PRESETS))}"
             flaws.add(name, message=message)
     flaws.raise_any(type(settings).__name__)
+
+
+def read_groups(
+    folder: Path, used: set[str], problems: list[Problem]
+) -> tuple[dict[str, GroupSettings] | None, set[str], MaintenanceSchedules | None]:
+    """Read `groups.yaml`: settings by group (None if the file is no use), the groups it gets wrong, and maintenance."""
+    path = folder / GROUPS_FILE
+    if not path.exists():
+        return {name: GroupSettings() for name in used}, set(), MaintenanceSchedules()
+    document = read_document(path, str(path))
+    problems += document.problems
+    entries = {} if document.data is None else document.data
+    if document.problems or not isinstance(entries, dict):
+        if not document.problems:
+            problems.append(Problem(document.file, 1, "", "must be a map of group names to settings"))
+        return None, set(), None
+    broken: set[str] = set()
+    plain: dict[str, dict[str, object]] = {}
+    schedules = _settings(MaintenanceSchedules, "maintenance", entries.get("maintenance"), document, problems)
+    for name, given in entries.items():
+        if name == "maintenance":
+            continue
+        entry = {} if given is None else given
+        if name != "defaults" and name not in used:
+            problems.append(document.problem((str(name),), f"no contract is in this group{nearest(str(name), used)}"))
+        if _settings(GroupSettings, str(name), entry, document, problems):
+            plain[str(name)] = entry
+        else:
+            broken.add(str(name))
+    if "defaults" in broken:
+        return None, broken, schedules
+    common = plain.get("defaults", {})
+    merged = {name: _merged(common, plain.get(name, {})) for name in used}
+    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, broken, schedules
+
+
+def _settings(model: type[_M], name: str, given: object, document: Document, problems: list[Problem]) -> _M | None:
+    """One entry of `groups.yaml`; None, and its problems, where it is wrong."""
+    entry = {} if given is None else given
+    try:
+        return model.model_validate(entry)
+    except ValidationError as error:
+        for location, message in explain(error, model, entry):
+            problems.append(document.problem((name, *location), message))
+        return None
+
+
+def _merged(common: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+    """Lay a group's own settings over the common ones, map by map."""
+    merged: dict[str, object] = dict(common)
+    for key, value in own.items():
+        base = merged.get(key)
+        merged[key] = _merged(base, value) if isinstance(base, dict) and isinstance(value, dict) else value
+    return merged

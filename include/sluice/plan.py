@@ -104,7 +104,7 @@ def look(
 
     Args:
         group: the tables to plan for.
-        contracts: all contracts, for the settings of the topics.
+        contracts: all contracts, for the settings of the topics, which `sluice.topics` has resolved.
         catalog: where the tables are.
         client: for the watermarks.
         ledger: None where there is no ledger (yet); then the tables alone are asked.
@@ -113,15 +113,18 @@ def look(
     Raises:
         BrokerUnavailableError: Kafka did not answer.
     """
-    topics = sorted({t for c in group.contracts for t in c.topics})
+    if not contracts.resolved:
+        raise ValueError("topics.resolve comes first")  # or a pattern would be no topic at all, in silence
+    stops = {c.table: contracts.stopped[c.table] for c in group.promises if c.table in contracts.stopped}
+    chosen = [c for c in group.contracts if c.table not in stops]
+    topics = sorted({t for c in chosen for t in c.topics})
     states = broker.describe(client, topics)
-    stops: dict[str, SluiceError] = {}
     broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
     loaded = backlog.staged(catalog, topics, ledger, broken)
     through: dict[str, Mapping[str, Through]] = {}
     outlooks: dict[str, Outlook] = {}
     rows: dict[str, int] = {}
-    for contract in group.contracts:
+    for contract in chosen:
         try:
             _check_deletes_stay(contract, states)
             remembered = partial(ledger.remembered, contract.table) if ledger else None
@@ -134,7 +137,7 @@ def look(
         except SluiceError as error:
             stops[contract.table] = error
     given_up = ledger.gaps(topics) if ledger else []
-    known, heal = backlog.known_batches(group.contracts, loaded, through, ledger, given_up)
+    known, heal = backlog.known_batches(chosen, loaded, through, ledger, given_up)
     plans: dict[str, TopicPlan] = {}
     for topic in topics:
         state, last = states[topic], loaded[topic][1] if topic in loaded else None
@@ -158,10 +161,10 @@ def look(
         c.table: replace(
             _plan_table(c, loaded, known, through[c.table], ledger, given_up, stops), rows=rows.get(c.table, 0)
         )
-        for c in group.contracts
+        for c in chosen
         if c.table in through
     }
-    for contract in group.contracts:
+    for contract in chosen:
         for topic in contract.topics:
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
@@ -237,7 +240,7 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
         stops = dict(plan.stops)
         outlooks = dict(plan.outlooks)
         new: list[Contract] = []
-        for contract in group.contracts:
+        for contract in (c for c in group.contracts if c.table not in contracts.stopped):
             try:
                 if contract.table in outlooks:
                     outlooks[contract.table] = evolve.settle(catalog, contract, outlooks[contract.table], run_id=run_id)

@@ -112,6 +112,8 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         outcome.snapshot_id = _durable(loaded[name])
         if contract.expectations:
             outcome.expectations = quality.summary(quality.of_run(catalog, name, run_id))
+    for name in promised["stops"].keys() - outcomes.keys():  # a template: it stands for tables that can't be named
+        outcomes[name] = Outcome(name, "stopped", error=promised["stops"][name])
     done = _settled(group, catalog, floor, known, rows, through, loaded)
     ledger.append(done, run_id=run_id)
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}

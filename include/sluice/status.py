@@ -7,26 +7,20 @@ rest is told all the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
 
-from sluice import broker, clocks, cursor, kafka_retention, plan, quality, reach, refs, slices, tables, upkeep
-from sluice import ledger as ledgers
+from sluice import broker, clocks, cursor, kafka_retention, reach, refs, slices, status_world, tables
 from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import SluiceError
-from sluice.filters import one_of
-from sluice.ledger import Ledger, Row, State
-from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Batch, Through
+from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Through
 from sluice.status_model import (
     GivenUp,
     Judgement,
     LastError,
-    MaintenanceStatus,
     OpenBatch,
     PartitionStatus,
     SliceStatus,
@@ -35,31 +29,7 @@ from sluice.status_model import (
     TableStatus,
     TopicStatus,
 )
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-    from pyiceberg.catalog import Catalog
-
-
-@dataclass
-class _World:
-    """What could be opened and asked once for all tables."""
-
-    catalog: Catalog | None = None
-    client: AdminClient | None = None
-    ledger: Ledger | None = None
-    states: dict[str, Any] = field(default_factory=dict)
-    staging: dict[str, Table | None] = field(default_factory=dict)
-    staged: dict[str, Batch | None] = field(default_factory=dict)
-    known: dict[tuple[str, int], Batch] = field(default_factory=dict)
-    given_up: list[Row] = field(default_factory=list)
-    warnings: list[kafka_retention.Risk] = field(default_factory=list)
-    errors: dict[str, LastError] = field(default_factory=dict)
-    maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
-    judged: dict[str, list[quality.Result]] = field(default_factory=dict)
-    stops: dict[str, SluiceError] = field(default_factory=dict)
-    schemas: dict[str, str] = field(default_factory=dict)
-    broken: dict[str, SluiceError] = field(default_factory=dict)
+from sluice.status_world import World
 
 
 def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: float = reach.PATIENCE_S) -> Status:
@@ -73,9 +43,16 @@ def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: f
     Raises:
         ContractError: a table that is named has no contract.
     """
-    chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
     status = Status(datetime.now(UTC), [])
-    world = _open(contracts, chosen, status, patience)
+    if contracts.resolved:  # else only the topics tell which tables there are
+        for name in only or ():
+            contracts.table(name)
+    world = status_world.open_all(status, patience)
+    contracts = status_world.resolved(contracts, world, status)
+    chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
+    if not only:
+        status.unavailable += [contracts.stopped[name] for name in contracts.templates if name in contracts.stopped]
+    status_world.ask(contracts, chosen, world, status)
     for contract in chosen:
         entry = TableStatus(
             contract.table, contract.group, contract.mode, contract.owner,
@@ -90,64 +67,7 @@ def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: f
     return status
 
 
-def _open(contracts: Contracts, chosen: list[Contract], status: Status, patience: float) -> _World:
-    world = _World()
-    topics = sorted({t for c in chosen for t in c.topics})
-    try:
-        world.client = reach.open_broker(patience)
-        world.states = dict(broker.describe(world.client, topics))
-    except SluiceError as error:
-        world.client = None
-        status.unavailable.append(error)
-    try:
-        world.catalog = reach.open_catalog(patience)
-        with reach.catalog_errors():
-            _read_tables(world, world.catalog, topics)
-            for (name, action), done in sorted(upkeep.last(world.catalog, [c.table for c in chosen]).items()):
-                last = MaintenanceStatus(action, done.at, done.state, done.told)
-                world.maintained.setdefault(name, []).append(last)
-            world.judged = quality.last(world.catalog, [c.table for c in chosen if c.expectations])
-        if world.client is not None:
-            _ask_planner(contracts, chosen, world, world.catalog, world.client)
-    except SluiceError as error:
-        status.unavailable.append(error)
-    return world
-
-
-def _read_tables(world: _World, catalog: Catalog, topics: list[str]) -> None:
-    found = reach.existing_ledger_table(catalog)
-    world.ledger = Ledger(catalog, found) if found else None
-    for topic in topics:
-        world.staging[topic] = tables.load(catalog, tables.staging(topic))
-        try:
-            world.staged[topic] = cursor.staged(world.staging[topic])
-        except SluiceError as error:
-            world.broken[topic] = error
-    if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
-        floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
-        world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
-        world.given_up = world.ledger.gaps(topics)
-        refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
-        for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
-            if row["table"] and (row["batch_seq"] or 0) >= 0:  # a refused slice of a backfill holds nothing up
-                world.errors[row["table"]] = LastError(
-                    row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"], open=True
-                )
-
-
-def _ask_planner(
-    contracts: Contracts, chosen: list[Contract], world: _World, catalog: Catalog, client: AdminClient
-) -> None:
-    """What the next run would stop for: the planner's own answer, not a second opinion."""
-    for name in sorted({c.group for c in chosen}):
-        with reach.catalog_errors():
-            found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
-        world.stops |= found.stops
-        world.warnings += found.warnings
-        world.schemas |= {name: line for name, each in found.outlooks.items() if (line := each.line())}
-
-
-def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
+def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
     entry.warnings = kafka_retention.of_table(world.warnings, contract)
     entry.schema = world.schemas.get(contract.table)
     if contract.table in world.stops:
@@ -181,7 +101,7 @@ def _fill(entry: TableStatus, contract: Contract, world: _World) -> None:
 
 
 def _topic(
-    contract: Contract, topic: str, world: _World, table: Table | None, through: Mapping[str, Through] | None
+    contract: Contract, topic: str, world: World, table: Table | None, through: Mapping[str, Through] | None
 ) -> TopicStatus:
     state = world.states.get(topic)
     marks = state.watermarks if isinstance(state, broker.TopicState) else {}
@@ -219,7 +139,7 @@ def _topic(
     return entry
 
 
-def _table_clock(topic: str, world: _World, table: Table | None, at: Through) -> datetime | None:
+def _table_clock(topic: str, world: World, table: Table | None, at: Through) -> datetime | None:
     publisher = next(
         (
             s
@@ -231,7 +151,7 @@ def _table_clock(topic: str, world: _World, table: Table | None, at: Through) ->
     return clocks.table_clock(world.staging.get(topic), at.seq, table, publisher)
 
 
-def _open_batches(topic: str, world: _World, through: Mapping[str, Through] | None) -> list[OpenBatch]:
+def _open_batches(topic: str, world: World, through: Mapping[str, Through] | None) -> list[OpenBatch]:
     staged = world.staged.get(topic)
     last = staged.seq if staged else 0
     found = []
@@ -247,7 +167,7 @@ def _open_batches(topic: str, world: _World, through: Mapping[str, Through] | No
     return found
 
 
-def _slices(name: str, topic: str, world: _World, table: Table | None) -> list[SliceStatus]:
+def _slices(name: str, topic: str, world: World, table: Table | None) -> list[SliceStatus]:
     """What is not in the table of the backfills that were planned within the last week, and all that was kept."""
     known = [r for r in slices.rows(world.ledger, topic) if r.table == name]
     kept = refs.kept_branches(table.metadata.refs if table else (), topic)
@@ -262,6 +182,8 @@ def _judge(entry: TableStatus, last: LastError | None, through: Mapping[str, Thr
         last.open = not (at and last.batch is not None and at.seq >= last.batch)
         entry.last_error = last
     seconds = [t.lag_seconds for t in entry.topics if t.lag_seconds is not None]
+    if not entry.topics:  # by a pattern, and nobody could be asked
+        return
     if len(seconds) == len(entry.topics):
         entry.freshness_now_seconds = max(seconds, default=None)
     late = [t.late for t in entry.topics]

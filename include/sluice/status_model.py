@@ -215,9 +215,9 @@ class TableStatus:
 
     @property
     def lag_records(self) -> int | None:
-        """Unread offsets over all topics; None where one of them could not be asked."""
+        """Unread offsets over all topics; None where one of them, or which there are, could not be asked."""
         lags = [t.lag_records for t in self.topics]
-        return None if None in lags else sum(lag for lag in lags if lag is not None)
+        return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
 
 
 @dataclass

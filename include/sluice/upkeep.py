@@ -62,6 +62,8 @@ class Subject:
 
 def subjects(contracts: Contracts) -> list[Subject]:
     """Every table that the contracts bring about, and Sluice's own, whether it exists yet or not."""
+    if not contracts.resolved:
+        raise ValueError("topics.resolve comes first")  # or staging would be left alone, or trimmed too early
     found: list[Subject] = []
     for contract in contracts.tables.values():
         group = contract.group

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from sluice import broker as brokers
 from sluice import catalog as catalogs
-from sluice import contracts, plan, run, settle, tables
+from sluice import contracts, plan, run, settle, tables, topics
 from sluice.commit import Context
 from sluice.contract import Contract
 from sluice.plan import GroupPlan
@@ -121,7 +121,8 @@ class Lake:
 
     @property
     def contracts(self) -> contracts.Contracts:
-        return contracts.load(self.folder)
+        """As a plan sees them: with the topics that there are."""
+        return topics.resolve(contracts.load(self.folder), self.catalog, self.admin)
 
     def loaded(self, table: str) -> Contract:
         return self.contracts.table(table)
@@ -141,9 +142,9 @@ class Lake:
         """One run of the group: plan, stage, check, publish, settle. Returns settle's outcomes."""
         self._runs += 1
         run_id = f"{self.group}-{self._runs}"
-        promises = self.contracts
-        group = promises.group(self.group)
         planned = self.plan(run_id)
+        promises = topics.resolve(contracts.load(self.folder), self.catalog, None)  # as the driver and settle do
+        group = promises.group(self.group)
         if planned.has_work:
             run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
         return settle.settle(group, self.catalog, settle.expected(planned), run_id=run_id)
@@ -165,8 +166,15 @@ class Lake:
         found = tables.load(self.catalog, tables.quarantine(self.loaded(table)))
         return found.scan().to_arrow().to_pylist() if found else []
 
-    def assert_appended(self, table: str, *, without: Iterable[tuple[int, int]] = ()) -> None:
-        """Nothing lost, nothing doubled, nothing altered: per partition every record sent stands in the table once."""
+    def assert_appended(
+        self, table: str, *, without: Iterable[tuple[int, int]] = (), beside: Iterable[str] = ()
+    ) -> None:
+        """Nothing lost, nothing doubled, nothing altered: per partition every record sent stands in the table once.
+
+        Args:
+            without: records that shall not stand there.
+            beside: other topics, whose records may.
+        """
         left_out = set(without)
         expected = {
             (p, o): (key, value)
@@ -174,7 +182,7 @@ class Lake:
             for o, (key, value) in by.items()
             if (p, o) not in left_out
         }
-        rows = self.rows(table)
+        rows = [row for row in self.rows(table) if row["_kafka_topic"] not in set(beside) - {self.topic}]
         found: dict[tuple[int, int], dict[str, Any]] = {}
         for row in rows:
             at = (row["_kafka_partition"], row["_kafka_offset"])

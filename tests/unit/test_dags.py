@@ -86,7 +86,7 @@ dags = {{
         "tasks": {{
             t.task_id: {{
                 "down": sorted(t.downstream_task_ids), "retries": t.retries, "rule": str(t.trigger_rule.value),
-                "pool": t.pool, "outlets": [[a.name, a.uri] for a in t.outlets], "owner": t.owner,
+                "pool": t.pool, "outlets": [[a.name, getattr(a, "uri", None)] for a in t.outlets], "owner": t.owner,
                 "timeout": t.execution_timeout and t.execution_timeout.total_seconds(),
                 "mapped": t.is_mapped, "weight": t.priority_weight if t.is_mapped else weight(t),
             }}
@@ -138,6 +138,73 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     assert dag["tasks"]["settle"]["rule"] == "all_done"
     assert dag["tasks"]["aviation.flights"]["outlets"] == [["aviation.flights", "iceberg://lake/aviation/flights"]]
     assert dag["tasks"]["aviation.flights"]["retries"] == 0
+
+
+def test_topics_by_pattern_are_not_looked_up_to_read_a_dag(airflow_env, contracts):
+    for name, table in (("all", "shop.all"), ("each", "shop.{topic}"), ("own", "own.{topic}")):
+        (contracts / f"{name}.yaml").write_text(
+            f"table: {table}\ntopic: {{pattern: 'orders-.*'}}\ngroup: {'own' if name == 'own' else 'shop'}\n"
+            "owner: me\ncolumns: [{name: id, type: long}]\n"
+        )
+    # Neither Kafka nor a catalog is there to be asked.
+    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    assert (found["errors"], found["heavy"]) == ({}, [])
+    dag = found["dags"]["ingest_shop"]
+    assert dag["tasks"]["settle"]["down"] == ["by_topic", "reviews", "shop.all", "shop.orders"]
+    assert dag["tasks"]["by_topic"]["down"] == ["table"]
+    table = dag["tasks"]["table"]
+    assert (table["mapped"], table["retries"], table["outlets"]) == (True, 0, [["ingest_shop.by_topic", None]])
+    assert "`shop.{topic}` (append) from topics like `orders-.*`" in dag["doc"]
+    # A group of nothing but such tables has its DAG, and is maintained and backfilled.
+    assert sorted(found["dags"]["ingest_own"]["tasks"]) == [
+        "ask", "by_topic", "ingest", "plan", "reviews", "settle", "table",
+    ]  # fmt: skip
+    assert "spark_own" in found["dags"]["maintain_expire_snapshots"]["tasks"]
+    assert "spark_own" in found["dags"]["backfill"]["tasks"]
+
+
+MAPPED = """
+import json, logging, sys
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import AssetAlias
+from airflow.sdk.execution_time.callback_runner import create_executable_runner
+from airflow.sdk.execution_time.context import OutletEventAccessors
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+module = next(m for n, m in sys.modules.items() if n.endswith("ingest") and hasattr(m, "mapped_tables"))
+named = dict()
+module.get_current_context = lambda: named
+dag = bag.dags["ingest_shop"]
+by_topic, table = (dag.get_task(name).python_callable for name in ("by_topic", "table"))
+kept = dict.fromkeys(("ranges", "gaps", "snapshot_id", "records", "rejected", "expectations", "warnings"))
+found = dict(kept, table="shop.orders_eu", red=False, batches={{"orders-eu": [1]}}, state="published", error=None)
+idle = dict(found, table="shop.orders_us", batches={{}}, state="idle")
+lost = dict(found, table="shop.{{topic}}", red=True, state="stopped", error="no name")
+outcomes = dict((each["table"], each) for each in (lost, idle, found))
+answers = [[each["table"] for each in by_topic(outcomes | {{"shop.orders": idle}})]]
+for each in (found, idle, lost):
+    events = OutletEventAccessors()
+    try:
+        create_executable_runner(table, events, logger=logging.getLogger()).run(each)
+        (event,) = events[AssetAlias("ingest_shop.by_topic")].asset_alias_events
+        made = event.dest_asset_key
+        answers.append([named["table_name"], made.name, made.uri, event.extra["batches"]])
+    except Exception as error:
+        answers.append([named["table_name"], type(error).__name__, str(error)])
+print(json.dumps(answers))
+"""
+
+
+def test_each_table_of_a_template_has_its_own_outcome_and_asset(airflow_env, contracts):
+    (contracts / "each.yaml").write_text(
+        "table: shop.{topic}\ntopic: {pattern: 'orders-.*'}\ngroup: shop\nowner: me\n"
+        "columns: [{name: id, type: long}]\n"
+    )
+    assert ask(MAPPED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}) == [
+        ["shop.orders_eu", "shop.orders_us", "shop.{topic}"],
+        ["shop.orders_eu", "shop.orders_eu", "iceberg://lake/shop/orders_eu", {"orders-eu": [1]}],
+        ["shop.orders_us", "AirflowSkipException", "shop.orders_us: idle, nothing was published."],
+        ["shop.{topic}", "AirflowFailException", "shop.{topic} is stopped: no name"],
+    ]
 
 
 def test_maintenance_runs_when_the_folder_says(airflow_env, contracts):

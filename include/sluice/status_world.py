@@ -1,0 +1,130 @@
+"""What a status is told by: Kafka, the catalog and the planner, asked once for all tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table import Table
+
+from sluice import broker, cursor, kafka_retention, plan, quality, reach, tables, upkeep
+from sluice import ledger as ledgers
+from sluice import topics as matching
+from sluice.contract import Contract
+from sluice.contracts import Contracts
+from sluice.errors import BrokerUnavailableError, SluiceError
+from sluice.filters import one_of
+from sluice.ledger import Ledger, Row, State
+from sluice.model import Batch
+from sluice.status_model import LastError, MaintenanceStatus, Status
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from pyiceberg.catalog import Catalog
+
+
+@dataclass
+class World:
+    """What could be opened and asked once for all tables."""
+
+    catalog: Catalog | None = None
+    client: AdminClient | None = None
+    ledger: Ledger | None = None
+    states: dict[str, Any] = field(default_factory=dict)
+    staging: dict[str, Table | None] = field(default_factory=dict)
+    staged: dict[str, Batch | None] = field(default_factory=dict)
+    known: dict[tuple[str, int], Batch] = field(default_factory=dict)
+    given_up: list[Row] = field(default_factory=list)
+    warnings: list[kafka_retention.Risk] = field(default_factory=list)
+    errors: dict[str, LastError] = field(default_factory=dict)
+    maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
+    judged: dict[str, list[quality.Result]] = field(default_factory=dict)
+    stops: dict[str, SluiceError] = field(default_factory=dict)
+    schemas: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, SluiceError] = field(default_factory=dict)
+
+
+def open_all(status: Status, patience: float) -> World:
+    """Kafka and the catalog, as far as they answer."""
+    world = World()
+    try:
+        world.client = reach.open_broker(patience)
+    except SluiceError as error:
+        status.unavailable.append(error)
+    try:
+        world.catalog = reach.open_catalog(patience)
+    except SluiceError as error:
+        status.unavailable.append(error)
+    return world
+
+
+def resolved(contracts: Contracts, world: World, status: Status) -> Contracts:
+    """The contracts with their topics, as far as there is somebody to ask."""
+    try:
+        with reach.catalog_errors():
+            return matching.resolve(contracts, world.catalog, world.client)
+    except SluiceError as error:
+        status.unavailable.append(error)
+        if isinstance(error, BrokerUnavailableError):
+            world.client = None
+        else:
+            world.catalog = None
+        return resolved(contracts, world, status)
+
+
+def ask(contracts: Contracts, chosen: list[Contract], world: World, status: Status) -> None:
+    """Fill in what Kafka, the tables and the planner say of these contracts."""
+    topics = sorted({t for c in chosen for t in c.topics})
+    world.stops |= contracts.stopped
+    try:
+        if world.client is not None:
+            world.states = dict(broker.describe(world.client, topics))
+    except SluiceError as error:
+        world.client = None
+        status.unavailable.append(error)
+    if world.catalog is None:
+        return
+    try:
+        with reach.catalog_errors():
+            _read_tables(world, world.catalog, topics)
+            for (name, action), done in sorted(upkeep.last(world.catalog, [c.table for c in chosen]).items()):
+                last = MaintenanceStatus(action, done.at, done.state, done.told)
+                world.maintained.setdefault(name, []).append(last)
+            world.judged = quality.last(world.catalog, [c.table for c in chosen if c.expectations])
+        if world.client is not None:
+            _ask_planner(contracts, chosen, world, world.catalog, world.client)
+    except SluiceError as error:
+        status.unavailable.append(error)
+
+
+def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
+    found = reach.existing_ledger_table(catalog)
+    world.ledger = Ledger(catalog, found) if found else None
+    for topic in topics:
+        world.staging[topic] = tables.load(catalog, tables.staging(topic))
+        try:
+            world.staged[topic] = cursor.staged(world.staging[topic])
+        except SluiceError as error:
+            world.broken[topic] = error
+    if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
+        floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
+        world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
+        world.given_up = world.ledger.gaps(topics)
+        refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
+        for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
+            if row["table"] and (row["batch_seq"] or 0) >= 0:  # a refused slice of a backfill holds nothing up
+                world.errors[row["table"]] = LastError(
+                    row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"], open=True
+                )
+
+
+def _ask_planner(
+    contracts: Contracts, chosen: list[Contract], world: World, catalog: Catalog, client: AdminClient
+) -> None:
+    """What the next run would stop for: the planner's own answer, not a second opinion."""
+    for name in sorted({c.group for c in chosen}):
+        with reach.catalog_errors():
+            found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
+        world.stops |= found.stops
+        world.warnings += found.warnings
+        world.schemas |= {name: line for name, each in found.outlooks.items() if (line := each.line())}
