@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 # Spark asks for the partition's bounds after each poll, which throws away what was fetched ahead. With 500 records
 # a poll, Kafka's default, a megabyte is fetched ten times over: take all that a fetch brought. At the topic's end the
-# fetch ahead waits for records to come, half a second by default, and the question for the bounds waits behind it on the
-# same connection, in each task; what a batch reads is there already. A user's settings win.
+# fetch ahead waits for records to come, half a second by default, and the question for the bounds waits behind it, in
+# each task; what a batch reads is there already. A user's settings win.
 FETCH = {
     "kafka.max.poll.records": "50000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
