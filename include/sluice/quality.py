@@ -140,6 +140,15 @@ def of_run(catalog: Catalog, table: str, run_id: str) -> list[Result]:
     return _results(found, And(equal("table", table), equal("run_id", run_id))) if found else []
 
 
+def since(catalog: Catalog, moment: datetime, table: str | None = None) -> list[Result]:
+    """What was found from a moment on, for all tables or one, oldest first, slices of backfills left aside."""
+    found = tables.load(catalog, tables.QUALITY)
+    where = And(above("batch_seq", 0), above("at", moment.isoformat()))
+    if table is not None:
+        where = And(equal("table", table), where)
+    return sorted(_results(found, where), key=lambda r: (r.at, r.batch_seq)) if found else []
+
+
 def summary(results: Sequence[Result]) -> dict[str, Any]:
     """How many expectations `held`, `failed` and were `not_judged`, over all batches; and `told`, which ones failed."""
     failed = [r for r in results if r.success is False]

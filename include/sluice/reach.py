@@ -6,9 +6,9 @@ For the command line; the steps of a run have patience of their own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.errors import BrokerUnavailableError, CatalogUnavailableError, SluiceError
 
@@ -99,8 +99,12 @@ def existing_ledger_table(catalog: Catalog) -> Table | None:
         return tables.load(catalog, tables.LEDGER)
 
 
-def open_broker(seconds: float = PATIENCE_S) -> AdminClient:
+def open_broker(seconds: float = PATIENCE_S, settings: Mapping[str, Any] | None = None) -> AdminClient:
     """A client of the Kafka cluster, after it has answered a first question.
+
+    Args:
+        seconds: how long to wait.
+        settings: librdkafka's; those of the environment when left out.
 
     Raises:
         BrokerUnavailableError: no broker answered in time.
@@ -110,7 +114,7 @@ def open_broker(seconds: float = PATIENCE_S) -> AdminClient:
 
     from sluice import broker
 
-    config = broker.client_config()
+    config = broker.client_config(settings)
     try:
         client = broker.admin(config)
         client.list_topics(timeout=seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from pyiceberg.table import Table
 
@@ -32,13 +33,20 @@ from sluice.status_model import (
 from sluice.status_world import World
 
 
-def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: float = reach.PATIENCE_S) -> Status:
+def look(
+    contracts: Contracts,
+    only: Iterable[str] | None = None,
+    *,
+    patience: float = reach.PATIENCE_S,
+    kafka: Mapping[str, Any] | None = None,
+) -> Status:
     """Ask for the state of all tables, or of those named.
 
     Args:
         contracts: what the tables promise, and which topics feed them.
         only: names of tables; all when left out.
         patience: seconds to wait for the first answer of Kafka and of the catalog, each.
+        kafka: librdkafka's settings; those of the environment when left out.
 
     Raises:
         ContractError: a table that is named has no contract.
@@ -47,7 +55,7 @@ def look(contracts: Contracts, only: Iterable[str] | None = None, *, patience: f
     if contracts.resolved:  # else only the topics tell which tables there are
         for name in only or ():
             contracts.table(name)
-    world = status_world.open_all(status, patience)
+    world = status_world.open_all(status, patience, kafka)
     contracts = status_world.resolved(contracts, world, status)
     chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
     if not only:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +45,11 @@ class World:
     broken: dict[str, SluiceError] = field(default_factory=dict)
 
 
-def open_all(status: Status, patience: float) -> World:
+def open_all(status: Status, patience: float, kafka: Mapping[str, Any] | None = None) -> World:
     """Kafka and the catalog, as far as they answer."""
     world = World()
     try:
-        world.client = reach.open_broker(patience)
+        world.client = reach.open_broker(patience, kafka)
     except SluiceError as error:
         status.unavailable.append(error)
     try:

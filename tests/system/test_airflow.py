@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,8 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import psutil
 import pytest
+import requests
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyiceberg.catalog import Catalog, load_catalog
@@ -24,7 +27,7 @@ from sluice.embedded.env import load_env
 from sluice.embedded.home import REPOSITORY, Home
 from sluice.embedded.process import end
 from sluice.embedded.state import load as load_state
-from sluice.model import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -288,6 +291,49 @@ def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
         "mixed.good": 50,
         "mixed.many_good": 30,
     }
+
+
+def test_the_pages_tell_where_every_table_stands_to_those_who_may_know(stack):
+    paths = re.findall(r'@app.get\("([^"]+)"', (REPOSITORY / "plugins/sluice_plugin.py").read_text())
+    paths = [path.replace("/tables/{name}", "/tables/mixed.bad").replace("{name}", "sluice.css") for path in paths]
+    assert len(paths) > 6
+    url = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
+    admin = jwt.decode(stack.airflow._token, options={"verify_signature": False})
+    secret = stack.env["AIRFLOW__API_AUTH__JWT_SECRET"]
+    algorithm = jwt.get_unverified_header(stack.airflow._token)["alg"]
+
+    def ask(path: str, role: str | None, *, token: str | None = None) -> requests.Response:
+        token = token or jwt.encode({**admin, "role": role}, secret, algorithm)
+        return requests.get(
+            f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", headers={"Authorization": f"Bearer {token}"}
+        )
+
+    stack.until(lambda: ask("/api/tables", "viewer").status_code == 200)
+    for path in paths:
+        without = requests.get(f"{url}{path}", timeout=30)
+        assert (without.status_code, ask(path, None).status_code) == (401, 403), path
+        assert ask(path, "viewer", token="eyJ.not.one").status_code in (401, 403), path
+        assert ask(path, "viewer", token=jwt.encode(admin, "another" * 10, algorithm)).status_code in (401, 403), path
+        allowed = ask(path, "viewer")
+        assert allowed.status_code == 200, path
+        if not path.startswith("/api"):
+            assert "script-src 'self'" in allowed.headers["Content-Security-Policy"], path
+    assert ask("/tables/no.such", "viewer").status_code == 404
+
+    stack.until(lambda: {t["table"] for t in ask("/api/tables", "viewer").json()["tables"]} >= set(GROUPS["mixed"]))
+    page = ask("/tables", "viewer").text
+    assert page.index("mixed.bad</a>") < page.index("mixed.good</a>"), "what needs a person comes first"
+    assert "mixed.good</a>" not in ask("/tables?state=blocked", "viewer").text
+    good = stack.catalog.load_table("mixed.good")
+    page = stack.until(lambda: "Versions of" in (text := ask("/tables/mixed.good", "viewer").text) and text)
+    run = cursor.carrier(good, PUBLISHED_THROUGH).summary.additional_properties[RUN_ID]
+    assert f"<code>{cursor.carrier(good, PUBLISHED_THROUGH).snapshot_id}</code>" in page and run in page
+    assert "[0, " in page and "No record is in quarantine" in page
+    page = stack.until(lambda: "Versions of" in (text := ask("/tables/mixed.bad", "viewer").text) and text)
+    assert "is not a JSON object" in page and "blocked</span>" in page
+    # Nobody is kept waiting by the catalog or by Kafka.
+    took = sorted(ask("/tables", "viewer").elapsed.total_seconds() for _ in range(20))
+    assert took[10] < 0.5, took
 
 
 def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):

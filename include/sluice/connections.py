@@ -1,0 +1,47 @@
+"""What an Airflow connection says, as the settings of confluent-kafka's clients. Knows its fields, not Airflow."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+KAFKA = "sluice_kafka"
+REGISTRY = "sluice_registry"
+
+
+class Connection(Protocol):
+    """The fields of an Airflow connection that count."""
+
+    host: str | None
+    port: int | None
+    schema: str | None
+    login: str | None
+    password: str | None
+
+    @property
+    def extra_dejson(self) -> dict[str, Any]:
+        """Its extra, as JSON."""
+
+
+def kafka_settings(connection: Connection) -> dict[str, Any]:
+    """The librdkafka settings of a connection: its extra, with host and port as `bootstrap.servers`."""
+    settings = dict(connection.extra_dejson)
+    if connection.host and "bootstrap.servers" not in settings:
+        settings["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
+    if connection.login and "sasl.username" not in settings:
+        settings |= {"sasl.username": connection.login, "sasl.password": connection.password or ""}
+    return settings
+
+
+def registry_settings(connection: Connection) -> dict[str, Any]:
+    """The schema registry's settings of a connection of type http: confluent-kafka's, the address as `url`."""
+    settings = dict(connection.extra_dejson)
+    if connection.host and "url" not in settings:
+        # As Airflow's HTTP connections have it: the host may be a whole address, the schema is http or https.
+        place = connection.host if "://" in connection.host else f"{connection.schema or 'http'}://{connection.host}"
+        scheme, _, rest = place.partition("://")
+        host, slash, path = rest.partition("/")
+        port = f":{connection.port}" if connection.port else ""
+        settings["url"] = f"{scheme}://{host}{port}{slash}{path}"
+    if connection.login and "basic.auth.user.info" not in settings:
+        settings["basic.auth.user.info"] = f"{connection.login}:{connection.password or ''}"
+    return settings

@@ -1,0 +1,181 @@
+"""What a table's page shows beyond its status: batches and snapshots, expectations, rejected records, versions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sluice import catalog as catalogs
+from sluice import cursor, quality, reach, schemas, tables, upkeep
+from sluice.contract import Contract
+from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, batches_of
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+BATCHES = 50
+REJECTED_SHOWN = 50
+REJECTED_COUNTED = 200_000
+RESULTS_BACK = timedelta(days=7)
+EFFECTS = 20
+
+_WRONG = ("error_class", "field")
+_PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "batch_seq")
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """A batch in the table's history; the numbers are of the commit, which may hold several batches.
+
+    Attributes:
+        rejected: its records in quarantine now.
+        failed: expectations that did not hold; None where none were judged.
+    """
+
+    topic: str
+    seq: int
+    ranges: Mapping[int, OffsetRange]
+    step: str
+    snapshot_id: int
+    at: datetime
+    run_id: str | None
+    added: int
+    rejected: int
+    failed: int | None
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One expectation over the last batches, the oldest first."""
+
+    expectation: str
+    column: str
+    severity: str
+    results: Sequence[quality.Result]
+
+    @property
+    def last(self) -> quality.Result:
+        """What it came to in the newest batch."""
+        return self.results[-1]
+
+    def of_run(self, run_id: str) -> Trend:
+        """What it came to in one run."""
+        return replace(self, results=[r for r in self.results if r.run_id == run_id])
+
+
+@dataclass(frozen=True)
+class Detail:
+    """All of it.
+
+    Attributes:
+        totals: what the newest snapshot says of the whole table: records, data files, bytes, delete files.
+        wrong: records in quarantine by class of error and field, the most frequent first.
+        counted: how many of them were looked at; all, unless there are very many.
+        rejected: the newest of them: place, batch, class, field, error, time; never the record.
+    """
+
+    batches: Sequence[BatchLine] = ()
+    trends: Sequence[Trend] = ()
+    totals: Mapping[str, int] = field(default_factory=dict)
+    wrong: Sequence[tuple[str, str, int]] = ()
+    counted: int = 0
+    rejected: Sequence[Mapping[str, Any]] = ()
+    versions: Sequence[schemas.Row] = ()
+    effects: Sequence[upkeep.Effect] = ()
+
+
+def read(contract: Contract) -> Detail:
+    """Read it from the catalog.
+
+    Raises:
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    with reach.catalog_errors():
+        catalog = catalogs.load()
+        table = tables.load(catalog, tables.typed(contract))
+        trends = _trends(quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, contract.table))
+        wrong, rejected, by_batch = _quarantine(catalog, contract)
+        return Detail(
+            _batches(table, by_batch, trends) if table else (),
+            trends,
+            _totals(table) if table else {},
+            [(kind, where, n) for (kind, where), n in wrong.most_common()],
+            wrong.total(),
+            rejected,
+            list(reversed(schemas.rows(catalog, contract.table))),
+            list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
+        )
+
+
+def _totals(table: Table) -> dict[str, int]:
+    head = table.current_snapshot()
+    told = cursor.summary(head) if head else {}
+    names = {"records": "total-records", "files": "total-data-files", "bytes": "total-files-size"}
+    names["delete files"] = "total-delete-files"
+    return {words: int(told[name]) for words, name in names.items() if name in told}
+
+
+def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequence[Trend]) -> list[BatchLine]:
+    judged: dict[tuple[str, int], int] = {}
+    for result in (r for trend in trends for r in trend.results):
+        key = (result.topic, result.batch_seq)
+        judged[key] = judged.get(key, 0) + (result.success is False)
+    found: list[BatchLine] = []
+    for snapshot in cursor.ancestors(table.metadata):
+        told = cursor.summary(snapshot)
+        if TOPIC not in told:
+            continue
+        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        found += [
+            BatchLine(
+                b.topic, b.seq, dict(b.ranges), told.get(STEP, ""), snapshot.snapshot_id, at, told.get(RUN_ID),
+                int(told.get("added-records", "0")), rejected.get((b.topic, b.seq), 0), judged.get((b.topic, b.seq)),
+            )
+            for b in reversed(batches_of(told))
+        ]  # fmt: skip
+        if len(found) >= BATCHES:
+            break
+    return found[:BATCHES]
+
+
+def trends_of_all() -> dict[str, list[Trend]]:
+    """Per table its expectations, as far as they were judged within a week.
+
+    Raises:
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    with reach.catalog_errors():
+        found = quality.since(catalogs.load(), datetime.now(UTC) - RESULTS_BACK)
+    by_table: dict[str, list[quality.Result]] = {}
+    for result in found:
+        by_table.setdefault(result.table, []).append(result)
+    return {table: _trends(results) for table, results in by_table.items()}
+
+
+def _trends(results: Sequence[quality.Result]) -> list[Trend]:
+    by_name: dict[tuple[str, str, str], list[quality.Result]] = {}
+    for r in results:
+        by_name.setdefault((r.expectation, r.column, r.severity), []).append(r)
+    return [Trend(*name, found[-BATCHES:]) for name, found in sorted(by_name.items())]
+
+
+def _quarantine(
+    catalog: Catalog, contract: Contract
+) -> tuple[Counter[tuple[str, str]], list[dict[str, Any]], Counter[tuple[str, int]]]:
+    held = tables.load(catalog, tables.quarantine(contract))
+    if held is None or held.current_snapshot() is None:
+        return Counter(), [], Counter()
+    names = (*_WRONG, *_PLACE, "error", "quarantined_at")
+    rows = held.scan(selected_fields=names, limit=REJECTED_COUNTED).to_arrow()
+    counts = rows.group_by([*_WRONG, "_kafka_topic", "batch_seq"], use_threads=False).aggregate([([], "count_all")])
+    wrong: Counter[tuple[str, str]] = Counter()
+    by_batch: Counter[tuple[str, int]] = Counter()
+    for row in counts.to_pylist():
+        wrong[row["error_class"], row["field"] or ""] += row["count_all"]
+        by_batch[row["_kafka_topic"], row["batch_seq"]] += row["count_all"]
+    order = [("quarantined_at", "descending"), ("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")]
+    return wrong, rows.sort_by(order).slice(0, REJECTED_SHOWN).to_pylist(), by_batch

@@ -1,0 +1,96 @@
+"""Readings that never keep a page waiting: what was read last, while the next is read in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sluice.errors import SluiceError
+from sluice.reach import first_line
+
+T = TypeVar("T")
+
+FRESH_S = 10.0
+IDLE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Reading(Generic[T]):
+    """What is known.
+
+    Attributes:
+        value: what was read last; None before the first time.
+        seconds: how long that took.
+        at: when it was read, as `time.monotonic()` has it.
+        error: why the last attempt failed; the value is then older than that.
+        busy: it is being read right now.
+    """
+
+    value: T | None = None
+    seconds: float = 0.0
+    at: float = 0.0
+    error: str | None = None
+    busy: bool = False
+
+
+class Feed(Generic[T]):
+    """One reading that is renewed when somebody asks and it is older than `fresh` seconds; asking never waits long."""
+
+    def __init__(self, read: Callable[[], T], *, fresh: float = FRESH_S) -> None:
+        self._read = read
+        self._fresh = fresh
+        self._lock = threading.Lock()
+        self._tried = -fresh
+        self._reading: Reading[T] = Reading()
+        self._done = threading.Event()
+
+    def get(self, *, wait: float = 0.0) -> Reading[T]:
+        """What is known; a new reading begins if it is due.
+
+        Args:
+            wait: seconds to wait for the very first reading.
+        """
+        with self._lock:
+            if not self._reading.busy and time.monotonic() - self._tried >= self._fresh:
+                self._reading = Reading(**{**self._reading.__dict__, "busy": True})
+                threading.Thread(target=self._renew, name="sluice-pages", daemon=True).start()
+        if wait and self._reading.value is None:
+            self._done.wait(wait)
+        return self._reading
+
+    def _renew(self) -> None:
+        began = time.monotonic()
+        try:
+            value = self._read()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+            known = self._reading
+            told = str(error) if isinstance(error, SluiceError) else first_line(error)
+            made = Reading(known.value, known.seconds, known.at, told)
+        else:
+            now = time.monotonic()
+            made = Reading(value, now - began, now)
+        with self._lock:
+            self._reading, self._tried = made, time.monotonic()
+        self._done.set()
+
+
+class Feeds(Generic[T]):
+    """A feed per name; those that nobody asks for any more are forgotten."""
+
+    def __init__(self, read: Callable[[str], T], *, fresh: float = FRESH_S) -> None:
+        self._read = read
+        self._fresh = fresh
+        self._lock = threading.Lock()
+        self._feeds: dict[str, tuple[Feed[T], float]] = {}
+
+    def of(self, name: str) -> Feed[T]:
+        """The feed of a name. Only names that are known to exist may be asked for: each is kept for an hour."""
+        now = time.monotonic()
+        with self._lock:
+            self._feeds = {n: (feed, asked) for n, (feed, asked) in self._feeds.items() if now - asked < IDLE_S}
+            feed = self._feeds[name][0] if name in self._feeds else Feed(lambda: self._read(name), fresh=self._fresh)
+            self._feeds[name] = (feed, now)
+        return feed

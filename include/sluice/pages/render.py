@@ -1,0 +1,97 @@
+"""HTML from what was read. Everything that comes from Kafka, a contract or a table is escaped: it is data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from sluice.status_text import duration, ranges_text
+
+_STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript"}
+SECURITY = {
+    # No script and no style but our own files: what slipped through the escaping could still do nothing.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def page(template: str, **values: Any) -> str:
+    """A page.
+
+    Args:
+        template: its file's name.
+        values: what it shows; `base` and `airflow` are the paths of our pages and of Airflow's.
+    """
+    return _ENVIRONMENT.get_template(template).render(**values)
+
+
+def static(name: str) -> tuple[str, str] | None:
+    """A stylesheet or script and its media type; None where there is none of that name."""
+    if name not in _STATIC:
+        return None
+    return (files("sluice.pages") / "static" / name).read_text(encoding="utf-8"), _STATIC[name]
+
+
+def moment(at: datetime | None) -> Markup:
+    """A moment: in UTC here, in the viewer's zone once the page's script has run; UTC stays in its title."""
+    if at is None:
+        return Markup('<span class="none">never</span>')
+    utc = at.astimezone(UTC)
+    words = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(utc.isoformat(), words, words)
+
+
+def number(value: float | None) -> str:
+    """`12,345`; a dash where it is not known."""
+    return "-" if value is None else f"{value:,}"
+
+
+def size(value: int | None) -> str:
+    """Bytes, in the greatest unit that fits."""
+    left, unit = float(value or 0), "B"
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if left < 1000 or unit == "TB":
+            break
+        left /= 1000
+    return f"{left:,.0f} {unit}" if unit == "B" else f"{left:,.1f} {unit}"
+
+
+def share(part: float | None, low: float | None, high: float | None) -> float:
+    """Where a value lies between two others, in percent with one digit."""
+    if part is None or low is None or high is None or high <= low:
+        return 0.0
+    return round(min(max((part - low) / (high - low), 0.0), 1.0) * 100, 1)
+
+
+def form(values: Mapping[str, Any]) -> Markup:
+    """What is pasted into a trigger form, as JSON."""
+    return escape(json.dumps(values))
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("sluice.pages"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters |= {
+    "moment": moment,
+    "number": number,
+    "size": size,
+    "ranges": ranges_text,
+    "duration": duration,
+    "form": form,
+    "path": lambda text: quote(str(text), safe=""),
+}
+_ENVIRONMENT.globals["share"] = share

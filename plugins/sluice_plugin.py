@@ -1,0 +1,261 @@
+"""Sluice's pages in Airflow: Tables and Data quality in the navigation, what a run judged as a tab beside it.
+
+Every route asks for Airflow's own login; a table is shown to those who may read the DAG of its group. Nothing here
+changes anything. The API server does not wait for Kafka or the catalog: they are read in threads of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from airflow.exceptions import AirflowNotFoundException
+from airflow.models.connection import Connection
+from airflow.plugins_manager import AirflowPlugin
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from sluice import connections
+
+if TYPE_CHECKING:
+    from sluice.pages.detail import Detail, Trend
+    from sluice.status_model import Status, TableStatus
+
+PREFIX = "/sluice"
+FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
+AGAIN_S = {True: 2, False: 30}  # while a first reading is under way, and after it
+
+
+def _read_status() -> Status:
+    from sluice import contracts, status
+
+    _use_registry()
+    return status.look(contracts.load(strict=False), kafka=_settings(connections.KAFKA))
+
+
+def _read_detail(name: str) -> Detail:
+    from sluice.pages import detail
+
+    known = _promises().get(name)
+    return detail.read(known) if known else detail.Detail()
+
+
+def _read_quality(_: str) -> dict[str, list[Trend]]:
+    from sluice.pages import detail
+
+    return detail.trends_of_all()
+
+
+def _promises() -> dict[str, Any]:
+    from sluice import catalog, contracts, topics
+
+    promises = contracts.load(strict=False)
+    return dict(topics.resolve(promises, catalog.load(), None).tables if not promises.resolved else promises.tables)
+
+
+def _settings(connection: str) -> dict[str, Any] | None:
+    try:
+        found = Connection.get_connection_from_secrets(connection)
+    except AirflowNotFoundException:
+        return None
+    build = connections.kafka_settings if connection == connections.KAFKA else connections.registry_settings
+    return build(found)
+
+
+def _use_registry() -> None:
+    if settings := _settings(connections.REGISTRY):
+        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
+
+
+class _Feeds:
+    """What was read; made at the first request, so that loading the plugin costs nothing."""
+
+    def __init__(self) -> None:
+        from sluice.pages.feed import Feed, Feeds
+
+        self.status: Feed[Status] = Feed(_read_status)
+        self.details: Feeds[Detail] = Feeds(_read_detail)
+        self.quality: Feeds[dict[str, list[Trend]]] = Feeds(_read_quality)
+
+
+_feeds: list[_Feeds] = []
+
+
+def feeds() -> _Feeds:
+    """The readings of this process."""
+    if not _feeds:
+        _feeds.append(_Feeds())
+    return _feeds[0]
+
+
+app = FastAPI(
+    title="Sluice",
+    description="Where every table stands: the facts behind the pages.",
+    dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
+    docs_url=None,
+    redoc_url=None,
+    openapi_url=None,
+)
+
+
+def _readable(user: GetUserDep) -> set[str]:
+    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+Readable = Annotated[set[str], Depends(_readable)]
+
+
+def _tables(status: Status, readable: set[str]) -> list[TableStatus]:
+    return [t for t in status.tables if f"ingest_{t.group}" in readable]
+
+
+def _page(request: Request, template: str, code: int = 200, *, reading: bool, **values: Any) -> HTMLResponse:
+    from sluice.pages import render
+
+    base = request.scope.get("root_path", "").rstrip("/")
+    airflow = base.removesuffix(PREFIX)
+    text = render.page(template, base=base, airflow=airflow, again=AGAIN_S[reading], reading=reading, **values)
+    return HTMLResponse(text, code, headers=render.SECURITY)
+
+
+def _troubles(status: Status | None, error: str | None) -> list[str]:
+    return [*([error] if error else []), *(str(e) for e in (status.unavailable if status else ()))]
+
+
+@app.get("/tables", response_class=HTMLResponse, include_in_schema=False)
+def tables_page(
+    request: Request, readable: Readable, q: Annotated[str, Query(max_length=200)] = "", state: str = ""
+) -> HTMLResponse:
+    """One row per table, those that need a person first."""
+    from sluice.pages import verdicts
+
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    mine = sorted(_tables(known.value, readable), key=verdicts.sort_key) if known.value else []
+    judged = [(table, verdicts.of_table(table)) for table in mine]
+    wanted = q.casefold()
+    rows = [
+        (table, verdict)
+        for table, verdict in judged
+        if (not state or verdict.word == state)
+        and any(wanted in text.casefold() for text in (table.table, table.owner, *(t.topic for t in table.topics)))
+    ]
+    return _page(
+        request, "tables.html", here="tables", read_at=known.value.at if known.value else None,
+        reading=known.value is None and known.error is None, troubles=_troubles(known.value, known.error),
+        rows=rows, total=len(judged), words=sorted(Counter(v.word for _, v in judged).items()), q=q, state=state,
+    )  # fmt: skip
+
+
+@app.get("/tables/{name}", response_class=HTMLResponse, include_in_schema=False)
+def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
+    """One table: offsets, batches, expectations, rejected records, versions, maintenance."""
+    from sluice.pages import verdicts
+
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    table = next((t for t in _tables(known.value, readable) if t.table == name), None) if known.value else None
+    if table is None:
+        reading = known.value is None and known.error is None
+        words = "Reading Kafka and the catalog…" if reading else "There is no such table, or you may not read its DAG."
+        return _page(
+            request, "message.html", 200 if known.value is None else 404, here="tables", read_at=None,
+            reading=reading, troubles=_troubles(known.value, known.error), title=name, words=words,
+        )  # fmt: skip
+    detail = feeds().details.of(name).get(wait=FIRST_WAIT_S)
+    return _page(
+        request, "table.html", here="tables", read_at=known.value.at if known.value else None,
+        reading=detail.value is None and detail.error is None,
+        troubles=[*_troubles(known.value, known.error), *([detail.error] if detail.error else [])],
+        table=table, verdict=verdicts.of_table(table), detail=detail.value,
+        replay={"table": name, "source": "quarantine", "why": ""},
+    )  # fmt: skip
+
+
+@app.get("/quality", response_class=HTMLResponse, include_in_schema=False)
+def quality_page(
+    request: Request, readable: Readable, dag_id: str | None = None, run_id: str | None = None
+) -> HTMLResponse:
+    """Every expectation of every table with its last results; of one run where it is named."""
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    found = feeds().quality.of("").get(wait=FIRST_WAIT_S)
+    groups = {t.table: t.group for t in _tables(known.value, readable)} if known.value else {}
+    rows = []
+    for name, trends in sorted((found.value or {}).items()):
+        mine = [t.of_run(run_id) for t in trends] if run_id else trends
+        mine = [t for t in mine if t.results]
+        if mine and name in groups and dag_id in (None, f"ingest_{groups[name]}"):
+            rows.append((name, mine, sum(t.last.success is False for t in mine)))
+    rows.sort(key=lambda row: (-row[2], row[0]))
+    reading = any(r.value is None and r.error is None for r in (known, found))
+    return _page(
+        request, "quality.html", here="quality", read_at=known.value.at if known.value else None, reading=reading,
+        troubles=[*_troubles(known.value, known.error), *([found.error] if found.error else [])],
+        rows=rows, run_id=run_id,
+    )  # fmt: skip
+
+
+@app.get("/static/{name}", include_in_schema=False)
+def static(name: str) -> Response:
+    """The pages' own stylesheet and script."""
+    from sluice.pages import render
+
+    found = render.static(name)
+    if found is None:
+        raise HTTPException(404)
+    return Response(found[0], media_type=found[1], headers={**render.SECURITY, "Cache-Control": "max-age=300"})
+
+
+@app.get("/api/tables", response_class=JSONResponse)
+def api_tables(readable: Readable) -> dict[str, Any]:
+    """Where every table stands, as `python -m sluice status --json` tells it; 503 until it was read once."""
+    from sluice import status_text
+
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    if known.value is None:
+        raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
+    told = status_text.as_json(known.value)
+    told["tables"] = [t for t in told["tables"] if f"ingest_{t['group']}" in readable]
+    return told
+
+
+@app.get("/api/tables/{name}", response_class=JSONResponse)
+def api_table(readable: Readable, name: str) -> dict[str, Any]:
+    """Where one table stands; 404 where there is none of that name that the caller may read."""
+    told = api_tables(readable)
+    found: dict[str, Any] | None = next((t for t in told["tables"] if t["table"] == name), None)
+    if found is None:
+        raise HTTPException(404, "There is no such table, or you may not read its DAG.")
+    return found
+
+
+@app.get("/api/openapi.json", include_in_schema=False)
+def openapi() -> dict[str, Any]:
+    """What the API answers."""
+    return app.openapi()
+
+
+class SluicePlugin(AirflowPlugin):
+    """The pages and where Airflow shows them."""
+
+    name = "sluice"
+    fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "Sluice"}]  # noqa: RUF012 - Airflow's own shape
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Tables",
+            "href": f"{PREFIX}/tables",
+            "destination": "nav",
+            "url_route": "sluice-tables",
+            "nav_top_level": True,
+        },
+        {"name": "Data quality", "href": f"{PREFIX}/quality", "destination": "nav", "url_route": "sluice-quality"},
+        {
+            "name": "Data quality",
+            "href": f"{PREFIX}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
+            "destination": "dag_run",
+            "url_route": "sluice-run-quality",
+        },
+    ]

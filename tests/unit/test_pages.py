@@ -1,0 +1,209 @@
+"""The pages without Airflow: what state a table is in, hostile text in HTML, readings that keep nobody waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from sluice import quality
+from sluice.errors import CatalogUnavailableError
+from sluice.model import OffsetRange
+from sluice.pages import detail, render, verdicts
+from sluice.pages.feed import Feed
+from sluice.pages.verdicts import Tone
+from sluice.status_model import (
+    Judgement,
+    LastError,
+    PartitionStatus,
+    SliceStatus,
+    SnapshotStatus,
+    TableStatus,
+    TopicStatus,
+)
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</table>"
+
+
+def table(**changes: Any) -> TableStatus:
+    topics = [TopicStatus("t", lag_records=0, partitions=[PartitionStatus(0, 0, 10, 10, 10, 0)])]
+    return TableStatus("db.t", "g", "append", "me", exists=True, topics=topics, **changes)
+
+
+def error(state: str = "failed", *, is_open: bool = True) -> LastError:
+    return LastError(NOW, state, "t", 3, "why it was refused", "run", open=is_open)
+
+
+def late(**changes: Any) -> TableStatus:
+    return table(freshness_kept=False, freshness_now_seconds=7200.0, freshness_promised_seconds=900.0, **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "word", "tone"),
+    [
+        (table(), "fresh", Tone.GOOD),
+        (replace(table(), topics=[TopicStatus("t", lag_records=7)]), "reading", Tone.GOOD),
+        (replace(table(), exists=False), "new", Tone.UNKNOWN),
+        (replace(table(), exists=None), "unknown", Tone.UNKNOWN),
+        (replace(table(), topics=[TopicStatus("t")]), "unknown", Tone.UNKNOWN),
+        (table(warnings=["Kafka deletes it soon"]), "at risk", Tone.WARN),
+        (table(schema="a change waits"), "review", Tone.WARN),
+        (table(expectations=Judgement("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
+        (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
+        (late(), "late", Tone.BAD),
+        (late(last_error=error("blocked", is_open=False)), "late", Tone.BAD),
+        (late(last_error=error()), "failed", Tone.BAD),
+        (late(last_error=error(), problems=["offsets are lost"]), "stopped", Tone.BAD),
+        (late(last_error=error("blocked"), problems=["it is blocked"]), "blocked", Tone.BAD),
+    ],
+)
+def test_the_most_urgent_state_is_the_one_that_is_shown(given: TableStatus, word: str, tone: Tone) -> None:
+    found = verdicts.of_table(given)
+    assert (found.word, found.tone) == (word, tone)
+    assert found.why
+
+
+def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:
+    behind = replace(late(), table="db.z", freshness_now_seconds=9000.0)
+    rows = [table(), replace(table(), exists=None), table(warnings=["x"]), late(), behind]
+    ordered = sorted(rows, key=verdicts.sort_key)
+    assert [verdicts.of_table(t).word for t in ordered] == ["late", "late", "at risk", "unknown", "fresh"]
+    assert ordered[0].table == "db.z"
+
+
+class Seen(HTMLParser):
+    """The elements and attributes that a browser would find."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def seen(template: str, **values: Any) -> Seen:
+    common = {"base": "/sluice", "airflow": "", "again": 30, "reading": False, "read_at": NOW, "here": "tables"}
+    found = Seen()
+    found.feed(render.page(template, **{**common, "troubles": [], **values}))
+    return found
+
+
+def hostile_table() -> TableStatus:
+    snapshot = SnapshotStatus(1, NOW, 1.0, HOSTILE, 3, {0: OffsetRange(0, 10)}, 10, HOSTILE, "publish")
+    topics = [TopicStatus(HOSTILE, lag_records=0, partitions=[PartitionStatus(0, 0, 5, 7, 10, 5)])]
+    return TableStatus(
+        HOSTILE, HOSTILE, "append", HOSTILE, exists=True, topics=topics, snapshot=snapshot, quarantined=3,
+        problems=[HOSTILE], warnings=[HOSTILE], expectations=Judgement(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
+    )  # fmt: skip
+
+
+def hostile_detail() -> detail.Detail:
+    result = quality.Result(HOSTILE, HOSTILE, 3, HOSTILE, HOSTILE, "warn", False, 10, 3, error=HOSTILE)
+    line = detail.BatchLine(HOSTILE, 3, {0: OffsetRange(0, 10)}, HOSTILE, 1, NOW, HOSTILE, 10, 3, 1)
+    rejected = {
+        "quarantined_at": NOW, "_kafka_topic": HOSTILE, "_kafka_partition": 0, "_kafka_offset": 1, "batch_seq": 3,
+        "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
+    }  # fmt: skip
+    trend = detail.Trend(HOSTILE, HOSTILE, "warn", [result])
+    return detail.Detail([line], [trend], {"records": 10, "bytes": 12_345_678}, [(HOSTILE, HOSTILE, 3)], 3, [rejected])
+
+
+@pytest.mark.parametrize("template", ["tables.html", "table.html", "quality.html", "message.html"])
+def test_hostile_text_stays_text_on_every_page(template: str) -> None:
+    each = hostile_table()
+    verdict, shown = verdicts.of_table(each), hostile_detail()
+    found = seen(
+        template, troubles=[HOSTILE], table=each, verdict=verdict, detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
+        replay={"table": HOSTILE}, total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
+        rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
+    )  # fmt: skip
+    assert [a for tag, a in found.elements if tag == "script"] == [{"src": "/sluice/static/sluice.js", "defer": None}]
+    assert not [tag for tag, _ in found.elements if tag in ("img", "style", "iframe", "object")]
+    assert not [name for _, a in found.elements for name in a if name.startswith("on") or name == "style"]
+    for name in ("href", "action"):
+        links = [a[name] or "" for _, a in found.elements if a.get(name)]
+        assert all(link == "#" or link.startswith("/sluice/") for link in links), links
+    assert "alert(1)" in found.text and "49" not in found.text
+
+
+def test_a_page_tells_what_the_table_holds() -> None:
+    each = hostile_table()
+    found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=hostile_detail(), replay={})
+    words = " ".join(found.text.split())
+    assert "12.3 MB" in words and "0: [0, 10)" in words
+    bars = [a for tag, a in found.elements if tag == "rect"]
+    assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
+
+
+def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:
+    assert [render.share(*each) for each in ((10, 0, 10), (3, 0, 10), (None, 0, 10), (12, 0, 10), (5, 5, 5))] == [
+        100.0, 30.0, 0.0, 100.0, 0.0,
+    ]  # fmt: skip
+
+
+def until(true: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def test_a_slow_reading_keeps_nobody_waiting_and_runs_once() -> None:
+    gate, calls = threading.Event(), []
+
+    def read() -> int:
+        calls.append(1)
+        gate.wait(10)
+        return len(calls)
+
+    feed = Feed(read, fresh=0.0)
+    began = time.monotonic()
+    assert [feed.get(wait=0.01).value for _ in range(20)] == [None] * 20
+    assert time.monotonic() - began < 5 and len(calls) == 1
+    gate.set()
+    until(lambda: feed.get().value == 1)
+
+
+def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
+    answers: list[Any] = [1, CatalogUnavailableError("It is away."), ValueError("odd\nsecond line"), 4]
+
+    def read() -> int:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    feed = Feed(read, fresh=0.0)
+    told = []
+
+    def last() -> bool:
+        reading = feed.get()
+        told.append((reading.value, reading.error))
+        return reading.value == 4 and reading.error is None
+
+    until(last)
+    assert (1, None) in told
+    assert any(value == 1 and "It is away." in (said or "") for value, said in told)
+    assert (1, "ValueError: odd") in told
+
+
+def test_a_reading_is_kept_while_it_is_fresh() -> None:
+    calls: list[int] = []
+    feed = Feed(lambda: calls.append(1) or len(calls), fresh=3600.0)
+    assert feed.get(wait=10).value == 1
+    assert [feed.get().value for _ in range(5)] == [1] * 5
+    assert len(calls) == 1
