@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from pyiceberg.table.snapshots import Snapshot
-
-from sluice import cursor
 from sluice.errors import SluiceError
-from sluice.ledger import Row
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
-from sluice.quality import Result
+
+if TYPE_CHECKING:  # a page that shows a status need not load PyIceberg for it
+    from pyiceberg.table.snapshots import Snapshot
+
+    from sluice.ledger import Row
+    from sluice.quality import Result
 
 
 @dataclass
@@ -123,6 +124,8 @@ class SnapshotStatus:
     @classmethod
     def of(cls, snapshot: Snapshot) -> Self:
         """What a snapshot tells of itself."""
+        from sluice import cursor
+
         at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
         properties = cursor.summary(snapshot)
         batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Generic, TypeVar
 
 from sluice.errors import SluiceError
@@ -14,6 +15,7 @@ from sluice.reach import first_line
 T = TypeVar("T")
 
 FRESH_S = 10.0
+REST = 4  # however many tables there are, and pages open: reading takes a fifth of the time at most
 IDLE_S = 3600.0
 
 
@@ -24,26 +26,24 @@ class Reading(Generic[T]):
     Attributes:
         value: what was read last; None before the first time.
         seconds: how long that took.
-        at: when it was read, as `time.monotonic()` has it.
         error: why the last attempt failed; the value is then older than that.
         busy: it is being read right now.
     """
 
     value: T | None = None
     seconds: float = 0.0
-    at: float = 0.0
     error: str | None = None
     busy: bool = False
 
 
 class Feed(Generic[T]):
-    """One reading that is renewed when somebody asks and it is older than `fresh` seconds; asking never waits long."""
+    """One reading, renewed when somebody asks and it is older than `fresh` seconds; asking never waits long."""
 
     def __init__(self, read: Callable[[], T], *, fresh: float = FRESH_S) -> None:
         self._read = read
         self._fresh = fresh
         self._lock = threading.Lock()
-        self._tried = -fresh
+        self._tried = -inf
         self._reading: Reading[T] = Reading()
         self._done = threading.Event()
 
@@ -54,8 +54,9 @@ class Feed(Generic[T]):
             wait: seconds to wait for the very first reading.
         """
         with self._lock:
-            if not self._reading.busy and time.monotonic() - self._tried >= self._fresh:
-                self._reading = Reading(**{**self._reading.__dict__, "busy": True})
+            rest = max(self._fresh, REST * self._reading.seconds)
+            if not self._reading.busy and time.monotonic() - self._tried >= rest:
+                self._reading = replace(self._reading, busy=True)
                 threading.Thread(target=self._renew, name="sluice-pages", daemon=True).start()
         if wait and self._reading.value is None:
             self._done.wait(wait)
@@ -66,12 +67,10 @@ class Feed(Generic[T]):
         try:
             value = self._read()
         except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
-            known = self._reading
             told = str(error) if isinstance(error, SluiceError) else first_line(error)
-            made = Reading(known.value, known.seconds, known.at, told)
+            made = replace(self._reading, error=told, busy=False)
         else:
-            now = time.monotonic()
-            made = Reading(value, now - began, now)
+            made = Reading(value, time.monotonic() - began)
         with self._lock:
             self._reading, self._tried = made, time.monotonic()
         self._done.set()
