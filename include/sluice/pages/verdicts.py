@@ -9,9 +9,15 @@ from enum import IntEnum
 from sluice.status_model import TableStatus
 from sluice.status_text import duration
 
+# What needs a person most comes first.
+URGENCY = (
+    *("blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"),
+    *("unknown", "new", "reading", "fresh"),
+)
+
 
 class Tone(IntEnum):
-    """How much a state needs a person; the least comes first."""
+    """How a state is coloured."""
 
     BAD = 0
     WARN = 1
@@ -73,5 +79,5 @@ def _said(table: TableStatus) -> Iterator[Verdict]:
 
 
 def sort_key(table: TableStatus) -> tuple[int, float, str]:
-    """Tables that need a person first, the furthest behind among them first."""
-    return of_table(table).tone, -(table.freshness_now_seconds or 0.0), table.table
+    """Tables that need a person first, the furthest behind among those of one state first."""
+    return URGENCY.index(of_table(table).word), -(table.freshness_now_seconds or 0.0), table.table
