@@ -50,7 +50,7 @@ class State(BaseModel, extra="forbid"):
     ports: dict[str, int] = Field(default_factory=dict)
     password: str = Field(default_factory=lambda: secrets.token_urlsafe(12))
     fernet_key: str = Field(default_factory=lambda: Fernet.generate_key().decode())
-    jwt_secret: str = Field(default_factory=lambda: secrets.token_urlsafe(32))
+    jwt_secret: str = Field(default_factory=lambda: secrets.token_urlsafe(64))
     airflow_version: str = ""
     services: dict[str, Record] = Field(default_factory=dict)
 
