@@ -368,7 +368,8 @@ def test_a_backfill_shows_its_plan_and_then_fills_a_hole(stack):
         transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
         transaction.delete("id >= 1020")
     assert len(stack.ids("plain.orders")) == len(whole) - 40
-    form = {"table": "plain.orders", "ranges": {str(p): [0, end] for p, end in ends.items()}, "why": "a hole was found"}
+    ranges = {str(p): [0, end] for p, end in ends.items() if end}  # run by itself, a partition may hold nothing
+    form = {"table": "plain.orders", "ranges": ranges, "why": "a hole was found"}
     state, tasks, log = stack.by_hand("backfill", "plan", **form)
     assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
         "success", "success", "skipped", "skipped",
