@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -24,6 +26,7 @@ from sluice import connections
 
 if TYPE_CHECKING:
     from sluice.pages.detail import Detail, Trend
+    from sluice.pages.feed import Reading
     from sluice.status_model import Status, TableStatus
 
 PREFIX = "/sluice"
@@ -34,42 +37,29 @@ AGAIN_S = {True: 2, False: 30}  # while a first reading is under way, and after 
 def _read_status() -> Status:
     from sluice import contracts, status
 
-    _use_registry()
-    return status.look(contracts.load(strict=False), kafka=_settings(connections.KAFKA))
+    if registry := _connection(connections.REGISTRY):
+        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
+    kafka = _connection(connections.KAFKA)
+    return status.look(contracts.load(strict=False), kafka=connections.kafka_settings(kafka) if kafka else None)
 
 
 def _read_detail(name: str) -> Detail:
     from sluice.pages import detail
 
-    known = _promises().get(name)
-    return detail.read(known) if known else detail.Detail()
+    return detail.read(name)
 
 
-def _read_quality(_: str) -> dict[str, list[Trend]]:
+def _read_quality() -> dict[str, list[Trend]]:
     from sluice.pages import detail
 
     return detail.trends_of_all()
 
 
-def _promises() -> dict[str, Any]:
-    from sluice import catalog, contracts, topics
-
-    promises = contracts.load(strict=False)
-    return dict(topics.resolve(promises, catalog.load(), None).tables if not promises.resolved else promises.tables)
-
-
-def _settings(connection: str) -> dict[str, Any] | None:
+def _connection(name: str) -> Connection | None:
     try:
-        found = Connection.get_connection_from_secrets(connection)
+        return Connection.get_connection_from_secrets(name)
     except AirflowNotFoundException:
         return None
-    build = connections.kafka_settings if connection == connections.KAFKA else connections.registry_settings
-    return build(found)
-
-
-def _use_registry() -> None:
-    if settings := _settings(connections.REGISTRY):
-        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
 
 
 class _Feeds:
@@ -80,17 +70,13 @@ class _Feeds:
 
         self.status: Feed[Status] = Feed(_read_status)
         self.details: Feeds[Detail] = Feeds(_read_detail)
-        self.quality: Feeds[dict[str, list[Trend]]] = Feeds(_read_quality)
+        self.quality: Feed[dict[str, list[Trend]]] = Feed(_read_quality)
 
 
-_feeds: list[_Feeds] = []
-
-
+@cache
 def feeds() -> _Feeds:
     """The readings of this process."""
-    if not _feeds:
-        _feeds.append(_Feeds())
-    return _feeds[0]
+    return _Feeds()
 
 
 app = FastAPI(
@@ -114,17 +100,20 @@ def _tables(status: Status, readable: set[str]) -> list[TableStatus]:
     return [t for t in status.tables if f"ingest_{t.group}" in readable]
 
 
-def _page(request: Request, template: str, code: int = 200, *, reading: bool, **values: Any) -> HTMLResponse:
+def _page(
+    request: Request, template: str, known: Reading[Status], *more: Reading[Any], code: int = 200, **values: Any
+) -> HTMLResponse:
+    """A page of the status and what else was read: it says what did not answer, and looks again soon if it must."""
     from sluice.pages import render
 
+    reading = any(each.value is None and each.error is None for each in (known, *more))
+    troubles = [each.error for each in (known, *more) if each.error]
+    troubles += [str(e) for e in (known.value.unavailable if known.value else ())]
+    values |= {"reading": reading, "troubles": troubles, "read_at": known.value.at if known.value else None}
     base = request.scope.get("root_path", "").rstrip("/")
     airflow = base.removesuffix(PREFIX)
-    text = render.page(template, base=base, airflow=airflow, again=AGAIN_S[reading], reading=reading, **values)
+    text = render.page(template, base=base, airflow=airflow, again=AGAIN_S[reading], **values)
     return HTMLResponse(text, code, headers=render.SECURITY)
-
-
-def _troubles(status: Status | None, error: str | None) -> list[str]:
-    return [*([error] if error else []), *(str(e) for e in (status.unavailable if status else ()))]
 
 
 @app.get("/tables", response_class=HTMLResponse, include_in_schema=False)
@@ -145,9 +134,8 @@ def tables_page(
         and any(wanted in text.casefold() for text in (table.table, table.owner, *(t.topic for t in table.topics)))
     ]
     return _page(
-        request, "tables.html", here="tables", read_at=known.value.at if known.value else None,
-        reading=known.value is None and known.error is None, troubles=_troubles(known.value, known.error),
-        rows=rows, total=len(judged), words=sorted(Counter(v.word for _, v in judged).items()), q=q, state=state,
+        request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=q, state=state,
+        words=sorted(Counter(v.word for _, v in judged).items()),
     )  # fmt: skip
 
 
@@ -162,16 +150,13 @@ def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
         reading = known.value is None and known.error is None
         words = "Reading Kafka and the catalog…" if reading else "There is no such table, or you may not read its DAG."
         return _page(
-            request, "message.html", 200 if known.value is None else 404, here="tables", read_at=None,
-            reading=reading, troubles=_troubles(known.value, known.error), title=name, words=words,
+            request, "message.html", known, code=200 if known.value is None else 404,
+            here="tables", title=name, words=words,
         )  # fmt: skip
     detail = feeds().details.of(name).get(wait=FIRST_WAIT_S)
     return _page(
-        request, "table.html", here="tables", read_at=known.value.at if known.value else None,
-        reading=detail.value is None and detail.error is None,
-        troubles=[*_troubles(known.value, known.error), *([detail.error] if detail.error else [])],
-        table=table, verdict=verdicts.of_table(table), detail=detail.value,
-        replay={"table": name, "source": "quarantine", "why": ""},
+        request, "table.html", known, detail, here="tables", table=table, verdict=verdicts.of_table(table),
+        detail=detail.value, replay={"table": name, "source": "quarantine", "why": ""},
     )  # fmt: skip
 
 
@@ -181,7 +166,7 @@ def quality_page(
 ) -> HTMLResponse:
     """Every expectation of every table with its last results; of one run where it is named."""
     known = feeds().status.get(wait=FIRST_WAIT_S)
-    found = feeds().quality.of("").get(wait=FIRST_WAIT_S)
+    found = feeds().quality.get(wait=FIRST_WAIT_S)
     groups = {t.table: t.group for t in _tables(known.value, readable)} if known.value else {}
     rows = []
     for name, trends in sorted((found.value or {}).items()):
@@ -190,12 +175,7 @@ def quality_page(
         if mine and name in groups and dag_id in (None, f"ingest_{groups[name]}"):
             rows.append((name, mine, sum(t.last.success is False for t in mine)))
     rows.sort(key=lambda row: (-row[2], row[0]))
-    reading = any(r.value is None and r.error is None for r in (known, found))
-    return _page(
-        request, "quality.html", here="quality", read_at=known.value.at if known.value else None, reading=reading,
-        troubles=[*_troubles(known.value, known.error), *([found.error] if found.error else [])],
-        rows=rows, run_id=run_id,
-    )  # fmt: skip
+    return _page(request, "quality.html", known, found, here="quality", rows=rows, run_id=run_id)
 
 
 @app.get("/static/{name}", include_in_schema=False)
@@ -217,9 +197,7 @@ def api_tables(readable: Readable) -> dict[str, Any]:
     known = feeds().status.get(wait=FIRST_WAIT_S)
     if known.value is None:
         raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
-    told = status_text.as_json(known.value)
-    told["tables"] = [t for t in told["tables"] if f"ingest_{t['group']}" in readable]
-    return told
+    return status_text.as_json(replace(known.value, tables=_tables(known.value, readable)))
 
 
 @app.get("/api/tables/{name}", response_class=JSONResponse)

@@ -6,6 +6,7 @@ The ledger is asked last, and only believed when the table's head is not older t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -35,6 +36,11 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None = None) -> Iterat
 def summary(snapshot: Snapshot) -> Mapping[str, str]:
     """The snapshot's summary properties."""
     return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def committed_at(snapshot: Snapshot) -> datetime:
+    """When the snapshot was committed."""
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
 
 
 def rows(table: Table) -> int:

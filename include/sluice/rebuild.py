@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -148,9 +148,9 @@ def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str,
         places = {name: s.snapshot_id for name, s in each.published.items()}
         if each.staged:
             places[".".join(tables.staging(topic))] = each.staged.snapshot_id
-        moments = [_at(s) for s in (each.staged, *each.published.values()) if s]
+        moments = [cursor.committed_at(s) for s in (each.staged, *each.published.values()) if s]
         if each.staged:
-            rows += _dated(plan_rows(each.batch, State.STAGED, places), _at(each.staged))
+            rows += _dated(plan_rows(each.batch, State.STAGED, places), cursor.committed_at(each.staged))
         for name, snapshot in sorted(each.published.items()):
             rows.append(
                 Row(
@@ -161,7 +161,7 @@ def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str,
                     table=name,
                     snapshots={name: snapshot.snapshot_id},
                     records=_records(snapshot),
-                    at=_at(snapshot),
+                    at=cursor.committed_at(snapshot),
                 )
             )
         feeds = contracts.topics[topic].tables if topic in contracts.topics else ()
@@ -248,7 +248,3 @@ def _report(told: Mapping[_Key, Told], kept: list[Row], dropped: list[str], unkn
 
 def _dated(rows: Iterable[Row], at: datetime) -> list[Row]:
     return [replace(row, at=at) for row in rows]
-
-
-def _at(snapshot: Snapshot) -> datetime:
-    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)

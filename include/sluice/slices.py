@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import reduce
 
@@ -115,7 +115,7 @@ def rebuilt(name: str, table: Table, kept: Iterable[Row]) -> list[Row]:
     known = {(r.topic, r.batch_seq, r.state) for r in kept}
     out: list[Row] = []
     for piece, snapshot in brought(cursor.ancestors(table.metadata)):
-        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        at = cursor.committed_at(snapshot)
         fresh: list[Row] = []
         if (piece.topic, piece.seq, State.PLANNED) not in known:
             fresh += plan_rows(piece, name, who=None, why=UNKNOWN)

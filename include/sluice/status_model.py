@@ -126,7 +126,7 @@ class SnapshotStatus:
         """What a snapshot tells of itself."""
         from sluice import cursor
 
-        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        at = cursor.committed_at(snapshot)
         properties = cursor.summary(snapshot)
         batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
         return cls(

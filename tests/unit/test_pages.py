@@ -119,7 +119,7 @@ def hostile_detail() -> detail.Detail:
         "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
     }  # fmt: skip
     trend = detail.Trend(HOSTILE, HOSTILE, "warn", [result])
-    return detail.Detail([line], [trend], {"records": 10, "bytes": 12_345_678}, [(HOSTILE, HOSTILE, 3)], 3, [rejected])
+    return detail.Detail([line], [trend], {"records": 10, "bytes": 12_345_678}, [(HOSTILE, HOSTILE, 3)], [rejected])
 
 
 @pytest.mark.parametrize("template", ["tables.html", "table.html", "quality.html", "message.html"])

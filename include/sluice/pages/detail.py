@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sluice import catalog as catalogs
-from sluice import cursor, quality, reach, schemas, tables, upkeep
+from sluice import contracts, cursor, quality, reach, schemas, tables, topics, upkeep
 from sluice.contract import Contract
 from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, batches_of
 
@@ -74,7 +74,6 @@ class Detail:
     Attributes:
         totals: what the newest snapshot says of the whole table: records, data files, bytes, delete files.
         wrong: records in quarantine by class of error and field, the most frequent first.
-        counted: how many of them were looked at; all, unless there are very many.
         rejected: the newest of them: place, batch, class, field, error, time; never the record.
     """
 
@@ -82,20 +81,22 @@ class Detail:
     trends: Sequence[Trend] = ()
     totals: Mapping[str, int] = field(default_factory=dict)
     wrong: Sequence[tuple[str, str, int]] = ()
-    counted: int = 0
     rejected: Sequence[Mapping[str, Any]] = ()
     versions: Sequence[schemas.Row] = ()
     effects: Sequence[upkeep.Effect] = ()
 
 
-def read(contract: Contract) -> Detail:
-    """Read it from the catalog.
+def read(name: str) -> Detail:
+    """Read it from the catalog; nothing where no contract has the table any more.
 
     Raises:
         CatalogUnavailableError: the catalog did not answer.
     """
     with reach.catalog_errors():
         catalog = catalogs.load()
+        contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
+        if contract is None:
+            return Detail()
         table = tables.load(catalog, tables.typed(contract))
         trends = _trends(quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, contract.table))
         wrong, rejected, by_batch = _quarantine(catalog, contract)
@@ -104,7 +105,6 @@ def read(contract: Contract) -> Detail:
             trends,
             _totals(table) if table else {},
             [(kind, where, n) for (kind, where), n in wrong.most_common()],
-            wrong.total(),
             rejected,
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
@@ -129,7 +129,7 @@ def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequ
         told = cursor.summary(snapshot)
         if TOPIC not in told:
             continue
-        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        at = cursor.committed_at(snapshot)
         found += [
             BatchLine(
                 b.topic, b.seq, dict(b.ranges), told.get(STEP, ""), snapshot.snapshot_id, at, told.get(RUN_ID),

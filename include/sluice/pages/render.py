@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from sluice.status_text import duration, ranges_text
 
@@ -56,26 +55,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def size(value: int | None) -> str:
-    """Bytes, in the greatest unit that fits."""
-    left, unit = float(value or 0), "B"
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if left < 1000 or unit == "TB":
-            break
-        left /= 1000
-    return f"{left:,.0f} {unit}" if unit == "B" else f"{left:,.1f} {unit}"
-
-
 def share(part: float | None, low: float | None, high: float | None) -> float:
     """Where a value lies between two others, in percent with one digit."""
     if part is None or low is None or high is None or high <= low:
         return 0.0
     return round(min(max((part - low) / (high - low), 0.0), 1.0) * 100, 1)
-
-
-def form(values: Mapping[str, Any]) -> Markup:
-    """What is pasted into a trigger form, as JSON."""
-    return escape(json.dumps(values))
 
 
 _ENVIRONMENT = Environment(
@@ -88,10 +72,9 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {
     "moment": moment,
     "number": number,
-    "size": size,
     "ranges": ranges_text,
     "duration": duration,
-    "form": form,
+    "json": json.dumps,
     "path": lambda text: quote(str(text), safe=""),
 }
 _ENVIRONMENT.globals["share"] = share
