@@ -27,10 +27,14 @@ from sluice import connections
 if TYPE_CHECKING:
     from sluice.pages.detail import Detail, Trend
     from sluice.pages.feed import Reading
+    from sluice.pages.history import History
     from sluice.status_model import Status, TableStatus
+    from sluice.timeline import Event
 
 PREFIX = "/sluice"
 FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
+NO_TABLE = "There is no such table, or you may not read its DAG."
+EVENTS_SHOWN = 200
 AGAIN_S = {True: 2, False: 30}  # while a first reading is under way, and after it
 
 
@@ -55,6 +59,12 @@ def _read_quality() -> dict[str, list[Trend]]:
     return detail.trends_of_all()
 
 
+def _read_history(name: str | None = None) -> History:
+    from sluice.pages import history
+
+    return history.read(name)
+
+
 def _connection(name: str) -> Connection | None:
     try:
         return Connection.get_connection_from_secrets(name)
@@ -71,6 +81,8 @@ class _Feeds:
         self.status: Feed[Status] = Feed(_read_status)
         self.details: Feeds[Detail] = Feeds(_read_detail)
         self.quality: Feed[dict[str, list[Trend]]] = Feed(_read_quality)
+        self.histories: Feeds[History] = Feeds(_read_history)
+        self.history: Feed[History] = Feed(_read_history)
 
 
 @cache
@@ -116,6 +128,24 @@ def _page(
     return HTMLResponse(text, code, headers=render.SECURITY)
 
 
+def _table(known: Reading[Status], readable: set[str], name: str) -> TableStatus | None:
+    return next((t for t in _tables(known.value, readable) if t.table == name), None) if known.value else None
+
+
+def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLResponse:
+    reading = known.value is None and known.error is None
+    words = "Reading Kafka and the catalog…" if reading else NO_TABLE
+    code = 200 if known.value is None else 404
+    return _page(request, "message.html", known, code=code, here="tables", title=name, words=words)
+
+
+def _known_status() -> Status:
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    if known.value is None:
+        raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
+    return known.value
+
+
 @app.get("/tables", response_class=HTMLResponse, include_in_schema=False)
 def tables_page(
     request: Request, readable: Readable, q: Annotated[str, Query(max_length=200)] = "", state: str = ""
@@ -145,14 +175,9 @@ def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
     from sluice.pages import verdicts
 
     known = feeds().status.get(wait=FIRST_WAIT_S)
-    table = next((t for t in _tables(known.value, readable) if t.table == name), None) if known.value else None
+    table = _table(known, readable, name)
     if table is None:
-        reading = known.value is None and known.error is None
-        words = "Reading Kafka and the catalog…" if reading else "There is no such table, or you may not read its DAG."
-        return _page(
-            request, "message.html", known, code=200 if known.value is None else 404,
-            here="tables", title=name, words=words,
-        )  # fmt: skip
+        return _no_table(request, known, name)
     detail = feeds().details.of(name).get(wait=FIRST_WAIT_S)
     return _page(
         request, "table.html", known, detail, here="tables", table=table, verdict=verdicts.of_table(table),
@@ -178,6 +203,68 @@ def quality_page(
     return _page(request, "quality.html", known, found, here="quality", rows=rows, run_id=run_id)
 
 
+def _timeline(
+    request: Request, known: Reading[Status], past: Reading[History], mine: list[Event], hours: int, **values: Any
+) -> HTMLResponse:
+    from sluice.pages import history
+
+    hours = hours if hours in history.HOURS else history.HOURS[-2]
+    window = history.window(past.value, hours, mine) if past.value else None
+    return _page(
+        request, "timeline.html", known, past, here="timeline", window=window, hours=hours, choices=history.HOURS,
+        shown=EVENTS_SHOWN, **values,
+    )  # fmt: skip
+
+
+@app.get("/timeline", response_class=HTMLResponse, include_in_schema=False)
+def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTMLResponse:
+    """What happened to all tables, on one axis."""
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    past = feeds().history.get(wait=FIRST_WAIT_S)
+    visible = _tables(known.value, readable) if known.value else []
+    names, topics = {t.table for t in visible}, {topic.topic for t in visible for topic in t.topics}
+    events = past.value.events if past.value else ()
+    mine = [e for e in events if (e.table in names if e.table else e.topic in topics)]
+    return _timeline(request, known, past, mine, hours, name="")
+
+
+@app.get("/tables/{name}/timeline", response_class=HTMLResponse, include_in_schema=False)
+def table_timeline_page(
+    request: Request, readable: Readable, name: str, hours: int = 24, at: Annotated[str, Query(max_length=64)] = ""
+) -> HTMLResponse:
+    """What happened to one table, and which offsets it held at a moment."""
+    from sluice import timeline
+    from sluice.backfill_ranges import moment
+    from sluice.errors import SluiceError
+
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    if _table(known, readable, name) is None:
+        return _no_table(request, known, name)
+    past = feeds().histories.of(name).get(wait=FIRST_WAIT_S)
+    asked = standing = trouble = None
+    try:
+        asked = moment(at, "The moment")
+        if past.value and past.value.table is not None:
+            standing = timeline.standing(past.value.table, asked or past.value.at)
+    except SluiceError as error:
+        trouble = str(error)
+    events = list(past.value.events) if past.value else []
+    return _timeline(
+        request, known, past, events, hours, name=name, at=at, asked=asked, standing=standing, trouble=trouble
+    )
+
+
+@app.get("/metrics", include_in_schema=False)
+def metrics(readable: Readable) -> Response:
+    """The tables that the caller may see, for Prometheus; 503 until they were read once."""
+    from sluice.pages import metrics, render
+
+    status = _known_status()
+    known = feeds().history.get(wait=FIRST_WAIT_S).value
+    text = metrics.text(_tables(status, readable), known)
+    return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
+
+
 @app.get("/static/{name}", include_in_schema=False)
 def static(name: str) -> Response:
     """The pages' own stylesheet and script."""
@@ -194,10 +281,8 @@ def api_tables(readable: Readable) -> dict[str, Any]:
     """Where every table stands, as `python -m sluice status --json` tells it; 503 until it was read once."""
     from sluice import status_text
 
-    known = feeds().status.get(wait=FIRST_WAIT_S)
-    if known.value is None:
-        raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
-    return status_text.as_json(replace(known.value, tables=_tables(known.value, readable)))
+    known = _known_status()
+    return status_text.as_json(replace(known, tables=_tables(known, readable)))
 
 
 @app.get("/api/tables/{name}", response_class=JSONResponse)
@@ -206,7 +291,7 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
     told = api_tables(readable)
     found: dict[str, Any] | None = next((t for t in told["tables"] if t["table"] == name), None)
     if found is None:
-        raise HTTPException(404, "There is no such table, or you may not read its DAG.")
+        raise HTTPException(404, NO_TABLE)
     return found
 
 
@@ -230,6 +315,7 @@ class SluicePlugin(AirflowPlugin):
             "nav_top_level": True,
         },
         {"name": "Data quality", "href": f"{PREFIX}/quality", "destination": "nav", "url_route": "sluice-quality"},
+        {"name": "Timeline", "href": f"{PREFIX}/timeline", "destination": "nav", "url_route": "sluice-timeline"},
         {
             "name": "Data quality",
             "href": f"{PREFIX}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",

@@ -1,4 +1,4 @@
-"""The command line: `python -m sluice status|plan|contract|ledger|gap|rollback|backfill|schema|sql|demo`.
+"""The command line: `python -m sluice status|at|plan|contract|ledger|gap|rollback|backfill|schema|sql|demo`.
 
 Each command imports what it needs when it runs, so that `--help` and `contract check` stay quick.
 """
@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="everything, for programs")
     status.set_defaults(run=_status)
 
+    at = commands.add_parser("at", help="which offsets a table held at a moment, and in which snapshot")
+    at.add_argument("table", metavar="TABLE")
+    at.add_argument("moment", metavar="MOMENT", help="with its time zone, like 2026-11-22T09:30:00Z")
+    at.add_argument("--json", action="store_true", help="for programs")
+    at.set_defaults(run=_at)
+
     plan = commands.add_parser("plan", help="what the next run of a group would do; changes nothing")
     plan.add_argument("group", metavar="GROUP")
     plan.set_defaults(run=_plan)
@@ -126,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_sql.add(commands)
     commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
     acting = (*cli_act.add(commands, _contracts), cli_schema.add(commands, _contracts))
-    for each in (status, plan, test, rebuild, show, *acting):
+    for each in (status, at, plan, test, rebuild, show, *acting):
         each.add_argument(
             "--patience",
             type=float,
@@ -157,6 +164,23 @@ def _status(given: argparse.Namespace) -> int:
     else:
         print(status_text.as_text(found, details=bool(given.table) or given.details))
     return max((exit_code(e) for e in found.unavailable), default=0)
+
+
+def _at(given: argparse.Namespace) -> int:
+    from sluice import reach, status_text, tables, timeline, topics
+    from sluice.backfill_ranges import moment
+
+    asked = moment(given.moment, "MOMENT") or datetime.now(UTC)
+    catalog = reach.open_catalog(given.patience)
+    with reach.catalog_errors():
+        contract = topics.resolve(_contracts(), catalog, None).table(given.table)
+        table = tables.load(catalog, tables.typed(contract))
+        found = timeline.standing(table, asked) if table else None
+    if given.json:
+        print(json.dumps(status_text.plain(asdict(found)) if found else None, indent=2))
+    else:
+        print(status_text.standing_text(given.table, asked, found))
+    return 0
 
 
 def _plan(given: argparse.Namespace) -> int:

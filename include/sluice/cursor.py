@@ -49,8 +49,16 @@ def rows(table: Table) -> int:
     return int(summary(head).get("total-records", "0")) if head else 0
 
 
-def carrier(table: Table, name: str) -> Snapshot | None:
-    """The snapshot whose property `name` says where the table stands.
+def totals(snapshot: Snapshot | None) -> dict[str, int]:
+    """What a snapshot says of the whole table: records, files, bytes, delete files; nothing where it says nothing."""
+    told = summary(snapshot) if snapshot else {}
+    names = {"records": "total-records", "files": "total-data-files", "bytes": "total-files-size"}
+    names["delete files"] = "total-delete-files"
+    return {words: int(told[name]) for words, name in names.items() if name in told}
+
+
+def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | None:
+    """The snapshot whose property `name` says where the table stands, or where it stood at another snapshot.
 
     Returns:
         None where the table provably never carried offsets: its ancestry is whole, and holds none.
@@ -58,8 +66,9 @@ def carrier(table: Table, name: str) -> Snapshot | None:
     Raises:
         CursorUnknownError: the ancestry was cut by expiry, and no tag that fits answers.
     """
+    head = at or table.metadata.current_snapshot()
     oldest: Snapshot | None = None
-    for snapshot in ancestors(table.metadata):
+    for snapshot in ancestors(table.metadata, head.snapshot_id if head else None):
         if name in summary(snapshot):
             return snapshot
         oldest = snapshot
@@ -67,14 +76,13 @@ def carrier(table: Table, name: str) -> Snapshot | None:
         return None
     tag = table.metadata.refs.get(CURSOR_TAG)
     tagged = table.metadata.snapshot_by_id(tag.snapshot_id) if tag else None
-    head = table.metadata.current_snapshot()
-    # A tag newer than main's head belongs to what was rolled back: believing it would skip records.
+    # A tag newer than the head belongs to what was rolled back: believing it would skip records.
     if tagged and head and name in summary(tagged) and _number(tagged) <= _number(head):
         return tagged
     raise CursorUnknownError(
         "No snapshot that is left, and no tag that fits, tells which offsets the table holds.",
         table=".".join(table.name()),
-        head=table.metadata.current_snapshot_id,
+        head=head.snapshot_id if head else None,
     )
 
 

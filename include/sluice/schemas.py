@@ -22,7 +22,7 @@ from pyiceberg.types import IntegerType, ListType, LongType, NestedField, String
 from sluice import tables
 from sluice.errors import CatalogUnavailableError
 from sluice.evolve_force import InForce
-from sluice.filters import equal
+from sluice.filters import above, equal
 
 TRIES = 10
 
@@ -99,17 +99,20 @@ class Row:
         )
 
 
-def rows(catalog: Catalog, table: str) -> list[Row]:
-    """What is known of one table, oldest first; nothing where `sluice.schemas` is not there yet."""
-    return _read(catalog, table)[0]
+def rows(catalog: Catalog, table: str | None = None, since: datetime | None = None) -> list[Row]:
+    """What is known of one table or all, oldest first; nothing where `sluice.schemas` is not there yet."""
+    return _read(catalog, table, since)[0]
 
 
-def _read(catalog: Catalog, table: str) -> tuple[list[Row], int | None]:
+def _read(catalog: Catalog, table: str | None, since: datetime | None = None) -> tuple[list[Row], int | None]:
     found = tables.load(catalog, tables.SCHEMAS)
     head = found.metadata.current_snapshot_id if found else None
     if found is None or head is None:
         return [], None
-    records = found.scan(row_filter=equal("table", table)).to_arrow().sort_by([("at", "ascending")]).to_pylist()
+    scan = found.scan() if table is None else found.scan(row_filter=equal("table", table))
+    if since is not None:
+        scan = scan.filter(above("at", since.isoformat()))
+    records = scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()
     return [Row(**{**r, "state": State(r["state"])}) for r in records], head
 
 

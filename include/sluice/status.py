@@ -88,6 +88,7 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
     if world.catalog:
         table = tables.load(world.catalog, tables.typed(contract))
         entry.exists = table is not None
+        entry.totals = cursor.totals(table.current_snapshot() if table else None)
         remembered = partial(world.ledger.remembered, contract.table) if world.ledger else None
         try:
             through = cursor.published(table, remembered)

@@ -193,7 +193,8 @@ class Judgement:
 class TableStatus:
     """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come.
 
-    `schema` is what the contract asks of the table, where that is due, under review, or was rejected.
+    `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
+    contract asks of the table, where that is due, under review, or was rejected.
     """
 
     table: str
@@ -203,6 +204,7 @@ class TableStatus:
     exists: bool | None = None
     topics: list[TopicStatus] = field(default_factory=list)
     snapshot: SnapshotStatus | None = None
+    totals: dict[str, int] = field(default_factory=dict)
     open_batches: list[OpenBatch] = field(default_factory=list)
     slices: list[SliceStatus] = field(default_factory=list)
     quarantined: int | None = None

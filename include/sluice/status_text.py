@@ -6,10 +6,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluice.model import OffsetRange
 from sluice.status_model import PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
+
+if TYPE_CHECKING:
+    from sluice.timeline import Standing
 
 WIDTH = 100
 _UNKNOWN = "?"
@@ -21,17 +24,18 @@ def as_json(status: Status) -> dict[str, Any]:
     """Everything, in JSON's own types; times in UTC as ISO 8601, ranges as `[start, end)`."""
     tables = [{**asdict(t), "lag_records": t.lag_records} for t in status.tables]
     whole = {"at": status.at, "tables": tables, "unavailable": [str(e) for e in status.unavailable]}
-    plain: dict[str, Any] = _plain(whole)
-    return plain
+    told: dict[str, Any] = plain(whole)
+    return told
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value in JSON's own types."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
 
 
@@ -136,6 +140,28 @@ def _details(table: TableStatus) -> str:
         promised, now = duration(table.freshness_promised_seconds), duration(table.freshness_now_seconds)
         out.append(f"  freshness   promised {promised}, now {now}: {kept}")
     return "\n".join(out + _attention(table) + [""])
+
+
+def standing_text(table: str, asked: datetime, found: Standing | None) -> str:
+    """What readers of a table saw at a moment."""
+    if found is None:
+        return f"{table} had no snapshot at {_moment(asked)}, or its own history no longer reaches back to it."
+    until = _moment(found.until) if found.until else "now"
+    out = [
+        f"{table} at {_moment(asked)}",
+        f"  snapshot    {found.snapshot_id}, seen by readers from {_moment(found.since)} until {until}",
+    ]
+    for topic, through in sorted(found.through.items()):
+        offsets = "  ".join(f"{p}: {end}" for p, end in sorted(through.next_offsets.items()))
+        out += _wrapped(f"{topic}: batch {through.seq}, up to but without {offsets}", "offsets    ")
+    if not found.through:
+        out.append("  offsets     none")
+    counts = ", ".join(f"{value:,} {words}" for words, value in found.totals.items())
+    return "\n".join([*out, f"  holds       {counts or 'nothing that it tells'}"])
+
+
+def _moment(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _topic_lines(topic: TopicStatus) -> list[str]:

@@ -19,7 +19,7 @@ from sluice import tables
 from sluice.contract import Maintenance
 from sluice.contracts import Contracts
 from sluice.facts import COUNTS, Size
-from sluice.filters import equal, one_of
+from sluice.filters import above, equal, one_of
 
 
 class Action(StrEnum):
@@ -176,11 +176,13 @@ def kept(
     action: Action | None = None,
     names: Iterable[str] | None = None,
     states: Iterable[str] | None = None,
+    since: datetime | None = None,
     fields: tuple[str, ...] = ("*",),
 ) -> list[Effect]:
     """The effects that were kept, oldest first; all, or those of a run, an action, some tables, some states.
 
     Args:
+        since: only those that ended later.
         fields: which columns are read; the others are as in an effect that says nothing of them.
     """
     table = tables.load(catalog, tables.MAINTENANCE)
@@ -196,6 +198,8 @@ def kept(
         scan = scan.filter(one_of("table", names))
     if states is not None:
         scan = scan.filter(one_of("state", states))
+    if since is not None:
+        scan = scan.filter(above("at", since.isoformat()))
     return [_effect(record) for record in scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()]
 
 

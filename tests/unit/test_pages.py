@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 
 from sluice import quality
 from sluice.errors import CatalogUnavailableError
-from sluice.model import OffsetRange
-from sluice.pages import detail, render, verdicts
+from sluice.model import OffsetRange, Through
+from sluice.pages import detail, history, render, verdicts
 from sluice.pages.feed import Feed
 from sluice.pages.verdicts import Tone
 from sluice.status_model import (
@@ -27,6 +27,7 @@ from sluice.status_model import (
     TableStatus,
     TopicStatus,
 )
+from sluice.timeline import Event, Lane, Standing
 
 pytestmark = pytest.mark.unit
 
@@ -107,6 +108,7 @@ def hostile_table() -> TableStatus:
     topics = [TopicStatus(HOSTILE, lag_records=0, partitions=[PartitionStatus(0, 0, 5, 7, 10, 5)])]
     return TableStatus(
         HOSTILE, HOSTILE, "append", HOSTILE, exists=True, topics=topics, snapshot=snapshot, quarantined=3,
+        totals={"records": 10, "bytes": 12_345_678},
         problems=[HOSTILE], warnings=[HOSTILE], expectations=Judgement(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
     )  # fmt: skip
 
@@ -119,17 +121,28 @@ def hostile_detail() -> detail.Detail:
         "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
     }  # fmt: skip
     trend = detail.Trend(HOSTILE, HOSTILE, "warn", [result])
-    return detail.Detail([line], [trend], {"records": 10, "bytes": 12_345_678}, [(HOSTILE, HOSTILE, 3)], [rejected])
+    return detail.Detail([line], [trend], [(HOSTILE, HOSTILE, 3)], [rejected])
 
 
-@pytest.mark.parametrize("template", ["tables.html", "table.html", "quality.html", "message.html"])
+def hostile_window() -> history.Window:
+    events = [
+        Event(NOW - timedelta(hours=n), lane, HOSTILE, HOSTILE, HOSTILE, True, HOSTILE, 1.5, 10, n, 1)
+        for n, lane in enumerate(Lane)
+    ]
+    return history.window(history.History(NOW, events), 24, events)
+
+
+@pytest.mark.parametrize("template", ["tables.html", "table.html", "quality.html", "timeline.html", "message.html"])
 def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     each = hostile_table()
     verdict, shown = verdicts.of_table(each), hostile_detail()
     found = seen(
         template, troubles=[HOSTILE], table=each, verdict=verdict, detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
+        name=HOSTILE,
         replay={"table": HOSTILE}, total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
         rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
+        window=hostile_window(), hours=24, choices=history.HOURS, shown=5, at=HOSTILE, asked=NOW, trouble=None,
+        standing=Standing(NOW, 1, NOW, None, {HOSTILE: Through(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
     assert [a for tag, a in found.elements if tag == "script"] == [{"src": "/sluice/static/sluice.js", "defer": None}]
     assert not [tag for tag, _ in found.elements if tag in ("img", "style", "iframe", "object")]
@@ -147,6 +160,21 @@ def test_a_page_tells_what_the_table_holds() -> None:
     assert "12.3 MB" in words and "0: [0, 10)" in words
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
+
+
+def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> None:
+    common = {"hours": 24, "choices": history.HOURS, "shown": 5, "at": "", "asked": None, "trouble": None}
+    known = {"name": "db.t", "window": hostile_window(), "standing": None}
+    found = seen("timeline.html", **common, **known)
+    lanes = [a for tag, a in found.elements if tag == "svg" and "events" in (a["aria-label"] or "")]
+    assert [a["aria-label"] for a in lanes] == [f"{lane}: 1 events, 1 of them bad" for lane in Lane]
+    at = [float(a["x"] or "") for tag, a in found.elements if tag == "rect" and a["height"] == "14"]
+    assert at == pytest.approx([996 * (24 - n) / 24 for n in range(len(Lane))], abs=1)
+    moments = [a["href"] for tag, a in found.elements if tag == "a" and "&at=" in (a.get("href") or "")]
+    assert moments[0] == "/sluice/tables/db.t/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
+    assert "And 2 older ones." in found.text
+    empty = seen("timeline.html", **common, name="", window=history.window(history.History(NOW, ()), 24, ()))
+    assert "Nothing happened within 24 h." in empty.text
 
 
 def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:

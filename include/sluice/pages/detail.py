@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +72,12 @@ class Detail:
     """All of it.
 
     Attributes:
-        totals: what the newest snapshot says of the whole table: records, data files, bytes, delete files.
         wrong: records in quarantine by class of error and field, the most frequent first.
         rejected: the newest of them: place, batch, class, field, error, time; never the record.
     """
 
     batches: Sequence[BatchLine] = ()
     trends: Sequence[Trend] = ()
-    totals: Mapping[str, int] = field(default_factory=dict)
     wrong: Sequence[tuple[str, str, int]] = ()
     rejected: Sequence[Mapping[str, Any]] = ()
     versions: Sequence[schemas.Row] = ()
@@ -103,20 +101,11 @@ def read(name: str) -> Detail:
         return Detail(
             _batches(table, by_batch, trends) if table else (),
             trends,
-            _totals(table) if table else {},
             [(kind, where, n) for (kind, where), n in wrong.most_common()],
             rejected,
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
         )
-
-
-def _totals(table: Table) -> dict[str, int]:
-    head = table.current_snapshot()
-    told = cursor.summary(head) if head else {}
-    names = {"records": "total-records", "files": "total-data-files", "bytes": "total-files-size"}
-    names["delete files"] = "total-delete-files"
-    return {words: int(told[name]) for words, name in names.items() if name in told}
 
 
 def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequence[Trend]) -> list[BatchLine]:

@@ -1,0 +1,90 @@
+"""What the timeline's pages and the metrics read: a week of events, and the table whose past can be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sluice import catalog as catalogs
+from sluice import contracts, cursor, reach, tables, timeline, topics
+from sluice.timeline import Event, Lane
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+BACK = timedelta(days=7)
+HOURS = (1, 6, 24, 168)
+
+
+@dataclass(frozen=True)
+class History:
+    """A week.
+
+    Attributes:
+        events: newest first, at most `timeline.MOST`.
+        table: None for all tables together.
+        ledger_rows: of the whole ledger.
+    """
+
+    at: datetime
+    events: Sequence[Event]
+    table: Table | None = None
+    ledger_rows: int = 0
+
+
+def read(name: str | None = None) -> History:
+    """Read a table's week, or that of all.
+
+    Raises:
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    now = datetime.now(UTC)
+    with reach.catalog_errors():
+        catalog = catalogs.load()
+        contract = None
+        if name is not None:
+            contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
+            if contract is None:
+                return History(now, ())
+        ledger = tables.load(catalog, tables.LEDGER)
+        return History(
+            now,
+            timeline.events(catalog, now - BACK, contract),
+            tables.load(catalog, tables.typed(contract)) if contract else None,
+            cursor.rows(ledger) if ledger else 0,
+        )
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a history, as a page draws it: events between two moments, by lane.
+
+    Attributes:
+        cut: older events were left out, because there are too many.
+    """
+
+    start: datetime
+    end: datetime
+    events: Sequence[Event]
+    lanes: Sequence[tuple[Lane, Sequence[Event]]]
+    cut: bool
+
+    @property
+    def middle(self) -> datetime:
+        """Half way."""
+        return self.start + (self.end - self.start) / 2
+
+    @property
+    def batches(self) -> Sequence[Event]:
+        """What was published."""
+        return [e for e in self.events if e.lane == Lane.PUBLISHED]
+
+
+def window(known: History, hours: int, events: Sequence[Event]) -> Window:
+    """The last hours of some of a history's events."""
+    start = known.at - timedelta(hours=hours)
+    inside = [e for e in events if start <= e.at <= known.at]
+    cut = len(known.events) >= timeline.MOST and known.events[-1].at > start
+    return Window(start, known.at, inside, timeline.lanes(inside), cut)

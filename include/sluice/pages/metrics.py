@@ -1,0 +1,85 @@
+"""Where every table stands, as Prometheus reads it. Gauges alone: what is told is read from the tables, not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from sluice.pages import verdicts
+from sluice.pages.history import History
+from sluice.status_model import TableStatus
+from sluice.timeline import Event, Lane
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+def text(tables: Sequence[TableStatus], known: History | None) -> bytes:
+    """The metrics of these tables in Prometheus' text format.
+
+    Args:
+        known: what happened of late; the metrics of last batches are left out where it is not known.
+    """
+    registry = CollectorRegistry()
+
+    def gauge(name: str, words: str, *labels: str) -> Gauge:
+        return Gauge(f"sluice_{name}", words, ("table", *labels), registry=registry)
+
+    state = gauge("table_state", "1: the table's state in a word", "state", "group")
+    lag = gauge("table_lag_offsets", "offsets in Kafka that the table does not hold", "topic")
+    behind = gauge("table_behind_seconds", "how far the table is behind its topics, in the records' own time")
+    promised = gauge("table_freshness_promised_seconds", "the freshness that the contract promises")
+    kept = gauge("table_freshness_kept", "1: no unread record is older than promised; 0: there are such")
+    failing = gauge("table_failing", "1: the last attempt was blocked or failed, and its batch is not published")
+    quarantined = gauge("table_quarantined_records", "records in quarantine now")
+    snapshot = gauge("table_snapshot_timestamp_seconds", "when the last durable snapshot with offsets was committed")
+    waiting = gauge("table_open_batches", "batches planned or staged that the table does not hold")
+    size = gauge("table_size", "what the table's newest snapshot says of it", "of")
+    unmet = gauge("table_expectations_failed", "expectations of the batch judged last that did not hold")
+    for table in tables:
+        name = table.table
+        state.labels(name, verdicts.of_table(table).word, table.group).set(1)
+        for topic in table.topics:
+            if topic.lag_records is not None:
+                lag.labels(name, topic.topic).set(topic.lag_records)
+        failing.labels(name).set(bool(table.last_error and table.last_error.open))
+        waiting.labels(name).set(len(table.open_batches))
+        for of, count in table.totals.items():
+            size.labels(name, of.replace(" ", "_")).set(count)
+        known_values = {
+            behind: table.freshness_now_seconds,
+            promised: table.freshness_promised_seconds,
+            kept: table.freshness_kept,
+            quarantined: table.quarantined,
+            snapshot: table.snapshot.at.timestamp() if table.snapshot else None,
+            unmet: len(table.expectations.failed) if table.expectations else None,
+        }
+        for metric, value in known_values.items():
+            if value is not None:
+                metric.labels(name).set(value)
+    if known:
+        _last_batches(registry, {t.table for t in tables}, known.events)
+        rows = Gauge("sluice_ledger_rows", "rows of the ledger", registry=registry)
+        rows.set(known.ledger_rows)
+    return generate_latest(registry)
+
+
+def _last_batches(registry: CollectorRegistry, names: set[str], events: Iterable[Event]) -> None:
+    """Of each table the batch published last, as far back as the history reaches."""
+    gauges = {
+        "seconds": "how long publishing the last batch took, its commit included",
+        "records": "records of the last published batch",
+        "rejected": "of them in quarantine",
+    }
+    made = {
+        n: Gauge(f"sluice_table_last_batch_{n}", words, ("table",), registry=registry) for n, words in gauges.items()
+    }
+    done = set[str]()
+    for event in events:  # newest first
+        if event.lane != Lane.PUBLISHED or event.table is None or event.table in done or event.table not in names:
+            continue
+        done.add(event.table)
+        for name, metric in made.items():
+            if (value := getattr(event, name)) is not None:
+                metric.labels(event.table).set(value)

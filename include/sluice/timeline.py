@@ -1,0 +1,190 @@
+"""What happened, on one time axis, and what was true at a moment: told by the ledger and the tables' own history.
+
+The ledger tells of batches and of what operators did, `sluice.quality`, `sluice.schemas` and `sluice.maintenance` of
+the rest; a table's snapshot log tells which snapshot readers saw at a moment, and that snapshot which offsets it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
+
+from sluice import cursor, quality, schemas, tables, upkeep
+from sluice.contract import Contract
+from sluice.filters import And, above, one_of
+from sluice.ledger import Row, State, row_of
+from sluice.model import PUBLISHED_THROUGH, OffsetRange, Through, decode_through
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+MOST = 1_000
+
+
+class Lane(StrEnum):
+    """What an event is about, in the order in which a page draws them."""
+
+    STAGED = "staged"
+    PUBLISHED = "published"
+    REFUSED = "refused"
+    QUALITY = "quality"
+    SCHEMA = "schema"
+    OPERATOR = "operator"
+    MAINTENANCE = "maintenance"
+
+
+_LANES = {
+    State.STAGED: Lane.STAGED,
+    State.PUBLISHED: Lane.PUBLISHED,
+    State.BLOCKED: Lane.REFUSED,
+    State.FAILED: Lane.REFUSED,
+    State.GAP: Lane.OPERATOR,
+    State.ROLLED_BACK: Lane.OPERATOR,
+    State.REPLAYED: Lane.OPERATOR,
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        table: its name; None for what a topic's staging did, which all its tables share.
+        bad: it needs, or needed, a person.
+        told: what happened, in one line.
+        seconds: how long it took.
+        records, rejected: of a batch.
+    """
+
+    at: datetime
+    lane: Lane
+    told: str
+    table: str | None = None
+    topic: str | None = None
+    bad: bool = False
+    run_id: str | None = None
+    seconds: float | None = None
+    records: int | None = None
+    rejected: int | None = None
+    snapshot_id: int | None = None
+
+
+def events(catalog: Catalog, since: datetime, contract: Contract | None = None, *, most: int = MOST) -> list[Event]:
+    """What happened from a moment on, to one contract's table and its topics or to all, newest first.
+
+    Args:
+        most: how many, the newest of them.
+    """
+    name = contract.table if contract else None
+    found = [*_of_ledger(catalog, since, contract), *_of_quality(catalog, since, name)]
+    found += [*_of_schemas(catalog, since, name), *_of_maintenance(catalog, since, name)]
+    return sorted(found, key=lambda e: e.at, reverse=True)[:most]
+
+
+def _of_ledger(catalog: Catalog, since: datetime, contract: Contract | None) -> Iterator[Event]:
+    ledger = tables.load(catalog, tables.LEDGER)
+    if ledger is None or ledger.current_snapshot() is None:
+        return
+    where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in _LANES]))
+    if contract:
+        where = And(one_of("topic", contract.topics), where)
+    for record in ledger.scan(row_filter=where).to_arrow().to_pylist():
+        row = row_of(record)
+        if contract is None or row.table in (None, contract.table):
+            yield _of_row(row)
+
+
+def _of_row(row: Row) -> Event:
+    batch = (
+        "" if row.batch_seq is None else f"batch {row.batch_seq}" if row.batch_seq >= 0 else f"slice {row.batch_seq}"
+    )
+    offsets = OffsetRange(row.start_offset or 0, row.end_offset or 0)
+    place = "" if row.partition is None else f"partition {row.partition} [{offsets.start}, {offsets.end})"
+    counts = "" if row.records is None else f"{row.records:,} records"
+    rejected = f"{row.rejected:,} rejected" if row.rejected else ""
+    word = f"{row.who or 'somebody'}: {row.why}" if row.why else ""
+    parts = (str(row.state).replace("_", " "), row.topic, batch, place, counts, rejected, row.error, word)
+    return Event(
+        row.at, _LANES[row.state], ", ".join(p for p in parts if p), row.table, row.topic,
+        row.state in (State.BLOCKED, State.FAILED, State.GAP), row.run_id, row.seconds, row.records, row.rejected,
+        (row.snapshots or {}).get(row.table or ""),
+    )  # fmt: skip
+
+
+def _of_quality(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:
+    by_batch: dict[tuple[str, str, int], list[quality.Result]] = {}
+    for result in quality.since(catalog, since, table):
+        by_batch.setdefault((result.table, result.topic, result.batch_seq), []).append(result)
+    for (name, topic, seq), results in by_batch.items():
+        failed = [f"{r.severity}: {r.told}" for r in results if r.success is False]
+        told = f"{topic}, batch {seq}: {'; '.join(failed) or f'{len(results)} expectations, none failed'}"
+        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), results[-1].run_id)
+
+
+def _of_schemas(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:
+    for row in schemas.rows(catalog, table, since):
+        told = f"version {row.version} {row.state}: {'; '.join(row.words) or 'the first'}"
+        if row.who:
+            told += f" ({row.who}{f': {row.why}' if row.why else ''})"
+        waits = row.state == schemas.State.REVIEW
+        yield Event(row.at, Lane.SCHEMA, told, row.table, bad=waits, run_id=row.run_id, snapshot_id=row.snapshot_id)
+
+
+def _of_maintenance(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:
+    names = [table] if table else None
+    for effect in upkeep.kept(catalog, names=names, states=("done", "failed"), since=since):
+        told = f"{effect.action.replace('_', ' ')}: {effect.told}"
+        yield Event(
+            effect.at, Lane.MAINTENANCE, told, effect.table, bad=effect.red, run_id=effect.run_id,
+            seconds=effect.seconds,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What readers of a table saw at a moment.
+
+    Attributes:
+        since, until: when its snapshot became main's head, and when another did; None: it still is.
+        through: per topic the last batch in it and the offsets after it.
+        totals: what the snapshot says of the whole table.
+    """
+
+    at: datetime
+    snapshot_id: int
+    since: datetime
+    until: datetime | None
+    through: Mapping[str, Through]
+    totals: Mapping[str, int]
+
+
+def standing(table: Table, moment: datetime) -> Standing | None:
+    """What main was at a moment, by the table's own snapshot log.
+
+    Returns:
+        None before the first entry of the log, which expiry shortens: the snapshots before it are gone.
+
+    Raises:
+        CursorUnknownError: the snapshot is there, but expiry took the one that told of its offsets.
+    """
+    log = table.metadata.snapshot_log
+    last = max((i for i, e in enumerate(log) if e.timestamp_ms <= moment.timestamp() * 1000), default=None)
+    if last is None or (snapshot := table.metadata.snapshot_by_id(log[last].snapshot_id)) is None:
+        return None
+    since, *after = (datetime.fromtimestamp(e.timestamp_ms / 1000, UTC) for e in log[last : last + 2])
+    told = cursor.carrier(table, PUBLISHED_THROUGH, snapshot)
+    through = decode_through(cursor.summary(told)[PUBLISHED_THROUGH]) if told else {}
+    return Standing(moment, snapshot.snapshot_id, since, next(iter(after), None), through, cursor.totals(snapshot))
+
+
+def lanes(found: Iterable[Event]) -> list[tuple[Lane, list[Event]]]:
+    """The events by lane; lanes without any are left out."""
+    by_lane: dict[Lane, list[Event]] = {}
+    for event in found:
+        by_lane.setdefault(event.lane, []).append(event)
+    return [(lane, by_lane[lane]) for lane in Lane if lane in by_lane]

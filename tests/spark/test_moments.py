@@ -1,0 +1,72 @@
+"""What a table held at any moment, against what was sent by then: over batches, a rewrite, a rollback and expiry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sluice import cursor, maintain, rollback, timeline
+from sluice.ledger import Ledger
+from sluice.timeline import Lane
+from sluice.upkeep import Action
+from tests.support.lake import Lake
+
+
+def now() -> datetime:
+    time.sleep(0.005)
+    found = datetime.now(UTC)
+    time.sleep(0.005)
+    return found
+
+
+def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    strict = {"snapshot_age": "1s", "min_snapshots": 2, "min_input_files": 2}
+    table = it.contract(maintenance=strict)
+    began = now()
+    held: list[tuple[datetime, int]] = []
+
+    def remember(records: int) -> None:
+        held.append((now(), records))
+
+    for number in range(3):
+        it.send((n % 2, f"k{n}", {"n": n}) for n in range(20 * number, 20 * number + 20))
+        it.run()
+        remember(20 * number + 20)
+    done = maintain.run(it.context("rewrite"), Action.REWRITE, [table], it.contracts, deadline=time.monotonic() + 600)
+    assert [e.state for e in done] == ["done"], done
+    remember(60)
+    ledger = Ledger(it.catalog)
+    found = rollback.look(table, it.contracts, it.catalog, ledger, before_run=f"{it.group}-2")
+    rollback.roll_back(found, it.catalog, ledger, who="ann", why="a test", run_id="back")
+    remember(20)
+    it.drain(table)
+    remember(60)
+
+    loaded = it.catalog.load_table(table)
+    assert timeline.standing(loaded, began) is None
+    for moment, records in held:
+        standing = timeline.standing(loaded, moment)
+        assert standing is not None
+        (through,) = standing.through.values()
+        assert dict(through.next_offsets) == {0: records // 2, 1: records // 2}, (moment, records)
+        assert standing.totals["records"] == records
+        rows = loaded.scan(snapshot_id=standing.snapshot_id).to_arrow().to_pylist()
+        assert {(r["_kafka_partition"], r["_kafka_offset"]) for r in rows} == {
+            (p, o) for p in (0, 1) for o in range(records // 2)
+        }
+
+    # Expiry takes the past away, and nothing is said of it any more; the present stays known.
+    time.sleep(1.1)
+    done = maintain.run(it.context("expire"), Action.EXPIRE, [table], it.contracts, deadline=time.monotonic() + 600)
+    assert [e.state for e in done] == ["done"], done
+    loaded = it.catalog.load_table(table)
+    assert len(list(cursor.ancestors(loaded.metadata))) < 6
+    assert timeline.standing(loaded, held[0][0]) is None
+    last = timeline.standing(loaded, now())
+    assert last is not None and last.totals["records"] == 60
+    assert {e.lane for e in timeline.events(it.catalog, began, it.loaded(table))} == {
+        Lane.STAGED, Lane.PUBLISHED, Lane.OPERATOR, Lane.SCHEMA, Lane.MAINTENANCE,
+    }  # fmt: skip

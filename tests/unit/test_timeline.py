@@ -1,0 +1,226 @@
+"""What happened and what was true at a moment, against real tables in a catalog of their own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyiceberg.catalog.sql import SqlCatalog
+
+from sluice import cli, quality, schemas, tables, timeline, upkeep
+from sluice.contract import Contract
+from sluice.errors import CursorUnknownError
+from sluice.ledger import Ledger, Row, State
+from sluice.model import PUBLISHED_THROUGH, Batch, OffsetRange, encode_through
+from sluice.pages import history, metrics
+from sluice.status_model import LastError, PartitionStatus, TableStatus, TopicStatus
+from sluice.timeline import Event, Lane
+
+pytestmark = pytest.mark.unit
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+NAME = "ns.t"
+FIELDS = {"table": NAME, "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture
+def catalog(tmp_path, monkeypatch) -> Iterator[SqlCatalog]:
+    settings = {
+        "TYPE": "sql", "URI": f"sqlite:///{tmp_path}/catalog.db", "WAREHOUSE": f"file://{tmp_path}/warehouse",
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    made = SqlCatalog("lake", **{name.lower(): value for name, value in settings.items()})
+    yield made
+    made.close()
+
+
+def contract() -> Contract:
+    return Contract.model_validate(FIELDS)
+
+
+def publish(table: Any, seq: int | None) -> datetime:
+    """Commit a row, as a batch that ends at offset 10 times its number, or as a writer who says nothing of offsets."""
+    told = {} if seq is None else {PUBLISHED_THROUGH: encode_through({"t": through(seq)})}
+    table.append(pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow()), snapshot_properties=told)
+    time.sleep(0.01)  # Iceberg's clock has milliseconds
+    moment = datetime.now(UTC)
+    time.sleep(0.01)
+    return moment
+
+
+def through(seq: int) -> Any:
+    return timeline.Through(seq, "id", {0: 10 * seq})
+
+
+def row(table: Any) -> dict[str, Any]:
+    values = {"string": "t", "int": 0, "long": 1, "timestamptz": LONG_AGO}
+    return {f.name: values.get(str(f.field_type)) for f in table.schema().fields}
+
+
+def typed(catalog: SqlCatalog) -> Any:
+    tables.ensure_typed(catalog, contract())
+    return catalog.load_table(NAME)
+
+
+def seq_at(table: Any, moment: datetime) -> int | None:
+    found = timeline.standing(table, moment)
+    assert found is None or (found.since <= moment and (found.until is None or moment < found.until))
+    return found.through["t"].seq if found and found.through else None
+
+
+def test_a_moment_tells_the_snapshot_that_readers_saw_and_its_offsets(catalog: SqlCatalog) -> None:
+    table = typed(catalog)
+    before = datetime.now(UTC)
+    time.sleep(0.01)
+    assert timeline.standing(table, before) is None
+    moments = [publish(table, seq) for seq in (1, 2)]
+    rewritten = publish(table, None)  # maintenance, or another writer: the offsets are those of before
+    last = publish(table, 3)
+    assert timeline.standing(table, before) is None
+    assert [seq_at(table, m) for m in (*moments, rewritten, last)] == [1, 2, 2, 3]
+    found = timeline.standing(table, rewritten)
+    assert found is not None and found.totals["records"] == 3
+    assert table.scan(snapshot_id=found.snapshot_id).count() == 3
+
+
+def test_a_rollback_does_not_change_what_was_true_before_it(catalog: SqlCatalog) -> None:
+    table = typed(catalog)
+    moments = [publish(table, seq) for seq in (1, 2, 3)]
+    table.manage_snapshots().rollback_to_snapshot(table.history()[0].snapshot_id).commit()
+    time.sleep(0.01)
+    rolled_back = datetime.now(UTC)
+    time.sleep(0.01)
+    again = publish(table, 2)
+    assert [seq_at(table, m) for m in (*moments, rolled_back, again)] == [1, 2, 3, 1, 2]
+
+
+def test_what_expiry_took_is_not_guessed(catalog: SqlCatalog) -> None:
+    table = typed(catalog)
+    moments = [publish(table, seq) for seq in (1, None, 2)]  # type: ignore[arg-type]
+    first, _, _ = (entry.snapshot_id for entry in table.history())
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    table = catalog.load_table(NAME)
+    assert timeline.standing(table, moments[0]) is None
+    # PyIceberg forgets the parent of what it expired; Spark leaves it, and then nobody may say "no offsets".
+    second, *later = table.metadata.snapshots
+    cut = [second.model_copy(update={"parent_snapshot_id": first}), *later]
+    table.metadata = table.metadata.model_copy(update={"snapshots": cut})
+    with pytest.raises(CursorUnknownError):
+        timeline.standing(table, moments[1])
+    assert seq_at(table, moments[2]) == 2
+
+
+def test_the_command_tells_it(catalog: SqlCatalog, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "t.yaml").write_text(json.dumps(FIELDS))
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+    moment = publish(typed(catalog), 7)
+    assert cli.main(["at", NAME, moment.isoformat()]) == 0
+    told = capsys.readouterr().out
+    assert "t: batch 7, up to but without 0: 70" in told and "until now" in told and "1 records" in told
+    assert cli.main(["at", NAME, moment.isoformat(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["through"]["t"]["next_offsets"] == {"0": 70}
+    assert cli.main(["at", NAME, "2020-01-01T00:00:00Z"]) == 0
+    assert "no snapshot" in capsys.readouterr().out
+    assert cli.main(["at", NAME, "yesterday"]) == 3
+    assert "no moment with a time zone" in capsys.readouterr().err
+    assert cli.main(["at", "no.table", moment.isoformat()]) == 3
+
+
+def happened(catalog: SqlCatalog) -> datetime:
+    """One of everything for `ns.t`, and a published batch of another table of another topic."""
+    start = datetime.now(UTC) - timedelta(seconds=1)
+    batch = Batch("t", "id", 4, {0: OffsetRange(0, 10)}, {0: 10})
+    rows = [
+        Row("t", State.PLANNED, "id", 4, 0, 0, 10),
+        Row("t", State.STAGED, "id", 4, records=10, seconds=0.5),
+        Row("t", State.PUBLISHED, "id", 4, table=NAME, records=9, rejected=1, seconds=2.5, snapshots={NAME: 77}),
+        Row("t", State.BLOCKED, "id", 5, table=NAME, error="too many bad records"),
+        Row("t", State.FAILED, "id", 5, table="ns.sister", error="not this one"),
+        Row("t", State.GAP, "id", 0, 1, 3, 8, who="ann", why="Kafka was slow"),
+        Row("u", State.PUBLISHED, "id", 1, table="ns.other", records=5),
+    ]
+    Ledger(catalog).append(rows, run_id="run 1")
+    judged = [
+        quality.Result(NAME, "t", batch.seq, "expect_a", "id", "warn", success, 10, 2) for success in (True, False)
+    ]
+    quality.keep(catalog, judged, run_id="run 1")
+    schemas.append(catalog, [schemas.Row(NAME, schemas.State.REVIEW, 2, "c", words=["drop n"])])
+    done = upkeep.Effect(NAME, "rewrite_data_files", "done", reason="9 small files", seconds=3.0)
+    upkeep.keep(catalog, [done, upkeep.Effect("ns.other", "expire_snapshots", "failed", error="no")], run_id="run 2")
+    return start
+
+
+def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> None:
+    assert timeline.events(catalog, LONG_AGO) == []
+    start = happened(catalog)
+    found = timeline.events(catalog, start, contract())
+    assert [e.at for e in found] == sorted((e.at for e in found), reverse=True)
+    by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in timeline.lanes(found)}
+    assert by_lane == {
+        Lane.STAGED: [(False, "staged, t, batch 4, 10 records")],
+        Lane.PUBLISHED: [(False, "published, t, batch 4, 9 records, 1 rejected")],
+        Lane.REFUSED: [(True, "blocked, t, batch 5, too many bad records")],
+        Lane.QUALITY: [(True, "t, batch 4: warn: expect_a(id): 2 of 10 rows fail")],
+        Lane.SCHEMA: [(True, "version 2 review: drop n")],
+        Lane.OPERATOR: [(True, "gap, t, batch 0, partition 1 [3, 8), ann: Kafka was slow")],
+        Lane.MAINTENANCE: [(False, "rewrite data files: done, 9 small files, 3.0 s")],
+    }
+    (published,) = (e for e in found if e.lane == Lane.PUBLISHED)
+    assert (published.snapshot_id, published.seconds, published.run_id) == (77, 2.5, "run 1")
+    everything = timeline.events(catalog, start)
+    assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
+    assert timeline.events(catalog, start, most=2) == everything[:2]
+    assert timeline.events(catalog, datetime.now(UTC)) == []
+
+
+def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, monkeypatch) -> None:
+    happened(catalog)
+    known = history.read()
+    assert known.ledger_rows == 7 and known.table is None
+    window = history.window(known, 1, known.events)
+    assert len(window.events) == len(known.events) and not window.cut
+    assert [e.table for e in window.batches] and window.start < window.middle < window.end
+    monkeypatch.setattr(timeline, "MOST", 3)
+    assert history.window(history.History(known.at, known.events[:3]), 1, known.events[:3]).cut
+
+
+def status(name: str, **changes: Any) -> TableStatus:
+    topics = [TopicStatus('t\\\n"x', lag_records=7, partitions=[PartitionStatus(0, 0, 3, 3, 10, 7)])]
+    return TableStatus(name, "g", "append", "me", exists=True, topics=topics, **changes)
+
+
+def test_prometheus_reads_what_is_known_and_only_that() -> None:
+    hostile = 'db.t"} 1\nevil{a="b'
+    failed = LastError(LONG_AGO, "failed", "t", 3, "why", "run", open=True)
+    known = status(
+        hostile, last_error=failed, totals={"records": 10, "delete files": 2}, quarantined=3,
+        freshness_promised_seconds=900.0, freshness_now_seconds=60.0, freshness_kept=True,
+    )  # fmt: skip
+    events = [
+        Event(LONG_AGO, Lane.PUBLISHED, "new", hostile, seconds=2.0, records=20, rejected=0),
+        Event(LONG_AGO, Lane.PUBLISHED, "old", hostile, seconds=9.0, records=90, rejected=9),
+        Event(LONG_AGO, Lane.PUBLISHED, "not for this reader", "db.secret", seconds=1.0),
+    ]
+    text = metrics.text([known, status("db.new")], history.History(LONG_AGO, events, ledger_rows=44)).decode()
+    told: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {k: sample.labels[k] for k in ("table", "of") if k in sample.labels}
+            told.setdefault(sample.name, {})["/".join(labels.values())] = sample.value
+    assert told["sluice_table_lag_offsets"] == {hostile: 7, "db.new": 7}
+    assert told["sluice_table_failing"] == {hostile: 1, "db.new": 0}
+    assert told["sluice_table_behind_seconds"] == {hostile: 60}
+    assert told["sluice_table_freshness_kept"] == {hostile: 1}
+    assert told["sluice_table_quarantined_records"] == {hostile: 3}
+    assert told["sluice_table_size"] == {f"{hostile}/records": 10, f"{hostile}/delete_files": 2}
+    assert told["sluice_table_last_batch_seconds"] == {hostile: 2}
+    assert told["sluice_table_last_batch_rejected"] == {hostile: 0}
+    assert told["sluice_ledger_rows"] == {"": 44}
+    assert "evil" not in told and "secret" not in text
