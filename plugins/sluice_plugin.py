@@ -225,7 +225,7 @@ def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTML
     names, topics = {t.table for t in visible}, {topic.topic for t in visible for topic in t.topics}
     events = past.value.events if past.value else ()
     mine = [e for e in events if (e.table in names if e.table else e.topic in topics)]
-    return _timeline(request, known, past, mine, hours, name="")
+    return _timeline(request, known, past, mine, hours, name="", promised=None)
 
 
 @app.get("/tables/{name}/timeline", response_class=HTMLResponse, include_in_schema=False)
@@ -238,7 +238,8 @@ def table_timeline_page(
     from sluice.errors import SluiceError
 
     known = feeds().status.get(wait=FIRST_WAIT_S)
-    if _table(known, readable, name) is None:
+    table = _table(known, readable, name)
+    if table is None:
         return _no_table(request, known, name)
     past = feeds().histories.of(name).get(wait=FIRST_WAIT_S)
     asked = standing = trouble = None
@@ -250,7 +251,17 @@ def table_timeline_page(
         trouble = str(error)
     events = list(past.value.events) if past.value else []
     return _timeline(
-        request, known, past, events, hours, name=name, at=at, asked=asked, standing=standing, trouble=trouble
+        request,
+        known,
+        past,
+        events,
+        hours,
+        name=name,
+        at=at,
+        asked=asked,
+        standing=standing,
+        trouble=trouble,
+        promised=table.freshness_promised_seconds,
     )
 
 

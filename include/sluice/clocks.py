@@ -60,11 +60,16 @@ def table_clock(staging: Table | None, seq: int, typed: Table | None, snapshot: 
     """
     if staging is not None:
         files = [task.file for task in staging.scan(row_filter=equal("batch_seq", seq)).plan_files()]
-        if found := _newest(staging, files):
-            return found
-    if typed is not None and snapshot is not None:
-        return _newest(typed, _added(typed, snapshot))
+        if found := _between(staging, files):
+            return found[1]
+    if typed is not None and snapshot is not None and (found := span(typed, snapshot)):
+        return found[1]
     return None
+
+
+def span(table: Table, snapshot: Snapshot) -> tuple[datetime, datetime] | None:
+    """The least and the greatest record timestamp of what a snapshot added; None where it added no record."""
+    return _between(table, _added(table, snapshot))
 
 
 def _added(table: Table, snapshot: Snapshot) -> list[DataFile]:
@@ -80,11 +85,12 @@ def _added(table: Table, snapshot: Snapshot) -> list[DataFile]:
     return found
 
 
-def _newest(table: Table, files: Iterable[DataFile]) -> datetime | None:
+def _between(table: Table, files: Iterable[DataFile]) -> tuple[datetime, datetime] | None:
     field_id = table.schema().find_field(TIMESTAMP).field_id
-    bounds = [bound for file in files if (bound := (file.upper_bounds or {}).get(field_id))]
-    newest = max((from_bytes(TimestamptzType(), bound) for bound in bounds), default=None)
-    return None if newest is None else _EPOCH + timedelta(microseconds=int(newest))
+    told = [(file.lower_bounds or {}, file.upper_bounds or {}) for file in files]
+    bounds = [each[field_id] for pair in told for each in pair if field_id in each]
+    moments = [_EPOCH + timedelta(microseconds=int(from_bytes(TimestamptzType(), bound))) for bound in bounds]
+    return (min(moments), max(moments)) if moments else None
 
 
 def older_unread(

@@ -69,6 +69,8 @@ SCHEMA = Schema(
     NestedField(17, "error", StringType(), doc="why a table was blocked or failed"),
     NestedField(18, "who", StringType(), doc="gap, rolled_back, a backfill: whose word it is"),
     NestedField(19, "why", StringType(), doc="gap, rolled_back, a backfill: the reason given; replayed: what changed"),
+    NestedField(20, "oldest", TimestamptzType(), doc="staged: the least timestamp of the batch's records in Kafka"),
+    NestedField(21, "newest", TimestamptzType(), doc="staged: the greatest"),
 )
 SPEC = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "topic"))
 
@@ -92,6 +94,8 @@ class Row:
     error: str | None = None
     who: str | None = None
     why: str | None = None
+    oldest: datetime | None = None
+    newest: datetime | None = None
     run_id: str | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 

@@ -165,7 +165,8 @@ class _Worker:
             log.info(
                 "stage   %s: %s records in %.1f s, snapshot %s", batch, done.records, done.seconds, done.snapshot_id
             )
-            self._row(batch, State.STAGED, records=done.records, seconds=done.seconds)
+            oldest, newest = done.span or (None, None)
+            self._row(batch, State.STAGED, records=done.records, seconds=done.seconds, oldest=oldest, newest=newest)
         return None
 
     def _publish(self, contract: Contract, batches: Sequence[Batch]) -> bool:

@@ -9,11 +9,12 @@ import json
 import logging
 import time
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import broker, cursor, refs, slices, tables
+from sluice import broker, clocks, cursor, refs, slices, tables
 from sluice.commit import Attempt, Context
 from sluice.errors import BatchOrderError, OffsetsMissingError
 from sluice.ledger import Ledger
@@ -34,12 +35,18 @@ FETCH = {
 
 @dataclass(frozen=True)
 class Staged:
-    """The outcome: the snapshot that holds the batch, and how many records it has (None where it was staged before)."""
+    """The outcome.
+
+    Attributes:
+        snapshot_id: the one that holds the batch; this, `records` and `span` are None where it was staged before.
+        span: the least and the greatest timestamp of its records; None where it has none.
+    """
 
     batch: Batch
     snapshot_id: int | None
     records: int | None
     seconds: float
+    span: tuple[datetime, datetime] | None = None
 
 
 def read(spark: SparkSession, kafka: dict[str, str], batch: Batch) -> DataFrame:
@@ -115,8 +122,9 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         added = int(cursor.summary(snapshot).get("added-records", "0"))
         if added != batch.span and not gaps_expected:
             raise _missing(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
+        span = clocks.span(attempt.base, snapshot)
         attempt.land()
-    return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began)
+    return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began, span)
 
 
 def _check_next(batch: Batch, last: Batch | None) -> None:

@@ -59,6 +59,7 @@ class Event:
         told: what happened, in one line.
         seconds: how long it took.
         records, rejected: of a batch.
+        delay: of a published batch, the age in seconds that its oldest record had reached by then.
     """
 
     at: datetime
@@ -72,6 +73,7 @@ class Event:
     records: int | None = None
     rejected: int | None = None
     snapshot_id: int | None = None
+    delay: float | None = None
 
 
 def events(catalog: Catalog, since: datetime, contract: Contract | None = None, *, most: int = MOST) -> list[Event]:
@@ -93,13 +95,14 @@ def _of_ledger(catalog: Catalog, since: datetime, contract: Contract | None) -> 
     where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in _LANES]))
     if contract:
         where = And(one_of("topic", contract.topics), where)
-    for record in ledger.scan(row_filter=where).to_arrow().to_pylist():
-        row = row_of(record)
+    rows = [row_of(record) for record in ledger.scan(row_filter=where).to_arrow().to_pylist()]
+    oldest = {(r.topic, r.batch_seq): r.oldest for r in rows if r.oldest}
+    for row in rows:
         if contract is None or row.table in (None, contract.table):
-            yield _of_row(row)
+            yield _of_row(row, oldest.get((row.topic, row.batch_seq)))
 
 
-def _of_row(row: Row) -> Event:
+def _of_row(row: Row, oldest: datetime | None) -> Event:
     batch = (
         "" if row.batch_seq is None else f"batch {row.batch_seq}" if row.batch_seq >= 0 else f"slice {row.batch_seq}"
     )
@@ -113,6 +116,7 @@ def _of_row(row: Row) -> Event:
         row.at, _LANES[row.state], ", ".join(p for p in parts if p), row.table, row.topic,
         row.state in (State.BLOCKED, State.FAILED, State.GAP), row.run_id, row.seconds, row.records, row.rejected,
         (row.snapshots or {}).get(row.table or ""),
+        (row.at - oldest).total_seconds() if oldest and row.state == State.PUBLISHED else None,
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from sluice import cursor, maintain, rollback, timeline
+from sluice import cursor, maintain, readiness, rollback, timeline
+from sluice.contract import Maintenance
 from sluice.ledger import Ledger
 from sluice.timeline import Lane
 from sluice.upkeep import Action
@@ -58,6 +59,15 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
             (p, o) for p in (0, 1) for o in range(records // 2)
         }
 
+    def ready() -> dict[str, readiness.Line]:
+        return {line.subject: line for line in readiness.of_table(it.loaded(table), it.contracts, it.catalog)}
+
+    told = ready()
+    assert (
+        told["Raw records for a rollback"].ready and " 3 batches would" in told["Raw records for a rollback"].evidence
+    )
+    assert told["Rollback drilled"].ready and told["Restore point"].ready
+
     # Expiry takes the past away, and nothing is said of it any more; the present stays known.
     time.sleep(1.1)
     done = maintain.run(it.context("expire"), Action.EXPIRE, [table], it.contracts, deadline=time.monotonic() + 600)
@@ -67,6 +77,13 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
     assert timeline.standing(loaded, held[0][0]) is None
     last = timeline.standing(loaded, now())
     assert last is not None and last.totals["records"] == 60
-    assert {e.lane for e in timeline.events(it.catalog, began, it.loaded(table))} == {
+    assert ready()["Restore point"].ready
+    longer = it.loaded(table).model_copy(update={"maintenance": Maintenance()})
+    line = {x.subject: x for x in readiness.of_table(longer, it.contracts, it.catalog)}["Restore point"]
+    assert line.ready is False and "5d are promised" in line.evidence
+    happened = timeline.events(it.catalog, began, it.loaded(table))
+    delays = [e.delay for e in happened if e.lane == Lane.PUBLISHED]
+    assert len(delays) == 5 and all(d is not None and 0 < d < (now() - began).total_seconds() for d in delays)
+    assert {e.lane for e in happened} == {
         Lane.STAGED, Lane.PUBLISHED, Lane.OPERATOR, Lane.SCHEMA, Lane.MAINTENANCE,
     }  # fmt: skip

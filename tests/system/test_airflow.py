@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jwt
 import psutil
@@ -310,6 +312,9 @@ def test_the_pages_tell_where_every_table_stands_to_those_who_may_know(stack):
             f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", headers={"Authorization": f"Bearer {token}"}
         )
 
+    def at(table: str, moment: datetime) -> str:
+        return ask(f"/tables/{table}/timeline?at={quote(moment.isoformat())}", "viewer").text
+
     stack.until(lambda: ask("/api/tables", "viewer").status_code == 200)
     for path in paths:
         without = requests.get(f"{url}{path}", timeout=30)
@@ -331,6 +336,18 @@ def test_the_pages_tell_where_every_table_stands_to_those_who_may_know(stack):
     run = cursor.carrier(good, PUBLISHED_THROUGH).summary.additional_properties[RUN_ID]
     assert f"<code>{cursor.carrier(good, PUBLISHED_THROUGH).snapshot_id}</code>" in page and run in page
     assert "[0, " in page and "No record is in quarantine" in page
+    assert "Rollback drilled" in page
+    # What was true at the moment of that snapshot, and just before it.
+    moment = cursor.committed_at(cursor.carrier(good, PUBLISHED_THROUGH))
+    then = stack.until(lambda: "VERSION AS OF" in (text := at("mixed.good", moment + timedelta(seconds=60))) and text)
+    assert f"<code>{good.metadata.current_snapshot_id}</code>" in then and "published, mixed.good, batch" in then
+    assert "no longer reaches back" in at("mixed.good", datetime(2020, 1, 1, tzinfo=UTC))
+    assert "no moment with a time zone" in ask("/tables/mixed.good/timeline?at=yesterday", "viewer").text
+    assert stack.until(lambda: "mixed.bad</a>" in (text := ask("/timeline", "viewer").text) and "refused" in text)
+    told = stack.until(lambda: "last_batch_seconds{" in (text := ask("/metrics", "viewer").text) and text)
+    assert (
+        'sluice_table_failing{table="mixed.bad"} 1.0' in told and 'sluice_table_failing{table="mixed.good"} 0.0' in told
+    )
     page = stack.until(lambda: "Versions of" in (text := ask("/tables/mixed.bad", "viewer").text) and text)
     assert "is not a JSON object" in page and "blocked</span>" in page
     # Nobody is kept waiting by the catalog or by Kafka.

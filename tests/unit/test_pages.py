@@ -141,7 +141,8 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
         name=HOSTILE,
         replay={"table": HOSTILE}, total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
         rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
-        window=hostile_window(), hours=24, choices=history.HOURS, shown=5, at=HOSTILE, asked=NOW, trouble=None,
+        window=hostile_window(), hours=24, choices=history.HOURS, shown=5, promised=None, at=HOSTILE, asked=NOW,
+        trouble=None,
         standing=Standing(NOW, 1, NOW, None, {HOSTILE: Through(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
     assert [a for tag, a in found.elements if tag == "script"] == [{"src": "/sluice/static/sluice.js", "defer": None}]
@@ -163,7 +164,15 @@ def test_a_page_tells_what_the_table_holds() -> None:
 
 
 def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> None:
-    common = {"hours": 24, "choices": history.HOURS, "shown": 5, "at": "", "asked": None, "trouble": None}
+    common = {
+        "hours": 24,
+        "choices": history.HOURS,
+        "shown": 5,
+        "promised": 1.0,
+        "at": "",
+        "asked": None,
+        "trouble": None,
+    }
     known = {"name": "db.t", "window": hostile_window(), "standing": None}
     found = seen("timeline.html", **common, **known)
     lanes = [a for tag, a in found.elements if tag == "svg" and "events" in (a["aria-label"] or "")]

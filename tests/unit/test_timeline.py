@@ -139,7 +139,7 @@ def happened(catalog: SqlCatalog) -> datetime:
     batch = Batch("t", "id", 4, {0: OffsetRange(0, 10)}, {0: 10})
     rows = [
         Row("t", State.PLANNED, "id", 4, 0, 0, 10),
-        Row("t", State.STAGED, "id", 4, records=10, seconds=0.5),
+        Row("t", State.STAGED, "id", 4, records=10, seconds=0.5, oldest=start, newest=start),
         Row("t", State.PUBLISHED, "id", 4, table=NAME, records=9, rejected=1, seconds=2.5, snapshots={NAME: 77}),
         Row("t", State.BLOCKED, "id", 5, table=NAME, error="too many bad records"),
         Row("t", State.FAILED, "id", 5, table="ns.sister", error="not this one"),
@@ -174,6 +174,8 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     }
     (published,) = (e for e in found if e.lane == Lane.PUBLISHED)
     assert (published.snapshot_id, published.seconds, published.run_id) == (77, 2.5, "run 1")
+    assert published.delay == (published.at - start).total_seconds() > 1
+    assert [e.delay for e in found if e is not published] == [None] * (len(found) - 1)
     everything = timeline.events(catalog, start)
     assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
     assert timeline.events(catalog, start, most=2) == everything[:2]

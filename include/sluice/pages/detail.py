@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sluice import catalog as catalogs
-from sluice import contracts, cursor, quality, reach, schemas, tables, topics, upkeep
+from sluice import contracts, cursor, quality, reach, readiness, schemas, tables, topics, upkeep
 from sluice.contract import Contract
 from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, batches_of
 
@@ -74,6 +74,7 @@ class Detail:
     Attributes:
         wrong: records in quarantine by class of error and field, the most frequent first.
         rejected: the newest of them: place, batch, class, field, error, time; never the record.
+        readiness: the scorecard.
     """
 
     batches: Sequence[BatchLine] = ()
@@ -82,6 +83,7 @@ class Detail:
     rejected: Sequence[Mapping[str, Any]] = ()
     versions: Sequence[schemas.Row] = ()
     effects: Sequence[upkeep.Effect] = ()
+    readiness: Sequence[readiness.Line] = ()
 
 
 def read(name: str) -> Detail:
@@ -92,7 +94,8 @@ def read(name: str) -> Detail:
     """
     with reach.catalog_errors():
         catalog = catalogs.load()
-        contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
+        known = topics.resolve(contracts.load(strict=False), catalog, None)
+        contract = known.tables.get(name)
         if contract is None:
             return Detail()
         table = tables.load(catalog, tables.typed(contract))
@@ -105,6 +108,7 @@ def read(name: str) -> Detail:
             rejected,
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
+            readiness.of_table(contract, known, catalog),
         )
 
 

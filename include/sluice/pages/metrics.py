@@ -71,6 +71,7 @@ def _last_batches(registry: CollectorRegistry, names: set[str], events: Iterable
         "seconds": "how long publishing the last batch took, its commit included",
         "records": "records of the last published batch",
         "rejected": "of them in quarantine",
+        "delay": "the age in seconds that its oldest record had reached when it was published",
     }
     made = {
         n: Gauge(f"sluice_table_last_batch_{n}", words, ("table",), registry=registry) for n, words in gauges.items()

@@ -1,0 +1,187 @@
+"""Is a table fit to be relied on? Each line is worked out from facts, with its evidence and the step to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
+
+from sluice import assess, cursor, rollback, tables, timeline, upkeep
+from sluice.contract import Contract
+from sluice.contracts import Contracts
+from sluice.errors import RefusedError, SluiceError
+from sluice.filters import And, equal, one_of
+from sluice.ledger import Ledger, State
+from sluice.status_text import duration
+from sluice.timeline import Lane
+from sluice.upkeep import Action
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+WEEK = timedelta(days=7)
+DRILLED = timedelta(days=90)
+CLEANED = timedelta(days=14)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One question about a table.
+
+    Attributes:
+        ready: None where the facts that would tell are not there yet.
+        evidence: what it was told by.
+        step: what would make it ready; empty where nothing need be done.
+    """
+
+    subject: str
+    ready: bool | None
+    evidence: str
+    step: str = ""
+
+
+def of_table(contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime | None = None) -> list[Line]:
+    """Every line for one table.
+
+    Args:
+        contracts: all of them, with their topics (`topics.resolve`).
+    """
+    moment = now or datetime.now(UTC)
+    table = tables.load(catalog, tables.typed(contract))
+    lines = [*_promised(contract), _freshness(contract, catalog, moment)]
+    if table is not None and table.current_snapshot() is not None:
+        lines += [
+            _restore_point(contract, table, moment),
+            _comes_again(contract, contracts, catalog, table),
+            *_drills(contract, catalog, moment),
+            _small_files(contract, contracts, catalog, moment),
+            _orphans(contract, catalog, moment),
+        ]
+    return lines
+
+
+def _promised(contract: Contract) -> Iterator[Line]:
+    """What the contract itself answers."""
+    yield Line("Owner", True, contract.owner)
+    if contract.upsert:
+        yield Line("Key", True, f"one row per {', '.join(contract.identifier)}")
+        order = ", ".join(contract.order) if contract.order else "the offset within the partition"
+        yield Line("Order", True, f"of two records of a key the later by {order} wins")
+        words = (
+            "records without a value delete" if contract.tombstones_delete else "records without a value are ignored"
+        )
+        events = f"; change events by {contract.cdc.format}" if contract.cdc else ""
+        kind = f", deletes are {contract.deletes}" if contract.deletes in ("hard", "soft") else ""
+        yield Line("Deletes", True, f"{words}{kind}{events}")
+    else:
+        yield Line("Key", True, "every record is a row, told apart by topic, partition and offset")
+    policy = contract.schema_policy.model_dump()
+    by_answer = {a: [k.replace("_", " ") for k, v in policy.items() if v == a] for a in ("review", "refuse", "ignore")}
+    told = "; ".join(f"{answer}: {', '.join(kinds)}" for answer, kinds in by_answer.items() if kinds)
+    ignored = by_answer["ignore"]
+    yield Line(
+        "Changes of shape", not ignored, told or "all changes are made by themselves",
+        "An ignored change leaves contract and table apart: set it to review." if ignored else "",
+    )  # fmt: skip
+    count = len(contract.expectations)
+    stops = sum(e.severity == "block" for e in contract.expectations)
+    yield Line(
+        "Expectations", count > 0, f"{count} are held against each batch, {stops} of them can stop it",
+        "" if count else "Add `expectations:` to the contract.",
+    )  # fmt: skip
+
+
+def _freshness(contract: Contract, catalog: Catalog, now: datetime) -> Line:
+    subject = "Freshness of the last 7 days"
+    if contract.freshness is None:
+        return Line(subject, False, "none is promised", "Set `freshness:` in the contract.")
+    promised = contract.freshness.total_seconds()
+    found = timeline.events(catalog, now - WEEK, contract)
+    delays = [e.delay for e in found if e.lane == Lane.PUBLISHED and e.delay is not None]
+    if not delays:
+        return Line(subject, None, "no batch was published of which the ledger tells how old its records were")
+    late = sum(delay > promised for delay in delays)
+    told = (
+        f"{len(delays) - late:,} of {len(delays):,} batches landed within {duration(promised)} of their oldest record"
+    )
+    told += f", the slowest {duration(max(delays))} after it"
+    return Line(subject, not late, told, "See the timeline for what held them up." if late else "")
+
+
+def _restore_point(contract: Contract, table: Table, now: datetime) -> Line:
+    line = list(cursor.ancestors(table.metadata))
+    back = now - cursor.committed_at(line[-1])
+    window = contract.maintenance.snapshot_age
+    whole = line[-1].parent_snapshot_id is None
+    told = f"{len(line):,} snapshots, back to {cursor.committed_at(line[-1]):%Y-%m-%d %H:%M:%S} UTC"
+    told += "; the table's first is among them" if whole else ""
+    ready = whole or back >= window
+    step = "" if ready else "Somebody expired more than Sluice does: let only maintain_expire_snapshots expire."
+    return Line("Restore point", ready, f"{told}; {duration(window.total_seconds())} are promised", step)
+
+
+def _comes_again(contract: Contract, contracts: Contracts, catalog: Catalog, table: Table) -> Line:
+    """A rollback to the oldest snapshot there is: would everything come again that it undoes?"""
+    subject = "Raw records for a rollback"
+    *undone, oldest = cursor.ancestors(table.metadata)
+    if not undone:
+        return Line(subject, True, "there is but one snapshot, and nothing to roll back")
+    existing = tables.load(catalog, tables.LEDGER)
+    try:
+        found = rollback.look(
+            contract.table, contracts, catalog, Ledger(catalog, existing) if existing else None,
+            snapshot_id=oldest.snapshot_id,
+        )  # fmt: skip
+    except RefusedError as error:
+        return Line(subject, False, str(error), error.way_out or "")
+    except SluiceError as error:
+        return Line(subject, None, str(error))
+    again = [held for batches in found.again.values() for held in batches]
+    gone = [held for held in again if not held.whole]
+    kept = duration(contract.maintenance.staging_retention.total_seconds())
+    told = f"from the restore point on {len(again):,} batches would be published again, {len(gone):,} of them are gone"
+    told += f"; staging keeps them {kept} after they are published"
+    return Line(subject, not gone, told, "Let staging_retention be longer than snapshot_age." if gone else "")
+
+
+def _drills(contract: Contract, catalog: Catalog, now: datetime) -> Iterator[Line]:
+    ledger = tables.load(catalog, tables.LEDGER)
+    last: dict[str, datetime] = {}
+    if ledger is not None and ledger.current_snapshot() is not None:
+        states = one_of("state", [str(State.ROLLED_BACK), str(State.REPLAYED)])
+        where = And(equal("table", contract.table), states)
+        for row in ledger.scan(row_filter=where, selected_fields=("state", "at")).to_arrow().to_pylist():
+            last[row["state"]] = max(row["at"], last.get(row["state"], row["at"]))
+    for state, subject, step in (
+        (
+            State.ROLLED_BACK,
+            "Rollback drilled",
+            "Roll a copy or the table itself back by DAG rollback, and let it catch up.",
+        ),
+        (
+            State.REPLAYED,
+            "Replay drilled",
+            "Bring a range again by DAG backfill: what is there already stays as it is.",
+        ),
+    ):
+        at = last.get(state)
+        ready = at is not None and now - at <= DRILLED
+        told = f"last at {at:%Y-%m-%d %H:%M:%S} UTC" if at else "never, as far as the ledger tells"
+        yield Line(subject, ready, told, "" if ready else step)
+
+
+def _small_files(contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime) -> Line:
+    subject = next(s for s in upkeep.subjects(contracts) if s.name == contract.table)
+    need = assess.look(subject, contracts, catalog, Action.REWRITE, now=now, cleaned={})
+    step = "Unpause DAG maintain_rewrite_data_files." if need.steps else ""
+    return Line("Small files", not need.steps, need.reason, step)
+
+
+def _orphans(contract: Contract, catalog: Catalog, now: datetime) -> Line:
+    at = upkeep.last_cleaned(catalog).get(contract.table)
+    ready = at is not None and now - at <= CLEANED
+    told = f"last looked for at {at:%Y-%m-%d %H:%M:%S} UTC" if at else "never looked for"
+    return Line("Orphan files", ready, told, "" if ready else "Unpause DAG maintain_remove_orphan_files.")
