@@ -57,7 +57,9 @@ def test_a_bare_contract_says_what_it_lacks_and_a_full_one_is_ready(catalog, tmp
     assert all(bool(line.step) == (line.ready is False) for line in bare.values())
     full = contracts(
         tmp_path, mode="upsert", identifier=["id"], key={"format": "long"}, freshness="15m", deletes="ignore",
-        columns=[{"name": "id", "type": "long", "source": "$key"}, {"name": "at", "type": "timestamptz", "required": True}],
+        columns=[
+            {"name": "id", "type": "long", "source": "$key"}, {"name": "at", "type": "timestamptz", "required": True},
+        ],
         order=["at"], schema_policy={"drop_column": "ignore"},
         expectations=[{"type": "expect_column_values_to_not_be_null", "column": "at", "severity": "block"}],
     )  # fmt: skip
