@@ -31,9 +31,9 @@ the pool of that group's ingestion · **effects** looks up what was done · **ta
 something: green, skipped with the figure when nothing was needed, or red with the reason."""
 
 
-@task(execution_timeout=QUICK)
-def assess(action: str) -> list[dict[str, Any]]:
-    """What each table that holds something needs, with the figure."""
+@task.branch(execution_timeout=QUICK)
+def assess(action: str) -> list[str]:
+    """What each table that holds something needs, with the figure, as XCom `needs`; which applications to start."""
     from sluice import assess as assessing
     from sluice import catalog, topics, upkeep
 
@@ -46,11 +46,14 @@ def assess(action: str) -> list[dict[str, Any]]:
     groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
     for need in needs:
         log.info("%s needs %s: %s", need.table, ", ".join(need.steps) or "nothing", need.reason)
-    return [
+    told = [
         {"table": n.table, "group": groups[n.table], "steps": list(n.steps), "reason": n.reason, "error": n.error}
         for n in needs
         if n.reason != assessing.EMPTY  # a task for each table to come would be the greater part of the run
     ]
+    get_current_context()["ti"].xcom_push("needs", told)
+    # The others are skipped without a process of their own, which would do no more than find that out.
+    return ["effects", *sorted({f"spark_{n['group']}" for n in told if n["steps"]})]
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
@@ -101,7 +104,8 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
         doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
         default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     ) as dag:
-        needs = assess(action)
+        assessed = assess(action)
+        needs = assessed["needs"]
         looked_up = effects(needs, run_id="{{ run_id }}")
         for group in promises.groups.values():
             settings = group.settings
