@@ -128,6 +128,6 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
 
 
 _promises = contracts.load(strict=False)
-if _promises.groups and _promises.maintenance:
-    for _action, _schedule in _promises.maintenance:
+if _promises.groups and _promises.common.maintenance:
+    for _action, _schedule in _promises.common.maintenance:
         globals()[f"maintain_{_action}"] = build(_action, _schedule, _promises)

@@ -151,7 +151,7 @@ def tables_page(
     request: Request, readable: Readable, q: Annotated[str, Query(max_length=200)] = "", state: str = ""
 ) -> HTMLResponse:
     """One row per table, those that need a person first."""
-    from sluice.pages import verdicts
+    from sluice import verdicts
 
     known = feeds().status.get(wait=FIRST_WAIT_S)
     mine = sorted(_tables(known.value, readable), key=verdicts.sort_key) if known.value else []
@@ -172,7 +172,7 @@ def tables_page(
 @app.get("/tables/{name}", response_class=HTMLResponse, include_in_schema=False)
 def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
     """One table: offsets, batches, expectations, rejected records, versions, maintenance."""
-    from sluice.pages import verdicts
+    from sluice import verdicts
 
     known = feeds().status.get(wait=FIRST_WAIT_S)
     table = _table(known, readable, name)

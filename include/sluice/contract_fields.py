@@ -145,8 +145,8 @@ def _topic(value: str) -> str:
 
 
 def _group(value: str) -> str:
-    if not _GROUP.fullmatch(value) or value in ("defaults", "maintenance"):
-        form = "a letter, then letters, digits, _ and -, not 'defaults' or 'maintenance'"
+    if not _GROUP.fullmatch(value) or value in ("defaults", "maintenance", "alerts"):
+        form = "a letter, then letters, digits, _ and -, not 'defaults', 'maintenance' or 'alerts'"
         _refuse(f"{shown(value)} is not a group name: {form}")
     return value
 

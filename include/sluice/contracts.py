@@ -22,7 +22,7 @@ from sluice.contract_messages import explain
 from sluice.contract_topics import each_table
 from sluice.contract_yaml import Document, Problem, read_document
 from sluice.errors import ContractError, SluiceError
-from sluice.groups import GROUPS_FILE, GroupSettings, MaintenanceSchedules, read_groups
+from sluice.groups import GROUPS_FILE, Common, GroupSettings, read_groups
 
 FOLDER_VARIABLE = "SLUICE_CONTRACTS"
 """Environment variable that names the folder of contracts."""
@@ -92,7 +92,7 @@ class Contracts:
         resolved: Whether the topics of all patterns are known.
         problems: What is wrong with the folder; empty unless read with `strict=False`. What a problem concerns is in
             none of the maps.
-        maintenance: When the maintenance DAGs run; None if what the folder says of it is wrong.
+        common: What holds for all groups together: when the maintenance DAGs run, and whom to alert.
     """
 
     folder: Path
@@ -103,7 +103,7 @@ class Contracts:
     stopped: Mapping[str, SluiceError] = field(default_factory=dict)
     resolved: bool = True
     problems: tuple[Problem, ...] = ()
-    maintenance: MaintenanceSchedules | None = field(default_factory=MaintenanceSchedules)
+    common: Common = field(default_factory=Common)
 
     def table(self, name: str) -> Contract:
         """Return the contract of a table.
@@ -129,7 +129,7 @@ class Contracts:
     def with_topics(self, tables: Iterable[Contract], stopped: Mapping[str, SluiceError]) -> Contracts:
         """The same with the topics and tables that were found; the templates stay as they are."""
         settings = {g.name: g.settings for g in self.groups.values()}
-        found = _assemble(self.folder, [*tables, *self.templates.values()], settings, self.maintenance, self.problems)
+        found = _assemble(self.folder, [*tables, *self.templates.values()], settings, self.common, self.problems)
         return replace(found, stopped=stopped, resolved=True)
 
 
@@ -168,13 +168,13 @@ def load(folder: Path | None = None, *, strict: bool = True) -> Contracts:
             raw_groups.add(str(document.data.get("group")))
         if contract is not None:
             sound += [(document, each) for each in each_table(contract)]
-    settings, broken_groups, schedules = read_groups(where, raw_groups, problems)
+    settings, broken_groups, common = read_groups(where, raw_groups, problems)
     wrong = cross_problems(sound, settings)
     problems += [each for found in wrong.values() for each in found]
     if strict and problems:
         raise ContractError("\n".join(str(each) for each in sorted(set(problems))))
     kept = [c for d, c in sound if d.file not in wrong and settings is not None and c.group not in broken_groups]
-    return _assemble(where, kept, settings or {}, schedules, tuple(sorted(set(problems))))
+    return _assemble(where, kept, settings or {}, common, tuple(sorted(set(problems))))
 
 
 def _files(folder: Path, problems: list[Problem]) -> list[Path]:
@@ -213,7 +213,7 @@ def _assemble(
     folder: Path,
     contracts: list[Contract],
     settings: dict[str, GroupSettings],
-    schedules: MaintenanceSchedules | None,
+    common: Common,
     problems: tuple[Problem, ...],
 ) -> Contracts:
     contracts = sorted(contracts, key=lambda each: each.table)
@@ -230,4 +230,4 @@ def _assemble(
         names = tuple(c.table for c in fed)
         topics[topic] = TopicSettings(topic, one.group, one.start, one.limits, one.transactional, names)
     resolved = all(each.matching is None for each in contracts)
-    return Contracts(folder, tables, groups, topics, templates, {}, resolved, problems, schedules)
+    return Contracts(folder, tables, groups, topics, templates, {}, resolved, problems, common)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -119,6 +120,56 @@ class MaintenanceSchedules(Strict):
         return self
 
 
+class Notify(Strict):
+    """One of Airflow's notifiers.
+
+    Attributes:
+        notifier: Its class, a dotted name such as `airflow.providers.smtp.notifications.smtp.SmtpNotifier`.
+        arguments: What it is made with; its templates know `incident`. No secrets: they belong into a connection.
+    """
+
+    notifier: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$", max_length=200)]
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _no_secrets(self) -> Self:
+        flaws = Flaws()
+        for key in self.arguments:
+            if _SECRET.search(key):
+                flaws.add("arguments", key, message="looks like a secret: put it into an Airflow connection")
+        flaws.raise_any("Notify")
+        return self
+
+
+class Alerts(Strict):
+    """Whom to tell when a table needs a person, once per incident.
+
+    Attributes:
+        schedule: When to look, as a group's `schedule`. Default: every five minutes.
+        states: Which states are an incident, as docs/pages.md has them.
+        notifiers: Who is told. Without any the DAG's own red run tells it.
+    """
+
+    schedule: str | None = "*/5 * * * *"
+    states: Annotated[
+        tuple[Literal["blocked", "stopped", "failed", "late", "review", "doubtful", "at risk"], ...], ListField
+    ] = ("blocked", "stopped", "failed", "late", "at risk")
+    notifiers: Annotated[tuple[Notify, ...], ListField] = ()
+
+    @model_validator(mode="after")
+    def _schedule_is_cron(self) -> Self:
+        _check_schedules(self, "schedule")
+        return self
+
+
+@dataclass(frozen=True)
+class Common:
+    """What `groups.yaml` says for all groups together; None where that is wrong, or, of alerts, is not there."""
+
+    maintenance: MaintenanceSchedules | None = field(default_factory=MaintenanceSchedules)
+    alerts: Alerts | None = None
+
+
 def _check_schedules(settings: Strict, *names: str) -> None:
     flaws = Flaws()
     for name in names:
@@ -133,23 +184,26 @@ def _check_schedules(settings: Strict, *names: str) -> None:
 
 def read_groups(
     folder: Path, used: set[str], problems: list[Problem]
-) -> tuple[dict[str, GroupSettings] | None, set[str], MaintenanceSchedules | None]:
-    """Read `groups.yaml`: settings by group (None if the file is no use), the groups it gets wrong, and maintenance."""
+) -> tuple[dict[str, GroupSettings] | None, set[str], Common]:
+    """Read `groups.yaml`: settings by group (None if the file is no use), the groups it gets wrong, and the rest."""
     path = folder / GROUPS_FILE
     if not path.exists():
-        return {name: GroupSettings() for name in used}, set(), MaintenanceSchedules()
+        return {name: GroupSettings() for name in used}, set(), Common()
     document = read_document(path, str(path))
     problems += document.problems
     entries = {} if document.data is None else document.data
     if document.problems or not isinstance(entries, dict):
         if not document.problems:
             problems.append(Problem(document.file, 1, "", "must be a map of group names to settings"))
-        return None, set(), None
+        return None, set(), Common(None)
     broken: set[str] = set()
     plain: dict[str, dict[str, object]] = {}
-    schedules = _settings(MaintenanceSchedules, "maintenance", entries.get("maintenance"), document, problems)
+    common = Common(
+        _settings(MaintenanceSchedules, "maintenance", entries.get("maintenance"), document, problems),
+        _settings(Alerts, "alerts", entries["alerts"], document, problems) if "alerts" in entries else None,
+    )
     for name, given in entries.items():
-        if name == "maintenance":
+        if name in ("maintenance", "alerts"):
             continue
         entry = {} if given is None else given
         if name != "defaults" and name not in used:
@@ -159,10 +213,10 @@ def read_groups(
         else:
             broken.add(str(name))
     if "defaults" in broken:
-        return None, broken, schedules
-    common = plain.get("defaults", {})
-    merged = {name: _merged(common, plain.get(name, {})) for name in used}
-    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, broken, schedules
+        return None, broken, common
+    defaults = plain.get("defaults", {})
+    merged = {name: _merged(defaults, plain.get(name, {})) for name in used}
+    return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, broken, common
 
 
 def _settings(model: type[_M], name: str, given: object, document: Document, problems: list[Problem]) -> _M | None:

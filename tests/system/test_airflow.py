@@ -30,6 +30,7 @@ from sluice.embedded.home import REPOSITORY, Home
 from sluice.embedded.process import end
 from sluice.embedded.state import load as load_state
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
+from tests.support.mailbox import Mailbox
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -57,6 +58,15 @@ STRICT = (
     "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
     "limits: {records_per_batch: 100, batches_per_commit: 1}\n"
 )
+MAIL = {
+    "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+    "arguments": {
+        "from_email": "sluice@example.org",
+        "to": "ops@example.org",
+        "subject": "Sluice: {{ incident.title }}",
+        "html_content": "{{ incident.html }}",
+    },
+}
 
 
 class Stack:
@@ -138,7 +148,13 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def mailbox() -> Iterator[Mailbox]:
+    with Mailbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("airflow")
     contracts = folder / "contracts"
     contracts.mkdir()
@@ -151,11 +167,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     (contracts / "groups.yaml").write_text(
         "defaults: {schedule: null, retries: 1, retry_delay: 2s}\n"
         "maintenance: {rewrite_data_files: null, expire_snapshots: null, remove_orphan_files: null}\n"
+        f"alerts: {{schedule: null, states: [blocked], notifiers: [{json.dumps(MAIL)}]}}\n"
     )
     home = Home.at(folder / "home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_HOME", str(home.root))
         patch.setenv("SLUICE_CONTRACTS", str(contracts))
+        plain = {"disable_ssl": True, "disable_tls": True}
+        server = {"conn_type": "smtp", "host": "127.0.0.1", "port": mailbox.port, "extra": plain}
+        patch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(server))
         try:
             # A process of its own: the services outlive it, and are not this process's children.
             subprocess.run([sys.executable, "-m", "sluice.embedded", "up"], env=command_env(), check=True, timeout=300)
@@ -353,6 +373,24 @@ def test_the_pages_tell_where_every_table_stands_to_those_who_may_know(stack):
     # Nobody is kept waiting by the catalog or by Kafka.
     took = sorted(ask("/tables", "viewer").elapsed.total_seconds() for _ in range(20))
     assert took[10] < 0.5, took
+
+
+def test_who_is_to_be_told_is_told_once_and_again_after_mail_was_away(stack, mailbox):
+    def look() -> str:
+        return stack.end("alerts", stack.trigger("alerts", {"look"}))[0]
+
+    mailbox.refuses = True
+    assert look() == "failed" and not mailbox.messages
+    mailbox.refuses = False
+    assert look() == "failed"
+    told = {m["Subject"]: m.get_body().get_content() for m in mailbox.messages}
+    assert set(told) == {"Sluice: mixed.bad is blocked", "Sluice: mixed.many_bad is blocked"}
+    assert len(mailbox.messages) == 2 and mailbox.messages[0]["To"] == "ops@example.org"
+    body = told["Sluice: mixed.bad is blocked"]
+    assert "is not a JSON object" in body
+    (link,) = re.findall(r'href="([^"]+)"', body)
+    assert link == f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables/mixed.bad/timeline"
+    assert look() == "success" and len(mailbox.messages) == 2
 
 
 def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):

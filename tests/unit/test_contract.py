@@ -277,6 +277,7 @@ def test_properties_become_text_and_keep_the_invariants():
         ({"tabel": "x.y"}, "tabel", "unknown field (did you mean 'table'?)"),
         ({"zzzzzz": 1}, "zzzzzz", "unknown field (known: table, topic,"),
         ({"group": "defaults"}, "group", "is not a group name"),
+        ({"group": "alerts"}, "group", "is not a group name"),
         ({"transactional": 1}, "transactional", "must be true or false, not 1"),
         ({"properties": {"a": [1]}}, "properties.a", "must be text, not [1]"),
         ({"properties": {"a": None}}, "properties.a", "must be text, not None"),

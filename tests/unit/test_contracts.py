@@ -232,7 +232,7 @@ def test_settings_that_concern_every_group(folder, text):
 def test_schedules_of_maintenance(folder):
     folder.good("a")
     folder("groups.yaml", "maintenance: {expire_snapshots: '0 3 * * 1', remove_orphan_files: null}\n")
-    found = load(folder.path).maintenance
+    found = load(folder.path).common.maintenance
     assert found is not None
     assert (found.rewrite_data_files, found.expire_snapshots, found.remove_orphan_files) == (
         "@hourly",
@@ -247,7 +247,7 @@ def test_schedules_of_maintenance(folder):
     (problem,) = problems(folder)
     assert problem.startswith("groups.yaml:2: maintenance.expire_snapshots: 'nightly' is neither five cron fields")
     lax = load(folder.path, strict=False)
-    assert lax.maintenance is None
+    assert lax.common.maintenance is None
     assert lax.tables
 
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from sluice import quality
+from sluice import quality, verdicts
 from sluice.errors import CatalogUnavailableError
 from sluice.model import OffsetRange, Through
-from sluice.pages import detail, history, render, verdicts
+from sluice.pages import detail, history, render
 from sluice.pages.feed import Feed
-from sluice.pages.verdicts import Tone
 from sluice.status_model import (
     Judgement,
     LastError,
@@ -28,6 +27,7 @@ from sluice.status_model import (
     TopicStatus,
 )
 from sluice.timeline import Event, Lane, Standing
+from sluice.verdicts import Tone
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sluice.pages import verdicts
+from sluice import verdicts
 from sluice.pages.history import History
 from sluice.status_model import TableStatus
 from sluice.timeline import Event, Lane

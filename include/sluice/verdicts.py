@@ -44,10 +44,11 @@ class Verdict:
 
 def of_table(table: TableStatus) -> Verdict:
     """The most urgent thing that is to be said of a table."""
-    return next(_said(table))
+    return next(said(table))
 
 
-def _said(table: TableStatus) -> Iterator[Verdict]:
+def said(table: TableStatus) -> Iterator[Verdict]:
+    """All that is to be said of a table, the most urgent first; the last is that it is fresh."""
     error = table.last_error
     if error and error.open and error.state == "blocked":
         yield Verdict("blocked", Tone.BAD, error.error or "Refused.", "Repair the contract or the records, or replay.")

@@ -1,0 +1,103 @@
+"""The DAG `alerts`: looks where the tables stand, and tells whom `groups.yaml` names, once per incident."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, BaseNotifier, Variable, get_current_context, task
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.module_loading import import_string
+from sluice_connections import kafka_config, use_registry
+
+from sluice import contracts
+from sluice.groups import Alerts, Notify
+
+log = logging.getLogger(__name__)
+
+TOLD = "sluice_incidents"
+
+
+def notifier(settings: Notify) -> BaseNotifier:
+    """The notifier that the settings describe.
+
+    Raises:
+        AirflowFailException: there is none of that name, or it can't be made so.
+    """
+    try:
+        made = import_string(settings.notifier)(**settings.arguments)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise AirflowFailException(f"groups.yaml, alerts: {settings.notifier}: {error}") from error
+    if not isinstance(made, BaseNotifier):
+        raise AirflowFailException(f"groups.yaml, alerts: {settings.notifier} is no notifier of Airflow's.")
+    return made
+
+
+def told_before() -> list[dict[str, str]]:
+    """The incidents that were told and are not over, as far as anybody remembers."""
+    try:
+        found: list[dict[str, str]] = Variable.get(TOLD, default=[], deserialize_json=True)
+    except ValueError as error:
+        log.warning("The variable %s is no JSON (%s): what is open is told again.", TOLD, error)
+        return []
+    return found
+
+
+@task(retries=0, execution_timeout=timedelta(minutes=10))
+def look(settings: dict[str, Any]) -> None:
+    """Tell what is new; red where there is something. Who could not be told is told again by the next run."""
+    from sluice import incidents, status
+
+    alerts = Alerts.model_validate(settings)
+    use_registry()
+    found = status.look(contracts.load(strict=False), kafka=kafka_config())
+    pages = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/sluice"
+    needs_a_person = incidents.of_status(found, alerts.states, pages)
+    new, goes_on, over = incidents.compare(needs_a_person, told_before(), found)
+    for each in over:
+        log.info("over: %s", each.title)
+    for each in goes_on:
+        log.info("goes on: %s", each.title)
+    told = []
+    for each in new:
+        log.error("%s", each.text)
+        heard = [_tell(to, each) for to in alerts.notifiers]
+        told += [each] if all(heard) else []
+    Variable.set(TOLD, incidents.kept([*goes_on, *told]), serialize_json=True)
+    if new:
+        raise AirflowFailException(f"New: {'; '.join(each.title for each in new)}. The log has what to do.")
+
+
+def _tell(settings: Notify, incident: Any) -> bool:
+    """Whether a notifier took it: what keeps one from telling must keep no other from it."""
+    context: Any = {**get_current_context(), "incident": incident}
+    try:
+        made = notifier(settings)
+        made.render_template_fields(context)
+        made.notify(context)
+    except Exception:
+        log.exception("%s could not be told by %s; the next run tries again", incident.title, settings.notifier)
+        return False
+    return True
+
+
+def build(alerts: Alerts) -> DAG:
+    """The DAG."""
+    with DAG(
+        dag_id="alerts",
+        schedule=alerts.schedule,
+        catchup=False,
+        max_active_runs=1,
+        tags=["sluice"],
+        doc_md="Looks where the tables stand and tells whom `groups.yaml` names under `alerts`, once per incident. A "
+        "run is red when something new needs a person, green while nothing new does.",
+    ) as dag:
+        look(alerts.model_dump(mode="json"))
+    return dag
+
+
+_promises = contracts.load(strict=False)
+if _promises.groups and _promises.common.alerts:
+    alerts_dag = build(_promises.common.alerts)

@@ -1,0 +1,91 @@
+"""What needs a person, told once: the states of tables that are incidents, beside those that were told already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from urllib.parse import quote
+
+from sluice import verdicts
+from sluice.status_model import Status, TableStatus
+
+AWAY = "not available"
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A table in a state that needs a person; without a table: Kafka or the catalog did not answer.
+
+    Attributes:
+        why, todo: as the pages tell it; text from outside, to be escaped where it is shown.
+        url: the table's timeline.
+    """
+
+    table: str
+    word: str
+    why: str
+    todo: str = ""
+    url: str = ""
+
+    @property
+    def key(self) -> str:
+        """What makes it the same incident."""
+        return f"{self.table}: {self.word}"
+
+    @property
+    def title(self) -> str:
+        """In a few words."""
+        return f"{self.table} is {self.word}" if self.table else f"Sluice: {self.word}"
+
+    @property
+    def text(self) -> str:
+        """In a few lines."""
+        return "\n".join(line for line in (self.title, self.why, self.todo, self.url) if line)
+
+    @property
+    def html(self) -> str:
+        """The same for a mail, escaped."""
+        link = f'<p><a href="{escape(self.url)}">What happened</a></p>' if self.url else ""
+        return f"<h3>{escape(self.title)}</h3><p>{escape(self.why)}</p><p>{escape(self.todo)}</p>{link}"
+
+
+def of_status(status: Status, states: Collection[str], pages: str) -> list[Incident]:
+    """What needs a person now.
+
+    Args:
+        states: the states that do, as `sluice.verdicts` names them.
+        pages: the address of Sluice's pages.
+    """
+    found = [Incident("", AWAY, str(error)) for error in status.unavailable[:1]]
+    for table in status.tables:
+        url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
+        words: dict[str, verdicts.Verdict] = {}
+        for each in verdicts.said(table):
+            words.setdefault(each.word, each)
+        found += [Incident(table.table, v.word, v.why, v.todo, url) for v in words.values() if v.word in states]
+    return found
+
+
+def compare(
+    found: Iterable[Incident], told: Sequence[Mapping[str, str]], status: Status
+) -> tuple[list[Incident], list[Incident], list[Incident]]:
+    """What is new, what goes on, and what is over, beside what was told already (as `asdict` made it).
+
+    A table that could not be asked is as it was: its incidents go on.
+    """
+    now = {each.key: each for each in found}
+    before = {each.key: each for each in (Incident(**t) for t in told)}
+    unknown = {t.table for t in status.tables if _is_unknown(t)}
+    new = [each for key, each in now.items() if key not in before]
+    goes_on = [each for key, each in before.items() if key in now or each.table in unknown]
+    return new, goes_on, [each for each in before.values() if each not in goes_on]
+
+
+def _is_unknown(table: TableStatus) -> bool:
+    return table.exists is None or table.lag_records is None
+
+
+def kept(incidents: Iterable[Incident]) -> list[dict[str, str]]:
+    """What to remember of them."""
+    return [asdict(each) for each in incidents]

@@ -1,0 +1,103 @@
+"""What is an incident, and that each is told once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sluice.contracts import load
+from sluice.errors import CatalogUnavailableError, ContractError
+from sluice.groups import Alerts
+from sluice.incidents import Incident, compare, kept, of_status
+from sluice.status_model import LastError, Status, TableStatus, TopicStatus
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+STATES = Alerts().states
+PAGES = "http://airflow/sluice"
+CONTRACT = "table: db.t\ntopic: t\ngroup: g\nowner: me\ncolumns: [{name: id, type: long}]\n"
+
+
+def table(name: str = "db.t", **changes: Any) -> TableStatus:
+    topics = [TopicStatus("t", lag_records=0)]
+    return TableStatus(name, "g", "append", "me", exists=True, topics=topics, **changes)
+
+
+def late(name: str = "db.t", **changes: Any) -> TableStatus:
+    freshness = {"freshness_now_seconds": 7200.0, "freshness_promised_seconds": 900.0}
+    return table(name, freshness_kept=False, **freshness, **changes)
+
+
+def status(*tables: TableStatus, away: bool = False) -> Status:
+    return Status(NOW, list(tables), [CatalogUnavailableError("no answer")] if away else [])
+
+
+def titles(found: list[Incident]) -> list[str]:
+    return [each.title for each in found]
+
+
+def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_for() -> None:
+    failed = LastError(NOW, "failed", "t", 3, "no space left", "run", open=True)
+    both = late(last_error=failed, schema="a change waits", warnings=["Kafka deletes it", "and that"])
+    found = of_status(status(table("db.fine"), both), STATES, PAGES)
+    assert titles(found) == ["db.t is failed", "db.t is late", "db.t is at risk"]
+    assert found[0].why == "no space left" and found[2].why == "Kafka deletes it"
+    assert found[0].url == "http://airflow/sluice/tables/db.t/timeline"
+    assert titles(of_status(status(both), ("review",), PAGES)) == ["db.t is review"]
+
+
+def test_each_is_told_once_and_again_when_it_comes_back() -> None:
+    known: list[dict[str, str]] = []
+
+    def look(now: Status) -> tuple[list[str], list[str]]:
+        nonlocal known
+        new, goes_on, over = compare(of_status(now, STATES, PAGES), known, now)
+        known = kept([*goes_on, *new])
+        return titles(new), titles(over)
+
+    assert look(status(late())) == (["db.t is late"], [])
+    assert look(status(late())) == ([], [])
+    assert look(status(late(), late("db.u"))) == (["db.u is late"], [])
+    # Nobody knows where they stand: neither news nor an end.
+    unknown = [replace(table(name), exists=None) for name in ("db.t", "db.u")]
+    assert look(status(*unknown, away=True)) == (["Sluice: not available"], [])
+    assert look(status(*unknown, away=True)) == ([], [])
+    assert look(status(table(), late("db.u"))) == ([], ["db.t is late", "Sluice: not available"])
+    assert look(status(late(), late("db.u"))) == (["db.t is late"], [])
+
+
+def test_hostile_text_is_escaped_in_a_mail() -> None:
+    hostile = '<script>alert(1)</script>"&'
+    html = Incident("db.t", "failed", hostile, hostile, "http://a/?b=1&c").html
+    assert "<script>" not in html and "&lt;script&gt;" in html and 'href="http://a/?b=1&amp;c"' in html
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("alerts: {schedule: soon}", "neither five cron fields"),
+        ("alerts: {states: [sad]}", "alerts.states[0]"),
+        ("alerts: {notifiers: [{notifier: 'os; rm'}]}", "alerts.notifiers[0].notifier"),
+        ("alerts: {notifiers: [{notifier: a.B, arguments: {smtp_password: x}}]}", "looks like a secret"),
+        ("alerts: {whom: me}", "unknown field"),
+    ],
+)
+def test_wrong_settings_are_named_and_hide_no_table(tmp_path, text: str, said: str) -> None:
+    (tmp_path / "t.yaml").write_text(CONTRACT)
+    (tmp_path / "groups.yaml").write_text(text)
+    with pytest.raises(ContractError, match=r"groups.yaml:1: alerts") as error:
+        load(tmp_path)
+    assert said in str(error.value)
+    lax = load(tmp_path, strict=False)
+    assert list(lax.tables) == ["db.t"] and lax.common.alerts is None and lax.common.maintenance
+
+
+def test_without_alerts_there_are_none_and_with_them_they_have_defaults(tmp_path) -> None:
+    (tmp_path / "t.yaml").write_text(CONTRACT)
+    assert load(tmp_path).common.alerts is None
+    (tmp_path / "groups.yaml").write_text("alerts:\n")
+    assert load(tmp_path).common.alerts == Alerts()
