@@ -46,13 +46,17 @@ def told_before() -> list[dict[str, str]]:
 
 
 @task(retries=0, execution_timeout=timedelta(minutes=10))
-def look(settings: dict[str, Any]) -> None:
-    """Tell what is new; red where there is something. Who could not be told is told again by the next run."""
+def look() -> None:
+    """Tell what is new; red where there is something. Who could not be told is told again by the next run.
+
+    The settings are read here: Airflow renders the templates in arguments, before there is an incident.
+    """
     from sluice import incidents, status
 
-    alerts = Alerts.model_validate(settings)
+    promises = contracts.load(strict=False)
+    alerts = promises.common.alerts or Alerts()
     use_registry()
-    found = status.look(contracts.load(strict=False), kafka=kafka_config())
+    found = status.look(promises, kafka=kafka_config())
     pages = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/sluice"
     needs_a_person = incidents.of_status(found, alerts.states, pages)
     new, goes_on, over = incidents.compare(needs_a_person, told_before(), found)
@@ -94,7 +98,7 @@ def build(alerts: Alerts) -> DAG:
         doc_md="Looks where the tables stand and tells whom `groups.yaml` names under `alerts`, once per incident. A "
         "run is red when something new needs a person, green while nothing new does.",
     ) as dag:
-        look(alerts.model_dump(mode="json"))
+        look()
     return dag
 
 

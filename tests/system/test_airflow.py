@@ -387,7 +387,7 @@ def test_who_is_to_be_told_is_told_once_and_again_after_mail_was_away(stack, mai
     assert set(told) == {"Sluice: mixed.bad is blocked", "Sluice: mixed.many_bad is blocked"}
     assert len(mailbox.messages) == 2 and mailbox.messages[0]["To"] == "ops@example.org"
     body = told["Sluice: mixed.bad is blocked"]
-    assert "is not a JSON object" in body
+    assert "50 of 50 records" in body
     (link,) = re.findall(r'href="([^"]+)"', body)
     assert link == f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables/mixed.bad/timeline"
     assert look() == "success" and len(mailbox.messages) == 2

@@ -207,19 +207,20 @@ def test_each_table_of_a_template_has_its_own_outcome_and_asset(airflow_env, con
     ]
 
 
-def test_maintenance_runs_when_the_folder_says(airflow_env, contracts):
+def test_maintenance_and_alerts_run_when_the_folder_says(airflow_env, contracts):
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
     (contracts / "groups.yaml").write_text(
-        "maintenance: {rewrite_data_files: '7 2 * * *', remove_orphan_files: null}\n"
+        "maintenance: {rewrite_data_files: '7 2 * * *', remove_orphan_files: null}\nalerts: {schedule: '3 * * * *'}\n"
     )
     dags = ask(LOAD, env)["dags"]
+    assert (dags["alerts"]["schedule"], dags["alerts"]["tasks"]["look"]["retries"]) == ("3 * * * *", 0)
     assert dags["maintain_rewrite_data_files"]["schedule"] == "7 2 * * *"
     assert "daily" in dags["maintain_expire_snapshots"]["schedule"]
     assert dags["maintain_remove_orphan_files"]["schedule"] == "None"
     # Where it is wrong there is none of them, rather than some at a time that nobody asked for.
     (contracts / "groups.yaml").write_text("maintenance: {expire_snapshots: nightly}\n")
     names = ask(LOAD, env)["dags"]
-    assert not [name for name in names if name.startswith("maintain_")]
+    assert not [name for name in names if name.startswith("maintain_") or name == "alerts"]
     assert [name for name in names if name.startswith("ingest_")]
 
 
