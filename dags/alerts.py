@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseNotifier, Variable, get_current_context, task
 from airflow.sdk.configuration import conf
@@ -14,6 +15,9 @@ from sluice_connections import kafka_config, use_registry
 
 from sluice import contracts
 from sluice.groups import Alerts, Notify
+
+if TYPE_CHECKING:
+    from sluice.incidents import Incident
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +39,15 @@ def notifier(settings: Notify) -> BaseNotifier:
     return made
 
 
-def told_before() -> list[dict[str, str]]:
+def told_before() -> list[Incident]:
     """The incidents that were told and are not over, as far as anybody remembers."""
+    from sluice.incidents import Incident
+
     try:
-        found: list[dict[str, str]] = Variable.get(TOLD, default=[], deserialize_json=True)
-    except ValueError as error:
-        log.warning("The variable %s is no JSON (%s): what is open is told again.", TOLD, error)
+        return [Incident(**each) for each in Variable.get(TOLD, default=[], deserialize_json=True)]
+    except (TypeError, ValueError) as error:
+        log.warning("The variable %s holds no incidents (%s): what is open is told again.", TOLD, error)
         return []
-    return found
 
 
 @task(retries=0, execution_timeout=timedelta(minutes=10))
@@ -69,12 +74,12 @@ def look() -> None:
         log.error("%s", each.text)
         heard = [_tell(to, each) for to in alerts.notifiers]
         told += [each] if all(heard) else []
-    Variable.set(TOLD, incidents.kept([*goes_on, *told]), serialize_json=True)
+    Variable.set(TOLD, [asdict(each) for each in (*goes_on, *told)], serialize_json=True)
     if new:
         raise AirflowFailException(f"New: {'; '.join(each.title for each in new)}. The log has what to do.")
 
 
-def _tell(settings: Notify, incident: Any) -> bool:
+def _tell(settings: Notify, incident: Incident) -> bool:
     """Whether a notifier took it: what keeps one from telling must keep no other from it."""
     context: Any = {**get_current_context(), "incident": incident}
     try:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from html import escape
 from urllib.parse import quote
 
 from sluice import verdicts
 from sluice.status_model import Status, TableStatus
 
-AWAY = "not available"
-
 
 @dataclass(frozen=True)
 class Incident:
-    """A table in a state that needs a person; without a table: Kafka or the catalog did not answer.
+    """A table in a state that needs a person; without a table, what keeps all or many from being looked at.
 
     Attributes:
+        word: the state, as `sluice.verdicts` has it; without a table the error's name.
         why, todo: as the pages tell it; text from outside, to be escaped where it is shown.
         url: the table's timeline.
     """
@@ -57,7 +56,7 @@ def of_status(status: Status, states: Collection[str], pages: str) -> list[Incid
         states: the states that do, as `sluice.verdicts` names them.
         pages: the address of Sluice's pages.
     """
-    found = [Incident("", AWAY, str(error)) for error in status.unavailable[:1]]
+    found = [Incident("", type(error).__name__, str(error)) for error in status.unavailable]
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
         words: dict[str, verdicts.Verdict] = {}
@@ -68,14 +67,14 @@ def of_status(status: Status, states: Collection[str], pages: str) -> list[Incid
 
 
 def compare(
-    found: Iterable[Incident], told: Sequence[Mapping[str, str]], status: Status
+    found: Iterable[Incident], told: Iterable[Incident], status: Status
 ) -> tuple[list[Incident], list[Incident], list[Incident]]:
-    """What is new, what goes on, and what is over, beside what was told already (as `asdict` made it).
+    """What is new, what goes on, and what is over, beside what was told already.
 
     A table that could not be asked is as it was: its incidents go on.
     """
     now = {each.key: each for each in found}
-    before = {each.key: each for each in (Incident(**t) for t in told)}
+    before = {each.key: each for each in told}
     unknown = {t.table for t in status.tables if _is_unknown(t)}
     new = [each for key, each in now.items() if key not in before]
     goes_on = [each for key, each in before.items() if key in now or each.table in unknown]
@@ -84,8 +83,3 @@ def compare(
 
 def _is_unknown(table: TableStatus) -> bool:
     return table.exists is None or table.lag_records is None
-
-
-def kept(incidents: Iterable[Incident]) -> list[dict[str, str]]:
-    """What to remember of them."""
-    return [asdict(each) for each in incidents]

@@ -11,7 +11,7 @@ import pytest
 from sluice.contracts import load
 from sluice.errors import CatalogUnavailableError, ContractError
 from sluice.groups import Alerts
-from sluice.incidents import Incident, compare, kept, of_status
+from sluice.incidents import Incident, compare, of_status
 from sluice.status_model import LastError, Status, TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
@@ -51,12 +51,12 @@ def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_fo
 
 
 def test_each_is_told_once_and_again_when_it_comes_back() -> None:
-    known: list[dict[str, str]] = []
+    known: list[Incident] = []
 
     def look(now: Status) -> tuple[list[str], list[str]]:
         nonlocal known
         new, goes_on, over = compare(of_status(now, STATES, PAGES), known, now)
-        known = kept([*goes_on, *new])
+        known = [*goes_on, *new]
         return titles(new), titles(over)
 
     assert look(status(late())) == (["db.t is late"], [])
@@ -64,9 +64,9 @@ def test_each_is_told_once_and_again_when_it_comes_back() -> None:
     assert look(status(late(), late("db.u"))) == (["db.u is late"], [])
     # Nobody knows where they stand: neither news nor an end.
     unknown = [replace(table(name), exists=None) for name in ("db.t", "db.u")]
-    assert look(status(*unknown, away=True)) == (["Sluice: not available"], [])
+    assert look(status(*unknown, away=True)) == (["Sluice: CatalogUnavailableError"], [])
     assert look(status(*unknown, away=True)) == ([], [])
-    assert look(status(table(), late("db.u"))) == ([], ["db.t is late", "Sluice: not available"])
+    assert look(status(table(), late("db.u"))) == ([], ["db.t is late", "Sluice: CatalogUnavailableError"])
     assert look(status(late(), late("db.u"))) == (["db.t is late"], [])
 
 
