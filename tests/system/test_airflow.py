@@ -261,13 +261,16 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
     runs = {group: stack.start(group) for group in ("kept", "calm")}
     assert [stack.finish(group, run)[0] for group, run in runs.items()] == ["success", "success"]
     before = stack.catalog.load_table("kept.orders")
+    # Two batches, or three where the producer spread the records over the partitions too unevenly.
+    files = len(list(before.scan().plan_files()))
+    assert files > 1
     plain, told = stack.maintain("rewrite_data_files")
     # One group needed it; the other's application was not started.
     assert (plain["spark_kept"], plain["spark_calm"]) == ("success", "skipped")
     state, log = told["kept.orders"]
     assert state == "success"
-    assert "kept.orders: done, 2 small files of" in log
-    assert "data files 2 → 1" in log
+    assert f"kept.orders: done, {files} small files of" in log
+    assert f"data files {files} → 1" in log
     state, log = told["calm.orders"]
     assert state == "skipped"
     assert "calm.orders: 1 data files, at most 1 small ones in a partition, 0 delete files" in log
