@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -20,6 +19,7 @@ from sluice.iceberg_types import parse_type
 from sluice.registry import WriterSchema
 from tests.spark.test_formats import AVRO_TYPES, record
 from tests.support.lake import Lake
+from tests.support.registries import client_of
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +40,7 @@ OTHER = schema({"name": "n", "type": "string"}, SSN, ADDED)
 def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
     lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it, client = lake(), SchemaRegistryClient({"url": registry.url})
+    it, client = lake(), client_of(registry)
     monkeypatch.setattr("sluice.registry.LATEST_TTL_S", 0)  # the plans of this test are those of many processes
     it.create_topic(1)
     table = it.contract(

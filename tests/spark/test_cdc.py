@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema
 
 from sluice import cursor, tables
 from sluice.embedded.registry import Registry
@@ -19,6 +19,7 @@ from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
 from tests.support.connect_avro import translated
 from tests.support.lake import Lake
+from tests.support.registries import client_of
 
 DATA = Path(__file__).parents[1] / "data" / "debezium"
 PARCEL = [
@@ -40,7 +41,7 @@ def fixture(name: str) -> list[tuple[int, Any, Any]]:
 
 def in_avro(records: list[tuple[int, Any, Any]], registry: Registry) -> list[tuple[int, Any, Any]]:
     """Records with their schema, translated to Avro in Confluent's wire format."""
-    client, ids = SchemaRegistryClient({"url": registry.url}), {}
+    client, ids = client_of(registry), {}
 
     def framed(text: str | None) -> bytes | None:
         if (made := translated(text)) is None:

@@ -29,6 +29,7 @@ from sluice.registry import Registry as Schemas
 from sluice.registry import WriterSchema
 from tests.support.forward import Forward
 from tests.support.lake import Lake
+from tests.support.registries import client_of
 
 HTML = "'; DROP TABLE t; -- <script>ü</script>"
 JSON_SCHEMA = json.dumps({"title": "x", "type": "object", "properties": {"n": {"type": "integer"}}})
@@ -37,7 +38,7 @@ MOMENT = dt.datetime(2013, 1, 31, 8, 0, 0, 123456, tzinfo=dt.UTC)
 
 @pytest.fixture
 def client(registry: Registry) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": registry.url})
+    return client_of(registry)
 
 
 def context(topic: str, field: str = MessageField.VALUE) -> SerializationContext:

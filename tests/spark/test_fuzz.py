@@ -19,6 +19,7 @@ from sluice.registry import WriterSchema
 from tests.spark.test_formats import AVRO_TYPES, HTML, IN, MOMENT, PROTO, PROTO_TYPES, avro, context, name, record
 from tests.spark.test_json_connect import COLUMNS, GOOD
 from tests.support.lake import Lake
+from tests.support.registries import client_of
 
 pytestmark = pytest.mark.spark
 
@@ -113,7 +114,7 @@ JSON_RECORD = {
 
 @pytest.mark.timeout(600)
 def test_damaged_records_are_typed_or_set_apart(lake: Callable[..., Lake], registry: Registry) -> None:
-    client = SchemaRegistryClient({"url": registry.url})
+    client = client_of(registry)
     plain = [json.dumps(JSON_RECORD).encode(), b"{}", json.dumps(JSON_RECORD, indent=1).encode()]
     schema = json.dumps({"title": "x", "type": "object", "properties": {"n": {"type": "integer"}}})
     prefix = (JSONSerializer(schema, client)({"n": 1}, context(name())) or b"")[:PREFIX]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema
 from pyspark.sql import SparkSession
 
 from sluice.embedded.home import REPOSITORY
@@ -21,6 +21,7 @@ from sluice.errors import ConfigError
 from sluice.registry import Registry as Schemas
 from tests.spark.test_formats import avro, name, read, record
 from tests.support.guarded import HOST, Guarded, make_ca
+from tests.support.registries import client_of
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +58,7 @@ def test_tls_and_a_password(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By variables, by user and password in the URL, by the Airflow connection; never with a secret in a log."""
-    client = SchemaRegistryClient({"url": registry.url})
+    client = client_of(registry)
     value = avro(client, record(n="long"), {"n": 7})
     subject, text = name(), json.dumps(record(n="long"))
     client.register_schema(subject, Schema(text, "AVRO"))
@@ -115,7 +116,7 @@ def test_tls_and_a_password(
 def test_the_newest_schema_is_asked_for_again_and_an_id_never(
     registry: Registry, cas: dict[str, tuple[Path, Path]]
 ) -> None:
-    client = SchemaRegistryClient({"url": registry.url})
+    client = client_of(registry)
     subject = name()
     first = client.register_schema(subject, Schema(json.dumps(record(a=["null", "int"])), "AVRO"))
     ca, certificate = cas["known"]
