@@ -132,7 +132,7 @@ def hostile_table() -> TableStatus:
 
 
 def hostile_detail() -> detail.Detail:
-    result = quality.Result(HOSTILE, HOSTILE, 3, HOSTILE, HOSTILE, "warn", False, 10, 3, error=HOSTILE)
+    result = quality.Result(HOSTILE, HOSTILE, 3, HOSTILE, HOSTILE, "warn", False, 10, 3, error=HOSTILE, at=NOW)
     line = detail.BatchLine(HOSTILE, 3, {0: OffsetRange(0, 10)}, HOSTILE, 1, NOW, HOSTILE, 10, 3, 1)
     rejected = {
         "quarantined_at": NOW, "_kafka_topic": HOSTILE, "_kafka_partition": 0, "_kafka_offset": 1, "batch_seq": 3,
