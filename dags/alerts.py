@@ -24,21 +24,6 @@ log = logging.getLogger(__name__)
 TOLD = "sluice_incidents"
 
 
-def notifier(settings: Notify) -> BaseNotifier:
-    """The notifier that the settings describe.
-
-    Raises:
-        AirflowFailException: there is none of that name, or it can't be made so.
-    """
-    try:
-        made = import_string(settings.notifier)(**settings.arguments)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise AirflowFailException(f"groups.yaml, alerts: {settings.notifier}: {error}") from error
-    if not isinstance(made, BaseNotifier):
-        raise AirflowFailException(f"groups.yaml, alerts: {settings.notifier} is no notifier of Airflow's.")
-    return made
-
-
 def told_before() -> list[Incident]:
     """The incidents that were told and are not over, as far as anybody remembers."""
     from sluice.incidents import Incident
@@ -83,7 +68,9 @@ def _tell(settings: Notify, incident: Incident) -> bool:
     """Whether a notifier took it: what keeps one from telling must keep no other from it."""
     context: Any = {**get_current_context(), "incident": incident}
     try:
-        made = notifier(settings)
+        made = import_string(settings.notifier)(**settings.arguments)
+        if not isinstance(made, BaseNotifier):
+            raise TypeError("It is no notifier of Airflow's: correct alerts in groups.yaml.")
         made.render_template_fields(context)
         made.notify(context)
     except Exception:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from sluice.contract_checks import nearest
 from sluice.contract_fields import Duration, Flaws, Instant, ListField, Properties, Strict
@@ -39,6 +39,17 @@ _OWN_PREFIXES = {
     "spark.sql.catalog.": "the catalog is configured once, in PyIceberg's own configuration",
     "spark.sql.iceberg.snapshot-property.": "Sluice writes its offsets there",
 }
+
+
+def _schedule(value: str) -> str:
+    fields = value.split()
+    cron = len(fields) == 5 and all(_CRON_FIELD.fullmatch(field) for field in fields)
+    if value not in _PRESETS and not cron:
+        raise ValueError(f"{value!r} is neither five cron fields nor one of {', '.join(sorted(_PRESETS))}")
+    return value
+
+
+Schedule = Annotated[str, AfterValidator(_schedule)]
 
 
 class SparkSettings(Strict):
@@ -86,7 +97,7 @@ class GroupSettings(Strict):
         pool: Airflow pool of the Spark task. Default `sluice_spark`.
     """
 
-    schedule: str | None = "*/5 * * * *"
+    schedule: Schedule | None = "*/5 * * * *"
     start_date: Instant | None = None
     retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 2
     retry_delay: Duration = timedelta(minutes=1)
@@ -94,11 +105,6 @@ class GroupSettings(Strict):
     spark: SparkSettings = SparkSettings()
     tags: Annotated[tuple[str, ...], ListField] = ()
     pool: Annotated[str, Field(min_length=1, max_length=256)] = "sluice_spark"
-
-    @model_validator(mode="after")
-    def _schedule_is_cron(self) -> Self:
-        _check_schedules(self, "schedule")
-        return self
 
 
 class MaintenanceSchedules(Strict):
@@ -110,14 +116,9 @@ class MaintenanceSchedules(Strict):
         remove_orphan_files: Default: every week.
     """
 
-    rewrite_data_files: str | None = "@hourly"
-    expire_snapshots: str | None = "@daily"
-    remove_orphan_files: str | None = "@weekly"
-
-    @model_validator(mode="after")
-    def _schedules_are_cron(self) -> Self:
-        _check_schedules(self, *type(self).model_fields)
-        return self
+    rewrite_data_files: Schedule | None = "@hourly"
+    expire_snapshots: Schedule | None = "@daily"
+    remove_orphan_files: Schedule | None = "@weekly"
 
 
 class Notify(Strict):
@@ -150,16 +151,11 @@ class Alerts(Strict):
         notifiers: Who is told. Without any the DAG's own red run tells it.
     """
 
-    schedule: str | None = "*/5 * * * *"
+    schedule: Schedule | None = "*/5 * * * *"
     states: Annotated[
         tuple[Literal["blocked", "stopped", "failed", "late", "review", "doubtful", "at risk"], ...], ListField
     ] = ("blocked", "stopped", "failed", "late", "at risk")
     notifiers: Annotated[tuple[Notify, ...], ListField] = ()
-
-    @model_validator(mode="after")
-    def _schedule_is_cron(self) -> Self:
-        _check_schedules(self, "schedule")
-        return self
 
 
 @dataclass(frozen=True)
@@ -168,18 +164,6 @@ class Common:
 
     maintenance: MaintenanceSchedules | None = field(default_factory=MaintenanceSchedules)
     alerts: Alerts | None = None
-
-
-def _check_schedules(settings: Strict, *names: str) -> None:
-    flaws = Flaws()
-    for name in names:
-        schedule: str | None = getattr(settings, name)
-        fields = [] if schedule is None else schedule.split()
-        cron = len(fields) == 5 and all(_CRON_FIELD.fullmatch(field) for field in fields)
-        if schedule is not None and schedule not in _PRESETS and not cron:
-            message = f"{schedule!r} is neither five cron fields nor one of {', '.join(sorted(_PRESETS))}"
-            flaws.add(name, message=message)
-    flaws.raise_any(type(settings).__name__)
 
 
 def read_groups(

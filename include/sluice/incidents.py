@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import quote
 
 from sluice import verdicts
-from sluice.status_model import Status, TableStatus
+from sluice.status_model import Status
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,7 @@ def compare(
     """
     now = {each.key: each for each in found}
     before = {each.key: each for each in told}
-    unknown = {t.table for t in status.tables if _is_unknown(t)}
+    unknown = {t.table for t in status.tables if t.unknown}
     new = [each for key, each in now.items() if key not in before]
     goes_on = [each for key, each in before.items() if key in now or each.table in unknown]
     return new, goes_on, [each for each in before.values() if each not in goes_on]
-
-
-def _is_unknown(table: TableStatus) -> bool:
-    return table.exists is None or table.lag_records is None

@@ -16,7 +16,7 @@ from sluice.errors import RefusedError, SluiceError
 from sluice.filters import And, equal, one_of
 from sluice.ledger import Ledger, State
 from sluice.status_text import duration
-from sluice.timeline import Lane
+from sluice.status_text import moment as utc
 from sluice.upkeep import Action
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def _freshness(contract: Contract, catalog: Catalog, now: datetime) -> Line:
     if contract.freshness is None:
         return Line(subject, False, "none is promised", "Set `freshness:` in the contract.")
     promised = contract.freshness.total_seconds()
-    found = timeline.events(catalog, now - WEEK, contract)
-    delays = [e.delay for e in found if e.lane == Lane.PUBLISHED and e.delay is not None]
+    delays = [e.delay for e in timeline.published(catalog, now - WEEK, contract) if e.delay is not None]
     if not delays:
         return Line(subject, None, "no batch was published of which the ledger tells how old its records were")
     late = sum(delay > promised for delay in delays)
@@ -116,7 +115,7 @@ def _restore_point(contract: Contract, table: Table, now: datetime) -> Line:
     back = now - cursor.committed_at(line[-1])
     window = contract.maintenance.snapshot_age
     whole = line[-1].parent_snapshot_id is None
-    told = f"{len(line):,} snapshots, back to {cursor.committed_at(line[-1]):%Y-%m-%d %H:%M:%S} UTC"
+    told = f"{len(line):,} snapshots, back to {utc(cursor.committed_at(line[-1]))}"
     told += "; the table's first is among them" if whole else ""
     ready = whole or back >= window
     step = "" if ready else "Somebody expired more than Sluice does: let only maintain_expire_snapshots expire."
@@ -169,7 +168,7 @@ def _drills(contract: Contract, catalog: Catalog, now: datetime) -> Iterator[Lin
     ):
         at = last.get(state)
         ready = at is not None and now - at <= DRILLED
-        told = f"last at {at:%Y-%m-%d %H:%M:%S} UTC" if at else "never, as far as the ledger tells"
+        told = f"last at {utc(at)}" if at else "never, as far as the ledger tells"
         yield Line(subject, ready, told, "" if ready else step)
 
 
@@ -183,5 +182,5 @@ def _small_files(contract: Contract, contracts: Contracts, catalog: Catalog, now
 def _orphans(contract: Contract, catalog: Catalog, now: datetime) -> Line:
     at = upkeep.last_cleaned(catalog).get(contract.table)
     ready = at is not None and now - at <= CLEANED
-    told = f"last looked for at {at:%Y-%m-%d %H:%M:%S} UTC" if at else "never looked for"
+    told = f"last looked for at {utc(at)}" if at else "never looked for"
     return Line("Orphan files", ready, told, "" if ready else "Unpause DAG maintain_remove_orphan_files.")

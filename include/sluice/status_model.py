@@ -219,6 +219,11 @@ class TableStatus:
     schema: str | None = None
 
     @property
+    def unknown(self) -> bool:
+        """Whether Kafka or the catalog did not tell where it stands."""
+        return self.exists is None or self.lag_records is None
+
+    @property
     def lag_records(self) -> int | None:
         """Unread offsets over all topics; None where one of them, or which there are, could not be asked."""
         lags = [t.lag_records for t in self.topics]

@@ -123,18 +123,18 @@ def _details(table: TableStatus) -> str:
         out.append("  open        no batch")
     for piece in table.slices:
         kept = f"; kept as branch {piece.branch}" if piece.branch else ""
-        at = f" at {piece.at:%Y-%m-%d %H:%M:%S} UTC" if piece.at else ""
+        at = f" at {moment(piece.at)}" if piece.at else ""
         told = f"{piece.topic} slice {piece.number} {piece.state}{at}: {ranges_text(piece.ranges)}{kept}"
         told += f"; {piece.error}" if piece.error else ""
         out += _wrapped(told, "backfill   ")
     out.append(f"  quarantine  {_number(table.quarantined)} records")
     if (found := table.expectations) is not None:
         counts = f"{found.held} hold, {len(found.failed)} fail, {found.not_judged} not judged"
-        where = f"{found.topic} batch {found.batch} at {found.at:%Y-%m-%d %H:%M:%S} UTC"
+        where = f"{found.topic} batch {found.batch} at {moment(found.at)}"
         out += _wrapped(f"{counts}: {where}", "expected   ")
         out += [line for told in found.failed for line in _wrapped(told, "           ")]
     for done in table.maintenance:
-        out += _wrapped(f"{done.action} at {done.at:%Y-%m-%d %H:%M:%S} UTC: {done.told}", "maintained ")
+        out += _wrapped(f"{done.action} at {moment(done.at)}: {done.told}", "maintained ")
     if table.freshness_promised_seconds is not None:
         kept = {None: "unknown", True: "kept", False: "BROKEN: older records are unread"}[table.freshness_kept]
         promised, now = duration(table.freshness_promised_seconds), duration(table.freshness_now_seconds)
@@ -145,11 +145,11 @@ def _details(table: TableStatus) -> str:
 def standing_text(table: str, asked: datetime, found: Standing | None) -> str:
     """What readers of a table saw at a moment."""
     if found is None:
-        return f"{table} had no snapshot at {_moment(asked)}, or its own history no longer reaches back to it."
-    until = _moment(found.until) if found.until else "now"
+        return f"{table} had no snapshot at {moment(asked)}, or its own history no longer reaches back to it."
+    until = moment(found.until) if found.until else "now"
     out = [
-        f"{table} at {_moment(asked)}",
-        f"  snapshot    {found.snapshot_id}, seen by readers from {_moment(found.since)} until {until}",
+        f"{table} at {moment(asked)}",
+        f"  snapshot    {found.snapshot_id}, seen by readers from {moment(found.since)} until {until}",
     ]
     for topic, through in sorted(found.through.items()):
         offsets = "  ".join(f"{p}: {end}" for p, end in sorted(through.next_offsets.items()))
@@ -160,7 +160,8 @@ def standing_text(table: str, asked: datetime, found: Standing | None) -> str:
     return "\n".join([*out, f"  holds       {counts or 'nothing that it tells'}"])
 
 
-def _moment(at: datetime) -> str:
+def moment(at: datetime) -> str:
+    """A moment in UTC, to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -178,9 +179,7 @@ def _topic_lines(topic: TopicStatus) -> list[str]:
     for gap in topic.given_up:
         by = f"by {gap.who or 'somebody'} at {gap.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC: {gap.why or 'no reason'}"
         out += _wrapped(f"{gap.partition}: [{gap.offsets.start}, {gap.offsets.end}) {by}", "given up   ")
-    clocks = [
-        f"{n} {c:%Y-%m-%d %H:%M:%S} UTC" for n, c in (("Kafka", topic.stream_clock), ("table", topic.table_clock)) if c
-    ]
+    clocks = [f"{n} {moment(c)}" for n, c in (("Kafka", topic.stream_clock), ("table", topic.table_clock)) if c]
     if clocks:
         out.append(f"              newest record: {', '.join(clocks)}")
     return out
@@ -204,7 +203,7 @@ def _attention(table: TableStatus, prefix: str = "") -> list[str]:
     last = table.last_error
     if last and (last.open or not prefix):
         state = f"{prefix}{last.state}" + ("" if last.open else ", since cured")
-        where = f"{last.topic} batch {last.batch} at {last.at:%Y-%m-%d %H:%M:%S} UTC"
+        where = f"{last.topic} batch {last.batch} at {moment(last.at)}"
         out.append(_warning(state, f"{where}: {last.error or 'no reason given'}"))
     if prefix and table.freshness_kept is False:
         late = sum(n for t in table.topics for n in (t.late or {}).values())

@@ -83,21 +83,29 @@ def events(catalog: Catalog, since: datetime, contract: Contract | None = None, 
         most: how many, the newest of them.
     """
     name = contract.table if contract else None
-    found = [*_of_ledger(catalog, since, contract, most), *_of_quality(catalog, since, name)]
+    found = [*_of_ledger(catalog, since, contract, _LANES, most), *_of_quality(catalog, since, name)]
     found += [*_of_schemas(catalog, since, name), *_of_maintenance(catalog, since, name)]
     return sorted(found, key=lambda e: e.at, reverse=True)[:most]
 
 
-def _of_ledger(catalog: Catalog, since: datetime, contract: Contract | None, most: int) -> Iterator[Event]:
+def published(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
+    """All batches that a table was published from a moment on, newest first; nothing but the ledger is read."""
+    found = _of_ledger(catalog, since, contract, (State.STAGED, State.PUBLISHED))
+    return [event for event in found if event.lane == Lane.PUBLISHED]
+
+
+def _of_ledger(
+    catalog: Catalog, since: datetime, contract: Contract | None, states: Iterable[State], most: int | None = None
+) -> Iterator[Event]:
     ledger = tables.load(catalog, tables.LEDGER)
     if ledger is None or ledger.current_snapshot() is None:
         return
-    where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in _LANES]))
+    where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in states]))
     if contract:
         where = And(one_of("topic", contract.topics), where)
     newest = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
     # A published batch is told with the help of its staged row, which is older.
-    rows = [row_of(record) for record in newest.slice(0, 2 * most).to_pylist()]
+    rows = [row_of(record) for record in newest.slice(0, 2 * most if most else None).to_pylist()]
     oldest = {(r.topic, r.batch_seq): r.oldest for r in rows if r.oldest}
     for row in rows:
         if contract is None or row.table in (None, contract.table):

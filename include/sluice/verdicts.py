@@ -70,7 +70,7 @@ def said(table: TableStatus) -> Iterator[Verdict]:
     if refused:
         why = refused[0].error or f"Slice {refused[0].number} of a backfill was refused."
         yield Verdict("backfill refused", Tone.WARN, why, "See the backfill's run.")
-    if table.exists is None or table.lag_records is None:
+    if table.unknown:
         yield Verdict("unknown", Tone.UNKNOWN, "Kafka or the catalog did not answer.", "")
     elif not table.exists:
         yield Verdict("new", Tone.UNKNOWN, "Nothing was written yet.", "The group's first run makes it.")

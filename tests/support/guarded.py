@@ -7,16 +7,15 @@ import datetime as dt
 import http.client
 import ipaddress
 import ssl
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from tests.support.served import Served
 
 HOST = "127.0.0.1"
 
@@ -42,7 +41,7 @@ def make_ca(folder: Path, name: str) -> tuple[Path, Path]:
     return ca, server
 
 
-class Guarded:
+class Guarded(Served):
     """Passes requests on to a port of this machine, for as long as a `with` block, from who knows the password.
 
     Attributes:
@@ -85,13 +84,3 @@ class Guarded:
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign] - who does not trust us hangs up
         self.port = int(self._server.server_address[1])
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()

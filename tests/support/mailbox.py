@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socketserver
-import threading
 from email import message_from_bytes, policy
 from email.message import EmailMessage
-from types import TracebackType
-from typing import Self
+
+from tests.support.served import Served
 
 
-class Mailbox:
+class Mailbox(Served):
     """The server; `messages` are those it took, in order. While `refuses` is set it takes none."""
 
     def __init__(self) -> None:
@@ -42,13 +41,3 @@ class Mailbox:
 
         self._server = Server(("127.0.0.1", 0), Session)
         self.port: int = self._server.server_address[1]
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()

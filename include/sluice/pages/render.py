@@ -11,6 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sluice import status_text
 from sluice.status_text import duration, ranges_text
 
 _STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript"}
@@ -46,7 +47,7 @@ def moment(at: datetime | None) -> Markup:
     if at is None:
         return Markup('<span class="none">never</span>')
     utc = at.astimezone(UTC)
-    words = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+    words = status_text.moment(at)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(utc.isoformat(), words, words)
 
 
