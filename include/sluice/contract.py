@@ -33,6 +33,7 @@ from sluice.contract_fields import (
     Topic,
 )
 from sluice.contract_formats import PLAIN, Format, key_holds
+from sluice.contract_history import VALID_TO_SOURCE
 from sluice.contract_policy import SchemaPolicy
 from sluice.contract_settings import ORPHAN_FLOOR, ErrorPolicy, Limits, Maintenance
 from sluice.contract_topics import TopicPattern, names_only, pattern_only
@@ -78,13 +79,14 @@ class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read f
     )
     group: GroupName
     owner: Annotated[str, Field(min_length=1)]
-    mode: Literal["append", "upsert"] = "append"
+    mode: Literal["append", "upsert", "history"] = "append"
     key: KeyFormat = KeyFormat()
     value: ValueFormat = ValueFormat()
     columns: Annotated[tuple[Column, ...], ListField]
     auto: Auto | None = None
     identifier: Annotated[tuple[Identifier, ...], ListField] = ()
     order: Annotated[tuple[Identifier, ...], ListField] = ()
+    valid_from: Identifier = "_kafka_timestamp"
     deletes: Literal["tombstone", "ignore", "hard", "soft"] = "tombstone"
     cdc: Cdc | None = None
     inputs: Annotated[tuple[Input, ...], ListField] = ()
@@ -153,6 +155,16 @@ class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read f
     def upsert(self) -> bool:
         """Whether rows are merged on `identifier`."""
         return self.mode == "upsert"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether `identifier` tells which records are about the same thing: one row each, or all of its versions."""
+        return self.mode != "append"
+
+    @property
+    def valid_to(self) -> str | None:
+        """The column that says when a version ended, in mode history."""
+        return next((c.name for c in self.columns if c.source == VALID_TO_SOURCE), None)
 
     @property
     def partitioning(self) -> tuple[PartitionField, ...]:

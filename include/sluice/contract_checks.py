@@ -13,6 +13,7 @@ from sluice.contract_cdc import check_cdc
 from sluice.contract_columns import check_auto, check_columns
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
 from sluice.contract_formats import PLAIN, check_whole
+from sluice.contract_history import check_history
 from sluice.contract_topics import check_topics
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
@@ -64,6 +65,7 @@ def check_contract(contract: Contract, flaws: Flaws) -> None:
     check_auto(contract, flaws)
     _check_columns(contract, flaws)
     check_columns(contract, flaws)
+    check_history(contract, flaws)
     check_cdc(contract, flaws)
     _check_sources(contract, flaws)
     check_topics(contract, flaws)
@@ -133,11 +135,12 @@ def _check_sources(contract: Contract, flaws: Flaws) -> None:
 
 
 def _check_identifier(contract: Contract, flaws: Flaws) -> None:
-    if contract.upsert and not contract.identifier:
-        flaws.add("identifier", message="mode upsert needs identifier: the columns that make up the key of a row")
-    if not contract.upsert and contract.identifier:
-        flaws.add("identifier", message="mode append has no identifier; use mode: upsert, or leave it out")
-    if not contract.upsert and "deletes" in contract.model_fields_set:
+    if contract.keyed and not contract.identifier:
+        message = f"mode {contract.mode} needs identifier: the columns that make up the key of a row"
+        flaws.add("identifier", message=message)
+    if not contract.keyed and contract.identifier:
+        flaws.add("identifier", message="mode append has no identifier; use mode: upsert or history, or leave it out")
+    if not contract.keyed and "deletes" in contract.model_fields_set:
         flaws.add("deletes", message="mode append deletes nothing; use mode: upsert, or leave it out")
     _refuse_repeats(contract.identifier, "identifier", flaws)
     types = {column.name: column.type for column in contract.columns}
@@ -162,10 +165,10 @@ def _check_identifier(contract: Contract, flaws: Flaws) -> None:
 
 
 def _check_order(contract: Contract, flaws: Flaws) -> None:
-    if contract.order and not contract.upsert:
+    if contract.order and not contract.keyed:
         flaws.add("order", message="mode append keeps every record: there are no versions to order")
         return
-    if contract.upsert and contract.mixed and not contract.order:
+    if contract.keyed and contract.mixed and not contract.order:
         message = "with several topics, offsets do not order the versions of a key: name columns, or _kafka_timestamp"
         flaws.add("order", message=message)
     _refuse_repeats(contract.order, "order", flaws)

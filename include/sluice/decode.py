@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
+from sluice.contract_history import VALID_TO_SOURCE
 from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, from_text, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
@@ -34,7 +35,7 @@ def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:
         if side is KEY:
             if each.from_key:
                 _add(row, each.key_path, spark_type(each.type))
-        elif each.special and each.source not in (DELETED_SOURCE, OP_SOURCE):
+        elif each.special and each.source not in (DELETED_SOURCE, OP_SOURCE, VALID_TO_SOURCE):
             _add(special, each.source.removeprefix("$").split("."), spark_type(each.type))
         elif each.path and not each.special:
             _add(row, each.path, spark_type(each.type))
@@ -77,7 +78,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         sound = ~tombstone & unread.isNull() & event_error.isNull() & (op != IGNORE)
         changes = sound & (op == UPSERT)
         # A delete may lack the fields that the condition asks for, so it goes wherever its key may be.
-        routed = changes & ~deleted if contract.upsert else changes
+        routed = changes & ~deleted if contract.keyed else changes
         frame, failed, taken = expressions.computed(frame, contract, changes, sound, routed)
         op = F.when(taken, op).otherwise(IGNORE)
     frame = frame.withColumn(OP, op)
@@ -130,6 +131,8 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         from_key = key if isinstance(target, T.BinaryType) else from_text(key, target)
         if each.from_key:
             value = reduce(lambda at, part: at[part], each.key_path, F.col(KEY.fields)) if fields_of_key else from_key
+        elif each.source == VALID_TO_SOURCE:
+            value = F.lit(None).cast(target)  # the MERGE knows
         elif each.special:
             value = cdc.value(contract, each)
         elif each.path:
@@ -167,7 +170,7 @@ def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[
         deleted: whether it is an event of a delete.
     """
     none = F.lit(None).cast("string")
-    if not contract.upsert:
+    if not contract.keyed:
         if contract.cdc and not contract.tombstones_delete:
             return F.when(tombstone, F.lit(IGNORE)).otherwise(F.lit(UPSERT)), none
         return F.lit(UPSERT), F.lit("null_value")

@@ -127,8 +127,9 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
         yield Change("reorder", "orders the columns differently")
     now_called = {c.name: name for name, c in known.items()}
     identifier = {now_called.get(name, name) for name in old.identifier}
-    if (old.mode, identifier) != (new.mode, set(new.identifier)):
-        was, now = (f"{c.mode} by {', '.join(c.identifier) or 'no key'}" for c in (old, new))
+    begins = now_called.get(old.valid_from, old.valid_from)
+    if (old.mode, identifier, begins) != (new.mode, set(new.identifier), new.valid_from):
+        was, now = (_key(c) for c in (old, new))
         yield Change("change_key", f"changes the key: {was} to {now}")
     fields = [PartitionField(now_called.get(f.column, f.column), f.transform, f.argument) for f in old.partitioning]
     if fields != list(new.partitioning):
@@ -139,7 +140,12 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
         yield Change(READ, f"reads records differently ({', '.join(changed)})")
 
 
-_ELSEWHERE = {"columns", "mode", "identifier", "partition_by"}
+_ELSEWHERE = {"columns", "mode", "identifier", "partition_by", "valid_from"}
+
+
+def _key(contract: Contract) -> str:
+    begins = f", valid from {contract.valid_from}" if contract.mode == "history" else ""
+    return f"{contract.mode} by {', '.join(contract.identifier) or 'no key'}{begins}"
 
 
 def _renamed(name: str, a: dict[str, Any], b: dict[str, Any], now_called: dict[str, str]) -> bool:

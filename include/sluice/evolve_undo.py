@@ -37,9 +37,10 @@ def without(old: Contract, new: Contract, ignored: Iterable[Change]) -> Contract
         at = {name: place[was.name] for name, was in known.items()}
         columns.sort(key=lambda c: at.get(c.name, place.get(c.name, len(place))))
     body = new.model_dump(mode="json", exclude_unset=True)
+    body.pop("valid_from", None)
     body |= _names(old, new, known, skipped)
     body["columns"] = [c.model_dump(mode="json", exclude_defaults=True) for c in columns]
-    if ("change_key", "") in skipped and not old.upsert:
+    if ("change_key", "") in skipped and not old.keyed:
         body.pop("deletes")
     return Contract.model_validate({**body, "start": new.start})
 
@@ -77,6 +78,9 @@ def _names(old: Contract, new: Contract, known: Mapping[str, Column], skipped: S
         "order": [names.get(n, n) for n in new.order],
         "partition_by": [str(field) for field in fields],
     }
+    keyed_as = old if ("change_key", "") in skipped else new
+    if keyed_as.mode == "history":
+        body["valid_from"] = old.valid_from if keyed_as is old else names.get(new.valid_from, new.valid_from)
     if ("change_key", "") in skipped:
         body |= {"mode": old.mode, "deletes": old.deletes}
         body |= {"identifier": list(old.identifier), "order": list(old.order)}

@@ -10,6 +10,7 @@ that it can never turn a match into an insert.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -27,6 +28,27 @@ PLACES_SHOWN = 3
 ORDER_MARK = "SLUICE_ORDER_UNKNOWN"
 ORDER_RAISED = f"[USER_RAISED_EXCEPTION] {ORDER_MARK}"
 TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN = KAFKA_COLUMNS[:3]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What is known of one key column of a batch.
+
+    Attributes:
+        column: its name.
+        values: SQL literals, in order.
+        every: they are all that the batch has, not only the least and the greatest.
+    """
+
+    column: str
+    values: Sequence[str]
+    every: bool
+
+    def of(self, table: str) -> str:
+        """The SQL condition on a table, or an alias."""
+        at = f"{table}.{quoted(self.column)}"
+        ends = f"{at} >= {self.values[0]} AND {at} <= {self.values[-1]}"
+        return f"{ends} AND {at} IN ({', '.join(self.values)})" if self.every else ends
 
 
 def columns(contract: Contract) -> list[str]:
@@ -98,14 +120,14 @@ def remembered(contract: Contract) -> list[str]:
 def append(rows: DataFrame, target: str, contract: Contract, batch: Batch) -> None:
     """Insert what the table does not have yet, by (topic, partition, offset)."""
     writer = rows.alias("s").mergeInto(target, _same_place(target, batch))
-    writer.whenNotMatched().insert(_all(columns(contract))).merge()
+    writer.whenNotMatched().insert(assigned(columns(contract))).merge()
 
 
 def reject(rows: DataFrame, target: str, batch: Batch) -> None:
     """Bring rejected records into the quarantine, each once; what is there already learns why it is rejected now."""
     writer = rows.alias("s").mergeInto(target, _same_place(target, batch))
-    why = _all(["error_class", "error", "field"])
-    writer.whenMatched().update(why).whenNotMatched().insert(_all(rows.columns)).merge()
+    why = assigned(["error_class", "error", "field"])
+    writer.whenMatched().update(why).whenNotMatched().insert(assigned(rows.columns)).merge()
 
 
 def release(rows: DataFrame, target: str, batch: Batch) -> None:
@@ -136,11 +158,11 @@ def within(batch: Batch, prefix: str = "") -> str:
     return f"{prefix}{TOPIC_COLUMN} = {literal(batch.topic)} AND ({' OR '.join(bounds)})"
 
 
-def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[str]) -> None:
+def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[Bound]) -> None:
     """Insert, update or delete by key; a row only moves forward in the contract's order."""
-    on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier] + list(bounds)
+    on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier] + [b.of(target) for b in bounds]
     newer = later(contract, ("s", ""), (target, ""))
-    everything = _all(columns(contract))
+    everything = assigned(columns(contract))
     writer = rows.alias("s").mergeInto(target, F.expr(" AND ".join(on)))
     if not contract.order:
         apart = " OR ".join(f"{target}.{c} <> s.{c}" for c in KAFKA_COLUMNS[:2])
@@ -159,14 +181,14 @@ def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[st
 
 def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
     """Keep the latest delete of each key."""
-    everything = _all(remembered(contract))
+    everything = assigned(remembered(contract))
     on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier)
     writer = rows.alias("s").mergeInto(target, F.expr(on))
     newer = F.expr(later(contract, ("s", ""), (target, "")))
     writer.whenMatched(newer).update(everything).whenNotMatched().insert(everything).merge()
 
 
-def key_bounds(rows: DataFrame, target: str, contract: Contract, records: int) -> list[str]:
+def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]:
     """Literal bounds of the batch's own keys: all of them where they are few, else their least and greatest.
 
     Args:
@@ -174,7 +196,7 @@ def key_bounds(rows: DataFrame, target: str, contract: Contract, records: int) -
             apart would parse each value once more.
 
     Returns:
-        SQL conditions on the target; empty where the batch has no keys, or one that no literal can stand for.
+        One per key column; none where the batch has no keys, or one that no literal can stand for.
     """
     names = list(contract.identifier)
     kinds = [rows.schema[c].dataType for c in names]
@@ -197,10 +219,7 @@ def key_bounds(rows: DataFrame, target: str, contract: Contract, records: int) -
                 values = [bytes(value).decode("utf-8") for value in values]
             except UnicodeDecodeError:
                 return []
-        at, told = f"{target}.{quoted(c)}", [_literal(each, kinds[i]) for each in values]
-        bounds.append(f"{at} >= {told[0]} AND {at} <= {told[-1]}")
-        if few:
-            bounds.append(f"{at} IN ({', '.join(told)})")
+        bounds.append(Bound(c, [_literal(each, kinds[i]) for each in values], few))
     return bounds
 
 
@@ -229,7 +248,8 @@ def _literal(value: object, kind: DataType) -> str:
     return literal(value)
 
 
-def _all(names: Sequence[str]) -> dict[str, Column]:
+def assigned(names: Sequence[str]) -> dict[str, Column]:
+    """What a MERGE sets these columns to: the values of the source."""
     return {quoted(name): F.expr(f"s.{quoted(name)}") for name in names}
 
 

@@ -69,7 +69,7 @@ class GroupPlan:
         """Whether the run is over before a JVM has gained what it spends on compiling for speed."""
         batches = [b for t in self.topics.values() for b in t.to_stage]
         batches += [b for t in self.tables.values() for each in t.pending.values() for b in each]
-        searched = [t.rows for t in self.tables.values() if t.contract.upsert]
+        searched = [t.rows for t in self.tables.values() if t.contract.keyed]
         return sum(b.span for b in batches) <= SMALL_OFFSETS and max(searched, default=0) <= SMALL_ROWS
 
     def lines(self) -> list[str]:
@@ -190,7 +190,7 @@ def _check_deletes_stay(contract: Contract, states: Mapping[str, broker.TopicSta
     """Refuse to pass tombstones over where they may be all that is left of a delete, unless the contract says so."""
     if contract.cdc is None or contract.cdc.tombstones or contract.tombstones_delete or contract.deletes == "ignore":
         return
-    for topic in contract.topics if contract.upsert else ():
+    for topic in contract.topics if contract.keyed else ():
         state = states[topic]
         if isinstance(state, broker.TopicState) and state.compacted:
             raise CompactedDeletesError(

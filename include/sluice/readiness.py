@@ -66,10 +66,15 @@ def of_table(contract: Contract, contracts: Contracts, catalog: Catalog, now: da
 def _promised(contract: Contract) -> Iterator[Line]:
     """What the contract itself answers."""
     yield Line("Owner", True, contract.owner)
-    if contract.upsert:
-        yield Line("Key", True, f"one row per {', '.join(contract.identifier)}")
+    if contract.keyed:
+        keys = ", ".join(contract.identifier)
         order = ", ".join(contract.order) if contract.order else "the offset within the partition"
-        yield Line("Order", True, f"of two records of a key the later by {order} wins")
+        if contract.upsert:
+            yield Line("Key", True, f"one row per {keys}")
+            yield Line("Order", True, f"of two records of a key the later by {order} wins")
+        else:
+            yield Line("Key", True, f"every version of {keys} is a row, valid from {contract.valid_from}")
+            yield Line("Order", True, f"a version ends where the next by {order} begins")
         words = (
             "records without a value delete" if contract.tombstones_delete else "records without a value are ignored"
         )

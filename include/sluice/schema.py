@@ -122,7 +122,8 @@ def typed_schema(contract: Contract) -> Schema:
     """Return the typed table's schema: the contract's columns in their order, then the record's Kafka coordinates."""
     ids = _Ids()
     columns = [ids.field(c.name, ids.type(c.type), required=c.required, doc=c.doc) for c in contract.columns]
-    keys = [field.field_id for field in columns if field.name in contract.identifier]
+    # Of a history no column is unique.
+    keys = [field.field_id for field in columns if contract.upsert and field.name in contract.identifier]
     return Schema(*columns, *ids.coordinates(), identifier_field_ids=keys)
 
 

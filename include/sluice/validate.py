@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import cursor, merge, slices, tables
+from sluice import cursor, merge, slices, tables, versions
 from sluice.check import Counts
 from sluice.commit import Attempt, Context
 from sluice.contract import KAFKA_COLUMNS, Contract
@@ -73,9 +73,12 @@ def compare(
         problems += _folded(session, attempt, contract, piece, good, context if deletes else None)
     else:
         problems += _appended(branch.where(inside), good)
+    beside = after != before + told["added-records"] or any(n for name, n in told.items() if name != "added-records")
+    if contract.valid_to:
+        problems += _ended(session, attempt, contract, piece, good)
+    elif not contract.upsert and beside:
         # Whatever else the commit did, it did outside the range.
-        if after != before + told["added-records"] or any(n for name, n in told.items() if name != "added-records"):
-            problems.append(f"rows outside the range were touched: {before:,} rows before, {after:,} after, {told}")
+        problems.append(f"rows outside the range were touched: {before:,} rows before, {after:,} after, {told}")
     return Compared(before, after, told["added-records"], tuple(problems))
 
 
@@ -83,6 +86,14 @@ def _appended(rows: DataFrame, good: DataFrame) -> list[str]:
     """Each good record stands there."""
     lost = good.select(*PLACE).join(rows.select(*PLACE), PLACE, "left_anti")
     return _told("good records are not there", lost)
+
+
+def _ended(session: SparkSession, attempt: Attempt, contract: Contract, piece: Batch, good: DataFrame) -> list[str]:
+    """Each version of the range's keys ends where the next one begins."""
+    bounds = merge.key_bounds(good, contract, piece.span)
+    rows = versions.ended(versions.of_keys(session, attempt.spark_branch, contract, good, bounds), contract)
+    wrong = rows.where(~F.col(versions.UNTIL).eqNullSafe(F.col(quoted(contract.valid_to or ""))))
+    return _told("versions do not end where the next one begins", wrong)
 
 
 def _folded(
@@ -96,8 +107,8 @@ def _folded(
     names = list(dict.fromkeys([*contract.identifier, *merge.order_columns(contract)]))
     newest = merge.latest(good, contract)
     standing = session.table(attempt.spark_branch).alias("b")
-    for bound in merge.key_bounds(good, "b", contract, piece.span):
-        standing = standing.where(F.expr(bound))
+    for bound in merge.key_bounds(good, contract, piece.span):
+        standing = standing.where(F.expr(bound.of("b")))
     there = standing.select(*[F.col(f"b.{quoted(c)}").alias(f"_t_{c}") for c in names]).alias("t")
     same = " AND ".join(f"s.{quoted(c)} = t.{quoted('_t_' + c)}" for c in contract.identifier)
     older = merge.later(contract, ("s", ""), ("t", "_t_"))

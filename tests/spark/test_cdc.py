@@ -6,6 +6,7 @@ import json
 import random
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,9 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
     log = [*enveloped["columns"], {"name": "op", "type": "string", "source": "$op"}, at]
     ms = {"name": "ms", "type": "long", "source": "$source.ts_ms"}
     soft = [*enveloped["columns"], {"name": "gone", "type": "timestamptz", "source": "$deleted"}]
+    until = {"name": "until", "type": "timestamptz", "source": "$valid_to"}
+    gone = {"name": "gone", "type": "boolean", "source": "$deleted"}
+    versions = [*enveloped["columns"], {**at, "required": True}, until, gone]
     passed = {"format": "debezium_unwrapped", "tombstones": "ignore"}
     plans: dict[str, tuple[str, dict[str, Any]]] = {
         "plain": ("envelope", {**upsert, "columns": PARCEL, "cdc": {"format": "debezium"}}),
@@ -84,6 +88,18 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
         "log": (
             "envelope",
             {"columns": log, "inputs": [ms], "cdc": {"format": "debezium"}, "errors": {"max_ratio": 0.2}},
+        ),
+        "history": (
+            "envelope",
+            {
+                **ordered,
+                "mode": "history",
+                "columns": versions,
+                "inputs": [ms],
+                "valid_from": "at",
+                "cdc": {"format": "debezium"},
+                "deletes": "soft",
+            },
         ),
         "schema": (
             "envelope_with_schema",
@@ -108,7 +124,7 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
         if not plans[name][0].startswith("unwrapped"):  # the transform drops what truncates
             expected.add(("truncate", None))
         assert classes == expected, name
-        if name not in ("log", "soft"):
+        if name not in ("log", "soft", "history"):
             assert parcels(it, table) == LEFT, name
     texts = {r["number"]: r["note"] for r in it.rows(made["plain"])}
     assert texts == {20: "'; DROP TABLE parcel; --", 7: "again", 1: "long " * (len(texts[1]) // 5)}
@@ -123,13 +139,24 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
 
     entries = sorted(it.rows(made["log"]), key=lambda r: r["_kafka_offset"])
     assert "".join(r["op"] for r in entries) == "rrrcuuuddccdcduc" + "ud"
+    assert_versions(it, made["history"], entries)
+
+
+def assert_versions(it: Lake, table: str, entries: list[dict[str, Any]]) -> None:
+    """The history has each entry of the log, ended by the next of its key, as the query in the docs finds it."""
     text = (DATA.parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8")
-    view = text.split("```sql\n")[1].split("```")[0].replace("shop.parcel_log", f"lake.{made['log']}")
-    versions = it.spark.sql(view).collect()
-    assert len(versions) == len([r for r in entries if r["op"] != "d"])
-    current = {(r["depot"], r["number"]): (r["carrier"], str(r["weight"])) for r in versions if r["is_current"]}
-    assert current == LEFT
-    assert all(r["valid_from"] <= r["valid_to"] for r in versions if r["valid_to"])
+    query = text.split("```sql\n")[1].split("```")[0].replace("shop.parcel_history", f"lake.{table}")
+    changes = [e["at"] for e in entries]
+    for when, known in ((changes[-1] + timedelta(days=1), LEFT), (changes[0] - timedelta(days=1), {})):
+        found = it.spark.sql(query, args={"moment": when}).collect()
+        assert {(r["depot"], r["number"]): (r["carrier"], str(r["weight"])) for r in found} == known
+    history = {r["_kafka_offset"]: r for r in it.rows(table)}
+    assert history.keys() == {e["_kafka_offset"] for e in entries}
+    for entry in entries:  # each ends with the next entry of its key, by the log's own order
+        after = [e for e in entries if (e["depot"], e["number"]) == (entry["depot"], entry["number"])]
+        after = [e for e in after if (e["lsn"], e["_kafka_offset"]) > (entry["lsn"], entry["_kafka_offset"])]
+        ends = min(after, key=lambda e: (e["lsn"], e["_kafka_offset"]))["at"] if after else None
+        assert history[entry["_kafka_offset"]]["until"] == ends
 
 
 def test_a_compacted_topic_stops_a_table_that_would_pass_lone_tombstones_over(lake: Callable[..., Lake]) -> None:

@@ -64,9 +64,9 @@ def test_an_order_of_its_own_decides_across_partitions(spark: SparkSession) -> N
 def test_bounds_enclose_the_keys(spark: SparkSession, records: int) -> None:
     rows = frame(spark, ("b", 1, 0, 1), ("a'x", 1, 0, 2), ("ü", 1, 0, 3))
     target = spark.createDataFrame([("a",), ("a'x",), ("b",), ("c",), ("ü",), ("z",)], "id string").alias("t")
-    bounds = merge.key_bounds(rows, "t", contract(), records)
+    bounds = merge.key_bounds(rows, contract(), records)
     expected = ["a'x", "b", "ü"] if records == 10 else ["a'x", "b", "c", "z", "ü"]
-    assert sorted(r.id for r in target.where(" AND ".join(bounds)).collect()) == expected
+    assert sorted(r.id for r in target.where(" AND ".join(b.of("t") for b in bounds)).collect()) == expected
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
@@ -85,25 +85,25 @@ def test_bounds_enclose_days_and_moments_wherever_the_driver_is(
     with monkeypatch.context() as patch:
         patch.setenv("TZ", zone)
         time.tzset()
-        bounds = merge.key_bounds(rows, "moments", contract(columns=columns, identifier=list(kinds)), 2)
+        bounds = merge.key_bounds(rows, contract(columns=columns, identifier=list(kinds)), 2)
     time.tzset()
-    assert spark.table("moments").where(" AND ".join(bounds)).count() == 2
+    assert spark.table("moments").where(" AND ".join(b.of("moments") for b in bounds)).count() == 2
     for name in kinds:
         later = rows.withColumn(name, F.col(name) + F.expr("INTERVAL 3 DAYS"))
         later.createOrReplaceTempView("moments")
-        assert spark.table("moments").where(" AND ".join(bounds)).count() == 0
+        assert spark.table("moments").where(" AND ".join(b.of("moments") for b in bounds)).count() == 0
 
 
 def test_a_key_that_is_no_utf8_leaves_the_target_unbounded(spark: SparkSession) -> None:
     rows = frame(spark, ("a", 1, 0, 1)).withColumn("id", F.expr("CAST(X'ff61' AS STRING)"))
-    assert merge.key_bounds(rows, "t", contract(), 1) == []
+    assert merge.key_bounds(rows, contract(), 1) == []
 
 
 def test_a_batch_without_keys_has_no_bounds(spark: SparkSession) -> None:
     rows = frame(spark, ("a", 1, 0, 1))
-    assert merge.key_bounds(rows.where("false"), "t", contract(), 1) == []
-    assert merge.key_bounds(rows.where("false"), "t", contract(), merge.KEYS_INLINE + 1) == []
-    assert merge.key_bounds(rows.withColumn("id", F.lit(None).cast("string")), "t", contract(), 1) == []
+    assert merge.key_bounds(rows.where("false"), contract(), 1) == []
+    assert merge.key_bounds(rows.where("false"), contract(), merge.KEYS_INLINE + 1) == []
+    assert merge.key_bounds(rows.withColumn("id", F.lit(None).cast("string")), contract(), 1) == []
 
 
 @pytest.mark.parametrize("text", ["order-0000000001", "", "it's", "a\\b", "ü", "${x}", "a;--", "x" * 300])

@@ -1,0 +1,70 @@
+"""Mode history: every version of a row stays, and ends where the next one of its key begins.
+
+Which comes next is found by looking at all versions of a batch's keys, those in the table among them. So a version that
+comes late ends, and is ended, as if it had come in time, and what is applied twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.literals import quoted
+from sluice.merge import ORDER_MARK, PARTITION_COLUMN, Bound, assigned, columns, order_columns
+
+UNTIL, _NEW = "_sluice_until", "_sluice_new"
+PLACES = KAFKA_COLUMNS[:3]
+
+
+def of_keys(
+    session: SparkSession, target: str, contract: Contract, rows: DataFrame, bounds: Sequence[Bound]
+) -> DataFrame:
+    """All versions that a table has of the keys of some rows.
+
+    Args:
+        bounds: of the keys, to read no more of the table than they may be in.
+    """
+    there = session.table(target).alias("h")
+    for bound in bounds:
+        there = there.where(F.expr(bound.of("h")))
+    keys = rows.select(*map(quoted, contract.identifier))
+    return there.join(keys, list(contract.identifier), "left_semi").select(*map(quoted, columns(contract)))
+
+
+def ended(rows: DataFrame, contract: Contract) -> DataFrame:
+    """All versions of some keys, with when each ended as `UNTIL`: where the next in the contract's order begins.
+
+    Without an order of its own a key must stay in one partition; one that does not fails the write by name.
+    """
+    order = [F.col(quoted(c)).asc_nulls_first() for c in order_columns(contract)]
+    ordered = Window.partitionBy(*map(quoted, contract.identifier)).orderBy(*order)
+    until = F.lead(F.col(quoted(contract.valid_from))).over(ordered)
+    if not contract.order:
+        apart = F.lag(PARTITION_COLUMN).over(ordered) != F.col(PARTITION_COLUMN)
+        raised = F.raise_error(F.lit(ORDER_MARK)).cast(rows.schema[contract.valid_from].dataType)
+        until = F.when(apart, raised).otherwise(until)
+    return rows.withColumn(UNTIL, until)
+
+
+def merge(
+    rows: DataFrame, there: DataFrame, target: str, contract: Contract, bounds: Sequence[Bound], *, fresh: bool
+) -> None:
+    """Insert the versions that are not there yet, and end those that another follows now.
+
+    Args:
+        there: what the table has of the keys of the rows.
+        fresh: the table has none of the rows.
+    """
+    end = contract.valid_to or ""
+    if not fresh:
+        rows = rows.join(there.select(*PLACES), list(PLACES), "left_anti")
+    both = rows.withColumn(_NEW, F.lit(True)).unionByName(there.withColumn(_NEW, F.lit(False)))
+    changed = ended(both, contract).where(F.col(_NEW) | ~F.col(UNTIL).eqNullSafe(F.col(quoted(end))))
+    changed = changed.withColumn(end, F.col(UNTIL)).select(*map(quoted, columns(contract)))
+    on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in (*contract.identifier, *PLACES)]
+    writer = changed.alias("s").mergeInto(target, F.expr(" AND ".join([*on, *(b.of(target) for b in bounds)])))
+    writer = writer.whenMatched().update(assigned([end]))
+    writer.whenNotMatched().insert(assigned(columns(contract))).merge()

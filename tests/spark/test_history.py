@@ -1,0 +1,162 @@
+"""Mode history: every version stays, and ends where the next of its key begins, in whatever order they come."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sluice import cursor, tables
+from sluice.publish import publish
+from tests.support.backfills import asked, cut_out, fill_in, where_it_stands
+from tests.support.lake import Lake
+
+BODY: dict[str, Any] = {
+    "mode": "history",
+    "identifier": ["id"],
+    "order": ["lsn"],
+    "valid_from": "at",
+    "deletes": "soft",
+    "cdc": {"format": "debezium"},
+    "inputs": [{"name": "ms", "type": "long", "source": "$ts_ms"}],
+    "columns": [
+        {"name": "id", "type": "int"},
+        {"name": "n", "type": "long"},
+        {"name": "lsn", "type": "long", "required": True, "source": "$source.lsn"},
+        {"name": "gone", "type": "boolean", "source": "$deleted"},
+        {"name": "at", "type": "timestamptz", "required": True, "expression": "timestamp_millis(ms)"},
+        {"name": "until", "type": "timestamptz", "source": "$valid_to"},
+    ],
+}
+
+
+def event(op: str, key: int, n: int | None, lsn: int) -> dict[str, Any]:
+    after = None if op == "d" else {"id": key, "n": n}
+    before = {"id": key} if op == "d" else None
+    return {"before": before, "after": after, "source": {"lsn": lsn}, "op": op, "ts_ms": lsn * 1000}
+
+
+def moment(event: dict[str, Any]) -> datetime:
+    return datetime.fromtimestamp(event["ts_ms"] / 1000, UTC)
+
+
+def expected(it: Lake) -> dict[tuple[int, int], tuple[Any, ...]]:
+    """Every event sent as the version that it is, by the oracle's own reckoning."""
+    by_key: dict[int, list[tuple[int, int, int, dict[str, Any]]]] = {}
+    for partition, records in it.sent.items():
+        for offset, (_, value) in records.items():
+            if value:
+                key = (value["after"] or value["before"])["id"]
+                by_key.setdefault(key, []).append((value["source"]["lsn"], partition, offset, value))
+    found = {}
+    for key, each in by_key.items():
+        each.sort(key=lambda v: v[:3])
+        for version, following in zip(each, [*each[1:], None], strict=True):
+            _, partition, offset, value = version
+            until = moment(following[3]) if following else None
+            n = value["after"]["n"] if value["after"] else None
+            found[partition, offset] = (key, n, value["op"] == "d", moment(value), until)
+    return found
+
+
+def standing(it: Lake, table: str) -> dict[tuple[int, int], tuple[Any, ...]]:
+    rows = it.rows(table)
+    found = {
+        (r["_kafka_partition"], r["_kafka_offset"]): (r["id"], r["n"], r["gone"], r["at"], r["until"]) for r in rows
+    }
+    assert len(found) == len(rows), "a version stands twice"
+    return found
+
+
+def test_versions_end_where_the_next_begins_whatever_the_order(lake: Callable[..., Lake]) -> None:
+    """Events come shuffled, twice, over two partitions and in small batches; ranges are applied again, and refilled."""
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(**BODY, limits={"records_per_batch": 25, "batches_per_run": 10})
+    draw = random.Random(7)
+    alive: set[int] = set()
+    events: list[dict[str, Any] | None] = []
+    for lsn in range(1, 61):
+        key = draw.randrange(8)
+        if key in alive and draw.random() < 0.3:
+            alive.discard(key)
+            events.append(event("d", key, None, lsn))
+        else:
+            events.append(event("u" if key in alive else "c", key, lsn, lsn))
+            alive.add(key)
+    events.append(event("d", 99, None, 100))  # of a key that never was
+    events += draw.sample(events, 15) + [None] * 3  # sent again; tombstones are passed over
+    draw.shuffle(events)
+    it.send((draw.randrange(2), "k", e) for e in events)
+    it.drain(table)
+    wanted = expected(it)
+    assert standing(it, table) == wanted
+    current = {row[0] for row in wanted.values() if row[4] is None and not row[2]}
+    assert current == alive, "the oracle itself: what is valid now is what lives"
+
+    staged = cursor.staged_batches(tables.load(it.catalog, tables.staging(it.topic)))
+    batches = [staged[seq][0] for seq in sorted(staged)]
+    assert len(batches) >= 3
+    for batch in draw.sample(batches, 2):
+        publish(it.context(), it.loaded(table), batch, replay=True)
+        assert standing(it, table) == wanted
+
+    at = where_it_stands(it, table)
+    cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset BETWEEN 5 AND 14")
+    assert len(standing(it, table)) < len(wanted)
+    outcome = fill_in(it, asked(table, {0: [0, 20], 1: [0, 3]}))
+    assert all(o["snapshot_id"] for o in outcome), outcome
+    assert standing(it, table) == wanted
+    assert where_it_stands(it, table) == at
+
+
+def test_history_before_the_live_feed_is_ended_by_it(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    it.send((0, "k", event("u", n % 3, n, n + 1)) for n in range(12))
+    table = it.contract(**BODY, start={0: 9})
+    it.drain(table)
+    assert len(standing(it, table)) == 3
+    outcome = fill_in(it, asked(table, {0: [0, 9]}))
+    assert all(o["snapshot_id"] for o in outcome), outcome
+    assert standing(it, table) == expected(it)
+
+
+def test_without_an_order_the_offset_decides_and_a_key_stays_in_its_partition(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    columns = [
+        {"name": "id", "type": "string", "source": "$key"},
+        {"name": "n", "type": "long"},
+        {"name": "until_when", "type": "timestamptz", "source": "$valid_to"},
+    ]
+    table = it.contract(mode="history", identifier=["id"], deletes="ignore", columns=columns)
+    for number, at in enumerate((1_000, 3_000)):
+        it.send([(0, "a'`", {"n": number}), (1, "b", {"n": number}), (1, "b", None)], timestamp_ms=at)
+        it.drain(table)
+    rows = {(r["id"], r["n"]): (r["_kafka_timestamp"], r["until_when"]) for r in it.rows(table)}
+    first, second = (datetime.fromtimestamp(at, UTC) for at in (1, 3))
+    assert rows == {(k, n): at for k in ("a'`", "b") for n, at in ((0, (first, second)), (1, (second, None)))}
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    it.send([(1, "a'`", {"n": 9})])
+    outcome = it.run()[table]
+    assert outcome["state"] == "failed", outcome
+    assert "A key was met in two partitions" in outcome["error"], outcome
+    assert "partition 0 offset 0" in outcome["error"] and "partition 1 offset" in outcome["error"], outcome
+    assert it.catalog.load_table(table).metadata.current_snapshot_id == head
+
+
+@pytest.mark.parametrize("records", [25_000])
+def test_a_batch_of_many_keys_looks_only_at_its_own(lake: Callable[..., Lake], records: int) -> None:
+    """Above `merge.KEYS_INLINE` the keys are no literals any more."""
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(**BODY, limits={"records_per_batch": 100_000})
+    it.send((0, "k", event("u", n % (records - 500), n, n + 1)) for n in range(records))
+    it.drain(table)
+    it.send((0, "k", event("u", n, n, n + 100_000)) for n in range(10))
+    it.drain(table)
+    assert standing(it, table) == expected(it)
