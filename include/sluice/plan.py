@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, tables, words
+from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, tables, words, writers
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
@@ -168,11 +168,21 @@ def look(
         for topic in contract.topics:
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
+    risks = _risks(client, plans, table_plans, group.settings.schedule) if extend else ()
+    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, risks, outlooks)
+
+
+def _risks(
+    client: AdminClient, plans: Mapping[str, TopicPlan], table_plans: Mapping[str, TablePlan], schedule: str | None
+) -> tuple[kafka_retention.Risk, ...]:
+    """What a person is warned of before it happens."""
     risks: list[kafka_retention.Risk] = []
-    for topic in topics if extend else ():
+    for topic, plan in plans.items():
         waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
-        risks += kafka_retention.look(client, plans[topic], waiting, group.settings.schedule)
-    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, tuple(risks), outlooks)
+        risks += kafka_retention.look(client, plan, waiting, schedule)
+    for table in table_plans.values():
+        risks += writers.look(table.contract)
+    return tuple(risks)
 
 
 def _asked(catalog: Catalog, table: Table | None, contract: Contract, *, registry: bool) -> dict[str, Outlook]:

@@ -198,7 +198,7 @@ def _snapshot_lines(snapshot: SnapshotStatus | None) -> list[str]:
 
 def _attention(table: TableStatus, prefix: str = "") -> list[str]:
     out = [_warning(f"{prefix}stopped", problem) for problem in table.problems]
-    out += [_warning(f"{prefix}retention", warning) for warning in table.warnings]
+    out += [_warning(f"{prefix}at risk", warning) for warning in table.warnings]
     out += [_warning(f"{prefix}schema", table.schema)] if table.schema else []
     last = table.last_error
     if last and (last.open or not prefix):

@@ -98,6 +98,43 @@ def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
     assert (bad["key"], bad["field"]) == (b"e", "n")
 
 
+def test_a_field_that_the_writers_drop_is_told_before_its_records_come(
+    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, client = lake(), SchemaRegistryClient({"url": registry.url})
+    monkeypatch.setattr("sluice.registry.LATEST_TTL_S", 0)
+    it.create_topic(1)
+    columns = [
+        {"name": "id", "type": "string", "source": "$key"},
+        {"name": "n", "type": "long"},
+        {"name": "city", "type": "string", "source": "place.city"},
+    ]
+    table = it.contract(columns=columns, value={"format": "avro"})
+    context = SerializationContext(it.topic, MessageField.VALUE)
+    assert it.plan().warnings == ()  # nothing is registered
+    first = AvroSerializer(client, FIRST)
+    it.send([(0, "a", first({"n": 1, "place": {"city": "X"}, "ssn": "s"}, context))])
+    assert it.plan().warnings == ()
+    it.drain(table)
+
+    moved = {**PLACE, "fields": [{"name": "town", "type": "string"}]}
+    later = AvroSerializer(client, schema({"name": "n", "type": "int"}, {"name": "place", "type": moved}, SSN))
+    value = later({"n": 2, "place": {"town": "Y"}, "ssn": "s"}, context)  # which registers it
+    planned = it.plan()
+    (warning,) = planned.warnings
+    assert f"the newest schema of {it.topic}-value" in str(warning)
+    assert "has no field place.city, which city reads: it is null in records" in str(warning)
+    assert (warning.table, planned.stops) == (table, {})
+    with monkeypatch.context() as patch:
+        patch.setenv("SCHEMA_REGISTRY_URL", f"http://127.0.0.1:{free_port()}")
+        away = it.plan()
+        assert away.warnings == () and away.stops == {}
+    it.send([(0, "b", value)])
+    it.drain(table)
+    assert it.quarantined(table) == []
+    assert [(r["id"], r["n"], r["city"]) for r in it.rows(table)] == [("a", 1, "X"), ("b", 2, None)]
+
+
 def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> None:
     """`test_every_avro_type` reads each field of this schema as the column that is listed beside it."""
     text = json.dumps(record(**{n: kind for n, (kind, *_) in AVRO_TYPES.items()}))

@@ -1,0 +1,100 @@
+"""What a newest schema lacks of what a contract reads; through the real registry in tests/spark/test_auto.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sluice import writers
+from sluice.contract import Contract
+from sluice.errors import RegistryUnavailableError
+from sluice.registry import Registry, WriterSchema
+
+pytestmark = pytest.mark.unit
+
+COLUMNS = [
+    {"name": "id", "type": "string", "source": "$key"},
+    {"name": "n", "type": "long", "required": True},
+    {"name": "city", "type": "string", "source": "place.city"},
+    {"name": "box", "type": "struct<a: string>"},
+]
+PROTO = """syntax = "proto3";
+message Order {
+  message Place { string city = 1; }
+  message Box { string a = 1; }
+  %s
+  Place place = 2;
+  Box box = 3;
+}
+"""
+
+
+class Answers(Registry):
+    """A registry that has one schema for each subject, or is away."""
+
+    def __init__(self, schema: WriterSchema | None = None, *, away: bool = False) -> None:
+        self.schema, self.away, self.asked = schema, away, list[str]()
+
+    def newest(self, subject: str) -> WriterSchema | None:
+        self.asked.append(subject)
+        if self.away:
+            raise RegistryUnavailableError("away")
+        return self.schema
+
+
+def contract(value: str = "avro") -> Contract:
+    about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": COLUMNS}
+    return Contract.model_validate({**about, "value": {"format": value}})
+
+
+def avro(*fields: dict[str, Any]) -> WriterSchema:
+    return WriterSchema(7, "AVRO", json.dumps({"type": "record", "name": "Order", "fields": fields}))
+
+
+def nested(field: str, *names: str) -> dict[str, Any]:
+    fields = [{"name": name, "type": "string"} for name in names]
+    return {"name": field, "type": ["null", {"type": "record", "name": f"In_{field}", "fields": fields}]}
+
+
+N, ODD = {"name": "n", "type": "int"}, {"name": "odd", "type": ["int", "string"]}
+PLACE, BOX = nested("place", "city"), nested("box", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (avro(N, PLACE, BOX), None),
+        (avro(ODD, N, PLACE, BOX), None),  # what no column type holds is nobody's business here
+        (avro(N, nested("place", "town"), BOX), "no field place.city, which city reads: it is null in records"),
+        (avro(N, PLACE, nested("box", "b")), "no field box.a, which box reads: it is null in records"),
+        (
+            avro(ODD, BOX),
+            "no field n, place, which n, city reads: it is null in records written with that schema; n may",
+        ),
+        (avro({"name": "other", "type": "int"}), None),  # it is the schema of something else
+        (WriterSchema(7, "JSON", "{}"), None),
+        (WriterSchema(7, "AVRO", "no schema"), None),
+        (None, None),
+    ],
+)
+def test_only_what_is_read_and_is_not_there_is_told(schema: WriterSchema | None, said: str | None) -> None:
+    found = writers.look(contract(), Answers(schema))
+    assert [r.table for r in found] == (["db.t"] if said else [])
+    assert said is None or said in str(found[0])
+    assert said is None or "the newest schema of t-value (id 7)" in str(found[0])
+
+
+@pytest.mark.parametrize(("field", "lost"), [("int64 n = 1;", []), ("int64 m = 1;", ["n"])])
+def test_protobuf_is_read_by_its_own_names(field: str, lost: list[str]) -> None:
+    found = writers.look(contract("protobuf"), Answers(WriterSchema(7, "PROTOBUF", PROTO % field)))
+    assert len(found) == len(lost)
+    assert all(f"no field {name}, which {name} reads" in str(r) for name, r in zip(lost, found, strict=True))
+
+
+def test_nobody_is_asked_where_names_prove_nothing_and_nothing_stops_where_nobody_answers() -> None:
+    answers = Answers(avro(nested("place", "x")))
+    assert writers.look(contract("json_schema"), answers) == writers.look(contract("json"), answers) == []
+    assert answers.asked == []
+    assert writers.look(contract(), Answers(away=True)) == []
