@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sluice import connections
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sluice.pages.detail import Detail, Trend
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
@@ -106,6 +108,8 @@ def _readable(user: GetUserDep) -> set[str]:
 
 
 Readable = Annotated[set[str], Depends(_readable)]
+Hours = Annotated[int, Query(ge=1, le=168, description="How far back, at most a week.")]
+Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; none: now.")]
 
 
 def _tables(status: Status, readable: set[str]) -> list[TableStatus]:
@@ -139,11 +143,22 @@ def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLRespon
     return _page(request, "message.html", known, code=code, here="tables", title=name, words=words)
 
 
-def _known_status() -> Status:
-    known = feeds().status.get(wait=FIRST_WAIT_S)
+def _value(known: Reading[Any]) -> Any:
     if known.value is None:
         raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
     return known.value
+
+
+def _known_status() -> Status:
+    known: Status = _value(feeds().status.get(wait=FIRST_WAIT_S))
+    return known
+
+
+def _known_table(readable: set[str], name: str) -> TableStatus:
+    found = next((t for t in _tables(_known_status(), readable) if t.table == name), None)
+    if found is None:
+        raise HTTPException(404, NO_TABLE)
+    return found
 
 
 @app.get("/tables", response_class=HTMLResponse, include_in_schema=False)
@@ -210,9 +225,11 @@ def _timeline(
 
     hours = hours if hours in history.HOURS else history.HOURS[-2]
     window = history.window(past.value, hours, mine) if past.value else None
+    tables = known.value.tables if known.value else ()
+    groups = {name: t.group for t in tables for name in (t.table, *(topic.topic for topic in t.topics))}
     return _page(
         request, "timeline.html", known, past, here="timeline", window=window, hours=hours, choices=history.HOURS,
-        shown=EVENTS_SHOWN, **values,
+        shown=EVENTS_SHOWN, groups=groups, **values,
     )  # fmt: skip
 
 
@@ -221,16 +238,19 @@ def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTML
     """What happened to all tables, on one axis."""
     known = feeds().status.get(wait=FIRST_WAIT_S)
     past = feeds().history.get(wait=FIRST_WAIT_S)
-    visible = _tables(known.value, readable) if known.value else []
-    names, topics = {t.table for t in visible}, {topic.topic for t in visible for topic in t.topics}
-    events = past.value.events if past.value else ()
-    mine = [e for e in events if (e.table in names if e.table else e.topic in topics)]
+    mine = _visible(past.value, _tables(known.value, readable)) if past.value and known.value else []
     return _timeline(request, known, past, mine, hours, name="", promised=None)
+
+
+def _visible(past: History, mine: list[TableStatus]) -> list[Event]:
+    """Those events of all tables that are about these."""
+    names, topics = {t.table for t in mine}, {topic.topic for t in mine for topic in t.topics}
+    return [e for e in past.events if (e.table in names if e.table else e.topic in topics)]
 
 
 @app.get("/tables/{name}/timeline", response_class=HTMLResponse, include_in_schema=False)
 def table_timeline_page(
-    request: Request, readable: Readable, name: str, hours: int = 24, at: Annotated[str, Query(max_length=64)] = ""
+    request: Request, readable: Readable, name: str, hours: int = 24, at: Moment = ""
 ) -> HTMLResponse:
     """What happened to one table, and which offsets it held at a moment."""
     from sluice import timeline
@@ -299,10 +319,65 @@ def api_tables(readable: Readable) -> dict[str, Any]:
 @app.get("/api/tables/{name}", response_class=JSONResponse)
 def api_table(readable: Readable, name: str) -> dict[str, Any]:
     """Where one table stands; 404 where there is none of that name that the caller may read."""
-    told = api_tables(readable)
-    found: dict[str, Any] | None = next((t for t in told["tables"] if t["table"] == name), None)
-    if found is None:
-        raise HTTPException(404, NO_TABLE)
+    from sluice import status_text
+
+    _known_table(readable, name)
+    told = status_text.as_json(_known_status())
+    return next(t for t in told["tables"] if t["table"] == name)
+
+
+@app.get("/api/timeline", response_class=JSONResponse)
+def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
+    """What happened to all tables, newest first; 503 until it was read once."""
+    past: History = _value(feeds().history.get(wait=FIRST_WAIT_S))
+    return _events(past, _visible(past, _tables(_known_status(), readable)), hours)
+
+
+@app.get("/api/tables/{name}/timeline", response_class=JSONResponse)
+def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Moment = "") -> dict[str, Any]:
+    """What happened to one table, newest first, and the snapshot and offsets that readers saw at a moment, or now.
+
+    `standing` is null where the table's own history does not reach back so far.
+    """
+    from sluice import status_text, timeline
+    from sluice.backfill_ranges import moment
+    from sluice.errors import SluiceError
+
+    _known_table(readable, name)
+    past: History = _value(feeds().histories.of(name).get(wait=FIRST_WAIT_S))
+    try:
+        asked = moment(at, "The moment") or past.at
+        standing = timeline.standing(past.table, asked) if past.table is not None else None
+    except SluiceError as error:
+        raise HTTPException(400, str(error)) from error
+    return {**_events(past, past.events, hours), "standing": status_text.plain(asdict(standing)) if standing else None}
+
+
+@app.get("/api/tables/{name}/readiness", response_class=JSONResponse)
+def api_readiness(readable: Readable, name: str) -> list[dict[str, Any]]:
+    """The scorecard of one table: `ready` is null where the facts that would tell are not there yet."""
+    _known_table(readable, name)
+    found: Detail = _value(feeds().details.of(name).get(wait=FIRST_WAIT_S))
+    return [asdict(line) for line in found.readiness]
+
+
+@app.get("/api/quality", response_class=JSONResponse)
+def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
+    """Per table every expectation judged within a week, with the results of its last batches, the oldest first."""
+    from sluice import status_text
+
+    found: dict[str, list[Trend]] = _value(feeds().quality.get(wait=FIRST_WAIT_S))
+    names = {t.table for t in _tables(_known_status(), readable)}
+    return {n: status_text.plain([asdict(t) for t in trends]) for n, trends in sorted(found.items()) if n in names}
+
+
+def _events(past: History, events: Sequence[Event], hours: int) -> dict[str, Any]:
+    from sluice import status_text
+    from sluice.pages import history
+
+    shown = history.window(past, hours, events)
+    told = [asdict(e) for e in shown.events]
+    found: dict[str, Any] = status_text.plain({"at": past.at, "start": shown.start, "cut": shown.cut, "events": told})
     return found
 
 

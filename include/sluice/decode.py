@@ -98,8 +98,9 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     frame = frame.withColumn(ERROR, error)
     for kind, words in (cdc.WHY if contract.cdc else {}).items():
         detail = F.when(F.col(ERROR) == kind, F.lit(words)).otherwise(detail)
-    of_field = F.col(ERROR).isin("malformed", "expression", "unavailable", "misfit")
-    about = F.when(of_field, F.coalesce(unread["field"], failed, unavailable, misfit))
+    # Of its own class: where nothing could be read, all required columns are null, and none of them is to blame.
+    fields = {"malformed": unread["field"], "expression": failed, "unavailable": unavailable, "misfit": misfit}
+    about = reduce(lambda told, kind: F.when(F.col(ERROR) == kind, fields[kind]).otherwise(told), fields, none)
     frame = frame.withColumns({FIELD: about, DETAIL: detail})
     kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED.values()]
     return masks.masked(frame, contract).select(*kept, OP, ERROR, FIELD, DETAIL)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 MOST = 1_000
+INGEST = "ingest"
 
 
 class Lane(StrEnum):
@@ -48,6 +49,8 @@ _LANES = {
     State.REPLAYED: Lane.OPERATOR,
 }
 
+_INGESTED = (State.STAGED, State.PUBLISHED, State.BLOCKED, State.FAILED)
+
 
 @dataclass(frozen=True)
 class Event:
@@ -60,6 +63,7 @@ class Event:
         seconds: how long it took.
         records, rejected: of a batch.
         delay: of a published batch, the age in seconds that its oldest record had reached by then.
+        dag: what the run is one of: `INGEST` stands for that of the table's group; None where it is not told.
     """
 
     at: datetime
@@ -74,6 +78,7 @@ class Event:
     rejected: int | None = None
     snapshot_id: int | None = None
     delay: float | None = None
+    dag: str | None = None
 
 
 def events(catalog: Catalog, since: datetime, contract: Contract | None = None, *, most: int = MOST) -> list[Event]:
@@ -127,6 +132,7 @@ def _of_row(row: Row, oldest: datetime | None) -> Event:
         row.state in (State.BLOCKED, State.FAILED, State.GAP), row.run_id, row.seconds, row.records, row.rejected,
         (row.snapshots or {}).get(row.table or ""),
         (row.at - oldest).total_seconds() if oldest and row.state == State.PUBLISHED else None,
+        INGEST if row.batch_seq is not None and row.batch_seq > 0 and row.state in _INGESTED else None,
     )  # fmt: skip
 
 
@@ -137,7 +143,8 @@ def _of_quality(catalog: Catalog, since: datetime, table: str | None) -> Iterato
     for (name, topic, seq), results in by_batch.items():
         failed = [f"{r.severity}: {r.told}" for r in results if r.success is False]
         told = f"{topic}, batch {seq}: {'; '.join(failed) or f'{len(results)} expectations, none failed'}"
-        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), results[-1].run_id)
+        dag = INGEST if seq > 0 else None
+        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), results[-1].run_id, dag=dag)
 
 
 def _of_schemas(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:
@@ -155,7 +162,7 @@ def _of_maintenance(catalog: Catalog, since: datetime, table: str | None) -> Ite
         told = f"{effect.action.replace('_', ' ')}: {effect.told}"
         yield Event(
             effect.at, Lane.MAINTENANCE, told, effect.table, bad=effect.red, run_id=effect.run_id,
-            seconds=effect.seconds,
+            seconds=effect.seconds, dag=f"maintain_{effect.action}",
         )  # fmt: skip
 
 

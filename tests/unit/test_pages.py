@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -26,7 +27,7 @@ from sluice.status_model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.timeline import Event, Lane, Standing
+from sluice.timeline import INGEST, Event, Lane, Standing
 from sluice.verdicts import Tone
 
 pytestmark = pytest.mark.unit
@@ -144,7 +145,20 @@ def hostile_detail() -> detail.Detail:
 
 def hostile_window() -> history.Window:
     events = [
-        Event(NOW - timedelta(hours=n), lane, HOSTILE, HOSTILE, HOSTILE, True, HOSTILE, 1.5, 10, n, 1)
+        Event(
+            NOW - timedelta(hours=n),
+            lane,
+            HOSTILE,
+            HOSTILE,
+            HOSTILE,
+            True,
+            HOSTILE,
+            1.5,
+            10,
+            n,
+            1,
+            dag=INGEST,
+        )
         for n, lane in enumerate(Lane)
     ]
     return history.window(history.History(NOW, events), 24, events)
@@ -160,7 +174,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
         replay={"table": HOSTILE}, total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
         rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
         window=hostile_window(), hours=24, choices=history.HOURS, shown=5, promised=None, at=HOSTILE, asked=NOW,
-        trouble=None,
+        trouble=None, groups={HOSTILE: HOSTILE},
         standing=Standing(NOW, 1, NOW, None, {HOSTILE: Through(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
     assert [a for tag, a in found.elements if tag == "script"] == [{"src": "/sluice/static/sluice.js", "defer": None}]
@@ -190,6 +204,7 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
         "at": "",
         "asked": None,
         "trouble": None,
+        "groups": {HOSTILE: "g"},
     }
     known = {"name": "db.t", "window": hostile_window(), "standing": None}
     found = seen("timeline.html", **common, **known)
@@ -200,6 +215,8 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
     moments = [a["href"] for tag, a in found.elements if tag == "a" and "&at=" in (a.get("href") or "")]
     assert moments[0] == "/sluice/tables/db.t/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
     assert "And 2 older ones." in found.text
+    runs = [a["data-airflow-path"] for _, a in found.elements if a.get("data-airflow-path")]
+    assert runs == [f"/dags/ingest_g/runs/{quote(HOSTILE, safe='')}"] * 5
     empty = seen("timeline.html", **common, name="", window=history.window(history.History(NOW, ()), 24, ()))
     assert "Nothing happened within 24 h." in empty.text
 

@@ -1,0 +1,67 @@
+"""A real browser, logged in to Airflow: Chromium, found by name or named by `SLUICE_CHROMIUM`, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Frame, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Nothing leaves the machine, and it runs as root in a container.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def chromium() -> str:
+    """Where it is; without one the test is skipped, and says how to get it."""
+    found = os.environ.get("SLUICE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if not found:
+        pytest.skip("no Chromium here, so the pages were NOT looked at in a browser: apt-get install chromium")
+    return found
+
+
+@contextmanager
+def logged_in(env: Mapping[str, str], **settings: Any) -> Iterator[BrowserContext]:
+    """A browser that has logged in by Airflow's own form.
+
+    Args:
+        env: the stack's environment.
+        settings: of Playwright's `new_context`.
+    """
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        try:
+            context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+            context.set_default_timeout(60_000)
+            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=env["SLUICE_PAGES_URL"])
+            page = context.new_page()
+            page.goto(env["SLUICE_PAGES_URL"])
+            page.fill("input[name=username]", env["SLUICE_PAGES_USER"])
+            page.fill("input[name=password]", env["SLUICE_PAGES_PASSWORD"])
+            page.click("button[type=submit]")
+            page.get_by_role("link", name="Dags").first.wait_for()
+            page.close()
+            yield context
+        finally:
+            browser.close()
+
+
+def told_by_axe(page: Page | Frame) -> list[str]:
+    """What axe finds serious or critical on a page: rule, and the first element that it is about."""
+    found = Axe().run(page).response["violations"]  # type: ignore[arg-type]
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in ("serious", "critical")
+    ]

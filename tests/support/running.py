@@ -1,0 +1,144 @@
+"""A running stack with the groups that tests of Airflow use, and what they ask of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import requests
+from confluent_kafka import Producer
+from pyiceberg.catalog import Catalog, load_catalog
+
+from sluice.demo.api import Airflow
+
+PATIENCE_S = 300.0
+CONTRACT = """\
+table: {table}
+topic: {topic}
+group: {group}
+owner: tests
+columns:
+  - {{name: id, type: long, required: true}}
+"""
+# Table by group; the topic is named as the table.
+GROUPS = {
+    "plain": ["plain.orders"],
+    "kept": ["kept.orders"],
+    "calm": ["calm.orders"],
+    "mixed": ["mixed.good", "mixed.bad"],
+    "killed": ["killed.orders"],
+    "reviewed": ["reviewed.orders"],
+}
+# Group `mixed` has two more, by one contract, and Airflow learns of them when a run is planned.
+MANY = ["many-good", "many-bad"]
+STRICT = (
+    "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
+    "limits: {records_per_batch: 100, batches_per_commit: 1}\n"
+)
+MAIL = {
+    "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+    "arguments": {
+        "from_email": "sluice@example.org",
+        "to": "ops@example.org",
+        "subject": "Sluice: {{ incident.title }}",
+        "html_content": "{{ incident.html }}",
+    },
+}
+
+
+class Stack:
+    """A running stack, and what the tests ask of it."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env = env
+        self.airflow = Airflow(env)
+        self.catalog: Catalog = load_catalog(
+            "lake",
+            type="sql",
+            uri=env["PYICEBERG_CATALOG__LAKE__URI"],
+            warehouse=env["PYICEBERG_CATALOG__LAKE__WAREHOUSE"],
+        )
+
+    def send(self, topic: str, values: list[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": self.env["KAFKA_BOOTSTRAP_SERVERS"]})
+        for value in values:
+            producer.produce(topic, value=value)
+        assert producer.flush(30) == 0
+
+    def start(self, group: str) -> str:
+        return self.trigger(f"ingest_{group}", set(GROUPS[group]))
+
+    def trigger(self, dag: str, tasks: set[str], **form: Any) -> str:
+        self.airflow.wait_for_dag(dag, tables=tasks)
+        self.airflow.pause(dag, False)
+        return self.airflow.trigger(dag, **form)
+
+    def finish(self, group: str, run: str) -> tuple[str, dict[str, str]]:
+        """The run's state, and its tasks' states, but for those that ask about a contract which was changed."""
+        state, tasks = self.end(f"ingest_{group}", run)
+        return state, {t["task_id"]: t["state"] for t in tasks if t["task_id"] not in ("reviews", "ask")}
+
+    def end(self, dag: str, run: str) -> tuple[str, list[dict[str, Any]]]:
+        """The run's state, and its tasks."""
+        self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"))
+        return self.airflow.run_state(dag, run), self.airflow.tasks(dag, run)
+
+    def maintain(self, action: str) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        """Run a maintenance DAG: its tasks' states, and per table the state and the log of its task."""
+        dag = f"maintain_{action}"
+        run = self.trigger(dag, {"assess", "table"})
+        state, tasks = self.end(dag, run)
+        plain = {t["task_id"]: t["state"] for t in tasks if t["task_id"] != "table"}
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", "task_id=table")
+        told = {}
+        for each in (t for t in tasks if t["task_id"] == "table"):
+            log = folder / f"map_index={each['map_index']}" / "attempt=1.log"
+            told[each["rendered_map_index"]] = (each["state"], log.read_text() if log.exists() else "")
+        assert state == "success", (plain, told)
+        return plain, told
+
+    def by_hand(self, dag: str, task: str, **form: Any) -> tuple[str, dict[str, str], str]:
+        """Trigger a DAG with a form: the run's state, its tasks' states, and the log of one of them."""
+        run = self.trigger(dag, {task}, **form)
+        state, tasks = self.end(dag, run)
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={task}")
+        return state, {t["task_id"]: t["state"] for t in tasks}, (folder / "attempt=1.log").read_text()
+
+    def token(self, role: str | None, secret: str | None = None) -> str:
+        """Airflow's own token of the administrator, made out to another role, and signed by another secret."""
+        own = self.airflow._token
+        claims = {**jwt.decode(own, options={"verify_signature": False}), "role": role}
+        algorithm = jwt.get_unverified_header(own)["alg"]
+        return jwt.encode(claims, secret or self.env["AIRFLOW__API_AUTH__JWT_SECRET"], algorithm)
+
+    def ask(self, path: str, role: str | None = "viewer", *, token: str | None = None) -> requests.Response:
+        """One of the pages, as somebody of that role."""
+        headers = {"Authorization": f"Bearer {token or self.token(role)}"}
+        return requests.get(f"{self.env['SLUICE_PAGES_URL']}/sluice{path}", headers=headers, timeout=30)
+
+    def events(self, group: str) -> list[dict[str, Any]]:
+        return list(self.airflow._ask("GET", f"/api/v2/assets/events?source_dag_id=ingest_{group}")["asset_events"])
+
+    def log(self, group: str, run: str, task: str, attempt: int = 1) -> str:
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id=ingest_{group}", f"run_id={run}", f"task_id={task}")
+        return (folder / f"attempt={attempt}.log").read_text()
+
+    def ids(self, table: str) -> list[int]:
+        return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+
+    @staticmethod
+    def until(true: Callable[[], Any]) -> Any:
+        limit = time.monotonic() + PATIENCE_S
+        while time.monotonic() < limit:
+            if found := true():
+                return found
+            time.sleep(0.2)
+        raise AssertionError(f"not within {PATIENCE_S:.0f} s")
+
+
+def records(first: int, count: int) -> list[bytes]:
+    return [json.dumps({"id": n}).encode() for n in range(first, first + count)]

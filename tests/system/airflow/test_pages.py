@@ -1,0 +1,97 @@
+"""The pages in a real Airflow, after the DAGs of `test_dags.py` have run: who may see them, what they tell, alerts."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from sluice import cursor
+from sluice.embedded.home import REPOSITORY
+from sluice.model import PUBLISHED_THROUGH, RUN_ID
+from tests.support.running import GROUPS
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+
+def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack):
+    paths = re.findall(r'@app.get\("([^"]+)"', (REPOSITORY / "plugins/sluice_plugin.py").read_text())
+    paths = [path.replace("/tables/{name}", "/tables/mixed.bad").replace("{name}", "sluice.css") for path in paths]
+    assert len(paths) > 6
+    stack.until(lambda: stack.ask("/api/tables").status_code == 200)
+    for path in paths:
+        without = requests.get(f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", timeout=30)
+        assert (without.status_code, stack.ask(path, None).status_code) == (401, 403), path
+        assert stack.ask(path, token="eyJ.not.one").status_code in (401, 403), path
+        assert stack.ask(path, token=stack.token("viewer", "another" * 10)).status_code in (401, 403), path
+        # What answers programs says 503 until it was read once.
+        allowed = stack.until(lambda path=path: (found := stack.ask(path)).status_code != 503 and found)
+        assert allowed.status_code == 200, path
+        if not path.startswith("/api"):
+            assert "script-src 'self'" in allowed.headers["Content-Security-Policy"], path
+    for path in ("/tables/no.such", "/tables/no.such/timeline", "/api/tables/no.such", "/api/tables/no.such/readiness"):
+        assert stack.ask(path).status_code == 404, path
+
+
+def test_the_pages_tell_where_every_table_stands(stack):
+    ask = stack.ask
+
+    def at(table: str, moment: datetime) -> str:
+        return ask(f"/tables/{table}/timeline?at={quote(moment.isoformat())}").text
+
+    stack.until(lambda: {t["table"] for t in ask("/api/tables").json()["tables"]} >= set(GROUPS["mixed"]))
+    page = ask("/tables").text
+    assert page.index("mixed.bad</a>") < page.index("mixed.good</a>"), "what needs a person comes first"
+    assert "mixed.good</a>" not in ask("/tables?state=blocked").text
+    good = stack.catalog.load_table("mixed.good")
+    page = stack.until(lambda: "Versions of" in (text := ask("/tables/mixed.good").text) and text)
+    run = cursor.carrier(good, PUBLISHED_THROUGH).summary.additional_properties[RUN_ID]
+    assert f"<code>{cursor.carrier(good, PUBLISHED_THROUGH).snapshot_id}</code>" in page and run in page
+    assert "[0, " in page and "No record is in quarantine" in page
+    assert "Rollback drilled" in page
+    # What was true at the moment of that snapshot, and just before it.
+    moment = cursor.committed_at(cursor.carrier(good, PUBLISHED_THROUGH))
+    then = stack.until(lambda: "VERSION AS OF" in (text := at("mixed.good", moment + timedelta(seconds=60))) and text)
+    assert f"<code>{good.metadata.current_snapshot_id}</code>" in then and "published, mixed.good, batch" in then
+    told = ask("/api/tables/mixed.good/timeline?hours=1").json()
+    assert told["standing"]["snapshot_id"] == good.metadata.current_snapshot_id
+    assert told["standing"]["through"]["mixed.good"]["next_offsets"], told
+    assert {e["lane"] for e in told["events"]} >= {"staged", "published"}, told
+    assert {e["table"] for e in ask("/api/timeline").json()["events"]} >= {"mixed.good", "mixed.bad"}
+    assert ask("/api/tables/mixed.good/timeline?at=soon").status_code == 400
+    scored = {line["subject"]: line["ready"] for line in ask("/api/tables/mixed.good/readiness").json()}
+    assert scored["Owner"] is True and scored["Rollback drilled"] is False, scored
+    assert ask("/api/tables/no.such/readiness").status_code == 404
+    assert "no longer reaches back" in at("mixed.good", datetime(2020, 1, 1, tzinfo=UTC))
+    assert "no moment with a time zone" in ask("/tables/mixed.good/timeline?at=yesterday").text
+    assert stack.until(lambda: "mixed.bad</a>" in (text := ask("/timeline").text) and "refused" in text)
+    told = stack.until(lambda: "last_batch_seconds{" in (text := ask("/metrics").text) and text)
+    assert (
+        'sluice_table_failing{table="mixed.bad"} 1.0' in told and 'sluice_table_failing{table="mixed.good"} 0.0' in told
+    )
+    page = stack.until(lambda: "Versions of" in (text := ask("/tables/mixed.bad").text) and text)
+    assert "is not a JSON object" in page and "blocked</span>" in page
+    # Nobody is kept waiting by the catalog or by Kafka.
+    took = sorted(ask("/tables").elapsed.total_seconds() for _ in range(20))
+    assert took[10] < 0.5, took
+
+
+def test_who_is_to_be_told_is_told_once_and_again_after_mail_was_away(stack, mailbox):
+    def look() -> str:
+        return stack.end("alerts", stack.trigger("alerts", {"look"}))[0]
+
+    mailbox.refuses = True
+    assert look() == "failed" and not mailbox.messages
+    mailbox.refuses = False
+    assert look() == "failed"
+    told = {m["Subject"]: m.get_body().get_content() for m in mailbox.messages}
+    assert set(told) == {"Sluice: mixed.bad is blocked", "Sluice: mixed.many_bad is blocked"}
+    assert len(mailbox.messages) == 2 and mailbox.messages[0]["To"] == "ops@example.org"
+    body = told["Sluice: mixed.bad is blocked"]
+    assert "50 of 50 records" in body
+    (link,) = re.findall(r'href="([^"]+)"', body)
+    assert link == f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables/mixed.bad/timeline"
+    assert look() == "success" and len(mailbox.messages) == 2

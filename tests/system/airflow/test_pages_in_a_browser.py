@@ -1,0 +1,113 @@
+"""The pages as an operator sees them: in Airflow's frame, by mouse, light and dark, wide and narrow, and by axe."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import FrameLocator, Page, expect
+
+from tests.support.browser import logged_in, told_by_axe
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+PAGES = {
+    "tables": "/tables",
+    "table": "/tables/mixed.bad",
+    "timeline": "/timeline?hours=1",
+    "table-timeline": "/tables/mixed.good/timeline?hours=1",
+    "quality": "/quality",
+    "no-table": "/tables/no.such",
+}
+PATIENCE_MS = 60_000
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where pictures go: the folder that `SLUICE_PICTURES` names, to look at them or to renew those of the docs."""
+    folder = Path(os.environ.get("SLUICE_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def in_airflow(page: Page, url: str) -> FrameLocator:
+    page.goto(f"{url}/plugin/sluice-tables")
+    frame = page.frame_locator("iframe")
+    expect(frame.locator("table.tables tbody a").first).to_be_visible(timeout=PATIENCE_MS)
+    return frame
+
+
+def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
+    url = stack.env["SLUICE_PAGES_URL"]
+    with logged_in(stack.env, timezone_id="Asia/Tokyo", locale="en-GB") as browser:
+        page = browser.new_page()
+        broken: list[str] = []
+        page.on("pageerror", lambda error: broken.append(str(error)))
+        page.goto(url)
+        page.get_by_role("link", name="Tables").click()  # from Airflow's own navigation
+        frame = in_airflow(page, url)
+        first = frame.locator("table.tables tbody tr").first
+        expect(first.locator(".badge")).to_have_text("blocked")
+        page.screenshot(path=pictures / "in-airflow.png")
+        frame.get_by_role("link", name="mixed.bad", exact=True).click()
+        expect(frame.locator("#rejected")).to_be_visible(timeout=PATIENCE_MS)
+        rejected = frame.locator("section[aria-labelledby=rejected]")
+        expect(rejected).to_contain_text("malformed")
+        # Times are the viewer's; UTC is what it was made with.
+        moment = rejected.locator("time").first
+        utc, shown = moment.get_attribute("datetime") or "", moment.inner_text()
+        in_tokyo = f"{(int(utc[11:13]) + 9) % 24:02}{utc[13:19]}"
+        assert shown.endswith(in_tokyo), (utc, shown)
+        # What the form of the replay takes, copied; and the way there, out of the frame.
+        rejected.get_by_role("button", name="Copy").click()
+        expect(rejected.get_by_role("button", name="Copied")).to_be_visible()
+        copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
+        assert (copied["table"], copied["source"]) == ("mixed.bad", "quarantine")
+        rejected.get_by_role("link", name="backfill").click()
+        page.wait_for_url(f"{url}/dags/backfill**")
+        # Back, and to the run that was refused: a link of the timeline.
+        frame = in_airflow(page, url)
+        frame.get_by_role("link", name="mixed.bad", exact=True).click()
+        frame.get_by_role("link", name="Timeline").last.click()
+        expect(frame.locator("main")).to_contain_text("blocked", timeout=PATIENCE_MS)
+        frame.locator("a[data-airflow-path*='/runs/']").first.click()
+        page.wait_for_url(f"{url}/dags/ingest_mixed/runs/**")
+        # The tab beside the run.
+        page.get_by_role("link", name="Data quality").last.click()
+        expect(page.frame_locator("iframe").locator("h1")).to_be_visible(timeout=PATIENCE_MS)
+        assert not broken
+
+
+def test_the_pages_follow_airflows_theme_at_once(stack, pictures):
+    with logged_in(stack.env) as browser:
+        page = browser.new_page()
+        frame = in_airflow(page, stack.env["SLUICE_PAGES_URL"])
+        ground = "getComputedStyle(document.body).backgroundColor"
+        root = frame.locator("html")
+        light = root.evaluate(f"() => {ground}")
+        page.evaluate("document.documentElement.classList.add('dark')")
+        expect(root).to_have_class("dark")
+        assert root.evaluate(f"() => {ground}") != light
+        page.screenshot(path=pictures / "in-airflow-dark.png")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, pictures, scheme):
+    url = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
+    with logged_in(stack.env, color_scheme=scheme) as browser:
+        page = browser.new_page()
+        for name, path in PAGES.items():
+            for width in (1280, 375):
+                page.set_viewport_size({"width": width, "height": 900})
+                page.goto(url + quote(path, safe="/?=&"))
+                page.get_by_text("Reading ").first.wait_for(state="detached", timeout=PATIENCE_MS)
+                page.screenshot(path=pictures / f"{name}-{scheme}-{width}.png", full_page=True)
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, f"{name} at {width} px is {wide} px wide"
+                assert told_by_axe(page) == [], (name, width)
+                # By keyboard: the first thing that Tab reaches is seen to be reached.
+                page.keyboard.press("Tab")
+                assert page.evaluate("document.activeElement !== document.body"), name
