@@ -35,10 +35,14 @@ GROUPS = {
 }
 # Group `mixed` has two more, by one contract, and Airflow learns of them when a run is planned.
 MANY = ["many-good", "many-bad"]
-STRICT = (
-    "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
-    "limits: {records_per_batch: 100, batches_per_commit: 1}\n"
-)
+# What contracts say beyond the least.
+MORE = {
+    "kept.orders": (
+        "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
+        "limits: {records_per_batch: 100, batches_per_commit: 1}\n"
+    ),
+    "mixed.good": "expectations: [{type: expect_column_values_to_be_between, column: id, min_value: 0}]\n",
+}
 MAIL = {
     "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
     "arguments": {
