@@ -257,13 +257,13 @@ def _look(attempt: Attempt, contract: Contract, found: check.Counts) -> None:
     """Look at what the MERGE left on the branch before anybody else can see it.
 
     Raises:
-        AuditError: it holds more rows than the batches have good records.
+        AuditError: it holds more new rows than the batches have good records.
     """
-    added = int(cursor.summary(attempt.result()).get("added-records", "0"))
-    good = found.records - found.rejected
-    # In a history each ends at most one that was there, which is written anew.
-    if added > (2 * good if contract.valid_to else good):
-        raise AuditError(f"The MERGE added {added} rows for {good} good records.", table=contract.table)
+    told = cursor.summary(attempt.result())
+    # What is written anew (an update, by copy-on-write all rows of a file) is taken away once as well.
+    added, *taken = (int(told.get(n, "0")) for n in ("added-records", "added-position-deletes", "deleted-records"))
+    if (new := added - sum(taken)) > (good := found.records - found.rejected):
+        raise AuditError(f"The MERGE added {new} rows for {good} good records.", table=contract.table)
 
 
 def _check_next(contract: Contract, batch: Batch, done: Through | None) -> None:

@@ -160,3 +160,29 @@ def test_a_batch_of_many_keys_looks_only_at_its_own(lake: Callable[..., Lake], r
     it.send((0, "k", event("u", n, n, n + 100_000)) for n in range(10))
     it.drain(table)
     assert standing(it, table) == expected(it)
+
+
+@pytest.mark.parametrize("mode", ["upsert", "history"])
+def test_tables_that_are_copied_on_write_and_rows_taken_out_by_hand(lake: Callable[..., Lake], mode: str) -> None:
+    """More rows are written than the batch has records: others of their files, and versions that end otherwise now."""
+    it = lake()
+    it.create_topic(1)
+    body = {**BODY, "properties": {"write.merge.mode": "copy-on-write"}}
+    if mode == "upsert":
+        body = {k: v for k, v in body.items() if k != "valid_from"}
+        body |= {"mode": "upsert", "columns": body["columns"][:-1]}
+    table = it.contract(**body)
+    it.send((0, "k", event("u", n % 5, n, n + 1)) for n in range(50))
+    it.drain(table)
+    if mode == "history":
+        cut_out(it, table, "lsn % 2 = 0")
+    it.send([(0, "k", event("u", 3, 60, 61))])
+    it.drain(table)
+    rows = it.rows(table)
+    if mode == "upsert":
+        assert {r["id"]: r["n"] for r in rows} == {**{n: 45 + n for n in range(5)}, 3: 60}
+        return
+    mine = sorted((r["lsn"], r["until"]) for r in rows if r["id"] == 3)
+    following = [moment(event("u", 3, 0, lsn)) for lsn, _ in mine[1:]]
+    assert [until for _, until in mine] == [*following, None]
+    assert len(rows) == 26
