@@ -34,7 +34,11 @@ def impossible(table: Table, old: Contract, new: Contract, changes: Sequence[Cha
     renamed = [n for n in new.identifier if n in known and known[n].name != n]
     if len(renamed) > 1:
         return f"Of the key only one column at a time can be renamed, not {', '.join(renamed)}. {instead}"
-    if old.deletes != "ignore" and (moved := [n for n in new.order if n in known and known[n].name != n]):
+    if (
+        old.upsert
+        and old.deletes != "ignore"
+        and (moved := [n for n in new.order if n in known and known[n].name != n])
+    ):
         return f"The memory of deleted keys is ordered by {', '.join(known[n].name for n in moved)}. {instead}"
     for change in changes:
         was = known[change.column].name if change.column in known else change.column
@@ -42,8 +46,8 @@ def impossible(table: Table, old: Contract, new: Contract, changes: Sequence[Cha
             continue
         if was in held:
             return f"The table is, or was, partitioned by {was}, which its files need. {instead}"
-        if was in (*old.identifier, *old.order):
-            return f"{was} is a part of the key, or orders its versions. {instead}"
+        if was in (*old.identifier, *old.order, *((old.valid_from, old.valid_to) if old.valid_to else ())):
+            return f"{was} is a part of the key, or places its versions. {instead}"
         if change.kind == "change_type" and aside(was, table) is None:
             return f"The old values of {was} can't be set aside: there are too many columns of such a name. {instead}"
     return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import schema
+from sluice import evolve_apply, schema, tables
 from sluice.contract import Contract
 from sluice.evolve_diff import compare
 from sluice.evolve_undo import without
@@ -76,3 +78,25 @@ def test_a_table_neither_becomes_a_history_nor_ceases_to_be_one_in_passing() -> 
         assert (kept.mode, kept.identifier, kept.valid_from) == (old.mode, old.identifier, old.valid_from)
     renamed = contract(N, {**AT, "name": "since", "source": "at", "renamed_from": "at"}, UNTIL, valid_from="since")
     assert {c.kind for c in compare(history, renamed)} == {"rename_column"}
+
+
+def test_what_places_its_versions_is_kept_and_may_be_renamed(tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    lsn = {"name": "lsn", "type": "long", "required": True}
+    soft = {"deletes": "soft", "cdc": {"format": "debezium", "tombstones": "ignore"}, "order": ["lsn"]}
+    gone = {"name": "gone", "type": "boolean", "source": "$deleted"}
+    history = contract(N, AT, UNTIL, lsn, gone, valid_from="at", **soft)
+    table = tables.ensure_typed(catalog, history)
+
+    def why(*columns: dict[str, Any], **more: Any) -> str | None:
+        new = contract(*columns, gone, **soft, **more)
+        return evolve_apply.impossible(table, history, new, compare(history, new))
+
+    as_days = [{**each, "type": "date"} for each in (AT, UNTIL)]
+    assert "places its versions" in (why(N, *as_days, lsn, valid_from="at") or "")
+    assert "another key" in (why(N, AT, UNTIL, lsn) or "")
+    renamed = {**AT, "name": "since", "source": "at", "renamed_from": "at"}
+    assert why(N, renamed, UNTIL, {**lsn, "type": "long"}, valid_from="since") is None
+    soft["order"] = ["pos"]  # nothing is remembered by it, as in mode upsert
+    moved = {**lsn, "name": "pos", "source": "lsn", "renamed_from": "lsn"}
+    assert why(N, AT, UNTIL, moved, valid_from="at") is None
