@@ -131,8 +131,11 @@ def contract(lake: dict[str, str], table: str, topic: str, **changes: Any) -> No
         "columns": COLUMNS,
         **changes,
     }
-    if body.get("mode") == "upsert":
+    if body.get("mode") in ("upsert", "history"):
         body["identifier"] = ["id"]
+    if body.get("mode") == "history":
+        body["columns"] = [*COLUMNS, {"name": "until", "type": "timestamptz", "source": "$valid_to"}]
+        body["deletes"] = "ignore"
     (Path(lake["SLUICE_CONTRACTS"]) / f"{table}.yaml").write_text(yaml.safe_dump(body), encoding="utf-8")
 
 
