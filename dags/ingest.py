@@ -62,7 +62,9 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
         raise AirflowFailException("There is no plan to settle: see the log of the task plan.")
     lake = catalog.load()
     promises = topics.resolve(contracts.load(strict=False), lake, None)  # what is planned has a staging table
-    found = settling.settle(promises.group(group), lake, promised, run_id=run_id)
+    here = promises.group(group)
+    found = settling.settle(here, lake, promised, run_id=run_id)
+    keep_reports(here, lake, found, run_id)
     for name, outcome in found.items():
         log.log(
             logging.ERROR if outcome["red"] else logging.INFO,
@@ -77,6 +79,19 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
             f": {outcome['error']}" if outcome["error"] else "",
         )
     return found
+
+
+def keep_reports(group: Group, lake: Any, found: dict[str, dict[str, Any]], run_id: str) -> None:
+    """Write a report per table that something became of, where they are wanted; one that can't be is only told."""
+    from sluice.pages import report
+
+    for contract in group.contracts if report.wanted() else ():
+        outcome = found[contract.table]
+        if outcome["batches"] or outcome["red"]:
+            try:
+                outcome["report"] = report.keep(lake, contract, outcome, run_id=run_id)
+            except Exception as error:  # noqa: BLE001 - the table is as it is, whether it is reported or not
+                log.warning("report of %s: %s", contract.table, error)
 
 
 @task
@@ -103,7 +118,7 @@ def event(found: dict[str, Any]) -> dict[str, Any]:
     if not found["batches"]:
         raise AirflowSkipException(f"{found['table']}: {found['state']}, nothing was published.")
     kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "expectations", "warnings")
-    return {name: found[name] for name in kept}
+    return {name: found[name] for name in (*kept, "report") if name in found}
 
 
 def table_task(contract: Contract) -> Any:

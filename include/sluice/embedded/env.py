@@ -45,6 +45,7 @@ def stack_env(home: Home, state: State, *, java: Java, spark_jars: Path) -> dict
         # SQLite has one writer at a time: the others wait up to a minute for it.
         "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{home.catalog}?timeout=60",
         "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{home.warehouse}",
+        "SLUICE_REPORTS": f"file://{home.warehouse}/sluice_reports",
         "GX_ANALYTICS_ENABLED": "false",
         **_airflow_env(home, state, bootstrap),
         "SLUICE_PAGES_URL": pages_url(state),

@@ -99,12 +99,12 @@ def read(name: str) -> Detail:
         if contract is None:
             return Detail()
         table = tables.load(catalog, tables.typed(contract))
-        trends = _trends(quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, contract.table))
-        wrong, rejected, by_batch = _quarantine(catalog, contract)
+        found = trends(quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, contract.table))
+        by_class, rejected, by_batch = _quarantine(catalog, contract)
         return Detail(
-            _batches(table, by_batch, trends) if table else (),
-            trends,
-            [(kind, where, n) for (kind, where), n in wrong.most_common()],
+            _batches(table, by_batch, found) if table else (),
+            found,
+            _ranked(by_class),
             rejected,
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
@@ -146,14 +146,24 @@ def trends_of_all() -> dict[str, list[Trend]]:
     by_table: dict[str, list[quality.Result]] = {}
     for result in found:
         by_table.setdefault(result.table, []).append(result)
-    return {table: _trends(results) for table, results in by_table.items()}
+    return {table: trends(results) for table, results in by_table.items()}
 
 
-def _trends(results: Sequence[quality.Result]) -> list[Trend]:
+def trends(results: Sequence[quality.Result]) -> list[Trend]:
+    """Results by expectation."""
     by_name: dict[tuple[str, str, str], list[quality.Result]] = {}
     for r in results:
         by_name.setdefault((r.expectation, r.column, r.severity), []).append(r)
     return [Trend(*name, found[-BATCHES:]) for name, found in sorted(by_name.items())]
+
+
+def wrong(catalog: Catalog, contract: Contract) -> list[tuple[str, str, int]]:
+    """Records in quarantine by class of error and field, the most frequent first."""
+    return _ranked(_quarantine(catalog, contract)[0])
+
+
+def _ranked(counts: Counter[tuple[str, str]]) -> list[tuple[str, str, int]]:
+    return [(kind, where, n) for (kind, where), n in counts.most_common()]
 
 
 def _quarantine(
@@ -165,10 +175,10 @@ def _quarantine(
     names = (*_WRONG, *_PLACE, "error", "quarantined_at")
     rows = held.scan(selected_fields=names, limit=REJECTED_COUNTED).to_arrow()
     counts = rows.group_by([*_WRONG, "_kafka_topic", "batch_seq"], use_threads=False).aggregate([([], "count_all")])
-    wrong: Counter[tuple[str, str]] = Counter()
+    by_class: Counter[tuple[str, str]] = Counter()
     by_batch: Counter[tuple[str, int]] = Counter()
     for row in counts.to_pylist():
-        wrong[row["error_class"], row["field"] or ""] += row["count_all"]
+        by_class[row["error_class"], row["field"] or ""] += row["count_all"]
         by_batch[row["_kafka_topic"], row["batch_seq"]] += row["count_all"]
     order = [("quarantined_at", "descending"), ("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")]
-    return wrong, rows.sort_by(order).slice(0, REJECTED_SHOWN).to_pylist(), by_batch
+    return by_class, rows.sort_by(order).slice(0, REJECTED_SHOWN).to_pylist(), by_batch

@@ -42,6 +42,12 @@ def static(name: str) -> tuple[str, str] | None:
     return (files("sluice.pages") / "static" / name).read_text(encoding="utf-8"), _STATIC[name]
 
 
+def inline(name: str) -> Markup:
+    """One of our own stylesheets, to stand in a page that has nothing beside it."""
+    text, _ = static(name) or ("", "")
+    return Markup(text)  # noqa: S704 - our own file
+
+
 def moment(at: datetime | None) -> Markup:
     """A moment: in UTC here, in the viewer's zone once the page's script has run; UTC stays in its title."""
     if at is None:

@@ -29,6 +29,8 @@ def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
     head = stack.catalog.load_table("plain.orders").metadata.current_snapshot_id
     assert (extra["records"], extra["rejected"], extra["snapshot_id"]) == (100, 0, head)
     assert extra["batches"] == {"plain.orders": [1]}
+    text = Path(extra["report"].removeprefix("file://")).read_text()
+    assert "plain.orders" in text and str(head) in text and "<script" not in text
     (ranges,) = extra["ranges"]["plain.orders"]
     assert sum(last - first for first, last in json.loads(ranges).values()) == 100
     # The task's log holds our lines and none of Spark's, which are kept in a file.

@@ -1,0 +1,76 @@
+"""The report that leaves Airflow: one file that needs nothing beside it, and in which hostile text stays text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from sluice import quality, tables
+from sluice.contract import Contract
+from sluice.pages import report
+from sluice.settle import Outcome
+
+pytestmark = pytest.mark.unit
+
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)></style>"
+NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
+
+
+class Seen(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data} "
+
+
+def read(address: str) -> Seen:
+    seen = Seen()
+    seen.feed(Path(address.removeprefix("file://")).read_text(encoding="utf-8"))
+    return seen
+
+
+def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(report.FOLDER, raising=False)
+    assert not report.wanted()
+    monkeypatch.setenv(report.FOLDER, f"file://{tmp_path}/reports/")
+    assert report.wanted()
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
+    body: dict[str, Any] = {"table": "db.t", "topic": "t", "group": "g", "owner": HOSTILE}
+    body |= {"columns": [{"name": "id", "type": "long"}]}
+    body |= {"expectations": [{"type": "expect_column_values_to_not_be_null", "column": "id"}]}
+    contract = Contract.model_validate(body)
+    tables.ensure_typed(catalog, contract)
+    judged = quality.Result("db.t", "t", 3, "expect_column_values_to_not_be_null", "id", "warn", False, 10, 4)
+    quality.keep(catalog, [judged], run_id=HOSTILE)
+    outcome = Outcome("db.t", "published", {"t": [3]}, {"t": ['{"0":[5,15]}']}, {}, 77, 10, 0, error=HOSTILE)
+    told = asdict(outcome) | {"red": False, "warnings": [HOSTILE]}
+
+    address = report.keep(catalog, contract, told, run_id=HOSTILE, now=NOW)
+    assert address.startswith(f"file://{tmp_path}/reports/db_t_") and address.endswith(".html")
+    seen = read(address)
+    assert not seen.tags & {"script", "img", "link", "a", "iframe"}
+    assert not seen.attributes & {"src", "href", "onerror", "onclick"}
+    words = " ".join(seen.text.split())
+    for part in ('{"0":[5,15]}', "4 of 10 rows fail", "77", "alert(1)", "2026-11-22 06:00:00 UTC"):
+        assert part in words, part
+    assert "Records in quarantine" not in words
+    # Run again, it is the same file; of a table that was refused there is one, too.
+    assert report.keep(catalog, contract, told, run_id=HOSTILE, now=NOW) == address
+    refused = asdict(Outcome("db.t", "blocked", error="too many")) | {"red": True}
+    other = report.keep(catalog, contract, refused, run_id="manual__2026-11-22T06:00:00+00:00", now=NOW)
+    assert other != address and "too many" in read(other).text
+    assert len(list(tmp_path.glob("reports/*/*.html"))) == 2
