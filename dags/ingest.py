@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from sluice.errors import TerminalError
 log = logging.getLogger(__name__)
 
 QUICK = timedelta(minutes=5)
+REPORTS_S = 60
 GRAPH = """\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
 **settle** reads the snapshots back · one task per table tells its outcome and emits its asset event; of tables that a
@@ -82,16 +84,33 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
 
 
 def keep_reports(group: Group, lake: Any, found: dict[str, dict[str, Any]], run_id: str) -> None:
-    """Write a report per table that something became of, where they are wanted; one that can't be is only told."""
+    """Write a report per table that something became of, where they are wanted; one that can't be is only told.
+
+    In a thread that is not waited for long: a folder that does not answer must not keep a run from telling its outcome.
+    """
     from sluice.pages import report
 
-    for contract in group.contracts if report.wanted() else ():
-        outcome = found[contract.table]
-        if outcome["batches"] or outcome["red"]:
+    due = [c for c in group.contracts if found[c.table]["batches"] or found[c.table]["red"]]
+    written: dict[str, str] = {}
+
+    def write() -> None:
+        for contract in due:
             try:
-                outcome["report"] = report.keep(lake, contract, outcome, run_id=run_id)
-            except Exception as error:  # noqa: BLE001 - the table is as it is, whether it is reported or not
-                log.warning("report of %s: %s", contract.table, error)
+                written[contract.table] = report.keep(lake, contract, found[contract.table], run_id=run_id)
+            except Exception as error:  # noqa: BLE001 - the tables are as they are, whether they are reported or not
+                log.warning("report of %s, and those after it, are not written: %s", contract.table, error)
+                return
+
+    if due and report.wanted():
+        worker = threading.Thread(target=write, name="reports", daemon=True)
+        worker.start()
+        worker.join(REPORTS_S)
+        if worker.is_alive():
+            log.warning(
+                "after %s s %s of %s reports are written; nobody waits for more", REPORTS_S, len(written), len(due)
+            )
+        for name, address in dict(written).items():
+            found[name]["report"] = address
 
 
 @task

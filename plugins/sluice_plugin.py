@@ -337,20 +337,24 @@ def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
 def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Moment = "") -> dict[str, Any]:
     """What happened to one table, newest first, and the snapshot and offsets that readers saw at a moment, or now.
 
-    `standing` is null where the table's own history does not reach back so far.
+    `standing` is null where the table's own history does not reach back so far, or `trouble` says why it is not known.
     """
     from sluice import status_text, timeline
     from sluice.backfill_ranges import moment
-    from sluice.errors import SluiceError
+    from sluice.errors import RefusedError, SluiceError
 
     _known_table(readable, name)
     past: History = _value(feeds().histories.of(name).get(wait=FIRST_WAIT_S))
+    told = _events(past, past.events, hours) | {"standing": None, "trouble": None}
     try:
         asked = moment(at, "The moment") or past.at
         standing = timeline.standing(past.table, asked) if past.table is not None else None
-    except SluiceError as error:
+        told["standing"] = status_text.plain(asdict(standing)) if standing else None
+    except RefusedError as error:
         raise HTTPException(400, str(error)) from error
-    return {**_events(past, past.events, hours), "standing": status_text.plain(asdict(standing)) if standing else None}
+    except SluiceError as error:
+        told["trouble"] = str(error)
+    return told
 
 
 @app.get("/api/tables/{name}/readiness", response_class=JSONResponse)

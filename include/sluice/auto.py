@@ -93,7 +93,8 @@ def _taken(contract: Contract) -> frozenset[str]:
 def _column(each: Field, contract: Contract) -> Column:
     from sluice.fit import UnfitError
 
-    body: dict[str, Any] = {"name": each.name, "type": str(each.type), "required": each.name in contract.order}
+    required = each.name in (*contract.order, contract.valid_from)
+    body: dict[str, Any] = {"name": each.name, "type": str(each.type), "required": required}
     try:
         return Column.model_validate({**body, "doc": each.doc if isinstance(each.doc, str) else None})
     except ValidationError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -69,10 +69,11 @@ def moment(text: str, name: str) -> datetime | None:
     if not text.strip():
         return None
     try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
+        given = datetime.fromisoformat(text.strip())
+        found = given.astimezone(UTC) if given.tzinfo else None
+    except (ValueError, OverflowError):
         found = None
-    if found is None or found.tzinfo is None:
+    if found is None:
         raise RefusedError(
             f"{name} is {text!r}, which is no moment with a time zone.",
             way_out="Write it as 2026-01-31T06:00:00+00:00.",

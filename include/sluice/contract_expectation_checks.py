@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.contract_checks import KAFKA_TYPES, nearest
 from sluice.contract_expectations import KINDS, NEWEST, NUMBERS, Expectation, typed
 from sluice.contract_fields import Flaws, shown
+from sluice.contract_history import VALID_TO_SOURCE
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def fits(each: Expectation, contract: Contract) -> bool:
 
 
 def _types(contract: Contract) -> dict[str, IcebergType]:
-    return {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
+    read = {column.name: column.type for column in contract.columns if column.source != VALID_TO_SOURCE}
+    return {**read, **KAFKA_TYPES}
 
 
 _Wrong = Iterable[tuple[tuple[str, ...], str]]

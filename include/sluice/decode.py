@@ -82,6 +82,9 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         frame, failed, taken = expressions.computed(frame, contract, changes, sound, routed)
         op = F.when(taken, op).otherwise(IGNORE)
     frame = frame.withColumn(OP, op)
+    if uuids := [c.name for c in contract.columns if c.type == Primitive("uuid")]:
+        # As the table gives them back: a key in capitals is the same key.
+        frame = frame.withColumns({name: F.lower(name) for name in uuids})
     misfit = _misfit(contract)
     if contract.cdc:
         unavailable = F.when(F.col(OP) == UPSERT, cdc.unavailable(contract))

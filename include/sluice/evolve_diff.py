@@ -127,8 +127,8 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
         yield Change("reorder", "orders the columns differently")
     now_called = {c.name: name for name, c in known.items()}
     identifier = {now_called.get(name, name) for name in old.identifier}
-    begins = now_called.get(old.valid_from, old.valid_from)
-    if (old.mode, identifier, begins) != (new.mode, set(new.identifier), new.valid_from):
+    times = [now_called.get(name or "", name) for name in (old.valid_from, old.valid_to)]
+    if (old.mode, identifier, *times) != (new.mode, set(new.identifier), new.valid_from, new.valid_to):
         was, now = (_key(c) for c in (old, new))
         yield Change("change_key", f"changes the key: {was} to {now}")
     fields = [PartitionField(now_called.get(f.column, f.column), f.transform, f.argument) for f in old.partitioning]
@@ -144,8 +144,8 @@ _ELSEWHERE = {"columns", "mode", "identifier", "partition_by", "valid_from"}
 
 
 def _key(contract: Contract) -> str:
-    begins = f", valid from {contract.valid_from}" if contract.mode == "history" else ""
-    return f"{contract.mode} by {', '.join(contract.identifier) or 'no key'}{begins}"
+    times = f", valid from {contract.valid_from} to {contract.valid_to}" if contract.valid_to else ""
+    return f"{contract.mode} by {', '.join(contract.identifier) or 'no key'}{times}"
 
 
 def _renamed(name: str, a: dict[str, Any], b: dict[str, Any], now_called: dict[str, str]) -> bool:

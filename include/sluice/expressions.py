@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract import KAFKA_COLUMNS, Contract
+from sluice.contract_history import VALID_TO_SOURCE
 from sluice.errors import ContractError
 from sluice.formats import spark_type
 
@@ -87,7 +88,11 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
         kind: what it is cast to; None where it must be a condition.
     """
     spark = frame.sparkSession
-    read = [c.name for c in contract.columns if c.source] + [i.name for i in contract.inputs] + list(KAFKA_COLUMNS)
+    read = (
+        [c.name for c in contract.columns if c.source and c.source != VALID_TO_SOURCE]
+        + [i.name for i in contract.inputs]
+        + list(KAFKA_COLUMNS)
+    )
     problem = None
     try:
         parsed = spark._jsparkSession.sessionState().sqlParser().parseExpression(text)

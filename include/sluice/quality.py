@@ -135,9 +135,10 @@ def observed_before(catalog: Catalog, table: str, topic: str, seq: int, batches:
 
 
 def of_run(catalog: Catalog, table: str, run_id: str) -> list[Result]:
-    """What a run found for a table."""
+    """What a run found for a table, oldest first."""
     found = tables.load(catalog, tables.QUALITY)
-    return _results(found, And(equal("table", table), equal("run_id", run_id))) if found else []
+    mine = _results(found, And(equal("table", table), equal("run_id", run_id))) if found else []
+    return sorted(mine, key=_age)
 
 
 def since(catalog: Catalog, moment: datetime, table: str | None = None) -> list[Result]:
@@ -146,7 +147,11 @@ def since(catalog: Catalog, moment: datetime, table: str | None = None) -> list[
     where = And(above("batch_seq", 0), above("at", moment.isoformat()))
     if table is not None:
         where = And(equal("table", table), where)
-    return sorted(_results(found, where), key=lambda r: (r.at, r.batch_seq)) if found else []
+    return sorted(_results(found, where), key=_age) if found else []
+
+
+def _age(result: Result) -> tuple[datetime, int]:
+    return result.at, result.batch_seq
 
 
 def summary(results: Sequence[Result]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.literals import quoted
-from sluice.merge import ORDER_MARK, PARTITION_COLUMN, Bound, assigned, columns, order_columns
+from sluice.merge import ORDER_MARK, PARTITION_COLUMN, TOPIC_COLUMN, Bound, assigned, columns, order_columns
 
 UNTIL, _NEW = "_sluice_until", "_sluice_new"
 PLACES = KAFKA_COLUMNS[:3]
@@ -22,7 +22,7 @@ PLACES = KAFKA_COLUMNS[:3]
 def of_keys(
     session: SparkSession, target: str, contract: Contract, rows: DataFrame, bounds: Sequence[Bound]
 ) -> DataFrame:
-    """All versions that a table has of the keys of some rows.
+    """All versions that a table has of the keys of some rows: their keys, places and times, and nothing else.
 
     Args:
         bounds: of the keys, to read no more of the table than they may be in.
@@ -31,7 +31,9 @@ def of_keys(
     for bound in bounds:
         there = there.where(F.expr(bound.of("h")))
     keys = rows.select(*map(quoted, contract.identifier))
-    return there.join(keys, list(contract.identifier), "left_semi").select(*map(quoted, columns(contract)))
+    times = (contract.valid_from, contract.valid_to or "")
+    told = dict.fromkeys([*contract.identifier, *order_columns(contract), *PLACES, *times])
+    return there.join(keys, list(contract.identifier), "left_semi").select(*map(quoted, told))
 
 
 def ended(rows: DataFrame, contract: Contract) -> DataFrame:
@@ -43,7 +45,9 @@ def ended(rows: DataFrame, contract: Contract) -> DataFrame:
     ordered = Window.partitionBy(*map(quoted, contract.identifier)).orderBy(*order)
     until = F.lead(F.col(quoted(contract.valid_from))).over(ordered)
     if not contract.order:
-        apart = F.lag(PARTITION_COLUMN).over(ordered) != F.col(PARTITION_COLUMN)
+        apart = F.lit(False)
+        for place in (TOPIC_COLUMN, PARTITION_COLUMN):
+            apart = apart | (F.lag(place).over(ordered) != F.col(place))
         raised = F.raise_error(F.lit(ORDER_MARK)).cast(rows.schema[contract.valid_from].dataType)
         until = F.when(apart, raised).otherwise(until)
     return rows.withColumn(UNTIL, until)
@@ -61,10 +65,13 @@ def merge(
     end = contract.valid_to or ""
     if not fresh:
         rows = rows.join(there.select(*PLACES), list(PLACES), "left_anti")
-    both = rows.withColumn(_NEW, F.lit(True)).unionByName(there.withColumn(_NEW, F.lit(False)))
+    # Of what is there only the end is written, so that its other columns need not even be read.
+    both = rows.withColumn(_NEW, F.lit(True)).unionByName(
+        there.withColumn(_NEW, F.lit(False)), allowMissingColumns=True
+    )
     changed = ended(both, contract).where(F.col(_NEW) | ~F.col(UNTIL).eqNullSafe(F.col(quoted(end))))
-    changed = changed.withColumn(end, F.col(UNTIL)).select(*map(quoted, columns(contract)))
+    changed = changed.withColumn(end, F.col(UNTIL)).select(*map(quoted, columns(contract)), _NEW)
     on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in (*contract.identifier, *PLACES)]
     writer = changed.alias("s").mergeInto(target, F.expr(" AND ".join([*on, *(b.of(target) for b in bounds)])))
     writer = writer.whenMatched().update(assigned([end]))
-    writer.whenNotMatched().insert(assigned(columns(contract))).merge()
+    writer.whenNotMatched(F.expr(f"s.{_NEW}")).insert(assigned(columns(contract))).merge()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -147,6 +148,52 @@ def test_without_an_order_the_offset_decides_and_a_key_stays_in_its_partition(la
     assert "A key was met in two partitions" in outcome["error"], outcome
     assert "partition 0 offset 0" in outcome["error"] and "partition 1 offset" in outcome["error"], outcome
     assert it.catalog.load_table(table).metadata.current_snapshot_id == head
+
+
+def test_what_a_table_stores_otherwise_than_it_was_sent_is_the_same_all_the_same(lake: Callable[..., Lake]) -> None:
+    """A key of type uuid comes back in small letters, a struct in the table's order; both as the first batch's."""
+    it = lake()
+    it.create_topic(1)
+    key = {"name": "id", "type": "uuid", "source": "$key"}
+    until = {"name": "until", "type": "timestamptz", "source": "$valid_to"}
+    place = {"name": "place", "type": "struct<city: string>"}
+    common = {"identifier": ["id"], "deletes": "ignore", "schema_policy": {"change_nested": "auto"}}
+    history = it.contract(mode="history", columns=[key, place, until], **common)
+    upsert = it.contract(mode="upsert", columns=[key, place], **common)
+    small = str(uuid.uuid4())
+    it.send([(0, small.upper(), {"place": {"city": "X"}})])
+    it.drain(upsert)
+    wider = {**place, "type": "struct<zip: long, city: string>"}
+    for table, columns in ((history, [key, wider, until]), (upsert, [key, wider])):
+        it.contract(table=table, mode="history" if table == history else "upsert", columns=columns, **common)
+    it.send([(0, small, {"place": {"city": "Y", "zip": 7}})])
+    it.drain(upsert)
+    (row,) = it.rows(upsert)
+    assert (str(row["id"]), row["place"]) == (small, {"city": "Y", "zip": 7})
+    first, second = sorted(it.rows(history), key=lambda r: r["_kafka_offset"])
+    assert (first["place"], second["place"]) == ({"city": "X", "zip": None}, {"city": "Y", "zip": 7})
+    assert (first["until"], second["until"]) == (second["_kafka_timestamp"], None)
+    for outcome in fill_in(it, asked(history, {0: [0, 2]})):
+        assert outcome["snapshot_id"], outcome
+    assert len(it.rows(history)) == 2
+
+
+def test_a_topic_with_a_new_name_needs_an_order(lake: Callable[..., Lake]) -> None:
+    """Offsets of one topic say nothing about those of another, whichever name comes first."""
+    it = lake()
+    columns = [
+        {"name": "id", "type": "string", "source": "$key"},
+        {"name": "until", "type": "timestamptz", "source": "$valid_to"},
+    ]
+    body = {"mode": "history", "identifier": ["id"], "deletes": "ignore", "columns": columns}
+    table = f"db.{it.group}_0"
+    for topic in (it.topic, f"a-{it.topic}"):
+        it.create_topic(1, name=topic)
+        it.contract(table=table, topic=topic, **body)
+        it.send([(0, "k", {})], topic=topic)
+        outcome = it.run()[table]
+    assert outcome["state"] == "failed" and "A key was met in two partitions" in outcome["error"], outcome
+    assert len(it.rows(table)) == 1
 
 
 @pytest.mark.parametrize("records", [25_000])

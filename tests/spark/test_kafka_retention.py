@@ -31,7 +31,7 @@ def test_by_age(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> N
     (warning,) = map(str, it.plan().warnings)  # every five minutes is the default: twice that are ten
     for part in (it.topic, "within 0:10:00", "{0: 5}", f"retention.ms {HOUR_MS}"):
         assert part in warning
-    assert f"! {table}: retention: {it.topic}" in status_text.as_text(status.look(it.contracts), details=False)
+    assert f"! {table}: at risk: {it.topic}" in status_text.as_text(status.look(it.contracts), details=False)
     it.drain(table)
     send(it, 4, minutes_ago=30)
     planned = it.plan()

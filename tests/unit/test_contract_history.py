@@ -34,6 +34,8 @@ def test_a_sound_history() -> None:
     assert Contract.model_validate(made.model_dump(mode="json", exclude_defaults=True)) == made
     assert not schema.typed_schema(made).identifier_field_ids, "no column of a history is unique"
     assert contract(UNTIL).valid_from == "_kafka_timestamp"
+    text = {"name": "text", "type": "string", "source": "$value"}
+    assert contract(text, UNTIL, value={"format": "string"}).valid_to == "until"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,12 @@ def test_a_sound_history() -> None:
         ([UNTIL], {"deletes": "hard", "cdc": {"format": "debezium"}}, "deletes", "soft keeps each delete as a version"),
         ([UNTIL], {"topic": ["t", "u"]}, "order", "offsets do not order the versions"),
         ([UNTIL], {"mode": "upsert"}, "columns.1.source", "is for mode history"),
+        (
+            [UNTIL],
+            {"expectations": [{"type": "expect_column_values_to_not_be_null", "column": "until"}]},
+            "expectations.0.column",
+            "there is no column 'until'",
+        ),
         ([N], {"mode": "upsert", "valid_from": "n"}, "valid_from", "is for mode history"),
     ],
 )
@@ -70,6 +78,9 @@ def test_a_table_neither_becomes_a_history_nor_ceases_to_be_one_in_passing() -> 
     append = contract(N, AT, mode="append", identifier=None, deletes=None)
     upsert = contract(N, AT, mode="upsert")
     later = contract(N, AT, UNTIL)
+    plain = {**UNTIL, "source": "until"}
+    moved = contract(N, AT, plain, {**UNTIL, "name": "ends"}, valid_from="at")
+    assert "change_key" in {c.kind for c in compare(history, moved)}
     for old, new in ((append, history), (upsert, history), (history, upsert), (history, later)):
         kinds = {c.kind for c in compare(old, new)}
         assert "change_key" in kinds, (old.mode, new.mode, kinds)

@@ -54,8 +54,10 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     body |= {"expectations": [{"type": "expect_column_values_to_not_be_null", "column": "id"}]}
     contract = Contract.model_validate(body)
     tables.ensure_typed(catalog, contract)
-    judged = quality.Result("db.t", "t", 3, "expect_column_values_to_not_be_null", "id", "warn", False, 10, 4)
-    quality.keep(catalog, [judged], run_id=HOSTILE)
+    for seq, fail in ((2, 0), (3, 4)):  # what is told is the newest
+        name = "expect_column_values_to_not_be_null"
+        judged = quality.Result("db.t", "t", seq, name, "id", "warn", not fail, 10, fail)
+        quality.keep(catalog, [judged], run_id=HOSTILE)
     outcome = Outcome("db.t", "published", {"t": [3]}, {"t": ['{"0":[5,15]}']}, {}, 77, 10, 0, error=HOSTILE)
     told = asdict(outcome) | {"red": False, "warnings": [HOSTILE]}
 
