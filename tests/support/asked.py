@@ -1,0 +1,65 @@
+"""Ask the plugin's addresses as somebody who may read one DAG of two; prints {address: [code, text]} as JSON.
+
+A process of its own: Airflow is configured by the environment, once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from sluice import quality
+from sluice.pages.detail import Detail, trends
+from sluice.pages.feed import Reading
+from sluice.pages.history import History
+from sluice.status_model import Status, TableStatus, TopicStatus
+from sluice.timeline import Event, Lane
+
+NOW = datetime.now(UTC)
+NAMES = ("mine", "other")
+
+
+def known(value: Any) -> Any:
+    """A reading that is done; of any name where they are told apart by it."""
+    feed = SimpleNamespace(get=lambda wait=0.0: Reading(value))  # noqa: ARG005 - as a feed is asked
+    return SimpleNamespace(get=feed.get, of=lambda _: feed)
+
+
+def main() -> None:
+    """Fill the readings, and ask."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
+    import sluice_plugin as plugin
+
+    tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[TopicStatus(f"t.{n}")]) for n in NAMES]
+    events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
+    events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in NAMES]
+    judged = [quality.Result(f"db.{n}", f"t.{n}", 1, "expect_x", "id", "warn", True, 1) for n in NAMES]
+    filled = SimpleNamespace(
+        status=known(Status(NOW, tables)),
+        details=known(Detail()),
+        quality=known({r.table: trends([r]) for r in judged}),
+        histories=known(History(NOW, events[:1])),
+        history=known(History(NOW, events)),
+    )
+    plugin.feeds = lambda: filled
+    (login,) = plugin.app.router.dependencies
+    plugin.app.dependency_overrides |= {login.dependency: lambda: None, plugin._readable: lambda: {"ingest_mine"}}
+    client = TestClient(plugin.app)
+    found = {}
+    for route in plugin.app.routes:
+        path = getattr(route, "path", "")
+        for name in NAMES if "{name}" in path and "static" not in path else ("",):
+            at = path.replace("{name}", f"db.{name}" if name else "sluice.css")
+            answer = client.get(at)
+            found[at] = [answer.status_code, answer.text]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Who may read the DAG of one group sees nothing of another's tables, at any address of the pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.embedded.home import REPOSITORY
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(tmp_path: Path) -> None:
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)]),
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
+    }
+    script = REPOSITORY / "tests" / "support" / "asked.py"
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    mine = {at: answer for at, answer in found.items() if "db.other" not in at}
+    assert len(mine) > 10 and {code for code, _ in mine.values()} == {200}, {at: a[0] for at, a in mine.items()}
+    told = [at for at, (_, text) in mine.items() if "db.other" in text or "t.other" in text]
+    assert told == []
+    assert all(
+        "mine" in mine[at][1] for at in ("/tables", "/timeline", "/quality", "/metrics", "/api/tables", "/api/timeline")
+    )
+    others = {at: code for at, (code, _) in found.items() if "db.other" in at}
+    assert len(others) >= 5 and set(others.values()) == {404}, others
