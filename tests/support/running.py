@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from sluice.demo.api import Airflow
 
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 CONTRACT = """\
 table: {table}
 topic: {topic}

@@ -15,7 +15,7 @@ from sluice import broker, contracts, cursor, schemas, tables
 from sluice.model import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
 from tests.support.running import Stack, records
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 
 def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
@@ -76,7 +76,7 @@ def ledger(stack: Stack) -> list[dict[str, Any]]:
     return stack.catalog.load_table(tables.LEDGER).scan().to_arrow().to_pylist()
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_not(stack):
     stack.send("kept.orders", records(0, 200))
     stack.send("calm.orders", records(0, 100))

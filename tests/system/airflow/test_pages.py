@@ -14,7 +14,7 @@ from sluice.embedded.home import REPOSITORY
 from sluice.model import PUBLISHED_THROUGH, RUN_ID
 from tests.support.running import GROUPS
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 
 def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack):

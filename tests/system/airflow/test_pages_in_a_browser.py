@@ -12,7 +12,7 @@ from playwright.sync_api import FrameLocator, Page, expect
 
 from tests.support.browser import logged_in, told_by_axe
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 PAGES = {
     "tables": "/tables",
