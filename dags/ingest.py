@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +25,6 @@ from sluice.errors import TerminalError
 log = logging.getLogger(__name__)
 
 QUICK = timedelta(minutes=5)
-REPORTS_S = 60
 GRAPH = """\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
 **settle** reads the snapshots back · one task per table tells its outcome and emits its asset event; of tables that a
@@ -59,6 +57,7 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
     """Whatever became of the application, look at the tables and say what is true."""
     from sluice import catalog, topics
     from sluice import settle as settling
+    from sluice.pages import report
 
     if promised is None:
         raise AirflowFailException("There is no plan to settle: see the log of the task plan.")
@@ -66,7 +65,8 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
     promises = topics.resolve(contracts.load(strict=False), lake, None)  # what is planned has a staging table
     here = promises.group(group)
     found = settling.settle(here, lake, promised, run_id=run_id)
-    keep_reports(here, lake, found, run_id)
+    for name, address in report.keep_all(lake, here.contracts, found, run_id=run_id).items():
+        found[name]["report"] = address
     for name, outcome in found.items():
         log.log(
             logging.ERROR if outcome["red"] else logging.INFO,
@@ -81,36 +81,6 @@ def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[
             f": {outcome['error']}" if outcome["error"] else "",
         )
     return found
-
-
-def keep_reports(group: Group, lake: Any, found: dict[str, dict[str, Any]], run_id: str) -> None:
-    """Write a report per table that something became of, where they are wanted; one that can't be is only told.
-
-    In a thread that is not waited for long: a folder that does not answer must not keep a run from telling its outcome.
-    """
-    from sluice.pages import report
-
-    due = [c for c in group.contracts if found[c.table]["batches"] or found[c.table]["red"]]
-    written: dict[str, str] = {}
-
-    def write() -> None:
-        for contract in due:
-            try:
-                written[contract.table] = report.keep(lake, contract, found[contract.table], run_id=run_id)
-            except Exception as error:  # noqa: BLE001 - the tables are as they are, whether they are reported or not
-                log.warning("report of %s, and those after it, are not written: %s", contract.table, error)
-                return
-
-    if due and report.wanted():
-        worker = threading.Thread(target=write, name="reports", daemon=True)
-        worker.start()
-        worker.join(REPORTS_S)
-        if worker.is_alive():
-            log.warning(
-                "after %s s %s of %s reports are written; nobody waits for more", REPORTS_S, len(written), len(due)
-            )
-        for name, address in dict(written).items():
-            found[name]["report"] = address
 
 
 @task

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from dataclasses import asdict, replace
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -25,7 +26,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sluice import connections
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sluice.pages.detail import Detail, Trend
     from sluice.pages.feed import Reading
@@ -49,22 +50,13 @@ def _read_status() -> Status:
     return status.look(contracts.load(strict=False), kafka=connections.kafka_settings(kafka) if kafka else None)
 
 
-def _read_detail(name: str) -> Detail:
-    from sluice.pages import detail
+def _reader(module: str, name: str) -> Callable[..., Any]:
+    """A function of `sluice.pages`, imported where it is called: in a feed's thread, and no visitor waits for it."""
 
-    return detail.read(name)
+    def read(*given: str) -> Any:
+        return getattr(import_module(f"sluice.pages.{module}"), name)(*given)
 
-
-def _read_quality() -> dict[str, list[Trend]]:
-    from sluice.pages import detail
-
-    return detail.trends_of_all()
-
-
-def _read_history(name: str | None = None) -> History:
-    from sluice.pages import history
-
-    return history.read(name)
+    return read
 
 
 def _connection(name: str) -> Connection | None:
@@ -81,10 +73,10 @@ class _Feeds:
         from sluice.pages.feed import Feed, Feeds
 
         self.status: Feed[Status] = Feed(_read_status)
-        self.details: Feeds[Detail] = Feeds(_read_detail)
-        self.quality: Feed[dict[str, list[Trend]]] = Feed(_read_quality)
-        self.histories: Feeds[History] = Feeds(_read_history)
-        self.history: Feed[History] = Feed(_read_history)
+        self.details: Feeds[Detail] = Feeds(_reader("detail", "read"))
+        self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("detail", "trends_of_all"))
+        self.histories: Feeds[History] = Feeds(_reader("history", "read"))
+        self.history: Feed[History] = Feed(_reader("history", "read"))
 
 
 @cache
@@ -155,7 +147,9 @@ def _known_status() -> Status:
 
 
 def _known_table(readable: set[str], name: str) -> TableStatus:
-    found = next((t for t in _tables(_known_status(), readable) if t.table == name), None)
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    _value(known)
+    found = _table(known, readable, name)
     if found is None:
         raise HTTPException(404, NO_TABLE)
     return found
@@ -269,20 +263,10 @@ def table_timeline_page(
             standing = timeline.standing(past.value.table, asked or past.value.at)
     except SluiceError as error:
         trouble = str(error)
-    events = list(past.value.events) if past.value else []
     return _timeline(
-        request,
-        known,
-        past,
-        events,
-        hours,
-        name=name,
-        at=at,
-        asked=asked,
-        standing=standing,
-        trouble=trouble,
-        promised=table.freshness_promised_seconds,
-    )
+        request, known, past, list(past.value.events) if past.value else [], hours, name=name, at=at, asked=asked,
+        standing=standing, trouble=trouble, promised=table.freshness_promised_seconds,
+    )  # fmt: skip
 
 
 @app.get("/metrics", include_in_schema=False)
@@ -321,9 +305,8 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
     """Where one table stands; 404 where there is none of that name that the caller may read."""
     from sluice import status_text
 
-    _known_table(readable, name)
-    told = status_text.as_json(_known_status())
-    return next(t for t in told["tables"] if t["table"] == name)
+    (told,) = status_text.as_json(replace(_known_status(), tables=[_known_table(readable, name)]))["tables"]
+    return dict(told)
 
 
 @app.get("/api/timeline", response_class=JSONResponse)

@@ -33,7 +33,6 @@ from sluice.contract_fields import (
     Topic,
 )
 from sluice.contract_formats import PLAIN, Format, key_holds
-from sluice.contract_history import VALID_TO_SOURCE
 from sluice.contract_policy import SchemaPolicy
 from sluice.contract_settings import ORPHAN_FLOOR, ErrorPolicy, Limits, Maintenance
 from sluice.contract_topics import TopicPattern, names_only, pattern_only
@@ -164,7 +163,7 @@ class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read f
     @property
     def valid_to(self) -> str | None:
         """The column that says when a version ended, in mode history."""
-        return next((c.name for c in self.columns if c.source == VALID_TO_SOURCE), None)
+        return next((c.name for c in self.columns if c.ends), None)
 
     @property
     def partitioning(self) -> tuple[PartitionField, ...]:

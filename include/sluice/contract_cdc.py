@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from sluice.contract_fields import KEY_SOURCE, VALUE_SOURCE, Flaws, ListField, Source, Strict
-from sluice.contract_history import VALID_TO_SOURCE
 
 if TYPE_CHECKING:
     from sluice.contract import Contract, Input
@@ -56,7 +55,7 @@ def check_cdc(contract: Contract, flaws: Flaws) -> None:
     cdc = contract.cdc
     for index, column in enumerate([*contract.columns, *contract.inputs]):
         at = ("columns", index) if index < len(contract.columns) else ("inputs", index - len(contract.columns))
-        if column.special and column.source != VALID_TO_SOURCE:
+        if column.special:
             _check_special(column, cdc, (*at, "source"), flaws)
     soft = [c for c in contract.columns if c.source == DELETED_SOURCE]
     if contract.deletes in ("hard", "soft") and cdc is None:

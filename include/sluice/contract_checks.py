@@ -13,7 +13,7 @@ from sluice.contract_cdc import check_cdc
 from sluice.contract_columns import check_auto, check_columns
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
 from sluice.contract_formats import PLAIN, check_whole
-from sluice.contract_history import VALID_TO_SOURCE, check_history
+from sluice.contract_history import check_history
 from sluice.contract_topics import check_topics
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
@@ -104,7 +104,7 @@ def _check_renames(contract: Contract, flaws: Flaws) -> None:
 def _check_sources(contract: Contract, flaws: Flaws) -> None:
     """One field of the value is read with one type, so two columns may share it only if they agree."""
     taken: dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]] = {}
-    read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source and c.source != VALID_TO_SOURCE]
+    read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source and not c.ends]
     for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
         at = (part, index, "source")
         side, form = ("key", contract.key.format) if column.from_key else ("value", contract.value.format)

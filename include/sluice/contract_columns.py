@@ -19,6 +19,7 @@ from sluice.contract_fields import (
     Type,
 )
 from sluice.contract_formats import REGISTERED
+from sluice.contract_history import VALID_TO_SOURCE
 from sluice.iceberg_types import Primitive
 
 if TYPE_CHECKING:
@@ -64,12 +65,17 @@ class Input(Strict):
     @property
     def special(self) -> bool:
         """Whether it is read from the envelope of a change event, instead of from its row."""
-        return self.source.startswith("$") and self.source != VALUE_SOURCE and not self.from_key
+        return self.source.startswith("$") and self.source != VALUE_SOURCE and not (self.from_key or self.ends)
+
+    @property
+    def ends(self) -> bool:
+        """Whether it holds when a version ended, which no record tells."""
+        return self.source == VALID_TO_SOURCE
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The source as field names from the outside in; empty for the key, and for what is computed."""
-        return () if self.from_key or not self.source else tuple(self.source.split("."))
+        """The source as field names from the outside in; empty for the key, and where no field is read."""
+        return () if self.from_key or self.ends or not self.source else tuple(self.source.split("."))
 
 
 class Auto(Strict):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from sluice.contract_checks import KAFKA_TYPES, nearest
 from sluice.contract_expectations import KINDS, NEWEST, NUMBERS, Expectation, typed
 from sluice.contract_fields import Flaws, shown
-from sluice.contract_history import VALID_TO_SOURCE
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def fits(each: Expectation, contract: Contract) -> bool:
 
 
 def _types(contract: Contract) -> dict[str, IcebergType]:
-    read = {column.name: column.type for column in contract.columns if column.source != VALID_TO_SOURCE}
+    read = {column.name: column.type for column in contract.columns if not column.ends}
     return {**read, **KAFKA_TYPES}
 
 

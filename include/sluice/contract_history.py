@@ -22,9 +22,9 @@ KAFKA_TIMESTAMP = KAFKA_COLUMNS[3]
 
 def check_history(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` what contradicts itself in mode history, and what is asked for outside of it."""
-    ends = [i for i, c in enumerate(contract.columns) if c.source == VALID_TO_SOURCE]
+    ends = [i for i, c in enumerate(contract.columns) if c.ends]
     for index, each in enumerate(contract.inputs):
-        if each.source == VALID_TO_SOURCE:
+        if each.ends:
             flaws.add("inputs", index, "source", message=f"{VALID_TO_SOURCE} is no field of a record: it is a column")
     if contract.mode != "history":
         for index in ends:
@@ -55,7 +55,7 @@ def _begins(contract: Contract, flaws: Flaws) -> IcebergType | None:
         if not contract.auto:  # else the registry may know it
             flaws.add("valid_from", message=f"there is no column {name!r}; {KAFKA_TIMESTAMP} is there always")
         return None
-    if column.source == VALID_TO_SOURCE or not is_primitive(column.type) or column.mask:
+    if column.ends or not is_primitive(column.type) or column.mask:
         flaws.add("valid_from", message=f"{name!r} does not say when a version begins")
     elif not column.required:
         flaws.add("valid_from", message=f"{name!r} must be required: a version without it has no beginning")

@@ -13,7 +13,6 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
-from sluice.contract_history import VALID_TO_SOURCE
 from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, from_text, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
@@ -35,7 +34,7 @@ def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:
         if side is KEY:
             if each.from_key:
                 _add(row, each.key_path, spark_type(each.type))
-        elif each.special and each.source not in (DELETED_SOURCE, OP_SOURCE, VALID_TO_SOURCE):
+        elif each.special and each.source not in (DELETED_SOURCE, OP_SOURCE):
             _add(special, each.source.removeprefix("$").split("."), spark_type(each.type))
         elif each.path and not each.special:
             _add(row, each.path, spark_type(each.type))
@@ -135,7 +134,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         from_key = key if isinstance(target, T.BinaryType) else from_text(key, target)
         if each.from_key:
             value = reduce(lambda at, part: at[part], each.key_path, F.col(KEY.fields)) if fields_of_key else from_key
-        elif each.source == VALID_TO_SOURCE:
+        elif each.ends:
             value = F.lit(None).cast(target)  # the MERGE knows
         elif each.special:
             value = cdc.value(contract, each)

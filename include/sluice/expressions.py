@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract import KAFKA_COLUMNS, Contract
-from sluice.contract_history import VALID_TO_SOURCE
 from sluice.errors import ContractError
 from sluice.formats import spark_type
 
@@ -89,7 +88,7 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
     """
     spark = frame.sparkSession
     read = (
-        [c.name for c in contract.columns if c.source and c.source != VALID_TO_SOURCE]
+        [c.name for c in contract.columns if c.source and not c.ends]
         + [i.name for i in contract.inputs]
         + list(KAFKA_COLUMNS)
     )

@@ -6,8 +6,10 @@ one that the contract does not show.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +20,9 @@ from sluice import cursor, quality, reach, tables
 from sluice.contract import Contract
 from sluice.pages import detail, render
 
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 60
 FOLDER = "SLUICE_REPORTS"
 """The environment's variable that names the folder, as PyIceberg's FileIO takes it: a URL, or a path."""
 
@@ -25,6 +30,42 @@ FOLDER = "SLUICE_REPORTS"
 def wanted() -> bool:
     """Whether reports are kept at all."""
     return bool(os.environ.get(FOLDER))
+
+
+def keep_all(
+    catalog: Catalog, contracts: Iterable[Contract], outcomes: Mapping[str, Mapping[str, Any]], *, run_id: str
+) -> dict[str, str]:
+    """Write a report per table that something became of, where they are wanted; one that can't be is only told.
+
+    In a thread that is not waited for long: a folder that does not answer must not keep a run from telling its outcome.
+
+    Args:
+        outcomes: per table, as `sluice.settle.settle` tells them.
+
+    Returns:
+        Their addresses by table.
+    """
+    due = [c for c in contracts if outcomes[c.table]["batches"] or outcomes[c.table]["red"]]
+    if not due or not wanted():
+        return {}
+    written: dict[str, str] = {}
+
+    def write() -> None:
+        for contract in due:
+            try:
+                written[contract.table] = keep(catalog, contract, outcomes[contract.table], run_id=run_id)
+            except Exception as error:  # noqa: BLE001 - the tables are as they are, whether they are reported or not
+                log.warning("report of %s, and those after it, are not written: %s", contract.table, error)
+                return
+
+    worker = threading.Thread(target=write, name="reports", daemon=True)
+    worker.start()
+    worker.join(PATIENCE_S)
+    if worker.is_alive():
+        log.warning(
+            "after %s s %s of %s reports are written; nobody waits for more", PATIENCE_S, len(written), len(due)
+        )
+    return dict(written)
 
 
 def keep(
