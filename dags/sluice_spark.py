@@ -140,7 +140,7 @@ class JobOperator(SparkSubmitOperator):
         local = (connection.host or "").startswith("local")
         jars = spark_jars()
         # Beside the folder of the jars, as it is made from them; a cluster brings its own class path.
-        self.spark_home = archive.spark_home(Path(jars[0]).parent.parent) if local and jars else None
+        self.spark_home = archive.spark_home(Path(jars[0]).parent.parent, jars) if local and jars else None
         # On a cluster the executors do the work: a driver by itself is always small.
         self.conf = {**jvm_options(self.spark_home, small=not local or self.is_small()), **(self.conf or {})}
         if local:

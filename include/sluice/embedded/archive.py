@@ -11,17 +11,20 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 NAMED_FIRST = "slf4j-api-"
+ARCHIVE = "driver.jsa"
 
 
-def spark_home(cache: Path) -> Path | None:
+def spark_home(cache: Path, jars: Sequence[str | Path]) -> Path | None:
     """The Spark home whose class path can be archived, made where it is missing; its archive is kept in it.
 
     Args:
         cache: a folder to make it in.
+        jars: what stands on the driver's class path besides.
 
     Returns:
         None where `SPARK_HOME` is set, Spark is not pip's, or the folder can't be written: then there is no archive.
@@ -30,23 +33,36 @@ def spark_home(cache: Path) -> Path | None:
     if os.environ.get("SPARK_HOME") or not found or not found.submodule_search_locations:
         return None
     spark = Path(found.submodule_search_locations[0])
-    version = ",".join(sorted(jar.name for jar in (spark / "jars").glob("*.jar")))
-    home = cache / f"spark-home-{hashlib.sha256(f'{spark}:{version}'.encode()).hexdigest()[:12]}"
+    own = sorted((spark / "jars").glob("*.jar"))
+    # A JVM refuses an archive once a jar has another date, in silence, and makes no new one in its place.
+    stats = {str(jar): Path(jar).stat() for jar in (*own, *jars)}
+    stamps = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
+    home = cache / f"spark-home-{hashlib.sha256(repr(stamps).encode()).hexdigest()[:12]}"
     if home.is_dir():
         return home
-    if not version or not os.access(cache, os.W_OK):
+    if not own or not os.access(cache, os.W_OK):
         return None
-    draft = Path(tempfile.mkdtemp(prefix="spark-home-", dir=cache))
+    draft = Path(tempfile.mkdtemp(prefix="draft-", dir=cache))
     draft.chmod(0o755)
     (draft / "bin").symlink_to(spark / "bin")
     (draft / "jars").mkdir()
-    for jar in (spark / "jars").glob("*.jar"):
+    for jar in own:
         (draft / "jars" / (f"0-{jar.name}" if jar.name.startswith(NAMED_FIRST) else jar.name)).symlink_to(jar)
     try:
         draft.rename(home)
     except OSError:  # another task was quicker
         shutil.rmtree(draft)
+    _tidy(cache, home)
     return home
+
+
+def _tidy(cache: Path, home: Path) -> None:
+    """Archives take 200 MB each: remove those that no JVM takes any more. One that runs keeps what it has opened."""
+    for other in cache.glob("spark-home-*"):
+        if not (other / "bin").exists():  # its Spark is gone
+            shutil.rmtree(other, ignore_errors=True)
+        elif other != home and (other / "bin").resolve() == (home / "bin").resolve():
+            (other / ARCHIVE).unlink(missing_ok=True)
 
 
 def options(home: Path) -> list[str]:
@@ -54,7 +70,7 @@ def options(home: Path) -> list[str]:
     return [
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+AutoCreateSharedArchive",
-        f"-XX:SharedArchiveFile={home / 'driver.jsa'}",
+        f"-XX:SharedArchiveFile={home / ARCHIVE}",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
     ]

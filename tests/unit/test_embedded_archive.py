@@ -1,0 +1,32 @@
+"""The Spark home that keeps the class archive: a class path that changed gets another, and the old archive goes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sluice.embedded import archive
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_jar_of_another_date_gets_an_archive_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"PK")
+    first = archive.spark_home(tmp_path, [jar])
+    assert first and archive.spark_home(tmp_path, [str(jar)]) == first
+    (first / archive.ARCHIVE).write_bytes(b"classes")
+    gone = tmp_path / "spark-home-gone"
+    gone.mkdir()
+    (gone / "bin").symlink_to(tmp_path / "removed")
+    os.utime(jar, (0, 0))
+    second = archive.spark_home(tmp_path, [jar])
+    assert second and second != first
+    assert f"-XX:SharedArchiveFile={second / archive.ARCHIVE}" in archive.options(second)
+    # A driver may still run from the first; its archive, which no JVM takes any more, is removed.
+    assert (first / "jars").is_dir() and not (first / archive.ARCHIVE).exists()
+    assert not gone.is_symlink() and not gone.exists()
+    assert not list(tmp_path.glob("draft-*"))
