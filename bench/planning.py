@@ -9,6 +9,7 @@ from bench import feed
 from bench.lab import Lab, contract, say
 
 TABLES = 100
+RUNS = 300
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
@@ -33,7 +34,7 @@ def main(topics: list[str]) -> dict[str, tuple[float, float]]:
     from confluent_kafka import Producer
 
     from sluice import broker, catalog, contracts, plan
-    from sluice.ledger import Ledger
+    from sluice.ledger import Ledger, Row, State
 
     def send() -> None:
         producer = Producer({"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]})
@@ -72,6 +73,13 @@ def main(topics: list[str]) -> dict[str, tuple[float, float]]:
     lap("look again")
     plans = [plan.write(group, promises, lake, client, run_id="second") for group in groups]
     lap("write again")
+    for n in range(RUNS):
+        row = Row("another", State.SETTLED, batch_seq=n, partition=0, start_offset=n, end_offset=n + 1)
+        ledger.append([row], run_id="bench")
+    lap(f"{RUNS} appends to the ledger")
+    for group in groups:
+        plan.look(group, promises, lake, client, ledger)
+    lap("look then")
     if not all(p.has_work for p in plans) or any(p.stops for p in plans):
         raise RuntimeError("a plan was not what it should be")
     return seconds

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId
 
-from sluice import cursor, refs
+from sluice import cursor, refs, tables
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,7 @@ def go_back(memory: Table, catalog: Catalog, snapshot_id: int) -> None:
     name, head = ".".join(memory.name()), memory.metadata.current_snapshot_id
     try:
         if snapshot_id == EMPTY:
-            # Without retries the head that was read is a requirement of the commit.
-            properties = {**memory.metadata.properties, "commit.retry.num-retries": "0"}
-            memory.metadata = memory.metadata.model_copy(update={"properties": properties})
+            tables.commit_once(memory)
             memory.delete(delete_filter=AlwaysTrue())
         else:
             here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)

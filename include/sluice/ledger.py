@@ -194,10 +194,8 @@ class Ledger:
             if not cas:
                 time.sleep(0.05 * attempt)
                 self.refresh()
-            # PyIceberg moves an append onto a new head by itself. Without retries, the head that its snapshot names as
-            # parent is a requirement of the commit; the override lives in this process's copy of the metadata only.
-            properties = {**self.table.metadata.properties, "commit.retry.num-retries": "0"}
-            self.table.metadata = self.table.metadata.model_copy(update={"properties": properties})
+            tables.ready_to_append(self.table)
+            tables.commit_once(self.table)
             try:
                 self.table.append(data, snapshot_properties={"sluice.run-id": run_id})
             except CommitFailedException as error:

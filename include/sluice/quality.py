@@ -112,6 +112,7 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
             if _any(table, mine):
                 table.overwrite(data, overwrite_filter=mine)
             else:
+                tables.ready_to_append(table)
                 table.append(data)
             return
         except CommitFailedException:

@@ -209,9 +209,7 @@ def _replace(catalog: Catalog, ledger: Ledger | None, rows: list[Row], run_id: s
     records = [{**r, "run_id": r["run_id"] or run_id} for r in records]
     data = pa.Table.from_pylist(records, schema=fresh.table.schema().as_arrow())
     table = fresh.table
-    # As in `Ledger.append`: without retries the head that was read is a requirement of the commit.
-    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    tables.commit_once(table)
     summary = {"sluice.run-id": run_id, STEP: "rebuild"}
     try:
         if table.metadata.current_snapshot_id is None:

@@ -140,6 +140,29 @@ def ensure(
         return catalog.load_table(identifier)
 
 
+def ready_to_append(table: Table) -> None:
+    """Prepare this process's copy of one of Sluice's own tables for a small append; the catalog's metadata stays.
+
+    PyIceberg copies all that the metadata holds twenty times per append, and of snapshots needs the head alone. Readers
+    open each manifest: of a hundred small ones, where Iceberg would merge them first, that takes half a second.
+    """
+    known = table.metadata
+    properties = {**known.properties, "commit.manifest.min-count-to-merge": "10"}
+    head = [s for s in known.snapshots if s.snapshot_id == known.current_snapshot_id]
+    # Not the log of metadata files: by it PyIceberg knows, after the commit, which of them to delete.
+    table.metadata = known.model_copy(update={"properties": properties, "snapshots": head, "snapshot_log": []})
+
+
+def commit_once(table: Table) -> None:
+    """Make the head that this process's copy of a table names a requirement of its next commit.
+
+    PyIceberg moves a commit onto a new head by itself; without retries, the head that its snapshot names as parent is a
+    requirement.
+    """
+    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+
+
 def widened(table: Table, wanted: Schema) -> Table:
     """The table with the columns that were added to its schema since it was made."""
     if {f.name for f in wanted.fields} <= set(table.schema().column_names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pyiceberg.schema import Schema
 
 from sluice import catalog as catalogs
 from sluice import tables, words
-from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows
+from sluice.ledger import SCHEMA, SPEC, ConflictError, Ledger, Row, State, batches, plan_rows
 from sluice.model import Batch, OffsetRange
 
 pytestmark = pytest.mark.unit
@@ -47,3 +48,24 @@ def test_a_ledger_of_before_gets_the_new_columns(catalog: Catalog):
     assert batches(ledger.rows({"t": 0})) == {("t", 1): BATCH}
     ledger.append(words.rows("t", "id", {0: OffsetRange(5, 8)}, who="ann", why="lost"), run_id="by hand")
     assert [r.who for r in Ledger(catalog).gaps(["t"])] == ["ann"]
+
+
+def test_many_appends_keep_the_history_and_few_files(catalog: Catalog):
+    ledger = Ledger(catalog)
+    with ledger.table.transaction() as change:
+        change.set_properties({"write.metadata.previous-versions-max": "3"})
+    ledger.refresh()
+    behind = Ledger(catalog)
+    for seq in range(1, 26):
+        ledger.append(plan_rows(replace(BATCH, seq=seq)), run_id=f"r{seq}")
+    metadata = catalog.load_table(tables.LEDGER).metadata
+    assert [s.summary["sluice.run-id"] for s in metadata.snapshots if s.summary] == [f"r{n}" for n in range(1, 26)]
+    assert len(metadata.snapshot_log) == 25
+    assert "commit.retry.num-retries" not in metadata.properties
+    assert len(ledger.table.current_snapshot().manifests(ledger.table.io)) < 12
+    assert sorted(seq for _, seq in batches(Ledger(catalog).rows({"t": 0}))) == list(range(1, 26))
+    kept = Path(ledger.table.location().removeprefix("file://"), "metadata").glob("*.metadata.json")
+    assert len(list(kept)) == 4, "the last, and three before it"
+    with pytest.raises(ConflictError):
+        behind.append(plan_rows(replace(BATCH, seq=26)), run_id="late", cas=True)
+    assert len(behind.table.metadata.snapshots) == 25, "the view is fresh"
