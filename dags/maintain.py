@@ -9,7 +9,7 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, TriggerRule, get_current_context, task
+from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice_spark import MaintainOperator
 
@@ -25,6 +25,12 @@ ABOUT = {
     "expire_snapshots": "removes snapshots older than the rollback window, and staging's raw records after retention",
     "remove_orphan_files": "removes files that no snapshot names, which attempts that were killed have left",
 }
+TABLES = Param(
+    [],
+    type="array",
+    items={"type": "string"},
+    description="By hand: only these tables, named as a run shows them, one per line. Empty: all.",
+)
 GRAPH = """\
 **assess** reads metadata only · **spark_GROUP** is one Spark application for the tables of a group that need it, in
 the pool of that group's ingestion · **effects** looks up what was done · **table** is one task per table that holds
@@ -32,7 +38,7 @@ something: green, skipped with the figure when nothing was needed, or red with t
 
 
 @task.branch(execution_timeout=QUICK)
-def assess(action: str) -> list[str]:
+def assess(action: str, *, params: Any = None) -> list[str]:
     """What each table that holds something needs, with the figure, as XCom `needs`; which applications to start."""
     from sluice import assess as assessing
     from sluice import catalog, topics, upkeep
@@ -40,7 +46,7 @@ def assess(action: str) -> list[str]:
     try:
         lake = catalog.load()
         promises = topics.resolve(contracts.load(strict=False), lake, None)
-        needs = assessing.assess(promises, lake, upkeep.Action(action))
+        needs = assessing.assess(promises, lake, upkeep.Action(action), names=params["tables"])
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
     groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
@@ -101,6 +107,7 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
         catchup=False,
         max_active_runs=1,
         tags=["sluice", "maintenance"],
+        params={"tables": TABLES},
         doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
         default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     ) as dag:

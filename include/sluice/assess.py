@@ -6,7 +6,7 @@ Runs on the Airflow worker, without a JVM, and again in the Spark application ju
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -47,21 +47,27 @@ class Need:
 
 
 def assess(
-    contracts: Contracts, catalog: Catalog, action: Action, *, group: str | None = None, now: datetime | None = None
+    contracts: Contracts,
+    catalog: Catalog,
+    action: Action,
+    *,
+    names: Collection[str] = (),
+    now: datetime | None = None,
 ) -> list[Need]:
-    """Assess every table, or those of one group; one that can't be read is told as an error and stops no other."""
+    """Assess every table, or those of these names; one that can't be read is told as an error and stops no other.
+
+    Raises:
+        ConfigError: a name is not that of a table which Sluice maintains.
+    """
     moment = now or datetime.now(UTC)
     cleaned = upkeep.last_cleaned(catalog) if action == Action.ORPHANS else {}
     needs = []
-    for subject in upkeep.subjects(contracts):
-        if group is None or subject.group == group:
-            try:
-                needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned))
-            except Exception as error:
-                log.error("%s: %s", subject.name, error, exc_info=not isinstance(error, SluiceError))
-                needs.append(
-                    Need(subject.name, action, (), "could not be assessed", f"{type(error).__name__}: {error}")
-                )
+    for subject in upkeep.subjects(contracts, names):
+        try:
+            needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned))
+        except Exception as error:
+            log.error("%s: %s", subject.name, error, exc_info=not isinstance(error, SluiceError))
+            needs.append(Need(subject.name, action, (), "could not be assessed", f"{type(error).__name__}: {error}"))
     return needs
 
 

@@ -23,7 +23,7 @@ from sluice.assess import Need
 from sluice.commit import Context
 from sluice.contract import Maintenance
 from sluice.contracts import Contracts
-from sluice.errors import AddressMismatchError, ConfigError, SluiceError
+from sluice.errors import AddressMismatchError, SluiceError
 from sluice.literals import literal, quoted
 from sluice.upkeep import Action, Effect, Kind, Subject
 
@@ -57,12 +57,9 @@ def run(
     Raises:
         ConfigError: a name is not that of a table which Sluice maintains.
     """
-    known = {s.name: s for s in upkeep.subjects(contracts)}
-    if unknown := sorted(set(names) - set(known)):
-        raise ConfigError(f"Not maintained by these contracts: {', '.join(unknown)}.")
     cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
     effects = []
-    for subject in (s for name, s in known.items() if name in set(names)):
+    for subject in upkeep.subjects(contracts, names) if names else ():  # none named: none, not all
         if time.monotonic() > deadline:
             effect = Effect(subject.name, action, "left", error="the time of this run was used up")
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,7 +17,9 @@ from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringT
 
 from sluice import tables
 from sluice.contract import Maintenance
+from sluice.contract_checks import nearest
 from sluice.contracts import Contracts
+from sluice.errors import ConfigError
 from sluice.facts import COUNTS, Size
 from sluice.filters import above, equal, one_of
 
@@ -60,8 +62,15 @@ class Subject:
         return ".".join(self.identifier)
 
 
-def subjects(contracts: Contracts) -> list[Subject]:
-    """Every table that the contracts bring about, and Sluice's own, whether it exists yet or not."""
+def subjects(contracts: Contracts, names: Collection[str] = ()) -> list[Subject]:
+    """Every table that the contracts bring about, and Sluice's own, whether it exists yet or not.
+
+    Args:
+        names: only these; none: all.
+
+    Raises:
+        ConfigError: one is not among them.
+    """
     if not contracts.resolved:
         raise ValueError("topics.resolve comes first")  # or staging would be left alone, or trimmed too early
     found: list[Subject] = []
@@ -77,8 +86,13 @@ def subjects(contracts: Contracts) -> list[Subject]:
         found.append(Subject(tables.staging(topic), Kind.STAGING, cautious, shared.group, topic))
     own_tables = (tables.LEDGER, tables.MAINTENANCE, tables.QUALITY, tables.SCHEMAS)
     found += [Subject(own, Kind.OWN, OWN) for own in own_tables]
+    if unknown := sorted(set(names) - {s.name for s in found}):
+        raise ConfigError(
+            f"Not maintained by these contracts: {', '.join(unknown)}{nearest(unknown[0], (s.name for s in found))}."
+        )
     order = list(Kind)
-    return sorted(found, key=lambda s: (order.index(s.kind), s.name))
+    chosen = (s for s in found if not names or s.name in names)
+    return sorted(chosen, key=lambda s: (order.index(s.kind), s.name))
 
 
 def _unsorted(settings: Maintenance) -> Maintenance:
@@ -166,6 +180,7 @@ def keep(catalog: Catalog, effects: Iterable[Effect], *, run_id: str) -> None:
         records.append(record)
     if records:
         table = tables.ensure(catalog, tables.MAINTENANCE, SCHEMA)
+        tables.ready_to_append(table)
         table.append(pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
 
 

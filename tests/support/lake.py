@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from sluice import broker as brokers
 from sluice import catalog as catalogs
-from sluice import contracts, plan, run, settle, tables, topics
+from sluice import contracts, plan, run, settle, tables, topics, upkeep
 from sluice.commit import Context
 from sluice.contract import Contract
 from sluice.plan import GroupPlan
@@ -123,6 +123,11 @@ class Lake:
     def contracts(self) -> contracts.Contracts:
         """As a plan sees them: with the topics that there are."""
         return topics.resolve(contracts.load(self.folder), self.catalog, self.admin)
+
+    @property
+    def maintained(self) -> list[str]:
+        """The tables that the contracts bring about, without those of Sluice's own."""
+        return [subject.name for subject in upkeep.subjects(self.contracts) if subject.group]
 
     def loaded(self, table: str) -> Contract:
         return self.contracts.table(table)

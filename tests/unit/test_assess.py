@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from sluice import assess, backlog, contracts, facts, refs, retention, tables, upkeep
 from sluice import ledger as ledgers
 from sluice.contracts import Contracts
-from sluice.errors import StagingTrimmedError
+from sluice.errors import ConfigError, StagingTrimmedError
 from sluice.facts import Size
 from sluice.filters import equal
 from sluice.gaps import Gap
@@ -87,6 +87,14 @@ def test_every_table_has_its_turn_and_staging_comes_after_typed(tmp_path, catalo
         ("sluice.quality", "own", None),
         ("sluice.schemas", "own", None),
     ]
+
+
+def test_some_tables_are_assessed_by_name(tmp_path, catalog):
+    promises = promise(tmp_path)
+    names = ["sluice.offsets", "shop.orders"]
+    assert [n.table for n in assess.assess(promises, catalog, Action.EXPIRE, names=names)] == names[::-1]
+    with pytest.raises(ConfigError, match=r"Not maintained .* shop\.order \(did you mean 'shop\.orders'\?\)"):
+        assess.assess(promises, catalog, Action.EXPIRE, names=["shop.orders", "shop.order"])
 
 
 def test_tables_that_are_missing_or_empty_need_nothing(tmp_path, catalog):

@@ -248,6 +248,7 @@ def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts, action, sc
     assert schedule in dag["schedule"]
     assert dag["max_active_runs"] == 1
     assert dag["catchup"] is False
+    assert list(dag["params"]) == ["tables"]
 
 
 MAINTAIN = """

@@ -191,6 +191,7 @@ def test_a_page_tells_what_the_table_holds() -> None:
     found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=hostile_detail(), replay={})
     words = " ".join(found.text.split())
     assert "12.3 MB" in words and "0: [0, 10)" in words
+    assert 'rewrite data files, expire snapshots or remove orphan files with {"tables": [' in words
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 
