@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,16 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
 from sluice import catalog, session, tables
+from sluice.commit import Context
 from sluice.embedded import jars
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
 from tests.support.lake import Lake
+
+# Code that Spark generates and compiles for each plan costs a quarter of all time here, where each test's tables have
+# plans of their own. What is about expressions, and the main path, runs as production does: `generated_code`.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +54,36 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g --driver-java-options -XX:+UseParallelGC pyspark-shell"
     spark = session.build("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")
+    for setting, value in INTERPRETED.items():
+        spark.conf.set(setting, value)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Context, "session", _with_the_same_code(Context.session))
     yield spark
+    patch.undo()
     spark.stop()
+
+
+def _with_the_same_code(make: Callable[..., SparkSession]) -> Callable[..., SparkSession]:
+    """The sessions that steps make know nothing of what was set in theirs: here they run plans as it does."""
+
+    def made(context: Context, properties: Mapping[str, str]) -> SparkSession:
+        found = make(context, properties)
+        for setting in INTERPRETED:
+            found.conf.set(setting, context.spark.conf.get(setting))
+        return found
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def generated_code(spark: SparkSession) -> Iterator[None]:
+    """A module's plans become code that is compiled, as they do in production."""
+    for setting in INTERPRETED:
+        spark.conf.unset(setting)
+    assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"
+    yield
+    for setting, value in INTERPRETED.items():
+        spark.conf.set(setting, value)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def refused(
 
 def expire(it: Lake) -> dict[str, str | None]:
     time.sleep(1.1)
-    due = [n.table for n in assess.assess(it.contracts, it.catalog, Action.EXPIRE, group=it.group) if n.steps]
+    due = [n.table for n in assess.assess(it.contracts, it.catalog, Action.EXPIRE, names=it.maintained) if n.steps]
     done = maintain.run(it.context("upkeep"), Action.EXPIRE, due, it.contracts, deadline=time.monotonic() + 600)
     return {e.table: e.error for e in done if e.error}
 

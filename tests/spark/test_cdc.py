@@ -22,6 +22,8 @@ from tests.support.connect_avro import translated
 from tests.support.lake import Lake
 from tests.support.registries import client_of
 
+pytestmark = pytest.mark.usefixtures("generated_code")
+
 DATA = Path(__file__).parents[1] / "data" / "debezium"
 PARCEL = [
     {"name": "depot", "type": "string"},

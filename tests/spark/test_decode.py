@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("generated_code")
+
 COLUMNS = [
     ("id", "string", "a"),
     ("b", "boolean", True),

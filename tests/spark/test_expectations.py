@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as F
 
 from sluice import check, expect, expect_gx, quality, status_text, tables
@@ -15,6 +16,8 @@ from sluice.slices import Origin
 from sluice.status_model import Judgement, Status, TableStatus
 from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
+
+pytestmark = pytest.mark.usefixtures("generated_code")
 
 SECRET = "s3cr3t-4711"
 TEXT = "expect_column_values_to_match_regex"

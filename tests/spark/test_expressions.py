@@ -16,7 +16,7 @@ from sluice.contract import Contract
 from sluice.decode import decode
 from sluice.errors import ConfigError, ContractError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
 
 ID = {"name": "id", "type": "string", "source": "$key"}
 N = {"name": "n", "type": "int"}

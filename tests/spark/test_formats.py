@@ -31,6 +31,8 @@ from tests.support.forward import Forward
 from tests.support.lake import Lake
 from tests.support.registries import client_of
 
+pytestmark = pytest.mark.usefixtures("generated_code")
+
 HTML = "'; DROP TABLE t; -- <script>ü</script>"
 JSON_SCHEMA = json.dumps({"title": "x", "type": "object", "properties": {"n": {"type": "integer"}}})
 MOMENT = dt.datetime(2013, 1, 31, 8, 0, 0, 123456, tzinfo=dt.UTC)

@@ -21,7 +21,7 @@ from tests.spark.test_json_connect import COLUMNS, GOOD
 from tests.support.lake import Lake
 from tests.support.registries import client_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
 
 SEED = 20_261_122
 RECORDS = 1_000

@@ -15,6 +15,8 @@ from sluice.publish import publish
 from tests.support.backfills import asked, cut_out, fill_in, where_it_stands
 from tests.support.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("generated_code")
+
 BODY: dict[str, Any] = {
     "mode": "history",
     "identifier": ["id"],

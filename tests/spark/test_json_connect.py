@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from sluice.decode import DETAIL, ERROR, FIELD
 from tests.spark.test_formats import HTML, read
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
 
 CONNECT = "org.apache.kafka.connect.data."
 

@@ -54,13 +54,14 @@ def driver(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A driver of its own that has come to the point, and stays there."""
     mark, out = it.folder.parent / "mark", it.folder.parent / "driver.log"
-    jars = Path(os.environ["SLUICE_JARS"])
+    folder = Path(os.environ["SLUICE_JARS"])
+    jars = sorted(map(str, folder.glob("*.jar")))
     # As the operator starts it: with the archive of classes, a start takes half the time.
-    home = archive.spark_home(jars.parent) or Path(pyspark.__file__).parent
+    home = archive.spark_home(folder.parent, jars) or Path(pyspark.__file__).parent
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", "local[1]", "--driver-memory", "768m"),
-        *("--driver-class-path", os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))),
+        *("--driver-class-path", os.pathsep.join(jars)),
         *("--conf", " ".join(["spark.driver.extraJavaOptions=-XX:+UseParallelGC", *archive.options(home)])),
         str(REPOSITORY / "tests" / "support" / "driver.py"),
         *(arguments or ("--group", it.group)),

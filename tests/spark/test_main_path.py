@@ -10,6 +10,8 @@ from sluice import cli, cursor, tables
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH
 from tests.support.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("generated_code")
+
 
 def record(n: int) -> dict[str, object]:
     return {"n": n, "text": f"record {n}"}

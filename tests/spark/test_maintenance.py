@@ -45,7 +45,7 @@ def prepared(it: Lake, batches: int = 3, **maintenance: object) -> tuple[str, st
 
 def run(it: Lake, action: Action, *names: str, run_id: str = "upkeep") -> dict[str, Effect]:
     """What the DAG does: assess, then Spark for the tables of the group that need it (or those named)."""
-    needs = assess.assess(it.contracts, it.catalog, action, group=it.group)
+    needs = assess.assess(it.contracts, it.catalog, action, names=it.maintained)
     assert [n.error for n in needs if n.error] == []
     due = [n.table for n in needs if n.steps] if not names else list(names)
     effects = maintain.run(it.context(run_id), action, due, it.contracts, deadline=time.monotonic() + 600)
@@ -131,7 +131,7 @@ def test_nothing_needed_starts_nothing(lake: Callable[..., Lake]) -> None:
     fill(it, 0)
     it.run()
     for action in (Action.REWRITE, Action.EXPIRE):
-        assert [n for n in assess.assess(it.contracts, it.catalog, action, group=it.group) if n.steps] == []
+        assert [n for n in assess.assess(it.contracts, it.catalog, action, names=it.maintained) if n.steps] == []
 
 
 def test_rewrites_while_batches_come_in_lose_nothing(lake: Callable[..., Lake]) -> None:

@@ -13,7 +13,7 @@ from sluice import merge
 from sluice.contract import Contract
 from sluice.literals import literal
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
 
 
 def contract(**changes: Any) -> Contract:

@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import pytest
+
 from sluice import cursor, maintain, readiness, rollback, timeline
 from sluice.contract import Maintenance
 from sluice.ledger import Ledger
 from sluice.timeline import Lane
 from sluice.upkeep import Action
 from tests.support.lake import Lake
+
+pytestmark = pytest.mark.usefixtures("generated_code")
 
 
 def now() -> datetime:

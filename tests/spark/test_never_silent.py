@@ -20,6 +20,8 @@ from sluice.model import OffsetRange
 from sluice.publish import publish
 from tests.support.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("generated_code")
+
 
 def record(n: int) -> dict[str, object]:
     return {"n": n, "text": f"record {n}"}

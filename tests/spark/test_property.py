@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from sluice import cursor, tables
 from sluice.publish import publish
 from sluice.stage import stage
 from tests.support.lake import Lake
+
+pytestmark = pytest.mark.usefixtures("generated_code")
 
 KEYS = [f"k{n}" for n in range(6)]
 change = st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 10_000)))

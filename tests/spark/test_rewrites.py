@@ -26,7 +26,9 @@ def record(n: int) -> dict[str, object]:
 
 
 def need(it: Lake, table: str) -> Need:
-    return next(n for n in assess.assess(it.contracts, it.catalog, Action.REWRITE, group=it.group) if n.table == table)
+    return next(
+        n for n in assess.assess(it.contracts, it.catalog, Action.REWRITE, names=it.maintained) if n.table == table
+    )
 
 
 def rewrite(it: Lake, *names: str) -> dict[str, Effect]:

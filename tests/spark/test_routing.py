@@ -15,6 +15,8 @@ from sluice.slices import Origin
 from tests.support.backfills import asked
 from tests.support.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("generated_code")
+
 SECRET = "x" * 70
 
 

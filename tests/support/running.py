@@ -91,10 +91,10 @@ class Stack:
         self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"))
         return self.airflow.run_state(dag, run), self.airflow.tasks(dag, run)
 
-    def maintain(self, action: str) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    def maintain(self, action: str, **form: Any) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
         """Run a maintenance DAG: its tasks' states, and per table the state and the log of its task."""
         dag = f"maintain_{action}"
-        run = self.trigger(dag, {"assess", "table"})
+        run = self.trigger(dag, {"assess", "table"}, **form)
         state, tasks = self.end(dag, run)
         plain = {t["task_id"]: t["state"] for t in tasks if t["task_id"] != "table"}
         folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", "task_id=table")
