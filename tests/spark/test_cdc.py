@@ -18,12 +18,14 @@ from sluice import cursor, tables
 from sluice.embedded.registry import Registry
 from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
+from tests.support.backfills import asked, fill_in
 from tests.support.connect_avro import translated
 from tests.support.lake import Lake
 from tests.support.registries import client_of
 
 pytestmark = pytest.mark.usefixtures("generated_code")
 
+SECRET = "Ada Lovelace"
 DATA = Path(__file__).parents[1] / "data" / "debezium"
 PARCEL = [
     {"name": "depot", "type": "string"},
@@ -223,6 +225,47 @@ def test_the_table_is_the_fold_by_lsn_whatever_the_order(lake: Callable[..., Lak
         assert standing() == state
 
 
+def test_sql_servers_order_holds_across_transactions_and_after_a_snapshot(lake: Callable[..., Lake]) -> None:
+    """As docs/contracts.md says it. Change LSNs of an early transaction that commits late are below the snapshot's."""
+    it = lake()
+    it.create_topic(2)
+    inputs = [
+        {"name": "change_lsn", "type": "string", "source": "$source.change_lsn"},
+        {"name": "event_serial_no", "type": "long", "source": "$source.event_serial_no"},
+    ]
+    columns = [
+        {"name": "id", "type": "int"},
+        {"name": "n", "type": "long"},
+        {"name": "commit_lsn", "type": "string", "required": True, "source": "$source.commit_lsn"},
+        {"name": "position", "type": "string", "required": True, "expression": "coalesce(change_lsn, '')"},
+        {"name": "serial", "type": "long", "required": True, "expression": "coalesce(event_serial_no, 0)"},
+    ]
+    order = ["commit_lsn", "position", "serial"]
+    table = it.contract(mode="upsert", columns=columns, inputs=inputs, order=order, cdc={"format": "debezium"})
+
+    def read(op: str, key: int, n: int | None, commit: int, change: int | None = None, serial: int = 1) -> Any:
+        source: dict[str, Any] = {"commit_lsn": f"00000027:{commit:08x}:0004"}
+        if change is not None:
+            source |= {"change_lsn": f"00000027:{change:08x}:0002", "event_serial_no": serial}
+        return {**event(op, key, n, 0), "source": source}
+
+    events = [
+        *(read("r", key, 0, 100) for key in range(4)),
+        read("u", 1, 1, 120, 90),  # written before the snapshot was taken, committed after it
+        read("u", 2, 1, 130, 125),
+        read("u", 2, 2, 140, 115),  # another transaction, begun earlier and committed later
+        read("d", 3, None, 150, 145, 1),  # a key that changes: both at one position
+        read("c", 9, 5, 150, 145, 2),
+        read("d", 0, None, 160, 155, 1),
+        read("c", 0, 7, 160, 155, 2),
+    ]
+    random.Random(1).shuffle(events)
+    it.send((n % 2, json.dumps({"id": (e["after"] or e["before"])["id"]}), e) for n, e in enumerate(events))
+    it.drain(table)
+    assert not it.quarantined(table)
+    assert {r["id"]: r["n"] for r in it.rows(table)} == {0: 7, 1: 1, 2: 2, 9: 5}
+
+
 def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     """A plain field that names the operation, an unwrapped record whose deletes are tombstones, and what is neither."""
     it = lake()
@@ -257,3 +300,48 @@ def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     assert {r["error_class"] for r in it.quarantined(named)} == {"operation"}
     assert {r["id"]: r["n"] for r in it.rows(bare)} == {"a": 2, "b": None, "never": None, "strange": 1, "silent": 1}
     assert {r["key"].decode() for r in it.quarantined(bare)} == {"marked"}
+
+
+def test_change_events_are_masked_and_judged_like_any_record(lake: Callable[..., Lake]) -> None:
+    """By columns of `after` and of `source`; a delete is no row, so that nothing is expected of it."""
+    it = lake()
+    it.create_topic(1)
+    columns = [
+        {"name": "id", "type": "int"},
+        {"name": "n", "type": "long"},
+        {"name": "name", "type": "string", "mask": "redact"},
+        {"name": "lsn", "type": "long", "required": True, "source": "$source.lsn"},
+    ]
+    within = {
+        "type": "expect_column_values_to_be_between",
+        "column": "n",
+        "min_value": 0,
+        "severity": "quarantine_rows",
+    }
+    told = {"type": "expect_column_values_to_not_be_null", "column": "name", "severity": "block"}
+    body = {"mode": "upsert", "order": ["lsn"], "cdc": {"format": "debezium"}, "errors": {"max_ratio": 1.0}}
+    table = it.contract(**body, columns=columns, expectations=[within, told])
+
+    def named(op: str, key: int, n: int | None, lsn: int) -> tuple[int, str, dict[str, Any]]:
+        made = event(op, key, n, lsn)
+        if made["after"]:
+            made["after"]["name"] = SECRET
+        return 0, json.dumps({"id": key}), made
+
+    it.send(
+        [named("c", 1, 1, 1), named("c", 2, 2, 2), named("u", 2, -1, 4), named("d", 1, None, 3), named("c", 3, 3, 5)]
+    )
+    outcome = it.run()[table]
+    assert (outcome["state"], outcome["records"], outcome["rejected"]) == ("published", 5, 1), outcome
+    rows = it.rows(table)
+    assert {r["id"]: r["n"] for r in rows} == {2: 2, 3: 3}
+    assert SECRET not in str(rows) and all(r["name"] for r in rows)
+    (apart,) = it.quarantined(table)
+    assert (apart["error_class"], apart["field"]) == ("expectation", "n")
+    # The update that was set apart is older by then than the row's next version, and changes nothing.
+    it.send([named("u", 2, 9, 6)])
+    it.run()
+    it.contract(table=table, **body, columns=columns, expectations=[{**within, "min_value": -5}, told])
+    fill_in(it, asked(table, origin="quarantine"))
+    assert {r["id"]: r["n"] for r in it.rows(table)} == {2: 9, 3: 3}
+    assert it.quarantined(table) == []

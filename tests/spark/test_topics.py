@@ -6,9 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice import contracts, cursor, status, tables
+from sluice import contracts, cursor, evolve, rollback, status, tables
+from sluice.ledger import Ledger
 from sluice.model import PUBLISHED_THROUGH, decode_through
+from tests.support.backfills import WHY, asked, cut_out, fill_in, where_it_stands
 from tests.support.lake import Lake
+
+ID, N = {"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}
 
 
 def fill(it: Lake, first: int) -> None:
@@ -75,3 +79,48 @@ def test_a_topic_joins_later_and_one_that_is_gone_is_missed(
     head = cursor.carrier(it.catalog.load_table(together), PUBLISHED_THROUGH)
     through = decode_through(cursor.summary(head)[PUBLISHED_THROUGH])
     assert sorted(through) == sorted(names)  # what it has of the others it keeps
+
+
+def test_a_table_of_a_template_is_one_like_any_other(lake: Callable[..., Lake]) -> None:
+    """A hole is filled, a rollback comes again, and a change is reviewed for each table by itself."""
+    it = lake()
+    eu, us = (
+        Lake(it.spark, it.catalog, it.bootstrap, it.folder, topic=it.topic + end, group=it.group)
+        for end in (".eu", "-us")
+    )
+    mine, other = (f"db.{it.group}_{each.topic.replace('.', '_').replace('-', '_')}" for each in (eu, us))
+    template = f"db.{it.group}_{{topic}}"
+    topic = {"pattern": f"{it.topic}[.-](eu|us)"}
+    it.contract(table=template, topic=topic)
+    for each in (eu, us):
+        each.create_topic(2)
+        fill(each, 0)
+    it.run()
+    stands = where_it_stands(it, mine)
+    cut_out(it, mine, "_kafka_partition = 0 AND _kafka_offset < 5")
+    with pytest.raises(AssertionError, match="lost"):
+        eu.assert_appended(mine)
+    (outcome,) = fill_in(it, asked(mine, {0: [0, 10]}))
+    assert outcome["snapshot_id"], outcome
+    eu.assert_appended(mine)
+    assert where_it_stands(it, mine) == stands
+
+    fill(eu, 100)
+    it.run()
+    ledger = Ledger(it.catalog)
+    found = rollback.look(mine, it.contracts, it.catalog, ledger, before_run=f"{it.group}-2")
+    rollback.roll_back(found, it.catalog, ledger, who="ann", why=WHY, run_id="by hand")
+    assert len(it.rows(mine)) == 20
+    it.drain(mine)
+    eu.assert_appended(mine)
+
+    it.contract(table=template, topic=topic, columns=[ID, N])
+    for each in (eu, us):
+        fill(each, 200)
+    it.drain(mine)
+    assert {name: "text" in it.rows(name)[0] for name in (mine, other)} == {mine: True, other: True}
+    evolve.decide(it.catalog, it.loaded(mine), approve=True, who="ann", why=WHY, run_id="by hand")
+    it.drain(mine)
+    assert {name: "text" in it.rows(name)[0] for name in (mine, other)} == {mine: False, other: True}
+    eu.assert_appended(mine)
+    us.assert_appended(other)
