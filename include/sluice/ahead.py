@@ -30,6 +30,13 @@ class TopicPlan:
     frozen: bool = False
     state: broker.TopicState | None = None
 
+    def unread(self, batch: Batch) -> int | None:
+        """How many offsets there were to read before one of the batches was, by Kafka's end as the plan saw it."""
+        if self.state is None:
+            return None
+        starts = {p: batch.ranges[p].start if p in batch.ranges else end for p, end in batch.next_offsets.items()}
+        return sum(marks.end - starts.get(p, marks.start) for p, marks in self.state.watermarks.items())
+
 
 def plan_topic(
     settings: TopicSettings,

@@ -54,6 +54,7 @@ class Attempt:
     Attributes:
         base: the table as it was when the attempt began; its head is what main must still be when it lands.
         branch: the branch to write into.
+        commit_seconds: how long landing took, once it has.
     """
 
     def __init__(self, context: Context, identifier: Identifier, batch: Batch) -> None:
@@ -61,6 +62,7 @@ class Attempt:
         self.identifier = identifier
         self.branch = refs.new_branch(batch.topic, batch.seq)
         self.landed = False
+        self.commit_seconds = 0.0
         self._carries_cursor = not batch.is_slice
         self._opened = False
         self._result: Snapshot | None = None
@@ -158,18 +160,17 @@ class Attempt:
             *((refs.point(CURSOR_TAG, result.snapshot_id, tag=True),) if self._carries_cursor else ()),
             RemoveSnapshotRefUpdate(ref_name=self.branch),
         )
-        deadline = time.monotonic() + WAIT_S
+        began = time.monotonic()
         pause = 0.05
+        failure: Exception | None = None
         while True:
             try:
                 refs.commit(self._catalog, self.base, requirements, updates)
-                self.landed = True
-                return result
+                outcome = "landed"
             except Exception as error:  # noqa: BLE001 - whatever the client raised, the table knows what happened
-                failure = error
-            outcome = self._outcome(result)
+                failure, outcome = error, self._outcome(result)
             if outcome == "landed":
-                self.landed = True
+                self.landed, self.commit_seconds = True, time.monotonic() - began
                 return result
             if outcome != "unknown":
                 raise FencedError(
@@ -177,7 +178,7 @@ class Attempt:
                     table=".".join(self.identifier),
                     began_at=self.head,
                 ) from failure
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > WAIT_S:
                 raise CatalogUnavailableError(
                     f"The commit's outcome is unknown: {failure}",
                     table=".".join(self.identifier),

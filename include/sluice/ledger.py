@@ -71,6 +71,8 @@ SCHEMA = Schema(
     NestedField(19, "why", StringType(), doc="gap, rolled_back, a backfill: the reason given; replayed: what changed"),
     NestedField(20, "oldest", TimestamptzType(), doc="staged: the least timestamp of the batch's records in Kafka"),
     NestedField(21, "newest", TimestamptzType(), doc="staged: the greatest"),
+    NestedField(22, "unread", LongType(), doc="staged: the topic's offsets from this batch on, to Kafka's end by then"),
+    NestedField(23, "commit_seconds", DoubleType(), doc="staged, published: of these, how long readers' commit took"),
 )
 SPEC = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "topic"))
 
@@ -96,6 +98,8 @@ class Row:
     why: str | None = None
     oldest: datetime | None = None
     newest: datetime | None = None
+    unread: int | None = None
+    commit_seconds: float | None = None
     run_id: str | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 

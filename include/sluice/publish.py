@@ -31,11 +31,16 @@ SPLITS = {"split-size": str(4 << 20), "file-open-cost": str(1 << 20)}
 
 @dataclass(frozen=True)
 class Published:
-    """The outcome: the snapshot that holds the batches, or None where the table held them already."""
+    """The outcome: the snapshot that holds the batches, or None where the table held them already.
+
+    Attributes:
+        commit_seconds: of `seconds`, how long the commit took.
+    """
 
     snapshot_id: int | None
     counts: Mapping[int, check.Counts] = field(default_factory=dict)
     seconds: float = 0.0
+    commit_seconds: float | None = None
 
 
 def publish(
@@ -111,7 +116,7 @@ def publish(
         # Once more: what was deleted while it was read would be missing in silence.
         _check_staged(context, contract, batches)
         snapshot = attempt.land()
-    return Published(snapshot.snapshot_id, each, time.monotonic() - began)
+    return Published(snapshot.snapshot_id, each, time.monotonic() - began, attempt.commit_seconds)
 
 
 def in_force(context: Context, attempt: Attempt, contract: Contract) -> Contract:

@@ -166,7 +166,10 @@ class _Worker:
                 "stage   %s: %s records in %.1f s, snapshot %s", batch, done.records, done.seconds, done.snapshot_id
             )
             oldest, newest = done.span or (None, None)
-            self._row(batch, State.STAGED, records=done.records, seconds=done.seconds, oldest=oldest, newest=newest)
+            self._row(
+                batch, State.STAGED, records=done.records, seconds=done.seconds, oldest=oldest, newest=newest,
+                unread=plan.unread(batch), commit_seconds=done.commit_seconds,
+            )  # fmt: skip
         return None
 
     def _publish(self, contract: Contract, batches: Sequence[Batch]) -> bool:
@@ -201,6 +204,7 @@ class _Worker:
             self._row(
                 batch, State.PUBLISHED, table=name, snapshots={name: done.snapshot_id},
                 records=found.records, rejected=found.rejected, seconds=seconds,
+                commit_seconds=done.commit_seconds,
             )  # fmt: skip
         return True
 

@@ -40,6 +40,7 @@ class Staged:
     Attributes:
         snapshot_id: the one that holds the batch; this, `records` and `span` are None where it was staged before.
         span: the least and the greatest timestamp of its records; None where it has none.
+        commit_seconds: of `seconds`, how long the commit took.
     """
 
     batch: Batch
@@ -47,6 +48,7 @@ class Staged:
     records: int | None
     seconds: float
     span: tuple[datetime, datetime] | None = None
+    commit_seconds: float | None = None
 
 
 def read(spark: SparkSession, kafka: dict[str, str], batch: Batch) -> DataFrame:
@@ -124,7 +126,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
             raise _missing(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
         span = clocks.span(attempt.base, snapshot)
         attempt.land()
-    return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began, span)
+    return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began, span, attempt.commit_seconds)
 
 
 def _check_next(batch: Batch, last: Batch | None) -> None:

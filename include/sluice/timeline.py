@@ -63,6 +63,8 @@ class Event:
         seconds: how long it took.
         records, rejected: of a batch.
         delay: of a published batch, the age in seconds that its oldest record had reached by then.
+        unread: of a batch, the topic's unread offsets before it was read.
+        commit_seconds: of `seconds`, how long the commit took that readers see.
         dag: what the run is one of: `INGEST` stands for that of the table's group; None where it is not told.
     """
 
@@ -78,6 +80,8 @@ class Event:
     rejected: int | None = None
     snapshot_id: int | None = None
     delay: float | None = None
+    unread: int | None = None
+    commit_seconds: float | None = None
     dag: str | None = None
 
 
@@ -111,13 +115,14 @@ def _of_ledger(
     newest = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
     # A published batch is told with the help of its staged row, which is older.
     rows = [row_of(record) for record in newest.slice(0, 2 * most if most else None).to_pylist()]
-    oldest = {(r.topic, r.batch_seq): r.oldest for r in rows if r.oldest}
+    staged = {(r.topic, r.batch_seq): r for r in rows if r.state == State.STAGED}
     for row in rows:
         if contract is None or row.table in (None, contract.table):
-            yield _of_row(row, oldest.get((row.topic, row.batch_seq)))
+            yield _of_row(row, staged.get((row.topic, row.batch_seq)))
 
 
-def _of_row(row: Row, oldest: datetime | None) -> Event:
+def _of_row(row: Row, staged: Row | None) -> Event:
+    published, oldest = row.state == State.PUBLISHED, staged.oldest if staged else None
     batch = (
         "" if row.batch_seq is None else f"batch {row.batch_seq}" if row.batch_seq >= 0 else f"slice {row.batch_seq}"
     )
@@ -131,7 +136,9 @@ def _of_row(row: Row, oldest: datetime | None) -> Event:
         row.at, _LANES[row.state], ", ".join(p for p in parts if p), row.table, row.topic,
         row.state in (State.BLOCKED, State.FAILED, State.GAP), row.run_id, row.seconds, row.records, row.rejected,
         (row.snapshots or {}).get(row.table or ""),
-        (row.at - oldest).total_seconds() if oldest and row.state == State.PUBLISHED else None,
+        (row.at - oldest).total_seconds() if oldest and published else None,
+        staged.unread if staged and published else row.unread,
+        row.commit_seconds,
         INGEST if row.batch_seq is not None and row.batch_seq > 0 and row.state in _INGESTED else None,
     )  # fmt: skip
 

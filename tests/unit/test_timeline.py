@@ -139,8 +139,19 @@ def happened(catalog: SqlCatalog) -> datetime:
     batch = Batch("t", "id", 4, {0: OffsetRange(0, 10)}, {0: 10})
     rows = [
         Row("t", State.PLANNED, "id", 4, 0, 0, 10),
-        Row("t", State.STAGED, "id", 4, records=10, seconds=0.5, oldest=start, newest=start),
-        Row("t", State.PUBLISHED, "id", 4, table=NAME, records=9, rejected=1, seconds=2.5, snapshots={NAME: 77}),
+        Row("t", State.STAGED, "id", 4, records=10, seconds=0.5, oldest=start, newest=start, unread=30),
+        Row(
+            "t",
+            State.PUBLISHED,
+            "id",
+            4,
+            table=NAME,
+            records=9,
+            rejected=1,
+            seconds=2.5,
+            snapshots={NAME: 77},
+            commit_seconds=0.25,
+        ),
         Row("t", State.BLOCKED, "id", 5, table=NAME, error="too many bad records"),
         Row("t", State.FAILED, "id", 5, table="ns.sister", error="not this one"),
         Row("t", State.GAP, "id", 0, 1, 3, 8, who="ann", why="Kafka was slow"),
@@ -176,6 +187,8 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert (published.snapshot_id, published.seconds, published.run_id) == (77, 2.5, "run 1")
     assert published.delay == (published.at - start).total_seconds() > 1
     assert [e.delay for e in found if e is not published] == [None] * (len(found) - 1)
+    assert (published.unread, published.commit_seconds) == (30, 0.25)
+    assert [e.unread for e in found if e.unread is not None] == [30, 30]
     everything = timeline.events(catalog, start)
     assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
     assert timeline.events(catalog, start, most=2) == everything[:2]
@@ -206,7 +219,7 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
         freshness_promised_seconds=900.0, freshness_now_seconds=60.0, freshness_kept=True,
     )  # fmt: skip
     events = [
-        Event(LONG_AGO, Lane.PUBLISHED, "new", hostile, seconds=2.0, records=20, rejected=0),
+        Event(LONG_AGO, Lane.PUBLISHED, "new", hostile, seconds=2.0, records=20, rejected=0, commit_seconds=0.5),
         Event(LONG_AGO, Lane.PUBLISHED, "old", hostile, seconds=9.0, records=90, rejected=9),
         Event(LONG_AGO, Lane.PUBLISHED, "not for this reader", "db.secret", seconds=1.0),
     ]
@@ -223,6 +236,7 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
     assert told["sluice_table_quarantined_records"] == {hostile: 3}
     assert told["sluice_table_size"] == {f"{hostile}/records": 10, f"{hostile}/delete_files": 2}
     assert told["sluice_table_last_batch_seconds"] == {hostile: 2}
+    assert told["sluice_table_last_batch_commit_seconds"] == {hostile: 0.5}
     assert told["sluice_table_last_batch_rejected"] == {hostile: 0}
     assert told["sluice_ledger_rows"] == {"": 44}
     assert "evil" not in told and "secret" not in text

@@ -69,6 +69,7 @@ def _last_batches(registry: CollectorRegistry, names: set[str], events: Iterable
     """Of each table the batch published last, as far back as the history reaches."""
     gauges = {
         "seconds": "how long publishing the last batch took, its commit included",
+        "commit_seconds": "of these, how long the commit took that readers see",
         "records": "records of the last published batch",
         "rejected": "of them in quarantine",
         "delay": "the age in seconds that its oldest record had reached when it was published",
