@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from bench import backlog, formats, planning, quality, refill, target, trigger, upkeep
+from bench import backlog, formats, planning, quality, refill, target, trigger, upkeep, viewers
 from bench.lab import Lab, say
 
 SECTIONS = {
@@ -22,13 +22,14 @@ SECTIONS = {
     "f": formats.measure,
     "g": quality.measure,
     "h": refill.measure,
+    "i": viewers.measure,
 }
 
 
 def main() -> None:
     """Run the sections that were asked for, in order."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h", help="which to run (all)")
+    parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h|i", help="which to run (all)")
     parser.add_argument(
         "--records", type=int, help="backlog of sections a and g (5,000,000), h (2,000,000), records of f"
     )

@@ -8,7 +8,10 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,26 @@ RECORDS = 1_000
 TOPIC, TABLE, DAG = "trigger", "db.trigger", "ingest_bench"
 GROUPS = "bench: {schedule: null, spark: {connection: spark_default, driver_memory: 2g}}\n"
 END = 240.0
+NAMES = ("total", "Airflow", "JVM and session", "Spark work", "commits", "until the run ended")
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
     """Start the embedded stack, run its DAG a few times and take the runs apart; the first also warms caches up."""
     say(f"\n(c) trigger to durable snapshot, {RECORDS:,} records, one submit (target at most 20 s, aim 12)")
+    with stack(lab) as run:
+        header()
+        for _ in range(2 if quick else 4):
+            run()
+
+
+def header() -> None:
+    """What the columns are that each run prints."""
+    say(f"    {'run':6}" + "".join(f"{name:>22}" for name in NAMES))
+
+
+@contextmanager
+def stack(lab: Lab) -> Iterator[Callable[[], dict[str, float]]]:
+    """An embedded stack with one DAG, for as long as a `with` block; yields what sends records and runs it once."""
     home = lab.folder / "stack"
     contracts = home / "contracts"
     contracts.mkdir(parents=True)
@@ -37,29 +55,33 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
         with (lab.folder / "stack.log").open("ab") as log:
             subprocess.run([*command, "up", "--no-registry"], env=env, stdout=log, stderr=log, check=True)
         say(f"    the stack is up after {time.monotonic() - began:.0f} s")
-        _runs(home, 2 if quick else 4)
+        yield _runner(home)
     finally:
         subprocess.run([*command, "down"], env=env, capture_output=True, check=False)
 
 
-def _runs(home: Path, runs: int) -> None:
+def _runner(home: Path) -> Callable[[], dict[str, float]]:
     from sluice.demo.api import Airflow
     from sluice.embedded.env import load_env
 
     env = load_env(home)
-    os.environ.update({k: v for k, v in env.items() if k.startswith("PYICEBERG_")})
+    os.environ.update({k: v for k, v in env.items() if k.startswith(("PYICEBERG_", "SLUICE_PAGES_"))})
     feed.create(env["KAFKA_BOOTSTRAP_SERVERS"], [TOPIC])
     airflow = Airflow(env)
     airflow.wait_for_dag(DAG, tables={TABLE})
     airflow.pause(DAG, False)
     pick = random.Random(7)
-    names = ("total", "Airflow", "JVM and session", "Spark work", "commits", "until the run ended")
-    say(f"    {'run':6}" + "".join(f"{name:>22}" for name in names))
-    for number in range(1, runs + 1):
+    numbers = count(1)
+
+    def run() -> dict[str, float]:
+        number = next(numbers)
         keys = [pick.randrange(100_000) for _ in range(RECORDS)]
         feed.send(env["KAFKA_BOOTSTRAP_SERVERS"], TOPIC, ((k, number * RECORDS + i) for i, k in enumerate(keys)))
         found = _one(home, airflow)
-        say(f"    {number:<6}" + "".join(f"{found[name]:20.1f} s" for name in names))
+        say(f"    {number:<6}" + "".join(f"{found[name]:20.1f} s" for name in NAMES))
+        return found
+
+    return run
 
 
 def _one(home: Path, airflow: Any) -> dict[str, float]:
