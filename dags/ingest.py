@@ -7,10 +7,10 @@ as an import error by `contracts_check.py`, so that they do not stop the other g
 from __future__ import annotations
 
 import logging
-import os
 from datetime import timedelta
 from typing import Any
 
+import sluice_lineage
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -96,16 +96,16 @@ def reviews(promised: dict[str, Any]) -> list[dict[str, Any]]:
 
 def asset(table: str) -> Asset:
     """The asset of a typed table."""
-    catalog = os.environ.get("SLUICE_CATALOG", "lake")
-    return Asset(name=table, uri=f"iceberg://{catalog}/{table.replace('.', '/')}")
+    return Asset(name=table, uri=f"iceberg://{sluice_lineage.CATALOG}/{table.replace('.', '/')}")
 
 
 def event(found: dict[str, Any]) -> dict[str, Any]:
-    """What the asset event of a table says; red with the reason, or skipped, where there is none."""
+    """What the asset event of a table says, and OpenLineage with it; red with the reason, or skipped, without."""
     if found["red"]:
         raise AirflowFailException(f"{found['table']} is {found['state']}: {found['error']}")
     if not found["batches"]:
         raise AirflowSkipException(f"{found['table']}: {found['state']}, nothing was published.")
+    sluice_lineage.emit(found)
     kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "expectations", "warnings")
     return {name: found[name] for name in (*kept, "report") if name in found}
 

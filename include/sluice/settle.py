@@ -39,6 +39,7 @@ class Outcome:
         expectations: of the batches that were judged, how many held, failed, were not_judged; and told, what failed.
         warnings: what planning said that retention will delete before long.
         snapshot_id: the last durable snapshot that carries offsets.
+        location: where the table's files are; None where there is no table.
     """
 
     table: str
@@ -47,6 +48,7 @@ class Outcome:
     ranges: dict[str, list[str]] = field(default_factory=dict)
     gaps: dict[str, list[str]] = field(default_factory=dict)
     snapshot_id: int | None = None
+    location: str | None = None
     records: int = 0
     rejected: int = 0
     error: str | None = None
@@ -110,6 +112,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         _judge(outcome, promised, through[name], known, [r for r in rows if r.run_id == run_id and r.table == name])
         _tidy(catalog, tables.typed(contract), loaded[name], {t: x.seq for t, x in through[name].items()})
         outcome.snapshot_id = _durable(loaded[name])
+        outcome.location = table.location() if (table := loaded[name]) else None
         if contract.expectations:
             outcome.expectations = quality.summary(quality.of_run(catalog, name, run_id))
     for name in promised["stops"].keys() - outcomes.keys():  # a template: it stands for tables that can't be named
