@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException
-from sluice_connections import kafka_config
+from sluice_connections import kafka_config, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 
 from sluice import contracts
@@ -44,6 +44,7 @@ with by_hand(
 
         named = {int(p): bounds for p, bounds in params["ranges"].items()}
         try:
+            use_registry()
             lake, client = catalog.load(), broker.admin(broker.client_config(kafka_config()))
             found = gaps.accept(
                 params["name"],
