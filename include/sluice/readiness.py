@@ -11,10 +11,12 @@ from pyiceberg.table import Table
 
 from sluice import assess, cursor, rollback, tables, timeline, upkeep
 from sluice.contract import Contract
+from sluice.contract_formats import REGISTERED
 from sluice.contracts import Contracts
 from sluice.errors import RefusedError, SluiceError
 from sluice.filters import And, equal, one_of
 from sluice.ledger import Ledger, State
+from sluice.registry import Registry
 from sluice.status_text import duration
 from sluice.status_text import moment as utc
 from sluice.upkeep import Action
@@ -51,7 +53,7 @@ def of_table(contract: Contract, contracts: Contracts, catalog: Catalog, now: da
     """
     moment = now or datetime.now(UTC)
     table = tables.load(catalog, tables.typed(contract))
-    lines = [*_promised(contract), _freshness(contract, catalog, moment)]
+    lines = [*_promised(contract), *_compatibility(contract), _freshness(contract, catalog, moment)]
     if table is not None and table.current_snapshot() is not None:
         lines += [
             _restore_point(contract, table, moment),
@@ -97,6 +99,22 @@ def _promised(contract: Contract) -> Iterator[Line]:
         "Expectations", count > 0, f"{count} are held against each batch, {stops} of them can stop it",
         "" if count else "Add `expectations:` to the contract.",
     )  # fmt: skip
+
+
+def _compatibility(contract: Contract) -> Iterator[Line]:
+    """Whether the registry lets any schema in; what has none tells nothing. Subjects are TopicNameStrategy's."""
+    if contract.value.format not in REGISTERED:
+        return
+    subject = "Compatibility"
+    try:
+        levels = {topic: Registry().compatibility(f"{topic}-value") for topic in contract.topics}
+    except SluiceError as error:
+        yield Line(subject, None, error.message)
+        return
+    told = ", ".join(f"{topic}-value: {level}" for topic, level in levels.items())
+    ready = "NONE" not in levels.values()
+    step = "" if ready else "Have the registry hold new schemas against the last: with NONE it takes any."
+    yield Line(subject, ready, told or "no topic yet", step)
 
 
 def _freshness(contract: Contract, catalog: Catalog, now: datetime) -> Line:

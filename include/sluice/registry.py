@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.errors import ConfigError, RegistryUnavailableError, SluiceError
 from sluice.registry_settings import CONNECTION, config, without_password_in_url
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 TIMEOUT_S, RETRIES = 10, 2
 LATEST_TTL_S = 60
 """How long a subject's newest schema is believed, unless the settings say otherwise: the tables of a plan agree."""
-NO_SUBJECT, NO_SCHEMA = (40401, 40402), (40403,)
+NO_SUBJECT, NO_SCHEMA, NO_LEVEL = (40401, 40402), (40403,), (40401, 40408)
 ASK_AGAIN_S = 30.0
 """A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
 LARGEST_ID = 2**31 - 1
@@ -122,33 +123,54 @@ class Registry:
             RegistryUnavailableError: It does not answer, or did not a moment ago.
             ConfigError: What answers is no registry, or refuses us.
         """
+        return self._unless_away(
+            lambda: self._ask(f"the newest schema of subject {subject}", NO_SUBJECT, lambda: self._latest(subject))
+        )
+
+    def compatibility(self, subject: str) -> str:
+        """What a new schema of a subject is held against, as the registry names it, as `BACKWARD` or `NONE`.
+
+        Raises:
+            RegistryUnavailableError: It does not answer, or did not a moment ago.
+            ConfigError: What answers is no registry, or refuses us.
+        """
+
+        def level() -> str | None:
+            what = f"the compatibility of subject {subject}"
+            own = self._ask(what, NO_LEVEL, lambda: self._client.get_compatibility(subject))
+            return own or self._ask("the compatibility of all subjects", (), self._client.get_compatibility)
+
+        return self._unless_away(level) or "NONE"
+
+    def _unless_away(self, ask: Callable[[], Answer]) -> Answer:
         moment, failure = _failed.get(self._key, (0.0, None))
         if failure and time.monotonic() - moment < ASK_AGAIN_S:
             raise failure
         try:
-            return self._ask(f"the newest schema of subject {subject}", NO_SUBJECT, lambda: self._latest(subject))
+            return ask()
         except RegistryUnavailableError as error:
             _failed[self._key] = (time.monotonic(), error)
             raise
 
-    def _latest(self, subject: str) -> tuple[int, Schema]:
+    def _latest(self, subject: str) -> WriterSchema:
         found = self._client.get_latest_version(subject)
-        return found.schema_id or 0, found.schema
+        return self._writer(found.schema_id or 0, found.schema)
+
+    def _writer(self, number: int, schema: Schema) -> WriterSchema:
+        return WriterSchema(number, schema.schema_type or "AVRO", schema.schema_str or "", self._references(schema))
 
     def _fetch(self, number: int) -> WriterSchema | None:
-        found = self._ask(f"schema {number}", NO_SCHEMA, lambda: (number, self._client.get_schema(number)))
+        found = self._ask(f"schema {number}", NO_SCHEMA, lambda: self._writer(number, self._client.get_schema(number)))
         if found:
             self._keep(found)
         return found
 
-    def _ask(self, what: str, absent: tuple[int, ...], call: Callable[[], tuple[int, Schema]]) -> WriterSchema | None:
-        """A schema with all that it refers to; None where the registry answers with one of the errors `absent`."""
+    def _ask(self, what: str, absent: tuple[int, ...], call: Callable[[], Answer]) -> Answer | None:
+        """What a call gives; None where the registry answers with one of the errors `absent`."""
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         try:
-            number, schema = call()
-            references = self._references(schema)
-            return WriterSchema(number, schema.schema_type or "AVRO", schema.schema_str or "", references)
+            return call()
         except SchemaRegistryError as error:
             status = error.http_status_code
             if status == 404 and error.error_code in absent:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import pytest
 from confluent_kafka.schema_registry import Schema
 from pyspark.sql import SparkSession
 
+from sluice import readiness
 from sluice.embedded.home import REPOSITORY
 from sluice.embedded.registry import Registry
 from sluice.errors import ConfigError
 from sluice.registry import Registry as Schemas
 from tests.spark.test_formats import avro, name, read, record
 from tests.support.guarded import HOST, Guarded, make_ca
+from tests.support.lake import Lake
 from tests.support.registries import client_of
 
 pytestmark = pytest.mark.spark
@@ -150,3 +153,33 @@ def test_the_newest_schema_is_asked_for_again_and_an_id_never(
             assert Schemas(settings).schemas([first, unknown])[unknown] is None
             assert any(str(unknown) in path for path in front.asked[before:]), "what is not there may come"
         assert sum(path.split("?")[0].endswith(f"/schemas/ids/{first}") for path in front.asked) == 1
+
+
+def test_the_scorecard_tells_what_new_schemas_are_held_against(
+    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(value={"format": "avro"})
+    plain = it.contract()
+    client, subject = client_of(registry), f"{it.topic}-value"
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
+
+    def told(name: str = table) -> readiness.Line | None:
+        lines = readiness.of_table(it.loaded(name), it.contracts, it.catalog)
+        return next((line for line in lines if line.subject == "Compatibility"), None)
+
+    assert told(plain) is None
+    # A subject without a level of its own, and without a schema, has the registry's.
+    usual = client.get_compatibility()  # other tests share the registry
+    client.set_compatibility(level="BACKWARD")
+    line = told()
+    client.set_compatibility(level=usual)
+    assert line and line.ready and line.evidence == f"{subject}: BACKWARD" and not line.step
+    client.register_schema(subject, Schema(json.dumps(record(n="long")), "AVRO"))
+    client.set_compatibility(subject, "NONE")
+    line = told()
+    assert line and line.ready is False and line.evidence == f"{subject}: NONE" and line.step
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", "http://127.0.0.1:9/apis")
+    line = told()
+    assert line and line.ready is None and "did not answer" in line.evidence
