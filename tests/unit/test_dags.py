@@ -57,10 +57,10 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def ask(program: str, env: dict[str, str]) -> Any:
+def ask(program: str, env: dict[str, str], *arguments: str) -> Any:
     """Run a program in an Airflow of its own; returns what it prints last, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", program, *arguments], env=env, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -224,13 +224,15 @@ def test_maintenance_and_alerts_run_when_the_folder_says(airflow_env, contracts)
     assert [name for name in names if name.startswith("ingest_")]
 
 
-@pytest.mark.parametrize(
-    ("action", "schedule"),
-    [("rewrite_data_files", "hourly"), ("expire_snapshots", "daily"), ("remove_orphan_files", "weekly")],
-)
-def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts, action, schedule):
+def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts):
     (contracts / "groups.yaml").write_text("shop: {pool: shop_pool, timeout: 30m, retries: 1}\n")
-    dag = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"][f"maintain_{action}"]
+    dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
+    schedules = {"rewrite_data_files": "hourly", "expire_snapshots": "daily", "remove_orphan_files": "weekly"}
+    for action, schedule in schedules.items():
+        check_maintenance(dags[f"maintain_{action}"], schedule)
+
+
+def check_maintenance(dag: dict[str, Any], schedule: str) -> None:
     assert {name: task["down"] for name, task in dag["tasks"].items()} == {
         "assess": ["effects", "spark_crm", "spark_shop"],
         "spark_crm": ["effects"],
@@ -464,29 +466,36 @@ import sluice_connections
 from airflow.sdk.exceptions import AirflowFailException
 from sluice.groups import GroupSettings
 from sluice_spark import IngestOperator, driver_env, spark_log
-settings = GroupSettings.model_validate({{"spark": {settings!r}}})
-promised = {{"has_work": True, "is_small": {small!r}}}
-operator = IngestOperator(task_id="ingest", group="shop", settings=settings, promised=promised)
-try:
-    hook = operator.ready_hook()
-except AirflowFailException as error:
-    print(json.dumps({{"error": str(error)}}))
-    sys.exit()
-command = hook._build_spark_submit_command(operator.application)
-rendered = {{name: str(getattr(operator, name)) for name in operator.template_fields}}
-env = driver_env(spark_log("shop"), operator.spark_home)
-os.environ.pop("SLUICE_REGISTRY_CONFIG", None)
-sluice_connections.use_registry()
-print(json.dumps({{"command": command, "rendered": rendered, "env": env, "own": dict(os.environ)}}))
+
+
+def submit(small, settings):
+    promised = {"has_work": True, "is_small": small}
+    settings = GroupSettings.model_validate({"spark": settings})
+    operator = IngestOperator(task_id="ingest", group="shop", settings=settings, promised=promised)
+    try:
+        hook = operator.ready_hook()
+    except AirflowFailException as error:
+        return {"error": str(error)}
+    command = hook._build_spark_submit_command(operator.application)
+    rendered = {name: str(getattr(operator, name)) for name in operator.template_fields}
+    env = driver_env(spark_log("shop"), operator.spark_home)
+    os.environ.pop("SLUICE_REGISTRY_CONFIG", None)
+    sluice_connections.use_registry()
+    return {"command": command, "rendered": rendered, "env": env, "own": dict(os.environ)}
+
+
+print(json.dumps([submit(*each) for each in json.loads(sys.argv[1])]))
 """
 
 
-def submit(env: dict[str, str], *, small: bool = False, **settings: Any) -> Any:
-    return ask(SUBMIT.format(settings=settings, small=small), env)
+def submit(env: dict[str, str], *asked: tuple[bool, dict[str, Any]]) -> list[Any]:
+    """What each run is submitted with: whether it is a small one, and its group's settings of Spark."""
+    return list(ask(SUBMIT, env, json.dumps(asked)))
 
 
 def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
-    found = submit(airflow_env, driver_memory="3g", conf={"spark.sql.shuffle.partitions": "4"})
+    settings = {"driver_memory": "3g", "conf": {"spark.sql.shuffle.partitions": "4"}}
+    (found,) = submit(airflow_env, (False, settings))
     jars = tmp_path / "cache" / "jars"
     home = Path(found["env"]["SPARK_HOME"])
     assert home.parent == tmp_path / "cache"
@@ -532,7 +541,7 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
 
 
 def test_a_cluster_gets_the_jars_and_the_package(airflow_env, tmp_path):
-    command = submit(airflow_env, connection="cluster")["command"]
+    command = submit(airflow_env, (False, {"connection": "cluster"}))[0]["command"]
     jars = tmp_path / "cache" / "jars"
     assert command[command.index("--master") + 1] == "spark://master:7077"
     assert command[command.index("--jars") + 1] == f"{jars / 'a.jar'},{jars / 'b.jar'}"
@@ -540,19 +549,15 @@ def test_a_cluster_gets_the_jars_and_the_package(airflow_env, tmp_path):
     assert "--driver-class-path" not in command
 
 
-@pytest.mark.parametrize(
-    ("small", "connection", "without"), [(True, "", True), (False, "", False), (False, "cluster", True)]
-)
-def test_a_driver_with_little_to_do_does_without_the_second_compiler(airflow_env, small, connection, without):
-    command = submit(airflow_env, small=small, **({"connection": connection} if connection else {}))["command"]
-    (options,) = [each for each in command if each.startswith("spark.driver.extraJavaOptions=")]
-    assert ("-XX:TieredStopAtLevel=1" in options) is without
-    assert ("-XX:ReservedCodeCacheSize=240m" in options) is without
+def test_a_driver_with_little_to_do_does_without_the_second_compiler(airflow_env):
+    found = submit(airflow_env, (True, {}), (False, {}), (False, {"connection": "cluster"}))
+    for each, without in zip(found, (True, False, True), strict=True):
+        (options,) = [part for part in each["command"] if part.startswith("spark.driver.extraJavaOptions=")]
+        assert ("-XX:TieredStopAtLevel=1" in options) is without
+        assert ("-XX:ReservedCodeCacheSize=240m" in options) is without
 
 
-@pytest.mark.parametrize(
-    ("connection", "says"),
-    [("nowhere", "'nowhere' does not exist"), ("away", "deploy mode 'cluster'")],
-)
-def test_a_connection_that_is_no_use_is_an_error_of_its_own(airflow_env, connection, says):
-    assert says in submit(airflow_env, connection=connection)["error"]
+def test_a_connection_that_is_no_use_is_an_error_of_its_own(airflow_env):
+    nowhere, away = submit(airflow_env, (False, {"connection": "nowhere"}), (False, {"connection": "away"}))
+    assert "'nowhere' does not exist" in nowhere["error"]
+    assert "deploy mode 'cluster'" in away["error"]
