@@ -7,12 +7,12 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import requests
 
 from bench import trigger
 from bench.lab import Lab, say
+from sluice.demo.api import Airflow
 
 VIEWERS, MINUTES = 50, 5.0
 PAUSE_S = 10.0  # an open page looks again after 30 s
@@ -35,8 +35,9 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
         trigger.header()
         run()  # warms up
         alone = [run() for _ in range(2 if quick else 3)]
+        token = Airflow(dict(os.environ)).token
         told, over = Told(), threading.Event()
-        viewers = [threading.Thread(target=_look, args=(n, told, over), daemon=True) for n in range(VIEWERS)]
+        viewers = [threading.Thread(target=_look, args=(n, token, told, over), daemon=True) for n in range(VIEWERS)]
         for viewer in viewers:
             viewer.start()
         say("    with the viewers:")
@@ -57,12 +58,11 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
     )
 
 
-def _look(number: int, told: Told, over: threading.Event) -> None:
+def _look(number: int, token: str, told: Told, over: threading.Event) -> None:
     """One viewer: the pages in turn, each viewer beginning at another moment and page."""
     session = requests.Session()
     session.trust_env = False
-    base, login = os.environ["SLUICE_PAGES_URL"], _login()
-    token = session.post(f"{base}/auth/token", json=login, timeout=60).json()["access_token"]
+    base = os.environ["SLUICE_PAGES_URL"]
     session.headers["Authorization"] = f"Bearer {token}"
     over.wait(PAUSE_S * number / VIEWERS)
     while not over.is_set():
@@ -76,7 +76,3 @@ def _look(number: int, told: Told, over: threading.Event) -> None:
         told.seconds.append(time.monotonic() - began)
         number += 1
         over.wait(PAUSE_S)
-
-
-def _login() -> dict[str, Any]:
-    return {"username": os.environ["SLUICE_PAGES_USER"], "password": os.environ["SLUICE_PAGES_PASSWORD"]}

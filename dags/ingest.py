@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice_connections import kafka_config, use_registry
 from sluice_spark import IngestOperator
 
-from sluice import contracts
+from sluice import connections, contracts
 from sluice.contract import Contract
 from sluice.contracts import Group
 from sluice.errors import TerminalError
@@ -96,16 +96,17 @@ def reviews(promised: dict[str, Any]) -> list[dict[str, Any]]:
 
 def asset(table: str) -> Asset:
     """The asset of a typed table."""
-    return Asset(name=table, uri=f"iceberg://{sluice_lineage.CATALOG}/{table.replace('.', '/')}")
+    return Asset(name=table, uri=f"iceberg://{connections.catalog_name()}/{table.replace('.', '/')}")
 
 
 def event(found: dict[str, Any]) -> dict[str, Any]:
-    """What the asset event of a table says, and OpenLineage with it; red with the reason, or skipped, without."""
+    """What the asset event of a table says; red with the reason, or skipped, where there is none. Tells OpenLineage."""
+    if found["batches"]:  # in a run that is red as well: what it published before will not be told again
+        sluice_lineage.emit(found)
     if found["red"]:
         raise AirflowFailException(f"{found['table']} is {found['state']}: {found['error']}")
     if not found["batches"]:
         raise AirflowSkipException(f"{found['table']}: {found['state']}, nothing was published.")
-    sluice_lineage.emit(found)
     kept = ("ranges", "gaps", "batches", "snapshot_id", "records", "rejected", "expectations", "warnings")
     return {name: found[name] for name in (*kept, "report") if name in found}
 

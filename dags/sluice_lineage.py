@@ -1,24 +1,25 @@
-"""OpenLineage: which offsets of which topics went into which snapshot of a table, by Airflow's own provider."""
+"""OpenLineage: which offsets of which topics a run put into a table, by Airflow's own provider."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from sluice_connections import kafka_config
 
-from sluice.model import decode_ranges
+from sluice import connections
+from sluice.model import Batch, OffsetRange, decode_gaps, decode_ranges
 
-CATALOG = os.environ.get("SLUICE_CATALOG", "lake")
+log = logging.getLogger(__name__)
 
 
 def emit(found: Mapping[str, Any]) -> None:
     """Tell what the run published into a table; nothing where OpenLineage is not installed, or not set up.
 
     A topic is named by the first of Kafka's bootstrap servers, a table by where its files are, as OpenLineage's
-    integration of Spark names them, with its name in the catalog beside it.
+    integration of Spark names them, with its name in the catalog beside it. What goes wrong is a line in the log.
 
     Args:
         found: the outcome that settle tells of the table.
@@ -27,8 +28,12 @@ def emit(found: Mapping[str, Any]) -> None:
         from airflow.providers.openlineage.api import emit_dataset_lineage, is_openlineage_active
     except ImportError:
         return
-    if found.get("location") and is_openlineage_active():
+    if not found.get("location") or not is_openlineage_active():
+        return
+    try:
         emit_dataset_lineage(inputs=_topics(found), outputs=[_table(found)])
+    except Exception as error:  # noqa: BLE001 - the table is published; its text may quote a setting of Kafka's
+        log.warning("%s: OpenLineage was not told (%s).", found["table"], type(error).__name__)
 
 
 def _topics(found: Mapping[str, Any]) -> list[Any]:
@@ -39,26 +44,42 @@ def _topics(found: Mapping[str, Any]) -> list[Any]:
 
     server = broker.client_config(kafka_config())["bootstrap.servers"].split(",")[0]
     topics = []
-    for topic, batches in found["ranges"].items():
+    for topic in found["ranges"]:
         read = [
             subset.Partition({"partition": p, "start_offset": r.start, "end_offset": r.end})
-            for each in batches
-            for p, r in decode_ranges(each).items()
+            for p, r in _read(found, topic)
         ]
         facet = subset.InputSubsetInputDatasetFacet(subset.PartitionSubsetCondition(read))
         topics.append(InputDataset(f"kafka://{server}", topic, inputFacets={"subset": facet}))
     return topics
 
 
+def _read(found: Mapping[str, Any], topic: str) -> Iterator[tuple[int, OffsetRange]]:
+    """The ranges of a topic's batches, partition by partition, without what was given up of them."""
+    gaps = [(p, gap) for text in found["gaps"].get(topic, ()) for p, each in decode_gaps(text).items() for gap in each]
+    for text in found["ranges"][topic]:
+        ranges = decode_ranges(text)
+        here = {p: tuple(g for q, g in gaps if q == p and r.start <= g.start < r.end) for p, r in ranges.items()}
+        batch = Batch(topic, "", 0, ranges, {}, {p: each for p, each in here.items() if each})
+        yield from batch.to_read.items()
+
+
 def _table(found: Mapping[str, Any]) -> Any:
     from openlineage.client.event_v2 import OutputDataset
     from openlineage.client.facet_v2 import dataset_version_dataset, symlinks_dataset
 
-    place = urlsplit(found["location"])
-    named = symlinks_dataset.Identifier(f"iceberg://{CATALOG}", found["table"], "TABLE")
-    facets = {
-        "version": dataset_version_dataset.DatasetVersionDatasetFacet(str(found["snapshot_id"])),
-        "symlinks": symlinks_dataset.SymlinksDatasetFacet([named]),
-    }
-    namespace = f"{place.scheme}://{place.netloc}" if place.netloc else place.scheme or "file"
-    return OutputDataset(namespace, place.path if namespace == "file" else place.path.strip("/"), facets=facets)
+    namespace, name = _place(found["location"])
+    named = symlinks_dataset.Identifier(f"iceberg://{connections.catalog_name()}", found["table"], "TABLE")
+    facets: dict[str, Any] = {"symlinks": symlinks_dataset.SymlinksDatasetFacet([named])}
+    if found["snapshot_id"]:
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(found["snapshot_id"]))
+    return OutputDataset(namespace, name, facets=facets)
+
+
+def _place(location: str) -> tuple[str, str]:
+    """A location as OpenLineage's naming has it: namespace and name."""
+    place = urlsplit(location)
+    scheme = "s3" if place.scheme in ("s3a", "s3n") else place.scheme or "file"
+    server = place.netloc.rpartition("@")[2] if place.password else place.netloc  # a container stays, no password does
+    path = place.path.rstrip("/")
+    return (f"{scheme}://{server}" if server else scheme), path.lstrip("/") if scheme in ("s3", "gs", "wasbs") else path

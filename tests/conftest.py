@@ -23,8 +23,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # and never pays. What runs is the same. Without it the code cache would shrink to 48 MB, which Spark's generated code
 # fills in ten minutes: then the JVM interprets, and at last it ends. Hadoop runs chmod twice for each file it writes
 # to a local disk, which takes a fifth less where the JVM starts it without a helper in between.
-JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -Djdk.lang.Process.launchMechanism=VFORK"
-os.environ.setdefault("JAVA_TOOL_OPTIONS", JVM)
+JVM = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
+if sys.platform == "linux":
+    JVM.append("-Djdk.lang.Process.launchMechanism=VFORK")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(JVM))
 # Housekeeping that takes minutes by default, so that a test of retention or compaction takes seconds.
 QUICK_HOUSEKEEPING = {
     "log.initial.task.delay.ms": "500",

@@ -6,22 +6,17 @@ Spark gets its settings from the driver's own process, so that no credential eve
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.utils.config import Config
 
+from sluice.connections import catalog_name as catalog_name  # noqa: PLC0414 - said where DAG files can read it
 from sluice.errors import ConfigError
 
 _IMPLEMENTATIONS = {"rest": "rest", "glue": "glue", "hive": "hive"}
 # PyIceberg's own names for what the Java side spells differently.
 _RENAMED = {"s3.region": "client.region", "s3.session-token": "s3.session-token"}
-
-
-def catalog_name() -> str:
-    """The catalog's name, the same in PyIceberg and in Spark."""
-    return os.environ.get("SLUICE_CATALOG", "lake")
 
 
 def load(name: str | None = None) -> Catalog:

@@ -1,11 +1,20 @@
-"""What an Airflow connection says, as the settings of confluent-kafka's clients. Knows its fields, not Airflow."""
+"""What an Airflow connection says, as the settings of confluent-kafka's clients. Knows its fields, not Airflow.
+
+And the catalog's name, which is no connection: PyIceberg's own configuration has the rest.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any, Protocol
 
 KAFKA = "sluice_kafka"
 REGISTRY = "sluice_registry"
+
+
+def catalog_name() -> str:
+    """The catalog's name, the same in PyIceberg and in Spark."""
+    return os.environ.get("SLUICE_CATALOG", "lake")
 
 
 class Connection(Protocol):

@@ -196,7 +196,7 @@ class _Worker:
         for batch in batches:
             if (found := done.counts.get(batch.seq)) is None:
                 continue
-            seconds = done.seconds / len(done.counts)
+            seconds, commit = done.seconds / len(done.counts), (done.commit_seconds or 0.0) / len(done.counts)
             log.info(
                 "publish %s from %s: %s records, %s rejected, in %.1f s, snapshot %s",
                 name, batch, found.records, found.rejected, seconds, done.snapshot_id,
@@ -204,7 +204,7 @@ class _Worker:
             self._row(
                 batch, State.PUBLISHED, table=name, snapshots={name: done.snapshot_id},
                 records=found.records, rejected=found.rejected, seconds=seconds,
-                commit_seconds=done.commit_seconds,
+                commit_seconds=commit,
             )  # fmt: skip
         return True
 

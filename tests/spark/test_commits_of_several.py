@@ -96,6 +96,7 @@ def test_the_ledger_tells_the_batches_apart_and_can_be_rebuilt(waiting: Callable
     assert before == {(b.seq, s): head for b in batches for s in (State.PUBLISHED, State.SETTLED)}
     rows = Ledger(it.catalog).rows({it.topic: 0}, (State.PUBLISHED,))
     assert [r.rejected for r in sorted(rows, key=lambda r: r.batch_seq or 0)] == [0] * (len(batches) - 1) + [1]
+    assert all(0 < (r.commit_seconds or 0) < (r.seconds or 0) for r in rows), "each has its share of both"
     assert [r.records for r in sorted(rows, key=lambda r: r.batch_seq or 0)] == [b.span for b in batches]
     rebuild.rebuild(it.contracts, it.catalog, run_id="test")
     assert told() == before

@@ -170,13 +170,12 @@ def test_the_scorecard_tells_what_new_schemas_are_held_against(
         return next((line for line in lines if line.subject == "Compatibility"), None)
 
     assert told(plain) is None
-    # A subject without a level of its own, and without a schema, has the registry's.
-    usual = client.get_compatibility()  # other tests share the registry
-    client.set_compatibility(level="BACKWARD")
     line = told()
-    client.set_compatibility(level=usual)
-    assert line and line.ready and line.evidence == f"{subject}: BACKWARD" and not line.step
+    assert line and line.ready is None and line.evidence == "no schema is registered"
     client.register_schema(subject, Schema(json.dumps(record(n="long")), "AVRO"))
+    client.set_compatibility(subject, "BACKWARD")
+    line = told()
+    assert line and line.ready and line.evidence == f"{subject}: BACKWARD" and not line.step
     client.set_compatibility(subject, "NONE")
     line = told()
     assert line and line.ready is False and line.evidence == f"{subject}: NONE" and line.step

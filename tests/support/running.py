@@ -114,7 +114,7 @@ class Stack:
 
     def token(self, role: str | None, secret: str | None = None) -> str:
         """Airflow's own token of the administrator, made out to another role, and signed by another secret."""
-        own = self.airflow._token
+        own = self.airflow.token
         claims = {**jwt.decode(own, options={"verify_signature": False}), "role": role}
         algorithm = jwt.get_unverified_header(own)["alg"]
         return jwt.encode(claims, secret or self.env["AIRFLOW__API_AUTH__JWT_SECRET"], algorithm)

@@ -66,16 +66,17 @@ def sent(folder: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_lineage_tells_which_offsets_went_into_which_snapshot(tmp_path: Path) -> None:
     found = {
-        "table": "shop.orders", "state": "published", "red": False, "batches": {"orders": [3, 4]}, "gaps": {},
-        "ranges": {"orders": ['{"0":[5,10]}', '{"0":[10,12],"1":[0,3]}']}, "snapshot_id": 8612345678901234567,
-        "location": "s3://lake/warehouse/shop/orders", "records": 10, "rejected": 0, "expectations": {}, "warnings": [],
+        "table": "shop.orders", "state": "published", "red": False, "batches": {"orders": [3, 4]},
+        "ranges": {"orders": ['{"0":[5,10]}', '{"0":[10,12],"1":[0,3]}']}, "gaps": {"orders": ['{"1":[[0,1]]}']},
+        "snapshot_id": 8612345678901234567, "location": "s3a://lake/warehouse/shop/orders", "records": 9,
+        "rejected": 0, "expectations": {}, "warnings": [],
     }  # fmt: skip
     (event,) = [e for e in sent(tmp_path, found) if e["eventType"] == "RUNNING" and e["outputs"]]
     assert event["job"]["name"] == "tells.outcome"
     ((topic,), (table,)) = event["inputs"], event["outputs"]
     assert (topic["namespace"], topic["name"]) == ("kafka://kafka:9092", "orders")
     read = [p["dimensions"] for p in topic["inputFacets"]["subset"]["inputCondition"]["partitions"]]
-    assert [(p["partition"], p["start_offset"], p["end_offset"]) for p in read] == [(0, 5, 10), (0, 10, 12), (1, 0, 3)]
+    assert [(p["partition"], p["start_offset"], p["end_offset"]) for p in read] == [(0, 5, 10), (0, 10, 12), (1, 1, 3)]
     assert (table["namespace"], table["name"]) == ("s3://lake", "warehouse/shop/orders")
     assert table["facets"]["version"]["datasetVersion"] == "8612345678901234567"
     (named,) = table["facets"]["symlinks"]["identifiers"]

@@ -20,9 +20,9 @@ class Airflow:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._url = env["SLUICE_PAGES_URL"]
-        self._token = ""
+        self.token = ""
         login = {"username": env["SLUICE_PAGES_USER"], "password": env["SLUICE_PAGES_PASSWORD"]}
-        self._token = self._ask("POST", "/auth/token", login)["access_token"]
+        self.token = self._ask("POST", "/auth/token", login)["access_token"]
 
     def wait_for_dag(self, dag: str, *, tables: set[str]) -> None:
         """Return when Airflow knows the DAG with a task for each table.
@@ -70,7 +70,7 @@ class Airflow:
             self._url + path.replace("+", "%2B"),
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
         )
         try:
             with _open(request, timeout=30) as answer:
