@@ -34,7 +34,7 @@ class TopicPlan:
         """How many offsets there were to read before one of the batches was, by Kafka's end as the plan saw it."""
         if self.state is None:
             return None
-        starts = {p: batch.ranges[p].start if p in batch.ranges else end for p, end in batch.next_offsets.items()}
+        starts = batch.starts
         return sum(marks.end - starts.get(p, marks.start) for p, marks in self.state.watermarks.items())
 
 

@@ -220,4 +220,4 @@ def cutover(ledger: Ledger | None, staging: Table | None, topic: str) -> dict[in
         first = told_by[1][0]
     if first is None:
         return None
-    return {p: first.ranges[p].start if p in first.ranges else end for p, end in first.next_offsets.items()}
+    return first.starts

@@ -226,12 +226,12 @@ def plan_rows(batch: Batch, state: State = State.PLANNED, snapshots: Mapping[str
             topic_id=batch.topic_id,
             batch_seq=batch.seq,
             partition=p,
-            start_offset=batch.ranges[p].start if p in batch.ranges else end,
-            end_offset=end,
+            start_offset=start,
+            end_offset=batch.next_offsets[p],
             state=state,
             snapshots=snapshots,
         )
-        for p, end in sorted(batch.next_offsets.items())
+        for p, start in sorted(batch.starts.items())
     ]
 
 

@@ -105,6 +105,11 @@ class Batch:
         return self.seq < 0
 
     @property
+    def starts(self) -> dict[int, int]:
+        """The topic's cursor before this batch, over all its partitions."""
+        return {p: self.ranges[p].start if p in self.ranges else end for p, end in self.next_offsets.items()}
+
+    @property
     def span(self) -> int:
         """How many offsets there are to read; the records may be fewer on compacted or transactional topics."""
         given_up = sum(g.span for each in self.gaps.values() for g in each)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from sluice import assess, cursor, rollback, tables, timeline, upkeep
+from sluice.auto import subject_of
 from sluice.contract import Contract
 from sluice.contract_formats import REGISTERED
 from sluice.contracts import Contracts
 from sluice.errors import RefusedError, SluiceError
 from sluice.filters import And, equal, one_of
 from sluice.ledger import Ledger, State
-from sluice.registry import Registry
+from sluice.registry import Registry, subject_of_topic
 from sluice.registry_settings import config
 from sluice.status_text import duration
 from sluice.status_text import moment as utc
@@ -108,8 +109,7 @@ def _compatibility(contract: Contract) -> Iterator[Line]:
     """Whether the registry lets any schema in; what has none tells nothing."""
     if contract.value.format not in REGISTERED:
         return
-    named = contract.auto.subject if contract.auto else None
-    subjects = [named] if named else [f"{topic}-value" for topic in contract.topics]
+    subjects = [subject_of(contract)] if contract.auto else [subject_of_topic(topic) for topic in contract.topics]
     try:
         registry = Registry({**config(), **IMPATIENT})
         known = [s for s in subjects[:SUBJECTS] if registry.newest(s)]

@@ -61,6 +61,11 @@ _clients: dict[str, SchemaRegistryClient] = {}
 """By all of their settings: each has connections, and a cache of its own for newest schemas."""
 
 
+def subject_of_topic(topic: str) -> str:
+    """The subject of a topic's values, by TopicNameStrategy."""
+    return f"{topic}-value"
+
+
 class Registry:
     """A registry that speaks Confluent's API.
 

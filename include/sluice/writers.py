@@ -13,7 +13,7 @@ from sluice.contract import Contract
 from sluice.errors import SluiceError
 from sluice.iceberg_types import IcebergType, Struct
 from sluice.kafka_retention import Risk
-from sluice.registry import Registry, WriterSchema
+from sluice.registry import Registry, WriterSchema, subject_of_topic
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -37,7 +37,7 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     found: list[Risk] = []
     for topic in contract.topics if needed.fields else ():
         try:
-            schema = (registry or Registry()).newest(f"{topic}-value")
+            schema = (registry or Registry()).newest(subject_of_topic(topic))
         except SluiceError as error:
             log.info("%s: the writers' newest schema was not looked at: %s", contract.table, error.message)
             return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import time
@@ -17,13 +16,13 @@ from confluent_kafka.schema_registry import Schema
 from pyspark.sql import SparkSession
 
 from sluice import readiness
-from sluice.embedded.home import REPOSITORY
 from sluice.embedded.registry import Registry
 from sluice.errors import ConfigError
 from sluice.registry import Registry as Schemas
 from tests.spark.test_formats import avro, name, read, record
 from tests.support.guarded import HOST, Guarded, make_ca
 from tests.support.lake import Lake
+from tests.support.own_airflow import own_airflow
 from tests.support.registries import client_of
 
 pytestmark = pytest.mark.spark
@@ -97,13 +96,7 @@ def test_tls_and_a_password(
         tried = [good, {**good, "password": WRONG}, {**good, "extra": {"ssl.ca.location": str(cas["unknown"][0])}}]
         done = subprocess.run(
             [sys.executable, "-c", AIRFLOW, json.dumps(tried), subject],
-            env={
-                **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "SCHEMA_REGISTRY", "SLUICE"))},
-                "AIRFLOW_HOME": str(tmp_path / "airflow"),
-                "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
-                "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY / "dags")]),
-            },
+            env=own_airflow(tmp_path),
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from sluice.embedded.home import REPOSITORY
+from tests.support.own_airflow import own_airflow
 
 DAG = """\
 import json, os
@@ -42,19 +41,16 @@ def sent(folder: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
     (folder / "dags" / "tells.py").write_text(DAG)
     events = folder / "events.json"
     kafka = {"bootstrap.servers": "kafka:9092,other:9092", "sasl.password": "s3cret"}
+    transport = {"type": "file", "log_file_path": str(events), "append": True}
     env = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "SLUICE", "PYICEBERG", "OPENLINEAGE"))},
-        "AIRFLOW_HOME": str(folder / "airflow"),
+        **own_airflow(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
         "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps({"conn_type": "kafka", "extra": kafka}),
-        "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{REPOSITORY / 'dags'}",
         "SLUICE_CONTRACTS": str(folder / "contracts"),
         "FOUND": json.dumps(found),
     }
-    transport = {"type": "file", "log_file_path": str(events), "append": True}
-    env["AIRFLOW__OPENLINEAGE__TRANSPORT"] = json.dumps(transport)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=False, timeout=300
     )

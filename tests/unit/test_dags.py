@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.embedded.home import REPOSITORY
+from tests.support.own_airflow import own_airflow
 
 pytestmark = pytest.mark.unit
 
@@ -30,12 +30,9 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
         (jars / name).touch()
     kafka = {"bootstrap.servers": "kafka:9092", "sasl.username": "sluice", "sasl.password": SECRET}
     return {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "SLUICE", "PYICEBERG"))},
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        **own_airflow(tmp_path),
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
         "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps({"conn_type": "kafka", "extra": kafka}),
         "AIRFLOW_CONN_SLUICE_REGISTRY": json.dumps(
             {
@@ -51,7 +48,6 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW_CONN_CLUSTER": json.dumps({"conn_type": "spark", "host": "spark://master", "port": 7077}),
         "AIRFLOW_CONN_AWAY": json.dumps({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}),
-        "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{DAGS}",
         "SLUICE_HOME": str(tmp_path / "home"),
         "SLUICE_JARS": str(jars),
     }
