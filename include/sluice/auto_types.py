@@ -37,6 +37,12 @@ _AVRO_LOGICAL = {
     "uuid": "uuid",
 }
 _AVRO_BASE = {"int": {"date"}, "string": {"uuid"}, "long": {k for k in _AVRO_LOGICAL if "timestamp" in k}}
+_DEBEZIUM = {
+    ("int", "io.debezium.time.Date"): "date",
+    ("long", "io.debezium.time.Timestamp"): "timestamp",
+    ("long", "io.debezium.time.MicroTimestamp"): "timestamp",
+    ("string", "io.debezium.time.ZonedTimestamp"): "timestamptz",
+}
 _AVRO_NAMES = {"bytes": "binary", "enum": "string"}
 
 
@@ -67,28 +73,35 @@ def avro(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
         raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
 
 
-def _avro_type(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:
-    """Of a schema that the decoder's own check has passed: one branch to a union, and an end to each type."""
+def _avro_type(schema: Any, named: dict[str, dict[str, Any]], inner: bool = False) -> IcebergType:
+    """Of a schema that the decoder's own check has passed: one branch to a union, and an end to each type.
+
+    Args:
+        inner: It stands in a list or map, where what Debezium says of a type beside Avro is not looked at.
+    """
     if isinstance(schema, list):
-        return _avro_type(next(each for each in schema if each != "null"), named)
+        return _avro_type(next(each for each in schema if each != "null"), named, inner)
     if isinstance(schema, str):
-        return _avro_type(named[schema], named) if schema in named else Primitive(_AVRO_NAMES.get(schema, schema))
+        known = named.get(schema)
+        return _avro_type(known, named, inner) if known else Primitive(_AVRO_NAMES.get(schema, schema))
     kind, logical = schema["type"], schema.get("logicalType")
-    known = _AVRO_LOGICAL[logical] if logical in _AVRO_BASE.get(kind, ()) else _AVRO_NAMES.get(kind, kind)
+    name = _AVRO_LOGICAL[logical] if logical in _AVRO_BASE.get(kind, ()) else _AVRO_NAMES.get(kind, kind)
+    if not inner:
+        name = _DEBEZIUM.get((kind, str(schema.get("connect.name"))), name)
     made: IcebergType
     match kind:
         case "array":
-            made = ListOf(_avro_type(schema["items"], named))
+            made = ListOf(_avro_type(schema["items"], named, True))
         case "map":
-            made = MapOf(STRING, _avro_type(schema["values"], named))
+            made = MapOf(STRING, _avro_type(schema["values"], named, True))
         case "record":
-            made = Struct(tuple((f["name"], _avro_type(f["type"], named)) for f in schema["fields"]))
+            made = Struct(tuple((f["name"], _avro_type(f["type"], named, inner)) for f in schema["fields"]))
         case "bytes" | "fixed" if logical == "decimal":
             made = Decimal(schema["precision"], schema.get("scale", 0))
         case "fixed":
             made = Fixed(schema["size"])
         case _:
-            made = Primitive(known)
+            made = Primitive(name)
     return made
 
 

@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
+from sluice import semantics
 from sluice.fields import Side, problem
-from sluice.fit import UnfitError, text_in
+from sluice.fit import Change, UnfitError, text_in
 from sluice.wire import Decoded, Variant, by_schema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -66,7 +67,16 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
         # What can't be read comes as a record of nulls: a field that only the reader has, with a default, tells.
         return F.when(it.getField(_READ), F.struct(it.getField(_WHOLE).alias(side.whole)) if whole else it)
 
-    return Decoded(read, opened)
+    def means(path: str, want: T.DataType) -> Change | None:
+        name = names.semantic(root, path.removeprefix(side.whole).removeprefix(".") if whole else path)
+        if name in semantics.DATES and isinstance(want, T.DateType):
+            return lambda days: F.date_from_unix_date(days.try_cast("int"))
+        if name in semantics.MOMENTS and isinstance(want, (T.TimestampType, T.TimestampNTZType)):
+            micros = F.lit(semantics.MOMENTS[name]).cast("long")
+            return lambda units: semantics.moment(units, micros, want)
+        return None
+
+    return Decoded(read, opened, means)
 
 
 @dataclass
@@ -101,12 +111,27 @@ class Names:
             kept["fields"] = [{"name": f["name"], "type": self.add(f["type"], space)} for f in schema["fields"]]
         return full
 
+    def semantic(self, schema: Any, path: str) -> str | None:
+        """The name that Kafka Connect gave to the type at a path through records."""
+        for part in (*path.split("."), None) if path else (None,):
+            if isinstance(schema, list):
+                schema = next((each for each in schema if each != "null"), None)
+            if isinstance(schema, str):
+                schema = self.found.get(schema)
+            if not isinstance(schema, dict):
+                return None
+            if part is None:
+                name = schema.get("connect.name")
+                return name if isinstance(name, str) else None
+            schema = next((f["type"] for f in schema.get("fields", ()) if f["name"] == part), None)
+        return None
+
     def _full(self, name: str, space: str) -> str:
         full = f"{space}.{name}" if space and "." not in name else name
         return name if full not in self.found and name in self.found else full
 
 
-_KEPT = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols"})
+_KEPT = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols", "connect.name"})
 
 
 def _written(schema: Any, names: Names) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+
+from sluice.semantics import read_text
 
 _WHOLE: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 """Whole numbers, and how many digits each can have."""
@@ -26,17 +28,41 @@ class UnfitError(Exception):
         self.path, self.words = path, words
 
 
-def fit(value: Column, have: T.DataType, want: T.DataType, path: str = "") -> Column:
+Change = Callable[[Column], Column]
+Meaning = Callable[[str, T.DataType], Change | None]
+"""What the writer's schema says of a whole number, given its path and the wanted type: how it becomes that."""
+_READABLE = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
+
+
+def plain(_path: str, _want: T.DataType) -> None:
+    """Of a schema whose types say all there is."""
+
+
+def fit(value: Column, have: T.DataType, want: T.DataType, means: Meaning = plain) -> Column:
     """The value as the wanted type.
 
     A field that the value's type lacks is null, one that nobody wants is left out. A type changes only where every
-    value survives it: int to long, float to double, a number to a decimal with room for all its digits.
+    value survives it: int to long, float to double, a number to a decimal with room for all its digits. What is read
+    from a text, or by what the schema says it means, is null where it is not that: see `lost`.
 
     Raises:
         UnfitError: for any other difference.
     """
-    changed = _change(have, want, path)
+    changed = _change(have, want, "", means)
     return changed(value) if changed else value
+
+
+def lost(
+    value: Column, have: T.DataType, want: T.DataType, means: Meaning = plain, path: str = ""
+) -> Iterator[tuple[str, str, Column]]:
+    """Each path whose value may be none of the wanted type: path, that type, and whether it is so in a record."""
+    if isinstance(want, T.StructType) and isinstance(have, T.StructType):
+        for field in want.fields:
+            if field.name in have.names:
+                inner = _inside(path, field.name)
+                yield from lost(value.getField(field.name), have[field.name].dataType, field.dataType, means, inner)
+    elif have != want and (read := _reading(have, want, path, means)):
+        yield path, want.simpleString(), value.isNotNull() & read(value).isNull()
 
 
 def text_in(value: Column, kind: T.DataType) -> Column | None:
@@ -61,34 +87,49 @@ def text_in(value: Column, kind: T.DataType) -> Column | None:
     return reduce(lambda a, b: a & b, known) if known else None
 
 
-def _change(have: T.DataType, want: T.DataType, path: str) -> Callable[[Column], Column] | None:
+def _change(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Change | None:
     """How a value becomes the wanted type; None where it is of it."""
     if isinstance(want, T.StructType) and isinstance(have, T.StructType):
-        return _struct(have, want, path)
+        return _struct(have, want, path, means)
     if isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
-        element = _change(have.elementType, want.elementType, f"{path}[]")
+        element = _change(have.elementType, want.elementType, f"{path}[]", means)
         return (lambda c: F.transform(c, element)) if element else None
     if isinstance(want, T.MapType) and isinstance(have, T.MapType):
-        return _map(have, want, path)
+        return _map(have, want, path, means)
     if have == want or (isinstance(have, T.StringType) and isinstance(want, T.StringType)):
         return None
     if _widens(have, want):
         return lambda c: c.cast(want)
+    if read := _reading(have, want, path, means):
+        return read
     raise UnfitError(path, f"is {have.simpleString()}, and its column {want.simpleString()}")
 
 
-def _struct(have: T.StructType, want: T.StructType, path: str) -> Callable[[Column], Column] | None:
-    steps: list[tuple[T.StructField, Callable[[Column], Column]]] = []
+def _reading(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Change | None:
+    """How a value is read as a type that not every value is of; None where there is no such way."""
+    if "[" in path or "{" in path:  # `lost` does not look into lists and maps
+        return None
+    if isinstance(have, T.StringType) and isinstance(want, _READABLE):
+        return lambda c: read_text(c, want)
+    return means(path, want) if type(have) in _WHOLE and isinstance(want, _READABLE) else None
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _struct(have: T.StructType, want: T.StructType, path: str, means: Meaning) -> Change | None:
+    steps: list[tuple[T.StructField, Change]] = []
     same = have.names == want.names
     for field in want.fields:
-        inner = f"{path}.{field.name}" if path else field.name
+        inner = _inside(path, field.name)
         alike = [each for each in have.fields if each.name.lower() == field.name.lower()]
         if len(alike) > 1:
             raise UnfitError(inner, "is there in two spellings, which Spark tells not apart")
         if not alike or alike[0].name != field.name:
             steps.append((field, lambda _, kind=field.dataType: F.lit(None).cast(kind)))  # type: ignore[misc]
             continue
-        change = _change(alike[0].dataType, field.dataType, inner)
+        change = _change(alike[0].dataType, field.dataType, inner, means)
         same = same and change is None
         steps.append((field, lambda c, n=field.name, f=change: f(c.getField(n)) if f else c.getField(n)))  # type: ignore[misc]
     if same:
@@ -96,8 +137,8 @@ def _struct(have: T.StructType, want: T.StructType, path: str) -> Callable[[Colu
     return lambda c: F.when(c.isNotNull(), F.struct(*[step(c).alias(field.name) for field, step in steps]))
 
 
-def _map(have: T.MapType, want: T.MapType, path: str) -> Callable[[Column], Column] | None:
-    value = _change(have.valueType, want.valueType, f"{path}{{}}")
+def _map(have: T.MapType, want: T.MapType, path: str, means: Meaning) -> Change | None:
+    value = _change(have.valueType, want.valueType, f"{path}{{}}", means)
     if have.keyType == want.keyType:
         return (lambda c: F.transform_values(c, lambda _, v: value(v))) if value else None
     if not (isinstance(want.keyType, T.StringType) and type(have.keyType) in (*_WHOLE, T.BooleanType)):

@@ -11,18 +11,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice import semantics
 from sluice.fields import CORRUPT, Side, decimal_of, parsed, problem
 from sluice.json_leaves import Leaves
 
 SCHEMA, PAYLOAD = "schema", "payload"
 _READ = "_sluice_envelope"
-_CONNECT, _DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
-_DECIMAL = f"{_CONNECT}Decimal"
-_DATES = (f"{_CONNECT}Date", f"{_DEBEZIUM}Date")
-_MOMENTS = {f"{_CONNECT}Timestamp": 1000, f"{_DEBEZIUM}Timestamp": 1000, f"{_DEBEZIUM}MicroTimestamp": 1}
-"""Numbers of so many microseconds. Debezium's have no zone; they are the clock's face as if it were UTC's."""
 _MOST_DIGITS, _MOST_BYTES = 38, 16
-_ZONE = r"(?:[Zz]|[+-]\d\d:?\d\d)$"
 
 
 def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
@@ -102,14 +97,14 @@ def _decimal(value: Column, node: Column, want: T.DecimalType) -> Column:
     scaled = F.concat(unscaled.cast("string"), F.lit("E"), (-scale).cast("string"))
     fits = F.length(raw).between(1, _MOST_BYTES)
     is_number = _is(value, "BIGINT") | _is(value, "DECIMAL") | _is(value, "DOUBLE")
-    of_bytes = (node["name"] == _DECIMAL) & _is(value, "STRING")
+    of_bytes = (node["name"] == semantics.DECIMAL) & _is(value, "STRING")
     number = decimal_of(_text(value), want)
     return F.when(of_bytes, F.when(fits, scaled).try_cast(want)).when(is_number | _is(value, "STRING"), number)
 
 
 def _date(value: Column, node: Column) -> Column:
     days = F.try_variant_get(value, "$", "int")
-    named = F.coalesce(node["name"].isin(*_DATES), F.lit(False))
+    named = F.coalesce(node["name"].isin(*semantics.DATES), F.lit(False))
     return F.when(named & _is(value, "BIGINT"), F.date_from_unix_date(days)).when(
         _is(value, "STRING"), _text(value).try_cast("date")
     )
@@ -118,13 +113,10 @@ def _date(value: Column, node: Column) -> Column:
 def _moment(value: Column, node: Column, want: T.DataType) -> Column:
     units = F.try_variant_get(value, "$", "bigint")
     factor = F.lit(None).cast("long")
-    for name, micros in _MOMENTS.items():
+    for name, micros in semantics.MOMENTS.items():
         factor = F.when(node["name"] == name, F.lit(micros).cast("long")).otherwise(factor)
-    moment = F.timestamp_micros(F.try_multiply(units, factor)).cast(want)
-    text = _text(value)
-    if isinstance(want, T.TimestampNTZType):
-        text = F.when(~text.rlike(_ZONE), text)
-    return F.when(_is(value, "BIGINT"), moment).when(_is(value, "STRING"), text.try_cast(want))
+    moment = semantics.moment(units, factor, want)
+    return F.when(_is(value, "BIGINT"), moment).when(_is(value, "STRING"), semantics.read_text(_text(value), want))
 
 
 LEAVES = Leaves(_parse_as, _make, lambda value: value.isNotNull() & ~F.is_variant_null(value))

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from sluice.errors import BlockedError
 from sluice.fields import NO_PROBLEM, Side, problem
-from sluice.fit import UnfitError, fit
+from sluice.fit import Meaning, UnfitError, fit, lost, plain
 from sluice.registry import Registry, WriterSchema
 
 PREFIX = 5
@@ -98,10 +98,12 @@ class Decoded:
     Attributes:
         read: What decodes them: costly, and done once for a record.
         opened: From what was read to the struct of fields, null where the bytes are not of the schema.
+        means: What the schema says of whole numbers that are more than that.
     """
 
     read: Column
     opened: Callable[[Column], Column] = lambda it: it
+    means: Meaning = plain
 
 
 @dataclass(frozen=True)
@@ -142,17 +144,19 @@ def by_schema(
             decoded = decoder(variant)
             opened = decoded.opened(F.col(name))
             shape = _type(frame.select(decoded.read.alias(name)), opened)
-            each.append((variant.applies, fit(opened, shape, wanted)))
+            each.append((variant.applies, fit(opened, shape, wanted, decoded.means)))
         except UnfitError as error:
             found.refuse(variant.applies, variant.schema.id, error)
             continue
         reads[name] = F.when(variant.applies, decoded.read)
+        for path, type_, nothing in lost(opened, shape, wanted, decoded.means):
+            found.refuse(nothing, variant.schema.id, UnfitError(path, f"holds a value that is no {type_}"))
     # Apart from what takes them to pieces, or Spark would decode a record once for each of its fields.
     frame = frame.withColumns(reads)
-    nothing = F.when(F.lit(False), F.lit(None).cast(wanted))
-    fields = reduce(lambda at, one: at.when(*one), each, nothing)
-    frame = frame.withColumn(side.fields, fields).drop(*reads)
-    return frame.withColumn(side.problem, found.problem(F.col(side.fields)))
+    none = F.when(F.lit(False), F.lit(None).cast(wanted))
+    fields = reduce(lambda at, one: at.when(*one), each, none)
+    frame = frame.withColumn(side.fields, fields)
+    return frame.withColumn(side.problem, found.problem(F.col(side.fields))).drop(*reads)
 
 
 def _type(frame: DataFrame, column: Column) -> T.DataType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import uuid
@@ -19,7 +20,6 @@ from sluice.embedded.registry import Registry
 from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
 from tests.support.backfills import asked, fill_in
-from tests.support.connect_avro import translated
 from tests.support.lake import Lake
 from tests.support.registries import client_of
 
@@ -44,19 +44,22 @@ def fixture(name: str) -> list[tuple[int, Any, Any]]:
     return [(0, row["key"], row["value"]) for row in map(json.loads, lines)]
 
 
-def in_avro(records: list[tuple[int, Any, Any]], registry: Registry) -> list[tuple[int, Any, Any]]:
-    """Records with their schema, translated to Avro in Confluent's wire format."""
+def avro_fixture(name: str, registry: Registry) -> list[tuple[int, Any, Any]]:
+    """Records in Confluent's wire format, with the ids that this registry gives to their schemas."""
     client, ids = client_of(registry), {}
+    schemas = json.loads((DATA / f"{name}.schemas.json").read_text(encoding="utf-8"))
+    for each, schema in schemas.items():
+        subject = f"s-{uuid.uuid4().hex[:10]}"
+        ids[int(each)] = client.register_schema(subject, Schema(json.dumps(schema), "AVRO"))
 
     def framed(text: str | None) -> bytes | None:
-        if (made := translated(text)) is None:
+        if text is None:
             return None
-        schema, raw = made
-        if schema not in ids:
-            ids[schema] = client.register_schema(f"s-{uuid.uuid4().hex[:10]}", Schema(schema, "AVRO"))
-        return b"\0" + ids[schema].to_bytes(4, "big") + raw
+        raw = base64.b64decode(text)
+        assert raw[0] == 0
+        return raw[:1] + ids[int.from_bytes(raw[1:5], "big")].to_bytes(4, "big") + raw[5:]
 
-    return [(partition, framed(key), framed(value)) for partition, key, value in records]
+    return [(partition, framed(key), framed(value)) for partition, key, value in fixture(name)]
 
 
 def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:
@@ -73,12 +76,12 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
     upsert = {"mode": "upsert", "identifier": ["depot", "number"], "errors": {"max_ratio": 0.2}}
     ordered = {**upsert, "order": ["lsn"]}
     enveloped = {"columns": [*PARCEL, {**lsn, "source": "$source.lsn"}]}
-    # Debezium was told to write decimals as text, and writes times with a zone so: in Avro they are that.
-    texts = [{**c, "type": "string"} if c["name"] in ("weight", "sent") else c for c in enveloped["columns"]]
     unwrapped = {"columns": [*PARCEL, {**lsn, "source": "__lsn"}], "cdc": {"format": "debezium_unwrapped"}}
     at = {"name": "at", "type": "timestamptz", "expression": "timestamp_millis(ms)"}
     key = [{**c, "source": f"$key.{c['name']}"} for c in PARCEL[:2]]
     keyed = {"columns": [*key, *PARCEL[2:]], "key": {"format": "json"}, "cdc": {"format": "debezium_unwrapped"}}
+    registered = {part: {"format": "avro"} for part in ("key", "value")}
+    in_avro = {**registered, "cdc": {"format": "debezium"}}
     log = [*enveloped["columns"], {"name": "op", "type": "string", "source": "$op"}, at]
     ms = {"name": "ms", "type": "long", "source": "$source.ts_ms"}
     soft = [*enveloped["columns"], {"name": "gone", "type": "timestamptz", "source": "$deleted"}]
@@ -109,14 +112,14 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
             "envelope_with_schema",
             {**ordered, **enveloped, "cdc": {"format": "debezium"}, "value": {"format": "json_connect"}},
         ),
-        "avro": ("avro", {**ordered, "columns": texts, "cdc": {"format": "debezium"}, "value": {"format": "avro"}}),
+        "avro": ("envelope_avro", {**ordered, **in_avro, "columns": [*key, *enveloped["columns"][2:]]}),
         "keyed": ("unwrapped_tombstone", {**upsert, **keyed}),
         "both": ("unwrapped_both", {**ordered, **unwrapped, "cdc": passed}),
     }
     made = {}
     for source in dict.fromkeys(source for source, _ in plans.values()):
         it.create_topic(1, name=f"{it.topic}.{source}")
-        records = in_avro(fixture("envelope_with_schema"), registry) if source == "avro" else fixture(source)
+        records = avro_fixture(source, registry) if source.endswith("avro") else fixture(source)
         it.send(records, topic=f"{it.topic}.{source}")
     for name, (source, contract) in plans.items():
         made[name] = it.contract(table=f"db.{it.group}_{name}", topic=f"{it.topic}.{source}", **contract)

