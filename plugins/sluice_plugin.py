@@ -38,7 +38,8 @@ PREFIX = "/sluice"
 FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
 NO_TABLE = "There is no such table, or you may not read its DAG."
 EVENTS_SHOWN = 200
-AGAIN_S = {True: 2, False: 30}  # while a first reading is under way, and after it
+FIRST_S, RENEWED_S, CALM_S = 2, 5, 30
+"""When a page looks again: while it has nothing to show, while what it shows is being read anew, and else."""
 
 
 def _read_status() -> Status:
@@ -114,13 +115,15 @@ def _page(
     """A page of the status and what else was read: it says what did not answer, and looks again soon if it must."""
     from sluice.pages import render
 
-    reading = any(each.value is None and each.error is None for each in (known, *more))
-    troubles = [each.error for each in (known, *more) if each.error]
+    readings = (known, *more)
+    reading = any(each.value is None and each.error is None for each in readings)
+    again = FIRST_S if reading else RENEWED_S if any(each.busy for each in readings) else CALM_S
+    troubles = [each.error for each in readings if each.error]
     troubles += [str(e) for e in (known.value.unavailable if known.value else ())]
     values |= {"reading": reading, "troubles": troubles, "read_at": known.value.at if known.value else None}
     base = request.scope.get("root_path", "").rstrip("/")
     airflow = base.removesuffix(PREFIX)
-    text = render.page(template, base=base, airflow=airflow, again=AGAIN_S[reading], **values)
+    text = render.page(template, base=base, airflow=airflow, again=again, **values)
     return HTMLResponse(text, code, headers=render.SECURITY)
 
 
@@ -190,7 +193,7 @@ def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
     detail = feeds().details.of(name).get(wait=FIRST_WAIT_S)
     return _page(
         request, "table.html", known, detail, here="tables", table=table, verdict=verdicts.of_table(table),
-        detail=detail.value, replay={"table": name, "source": "quarantine", "why": ""},
+        detail=detail.value, replay={"table": name, "source": "quarantine", "why": "", "dry_run": True},
     )  # fmt: skip
 
 

@@ -25,9 +25,9 @@ NOW = datetime.now(UTC)
 NAMES = ("mine", "other")
 
 
-def known(value: Any) -> Any:
-    """A reading that is done; of any name where they are told apart by it."""
-    feed = SimpleNamespace(get=lambda wait=0.0: Reading(value))  # noqa: ARG005 - as a feed is asked
+def known(value: Any, *, busy: bool = False) -> Any:
+    """A reading that is done, or being renewed; of any name where they are told apart by it."""
+    feed = SimpleNamespace(get=lambda wait=0.0: Reading(value, busy=busy))  # noqa: ARG005 - as a feed is asked
     return SimpleNamespace(get=feed.get, of=lambda _: feed)
 
 
@@ -45,7 +45,7 @@ def main() -> None:
         details=known(Detail()),
         quality=known({r.table: trends([r]) for r in judged}),
         histories=known(History(NOW, events[:1])),
-        history=known(History(NOW, events)),
+        history=known(History(NOW, events), busy=True),
     )
     plugin.feeds = lambda: filled
     (login,) = plugin.app.router.dependencies

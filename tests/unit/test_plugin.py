@@ -34,5 +34,7 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(tmp_path: Path) ->
     assert all(
         "mine" in mine[at][1] for at in ("/tables", "/timeline", "/quality", "/metrics", "/api/tables", "/api/timeline")
     )
+    # What is shown while it is being read anew is looked at again soon.
+    assert 'data-again="5"' in mine["/timeline"][1] and 'data-again="30"' in mine["/tables"][1]
     others = {at: code for at, (code, _) in found.items() if "db.other" in at}
     assert len(others) >= 5 and set(others.values()) == {404}, others

@@ -118,8 +118,8 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
 def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
     stack.send("mixed.good", records(0, 50))
     stack.send("many-good", records(0, 30))
-    for bad in ("mixed.bad", "many-bad"):
-        stack.send(bad, [b"{not json"] * 50)
+    stack.send("mixed.bad", [each.replace(b'"id"', b'"number"') for each in records(0, 50)])
+    stack.send("many-bad", [b"{not json"] * 50)
     run = stack.start("mixed")
     state, tasks = stack.finish("mixed", run)
     assert state == "failed"
