@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, TriggerRule, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 from sluice_connections import kafka_config, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 from sluice_spark import BackfillOperator
@@ -25,9 +25,12 @@ SOURCES = ["kafka", "staging", "quarantine"]
 MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
 
 
-@task(retries=2, retry_delay=timedelta(minutes=1))
-def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> dict[str, Any]:
-    """Resolve and show the ranges; freeze the slices unless this is a dry run."""
+PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
+
+
+@task.branch(task_id=PLAN, retries=2, retry_delay=timedelta(minutes=1))
+def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
+    """Resolve and show the ranges; freeze the slices, and go on with the table's group, unless this is a dry run."""
     from sluice import backfill, broker, catalog, topics
     from sluice.backfill_ranges import Request, moment
     from sluice.ledger import Ledger
@@ -55,27 +58,34 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> dict
         raise AirflowFailException(str(error)) from error
     for line in found.lines():
         log.warning("%s", line)
-    return {**found.promised(), "dry_run": params["dry_run"]}
+    if params["dry_run"]:
+        log.info("%s", UNCHANGED)
+        return []
+    promised = found.promised()
+    ti.xcom_push(PROMISED, promised)
+    return [slices_task(promised["group"]), OUTCOME]
+
+
+def slices_task(group: str) -> str:
+    """The task that hands out the slices of a group's tables."""
+    return f"slices_of_{group}"
 
 
 @task
-def slices_of(group: str, promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str, Any]]:
-    """The slices, where the table is of this group; none skips what follows."""
-    if promised["dry_run"] or promised["group"] != group:
-        return []
+def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str, Any]]:
+    """The slices, one for each application."""
     about = {name: promised[name] for name in ("table", "topic", "origin")}
     return [{**about, "slice": seq, "run_id": run_id} for seq in promised["slices"]]
 
 
-@task(trigger_rule=TriggerRule.ALL_DONE)
-def outcome(promised: dict[str, Any] | None) -> list[dict[str, Any]]:
+@task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE)
+def outcome(*, ti: Any = None) -> list[dict[str, Any]]:
     """Look into the table, whatever became of the applications, and say what is true: green, red, or skipped."""
     from sluice import backfill_end, catalog, topics
 
+    promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)
     if promised is None:
         raise AirflowFailException("There is no plan: see the log of the task plan.")
-    if promised["dry_run"]:
-        raise AirflowSkipException(UNCHANGED)
     try:
         lake = catalog.load()
         found = backfill_end.outcome(topics.resolve(contracts.load(strict=False), lake, None), lake, promised)
@@ -93,11 +103,11 @@ def outcome(promised: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 def build() -> None:
     """The tasks, with two for each group: each has the group's pool and Spark settings."""
-    promised = plan()
-    ended = outcome(promised)
+    planned, ended = plan(), outcome()
+    planned >> ended
     for group in contracts.load(strict=False).groups.values():
         settings = group.settings
-        pieces = slices_of.override(task_id=f"slices_of_{group.name}")(group.name, promised)
+        pieces = slices_of.override(task_id=slices_task(group.name))(planned[PROMISED])
         spark = BackfillOperator.partial(
             task_id=f"spark_{group.name}",
             group=group.name,
