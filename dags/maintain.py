@@ -37,8 +37,11 @@ the pool of that group's ingestion · **effects** looks up what was done · **ta
 something: green, skipped with the figure when nothing was needed, or red with the reason."""
 
 
-@task.branch(execution_timeout=QUICK)
-def assess(action: str, *, params: Any = None) -> list[str]:
+ASSESS, NEEDS = "assess", "needs"
+
+
+@task.branch(task_id=ASSESS, execution_timeout=QUICK)
+def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
     """What each table that holds something needs, with the figure, as XCom `needs`; which applications to start."""
     from sluice import assess as assessing
     from sluice import catalog, topics, upkeep
@@ -57,16 +60,17 @@ def assess(action: str, *, params: Any = None) -> list[str]:
         for n in needs
         if n.reason != assessing.EMPTY  # a task for each table to come would be the greater part of the run
     ]
-    get_current_context()["ti"].xcom_push("needs", told)
+    ti.xcom_push(NEEDS, told)
     # The others are skipped without a process of their own, which would do no more than find that out.
     return ["effects", *sorted({f"spark_{n['group']}" for n in told if n["steps"]})]
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
-def effects(needs: list[dict[str, Any]] | None, *, run_id: str) -> list[dict[str, Any]]:
+def effects(*, run_id: Any = None, ti: Any = None) -> list[dict[str, Any]]:
     """Each table's need with what came of it, read from `sluice.maintenance`, whatever became of the application."""
     from sluice import catalog, upkeep
 
+    needs = ti.xcom_pull(task_ids=ASSESS, key=NEEDS)
     if needs is None:
         raise AirflowFailException("There is nothing to look up: see the log of the task assess.")
     done = {e.table: e for e in upkeep.kept(catalog.load(), run_id=run_id)}
@@ -111,9 +115,8 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
         doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
         default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     ) as dag:
-        assessed = assess(action)
-        needs = assessed["needs"]
-        looked_up = effects(needs, run_id="{{ run_id }}")
+        assessed, looked_up = assess(action), effects()
+        assessed >> looked_up
         for group in promises.groups.values():
             settings = group.settings
             spark = MaintainOperator(
@@ -122,7 +125,7 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
                 group=group.name,
                 settings=settings,
                 seconds=group.seconds,
-                needs=needs,
+                needs=assessed[NEEDS],
                 retries=settings.retries,
                 retry_delay=settings.retry_delay,
                 # The same pool as the group's ingestion: with one slot the two never overlap.
