@@ -1,4 +1,7 @@
-"""Fit: a decoded value becomes what the columns want of it, field by field by name, without ever losing a digit."""
+"""Fit: a decoded value becomes what the columns want of it, field by field by name.
+
+Numbers never lose a digit; a text that is read as a decimal is rounded to its scale, as JSON's are.
+"""
 
 from __future__ import annotations
 
