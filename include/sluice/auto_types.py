@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.fit import UnfitError
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.registry import WriterSchema
+from sluice.semantics import DEBEZIUM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,10 +39,10 @@ _AVRO_LOGICAL = {
 }
 _AVRO_BASE = {"int": {"date"}, "string": {"uuid"}, "long": {k for k in _AVRO_LOGICAL if "timestamp" in k}}
 _DEBEZIUM = {
-    ("int", "io.debezium.time.Date"): "date",
-    ("long", "io.debezium.time.Timestamp"): "timestamp",
-    ("long", "io.debezium.time.MicroTimestamp"): "timestamp",
-    ("string", "io.debezium.time.ZonedTimestamp"): "timestamptz",
+    ("int", f"{DEBEZIUM}Date"): "date",
+    ("long", f"{DEBEZIUM}Timestamp"): "timestamp",
+    ("long", f"{DEBEZIUM}MicroTimestamp"): "timestamp",
+    ("string", f"{DEBEZIUM}ZonedTimestamp"): "timestamptz",
 }
 _AVRO_NAMES = {"bytes": "binary", "enum": "string"}
 

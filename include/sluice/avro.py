@@ -70,7 +70,7 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
     def means(path: str, want: T.DataType) -> Change | None:
         name = names.semantic(root, path.removeprefix(side.whole).removeprefix(".") if whole else path)
         if name in semantics.DATES and isinstance(want, T.DateType):
-            return lambda days: F.date_from_unix_date(days.try_cast("int"))
+            return semantics.date
         if name in semantics.MOMENTS and isinstance(want, (T.TimestampType, T.TimestampNTZType)):
             micros = F.lit(semantics.MOMENTS[name]).cast("long")
             return lambda units: semantics.moment(units, micros, want)

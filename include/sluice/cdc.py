@@ -12,13 +12,14 @@ from pyspark.sql import types as T
 
 from sluice.contract import Contract, Input
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, Operations
-from sluice.fields import FIELDS
+from sluice.fields import FIELDS, VALUE
 from sluice.iceberg_types import Primitive
 
 EVENT, ROW, KIND = "_sluice_event", "_sluice_row", "_sluice_kind"
 """The envelope; the row, after the change or, of a delete, before it; and one of the three below, or null."""
 
 CHANGED, DELETED, TRUNCATED = "changed", "deleted", "truncated"
+BEFORE = "before"
 UNAVAILABLE = "__debezium_unavailable_value"
 """What Debezium sends for a large value that PostgreSQL did not log, as it did not change."""
 
@@ -45,7 +46,8 @@ def wanted(contract: Contract, row: T.StructType, special: T.StructType) -> T.St
         return _with(row, (cdc.op or "").split("."), text)
     if cdc.format == "debezium_unwrapped":
         return _with(_with(row, ["__op"], text), ["__deleted"], text)
-    return T.StructType([*_with(special, ["op"], text), T.StructField("before", row), T.StructField("after", row)])
+    # The first problem of a record is told: of `before`, where it does not count, only if there is no other.
+    return T.StructType([*_with(special, ["op"], text), T.StructField("after", row), T.StructField(BEFORE, row)])
 
 
 def opened(frame: DataFrame, contract: Contract) -> DataFrame:
@@ -68,8 +70,11 @@ def opened(frame: DataFrame, contract: Contract) -> DataFrame:
         return frame.withColumns({EVENT: fields, ROW: fields, KIND: kind})
     op = fields["op"]
     kind = F.when(op.isin("c", "r", "u"), CHANGED).when(op == "d", DELETED).when(op == "t", TRUNCATED)
-    row = F.when(op == "d", fields["before"]).otherwise(fields["after"])
-    return frame.withColumns({EVENT: fields, ROW: row, KIND: kind})
+    row = F.when(op == "d", fields[BEFORE]).otherwise(fields["after"])
+    # What a row was before a change is not looked at, so that it may be what the change repairs.
+    told = F.col(VALUE.problem)
+    repaired = F.coalesce((op != "d") & told["field"].startswith(f"{BEFORE}."), F.lit(False))
+    return frame.withColumns({EVENT: fields, ROW: row, KIND: kind, VALUE.problem: F.when(~repaired, told)})
 
 
 def value(contract: Contract, each: Input) -> Column:
@@ -110,7 +115,7 @@ def prefixes(contract: Contract) -> list[tuple[str, ...]]:
     """Where in the value a row's fields may stand."""
     if not contract.cdc or contract.cdc.format != "debezium":
         return [()]
-    return [("after",), ("before",)]
+    return [("after",), (BEFORE,)]
 
 
 def _at(column: Column, path: list[str]) -> Column:

@@ -56,16 +56,20 @@ def fit(value: Column, have: T.DataType, want: T.DataType, means: Meaning = plai
 
 
 def lost(
-    value: Column, have: T.DataType, want: T.DataType, means: Meaning = plain, path: str = ""
+    value: Column, made: Column, have: T.DataType, want: T.DataType, means: Meaning = plain, path: str = ""
 ) -> Iterator[tuple[str, str, Column]]:
-    """Each path whose value may be none of the wanted type: path, that type, and whether it is so in a record."""
+    """Each path whose value may have become nothing: path, wanted type, and whether it is so in a record.
+
+    Args:
+        made: what `fit` made of the value.
+    """
     if isinstance(want, T.StructType) and isinstance(have, T.StructType):
         for field in want.fields:
-            if field.name in have.names:
-                inner = _inside(path, field.name)
-                yield from lost(value.getField(field.name), have[field.name].dataType, field.dataType, means, inner)
-    elif have != want and (read := _reading(have, want, path, means)):
-        yield path, want.simpleString(), value.isNotNull() & read(value).isNull()
+            if (name := field.name) in have.names:
+                parts = value.getField(name), made.getField(name)
+                yield from lost(*parts, have[name].dataType, field.dataType, means, _inside(path, name))
+    elif have != want and _reading(have, want, path, means):
+        yield path, want.simpleString(), value.isNotNull() & made.isNull()
 
 
 def text_in(value: Column, kind: T.DataType) -> Column | None:

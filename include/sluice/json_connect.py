@@ -105,8 +105,8 @@ def _decimal(value: Column, node: Column, want: T.DecimalType) -> Column:
 def _date(value: Column, node: Column) -> Column:
     days = F.try_variant_get(value, "$", "int")
     named = F.coalesce(node["name"].isin(*semantics.DATES), F.lit(False))
-    return F.when(named & _is(value, "BIGINT"), F.date_from_unix_date(days)).when(
-        _is(value, "STRING"), _text(value).try_cast("date")
+    return F.when(named & _is(value, "BIGINT"), semantics.date(days)).when(
+        _is(value, "STRING"), semantics.read_text(_text(value), T.DateType())
     )
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 from sluice.descriptors import Files, cut, descriptor, files_of
 from sluice.fields import Side
 from sluice.fit import UnfitError
+from sluice.semantics import FIRST_MOMENT_US, LAST_MOMENT_US
 from sluice.wire import Decoded, Framed, Variant, by_schema
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 # How deep a message's type may be nested in others, and how many types of a file can be told: one byte each.
 DEEPEST = 8
 MOST_MESSAGES = 500
-FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 def protobuf_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:

@@ -8,21 +8,36 @@ from pyspark.sql import types as T
 
 from sluice.fields import from_text
 
-_CONNECT, _DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
-DECIMAL = f"{_CONNECT}Decimal"
-DATES = (f"{_CONNECT}Date", f"{_DEBEZIUM}Date")
-MOMENTS = {f"{_CONNECT}Timestamp": 1000, f"{_DEBEZIUM}Timestamp": 1000, f"{_DEBEZIUM}MicroTimestamp": 1}
+CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
+DECIMAL = f"{CONNECT}Decimal"
+DATES = (f"{CONNECT}Date", f"{DEBEZIUM}Date")
+MOMENTS = {f"{CONNECT}Timestamp": 1000, f"{DEBEZIUM}Timestamp": 1000, f"{DEBEZIUM}MicroTimestamp": 1}
 """Numbers of so many microseconds. Debezium's have no zone; they are the clock's face as if it were UTC's."""
-_ZONE = r"(?:[Zz]|[+-]\d\d:?\d\d)$"
+FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The years 1 to 9999: what lies beyond, many a reader of the table can't read."""
+_DAY = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_FACE = rf"{_DAY}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:[.][0-9]{{1,9}})?)?)?"
+_ISO: dict[type[T.DataType], str] = {
+    T.DateType: _DAY,
+    T.TimestampNTZType: _FACE,
+    T.TimestampType: rf"{_FACE}(?:[Zz]|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?",
+}
+"""What is read. Spark alone would drop a zone, or a time, and read a time without a day as today's."""
+
+
+def date(days: Column) -> Column:
+    """A number of days since 1970 as a date; null where it is none."""
+    return F.date_from_unix_date(F.when(days.between(FIRST_DAY, LAST_DAY), days).cast("int"))
 
 
 def moment(units: Column, micros: Column, want: T.DataType) -> Column:
     """A number of units, of so many microseconds each, as a timestamp; null where it is none."""
-    return F.timestamp_micros(F.try_multiply(units.cast("long"), micros)).cast(want)
+    since = F.try_multiply(units.cast("long"), micros)
+    return F.timestamp_micros(F.when(since.between(FIRST_MOMENT_US, LAST_MOMENT_US), since)).cast(want)
 
 
 def read_text(text: Column, want: T.DataType) -> Column:
     """An ISO 8601 text, or a number's, as the wanted type; null where it is none, or has a zone that would be lost."""
-    if isinstance(want, T.TimestampNTZType):
-        text = F.when(~text.rlike(_ZONE), text)
-    return from_text(text, want)
+    shape = _ISO.get(type(want))
+    return from_text(F.when(text.rlike(rf"^{shape}\z"), text) if shape else text, want)

@@ -149,7 +149,7 @@ def by_schema(
             found.refuse(variant.applies, variant.schema.id, error)
             continue
         reads[name] = F.when(variant.applies, decoded.read)
-        for path, type_, nothing in lost(opened, shape, wanted, decoded.means):
+        for path, type_, nothing in lost(opened, F.col(side.fields), shape, wanted, decoded.means):
             found.refuse(nothing, variant.schema.id, UnfitError(path, f"holds a value that is no {type_}"))
     # Apart from what takes them to pieces, or Spark would decode a record once for each of its fields.
     frame = frame.withColumns(reads)

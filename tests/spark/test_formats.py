@@ -198,30 +198,62 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
     columns = [
         {"name": "at", "type": "timestamptz", "source": "row.at"},
         {"name": "face", "type": "timestamp", "source": "row.face"},
+        {"name": "day", "type": "date"},
         {"name": "n", "type": "decimal(4, 2)"},
-        {"name": "ms", "type": "timestamp"},
+        {"name": "us", "type": "timestamp"},
+        {"name": "days", "type": "date"},
         {"name": "many", "type": "list<date>"},
     ]
-    row = record(at=["null", "string"], face=["null", "string"])
-    outer = record(row={**row, "name": "Row"}, n="string", ms=debezium("long", "Timestamp"))
-    good = {"row": {"at": "2013-01-31T08:00:00Z", "face": "2013-01-31T08:00:00"}, "n": "1.25", "ms": 1}
-    told = {
-        "row.at": {**good, "row": {**good["row"], "at": HTML}},  # type: ignore[dict-item]
-        "row.face": {**good, "row": {**good["row"], "face": "2013-01-31T08:00:00Z"}},  # type: ignore[dict-item]
-        "n": {**good, "n": "123.45"},
-        "ms": {**good, "ms": 2**63 - 1},
-    }
-    values = [avro(client, outer, each) for each in (good, {**good, "row": {"at": None, "face": None}}, *told.values())]
+    row = record(at=["null", "string"], face=["null", "string"]) | {"name": "Row"}
+    outer = record(
+        row=row, day="string", n="string", us=debezium("long", "MicroTimestamp"), days=debezium("int", "Date")
+    )
+    whole = {"row": {"at": "2013-01-31T08:00:00Z", "face": "2013-01-31T08:00:00"}, "day": "2013-01-31", "n": "1.25"}
+    whole |= {"us": 1, "days": 1}
+    good = [whole, {**whole, "row": {"at": None, "face": None}}, {**whole, "row": {"at": "2013-01-31 10:00:00+02"}}]
+    # Spark would drop a zone and a time, take a time for today's, and count beyond what others read.
+    bad: list[tuple[str, Any]] = [
+        *(("row.at", each) for each in (HTML, "10:00:00Z", "2013-01-31T08:00:00Z ", "2013-02-30T08:00:00Z", "")),
+        *(("row.face", f"2013-01-31T08:00:00{zone}") for zone in ("Z", "+02", "+02:00:00", " Europe/Paris", "UTC")),
+        *(
+            ("day", each)
+            for each in ("2013", "2013-01-31T23:30:00", "2013-01-31 nonsense", "99999-01-01", "0000-01-01")
+        ),
+        *(("n", each) for each in ("123.45", "n/a")),
+        *(("us", each) for each in (9_223_372_036_825_200_000, -(2**63))),
+        ("days", 2**31 - 1),
+    ]
+    written = [{**whole, "row": {p[4:]: v}} if p.startswith("row.") else {**whole, p: v} for p, v in bad]
+    values = [avro(client, outer, each) for each in (*good, *written)]
     values += [
         avro(client, record(many={"type": "array", "items": "string"}), {"many": ["2013-01-31"]}),
-        avro(client, record(ms={**debezium("double", "Timestamp"), "connect.name": ["x"]}), {"ms": 1.0}),
-        avro(client, record(ms=debezium("long", "NanoTimestamp")), {"ms": 1}),
+        avro(client, record(us={**debezium("double", "Timestamp"), "connect.name": ["x"]}), {"us": 1.0}),
+        avro(client, record(us=debezium("long", "NanoTimestamp")), {"us": 1}),
     ]
     rows = read(spark, [(None, each) for each in values], columns, value="avro")
-    assert [r[ERROR] for r in rows] == [None, None, *["malformed"] * 7]
-    assert [r[FIELD] for r in rows[2:]] == [*told, "many[]", "ms", "ms"]
-    assert all(HTML not in r[DETAIL] for r in rows[2:])
-    assert "holds a value that is no timestamp" in rows[2][DETAIL]
+    assert [r[ERROR] for r in rows[:3]] == [None] * 3
+    assert rows[2]["at"] == rows[0]["at"] and rows[2]["face"] is None
+    told = [(r[ERROR], r[FIELD]) for r in rows[3:]]
+    assert told == [("malformed", path) for path in (*(path for path, _ in bad), "many[]", "us", "us")]
+    assert all(HTML not in r[DETAIL] for r in rows[3:])
+    assert "holds a value that is no timestamp" in rows[3][DETAIL]
+
+
+def test_what_a_row_was_is_not_held_against_its_change(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    """A change may be what repairs the row; of a delete it is all there is."""
+    columns = [{"name": "id", "type": "long"}, {"name": "n", "type": "decimal(4, 2)"}]
+    row = record(id="long", n="string") | {"name": "Row"}
+    envelope = record(before=["null", row], after=["null", "t.Row"], op="string")
+
+    def event(op: str, before: str | None, after: str | None) -> bytes:
+        rows = {part: n and {"id": 1, "n": n} for part, n in (("before", before), ("after", after))}
+        return avro(client, envelope, {**rows, "op": op})
+
+    values = [event("u", "n/a", "1.5"), event("u", "n/a", "x"), event("c", None, "x"), event("d", "n/a", None)]
+    more = {"mode": "upsert", "identifier": ["id"], "value": "avro", "cdc": {"format": "debezium"}}
+    rows = read(spark, [(None, each) for each in values], columns, **more)
+    assert [r[FIELD] for r in rows] == [None, "after.n", "after.n", "before.n"]
+    assert (rows[0][ERROR], rows[0]["n"]) == (None, Decimal("1.50"))
 
 
 def _spark(expected: Any) -> Any:

@@ -117,6 +117,7 @@ def test_a_repaired_contract_and_the_replay_by_hand_turn_the_table_green(stack, 
     """The last of all: the table was blocked until here."""
     url, contract = stack.env["SLUICE_PAGES_URL"], Path(os.environ["SLUICE_CONTRACTS"], "mixed.bad.yaml")
     text = contract.read_text() + "errors: {max_ratio: 1.0}\n"
+    assert text.count("errors:") == 1
     contract.write_text(text)  # what does not fit is set apart, and later batches go on
     assert stack.finish("mixed", stack.start("mixed"))[1]["mixed.bad"] == "success"
     contract.write_text(text.replace("required: true", "required: true, source: number"))
@@ -140,6 +141,7 @@ def test_a_repaired_contract_and_the_replay_by_hand_turn_the_table_green(stack, 
         expect(editor).to_contain_text("quarantine")
         form.get_by_role("button", name="Run Parameters").click()
         expect(form.locator("#element_table")).to_have_value("mixed.bad")
+        expect(form.locator("#element_topic")).to_be_visible()  # nothing of the form was lost to what was pasted
         form.locator("#element_why").fill("the id is in another field")
         form.locator("[name=element_dry_run]").locator("..").click()
         page.screenshot(path=pictures / "form.png")
