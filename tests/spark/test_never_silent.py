@@ -240,7 +240,8 @@ def test_offsets_missing_where_nobody_promised_gaps(lake: Callable[..., Lake]) -
     aborted.abort_transaction(30)
     it.send([(0, "last", record(99))])
     for _ in range(2):
-        stopped(it.run()[table], table, "5 offsets are missing: partition 0 [15, 20)", "transactional: true")
+        # The broker may write the marker of the end of a transaction after the record that was sent when it had ended.
+        stopped(it.run()[table], table, "5 offsets are missing: partition 0 [15, ", "transactional: true")
         assert it.rows(table) == []
         staging = it.catalog.load_table(tables.staging(it.topic))
         assert staging.scan().to_arrow().num_rows == 0
