@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 SOURCES = ["kafka", "staging", "quarantine"]
 MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
-
-
 PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
 
 
@@ -80,7 +78,7 @@ def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str,
 
 @task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE)
 def outcome(*, ti: Any = None) -> list[dict[str, Any]]:
-    """Look into the table, whatever became of the applications, and say what is true: green, red, or skipped."""
+    """Look into the table, whatever became of the applications, and say what is true: green or red."""
     from sluice import backfill_end, catalog, topics
 
     promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)

@@ -38,13 +38,8 @@ PREFIX = "/sluice"
 FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
 NO_TABLE = "There is no such table, or you may not read its DAG."
 EVENTS_SHOWN = 200
-REPLAY = {
-    "table": "", "source": "quarantine", "topic": None, "ranges": {}, "since": None, "until": None, "why": "",
-    "dry_run": True,
-}  # fmt: skip
-"""The whole of backfill's form: Airflow's drops each field that is missing in what is pasted into it."""
+# When a page looks again: while it has nothing to show, while what it shows is being read anew, and else.
 FIRST_S, RENEWED_S, CALM_S = 2, 5, 30
-"""When a page looks again: while it has nothing to show, while what it shows is being read anew, and else."""
 
 
 def _read_status() -> Status:
@@ -198,7 +193,7 @@ def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
     detail = feeds().details.of(name).get(wait=FIRST_WAIT_S)
     return _page(
         request, "table.html", known, detail, here="tables", table=table, verdict=verdicts.of_table(table),
-        detail=detail.value, replay={**REPLAY, "table": name},
+        detail=detail.value,
     )  # fmt: skip
 
 

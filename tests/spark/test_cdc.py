@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -19,6 +18,8 @@ from sluice import cursor, tables
 from sluice.embedded.registry import Registry
 from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
+from tests.spark.test_formats import framed
+from tests.spark.test_formats import name as name_of_its_own
 from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
 from tests.support.registries import client_of
@@ -49,17 +50,16 @@ def avro_fixture(name: str, registry: Registry) -> list[tuple[int, Any, Any]]:
     client, ids = client_of(registry), {}
     schemas = json.loads((DATA / f"{name}.schemas.json").read_text(encoding="utf-8"))
     for each, schema in schemas.items():
-        subject = f"s-{uuid.uuid4().hex[:10]}"
-        ids[int(each)] = client.register_schema(subject, Schema(json.dumps(schema), "AVRO"))
+        ids[int(each)] = client.register_schema(name_of_its_own(), Schema(json.dumps(schema), "AVRO"))
 
-    def framed(text: str | None) -> bytes | None:
+    def reframed(text: str | None) -> bytes | None:
         if text is None:
             return None
         raw = base64.b64decode(text)
         assert raw[0] == 0
-        return raw[:1] + ids[int.from_bytes(raw[1:5], "big")].to_bytes(4, "big") + raw[5:]
+        return framed(ids[int.from_bytes(raw[1:5], "big")], raw[5:])
 
-    return [(partition, framed(key), framed(value)) for partition, key, value in fixture(name)]
+    return [(partition, reframed(key), reframed(value)) for partition, key, value in fixture(name)]
 
 
 def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:

@@ -171,7 +171,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     found = seen(
         template, troubles=[HOSTILE], table=each, verdict=verdict, detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
         name=HOSTILE,
-        replay={"table": HOSTILE}, total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
+        total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
         rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
         window=hostile_window(), hours=24, choices=history.HOURS, shown=5, promised=None, at=HOSTILE, asked=NOW,
         trouble=None, groups={HOSTILE: HOSTILE},
@@ -188,7 +188,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
 
 def test_a_page_tells_what_the_table_holds() -> None:
     each = hostile_table()
-    found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=hostile_detail(), replay={})
+    found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=hostile_detail())
     words = " ".join(found.text.split())
     assert "12.3 MB" in words and "0: [0, 10)" in words
     assert 'rewrite data files, expire snapshots or remove orphan files with {"tables": [' in words

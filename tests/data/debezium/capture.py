@@ -51,14 +51,14 @@ AS_CONFLUENT = {
     **in_each("apicurio.registry.auto-register", "true"),
     **in_each("apicurio.registry.headers.enabled", "false"),
 }
+# Decimals are text where JSON is read without a schema; Avro has Debezium's own default, which is exact.
+TEXTS = {"decimal.handling.mode": "string"}
 UNWRAP = {
-    "decimal.handling.mode": "string",
+    **TEXTS,
     "transforms": "unwrap",
     "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
     "transforms.unwrap.add.fields": "op,lsn",
 }
-# Decimals are text where JSON is read without a schema; Avro has Debezium's own default, which is exact.
-TEXTS = {"decimal.handling.mode": "string"}
 FLAVOURS: dict[str, dict[str, str]] = {
     "envelope": TEXTS,
     "envelope_with_schema": {**TEXTS, **in_each("schemas.enable", "true")},
