@@ -23,7 +23,7 @@ from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
 
 HEAP = "2g"
-JVM = "--conf spark.driver.extraJavaOptions=-XX:+UseParallelGC"  # as the DAGs' submit has it
+JVM = '--conf "spark.driver.extraJavaOptions=-XX:+UseParallelGC -XX:MetaspaceSize=256m"'  # as the DAGs' submit has it
 MASTER = "local[2]"
 
 

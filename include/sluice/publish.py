@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,7 +27,8 @@ log = logging.getLogger(__name__)
 
 # Decoding is what costs, not reading: by Iceberg's own sizes (128 MB, 4 MB to open a file) a batch of a million small
 # records is one split, and all cores but one stand idle.
-SPLITS = {"split-size": str(4 << 20), "file-open-cost": str(1 << 20)}
+LEAST_SPLIT, MOST_SPLIT = 512 << 10, 4 << 20
+TASKS_PER_CORE = 4
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,12 @@ def publish(
         PUBLISHED_THROUGH: encode_through(through),
     }
     whole = joined(batches)
-    _check_staged(context, contract, batches)
+    staging = _check_staged(context, contract, batches)
     session = context.session(properties)
+    splits = split_by(staged_bytes(staging, batches), session.sparkContext.defaultParallelism)
+    decoded_in = partial(_decoded, context, contract=contract, batches=batches, splits=splits)
     with attempt:
-        decoded = _decoded(context, session, contract, batches)
+        decoded = decoded_in(session)
         watch = expect.Watch(contract, decoded)
         # Only what the MERGE takes: the observation keeps every column it is given alive, and one nested column among
         # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
@@ -109,7 +113,7 @@ def publish(
         found = check.counts(seen, decoded, sum(known.values()))
         each = check.by_batch(decoded, batches, found, known)
         judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
-        _aside(context, contract, batches, found, each, judge, replay=replay)
+        _aside(context, contract, batches, found, each, judge, lambda: decoded_in(context.spark), replay=replay)
         _look(session, attempt, contract, whole, found, fresh=fresh)
         if found.ignored:
             log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
@@ -138,14 +142,16 @@ def _aside(
     found: check.Counts,
     each: Mapping[int, check.Counts],
     judge: Callable[[], object],
+    decoded: Callable[[], DataFrame],
     *,
     replay: bool,
 ) -> None:
     """What goes to other tables: rejected records, and the memory of deletes. And the verdicts between the two.
 
-    These commits must not carry the publish commit's properties, hence the plain session.
+    Args:
+        decoded: makes the records anew, in the plain session: these commits must not carry the publish commit's
+            properties.
     """
-    decoded = partial(_decoded, context, context.spark, contract, batches)
     # What was rejected of a batch that is given up now may be all that is left of it.
     if not replay and (mine := [b for b in batches if b.span]):
         check.quarantine(context, contract, mine, decoded, found.rejected)
@@ -155,9 +161,33 @@ def _aside(
         remember_deletes(context, contract, decoded())
 
 
-def _decoded(context: Context, session: SparkSession, contract: Contract, batches: Sequence[Batch]) -> DataFrame:
+def split_by(size: int | None, cores: int) -> dict[str, str]:
+    """How to read staged records, as Iceberg's read options: each core gets a few tasks, so that none works alone.
+
+    Args:
+        size: bytes of the files to be read, None where that is not known.
+    """
+    share = MOST_SPLIT if size is None else size // (cores * TASKS_PER_CORE)
+    return {"split-size": str(min(max(share, LEAST_SPLIT), MOST_SPLIT)), "file-open-cost": str(LEAST_SPLIT // 4)}
+
+
+def staged_bytes(staging: Table | None, batches: Sequence[Batch]) -> int | None:
+    """The bytes of the batches' files as they were staged, unless a snapshot that told has expired."""
+    told = cursor.staged_batches(staging, batches[0].seq - 1)
+    if any(b.seq not in told for b in batches):
+        return None
+    return sum(int(cursor.summary(told[b.seq][1]).get("added-files-size", 0)) for b in batches)
+
+
+def _decoded(
+    context: Context,
+    session: SparkSession,
+    contract: Contract,
+    batches: Sequence[Batch],
+    splits: Mapping[str, str],
+) -> DataFrame:
     topic = batches[-1].topic
-    staged = session.read.options(**SPLITS).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
+    staged = session.read.options(**splits).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
     return expect.marked(decode(staged.where(_read_of(batches)), contract, topic), contract)
 
 
@@ -176,8 +206,10 @@ def _read_of(batches: Sequence[Batch]) -> Column:
     return check.of_batches(mine) if mine else F.lit(False)
 
 
-def _check_staged(context: Context, contract: Contract, batches: Sequence[Batch]) -> None:
-    tables.check_not_trimmed(tables.load(context.catalog, tables.staging(batches[-1].topic)), contract, batches)
+def _check_staged(context: Context, contract: Contract, batches: Sequence[Batch]) -> Table | None:
+    staging = tables.load(context.catalog, tables.staging(batches[-1].topic))
+    tables.check_not_trimmed(staging, contract, batches)
+    return staging
 
 
 def _begins_at(batch: Batch, done: Through | None) -> bool:
@@ -212,7 +244,7 @@ def merge_in(
         # Nothing to merge, but the offsets must be carried on.
         session.table(target).limit(0).writeTo(target).append()
         return
-    rows = check.good(watched).select(*merge.columns(contract), OP)
+    rows = watched.where(check.is_good()).select(*merge.columns(contract), OP)
     if not contract.keyed:
         rows = rows.drop(OP)
         if fresh:
@@ -224,7 +256,7 @@ def merge_in(
     if contract.upsert:
         write = partial(merge.upsert, _newest(context, contract, rows, replay=replay), target, contract, bounds)
     else:
-        there = versions.of_keys(session, target, contract, check.good(decoded), bounds)
+        there = versions.of_keys(session, target, contract, _sifted(decoded, contract, check.is_good()), bounds)
         write = partial(versions.merge, rows.drop(OP), there, target, contract, bounds, fresh=fresh)
     try:
         write()
@@ -236,8 +268,12 @@ def merge_in(
             table=contract.table,
             topic=batch.topic,
             batch=batch.seq,
-            places=merge.places_apart(check.good(decoded), target, contract),
+            places=merge.places_apart(_sifted(decoded, contract, check.is_good()), target, contract),
         ) from error
+
+
+def _sifted(decoded: DataFrame, contract: Contract, condition: Column) -> DataFrame:
+    return check.sifted(decoded.select(*merge.columns(contract), OP, ERROR), condition).drop(ERROR)
 
 
 def _newest(context: Context, contract: Contract, rows: DataFrame, *, replay: bool) -> DataFrame:
@@ -253,7 +289,7 @@ def _newest(context: Context, contract: Contract, rows: DataFrame, *, replay: bo
 def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
     tables.ensure_deletes(context.catalog, contract)
-    rows = decoded.where((F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)
+    rows = _sifted(decoded, contract, (F.col(OP) == DELETE) & F.col(ERROR).isNull())
     deleted = merge.latest(rows, contract).select(*merge.remembered(contract))
     merge.remember_deletes(deleted, tables.spark_name(context.catalog_name, tables.deletes(contract)), contract)
 

@@ -126,7 +126,7 @@ def _onto_branch(
     """Merge into the branch, look at it, and do what other tables need before main moves."""
     watched = decoded.select(*merge.columns(contract), OP, ERROR)
     publish.merge_in(context, attempt, contract, piece, decoded, watched, fresh=False, replay=True)
-    good = check.good(watched)
+    good = watched.where(check.is_good())
     whole = whole and origin != Origin.QUARANTINE
     compared = validate.compare(context, attempt, contract, piece, good, counts, whole=whole)
     log.info(
@@ -198,7 +198,7 @@ def _decoded(context: Context, session: SparkSession, contract: Contract, piece:
         raw = session.table(_quarantine(context, contract)).where(inside)
     else:
         name = tables.spark_name(context.catalog_name, tables.staging(piece.topic))
-        raw = session.read.options(**publish.SPLITS).table(name)
+        raw = session.read.options(**publish.split_by(None, 1)).table(name)
         if origin == Origin.KAFKA:
             raw = raw.where(F.col("batch_seq") == piece.seq)
         else:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyiceberg.expressions import In
 
 from sluice import cursor, rebuild, tables
 from sluice import run as runs
 from sluice.errors import TerminalError
 from sluice.ledger import Ledger, State
 from sluice.model import BATCHES, Batch, batches_of
-from sluice.publish import publish
+from sluice.publish import publish, split_by, staged_bytes
 from tests.support.lake import Lake
 
 CAP = {"records_per_batch": 12}
@@ -183,6 +185,25 @@ def test_batches_without_a_good_record_are_published_late(lake: Callable[..., La
         assert it.rows(table) == []
         assert [r["_kafka_offset"] for r in it.quarantined(table)] == list(range(5))
         assert cursor.published(it.catalog.load_table(table))[it.topic].next_offsets == {0: 5}
+
+
+def test_what_is_read_is_split_by_its_size_and_by_the_cores(
+    waiting: Callable[..., tuple[Lake, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, _ = waiting()
+    fill(it, 0)
+    stage_only(it, monkeypatch)
+    staging, batches = it.catalog.load_table(tables.staging(it.topic)), staged(it)
+    for some in (batches, batches[1:3]):
+        files = staging.scan(row_filter=In("batch_seq", {b.seq for b in some})).plan_files()
+        assert staged_bytes(staging, some) == sum(task.file.file_size_in_bytes for task in files) > 0
+    assert staged_bytes(staging, [*batches, replace(batches[-1], seq=99)]) is None
+    assert staged_bytes(None, batches) is None
+    mega = 1 << 20
+    sizes = {None: 4 * mega, 10_000: mega // 2, 16 * mega: 2 * mega, 1000 * mega: 4 * mega}
+    assert {size: int(split_by(size, 2)["split-size"]) for size in sizes} == sizes
+    # Many small files are one task: opening one is taken to cost as much as some of its records.
+    assert int(split_by(10_000, 2)["file-open-cost"]) * 4 <= int(split_by(10_000, 2)["split-size"])
 
 
 def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(

@@ -499,6 +499,7 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     options = [
         f"-Dlog4j2.configurationFile={REPOSITORY / 'jobs' / 'log4j2.properties'}",
         "-XX:+UseParallelGC",
+        "-XX:MetaspaceSize=256m",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+AutoCreateSharedArchive",
         f"-XX:SharedArchiveFile={home / 'driver.jsa'}",
