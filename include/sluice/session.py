@@ -19,6 +19,8 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",
+    # Or each call of a function on a column asks the JVM seven times more, to tell its line of Python in an error.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # A map may hold a key twice on the wire, by damage or by Protobuf's leave; the last one counts, as Protobuf has it.
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     # Small inputs: one task per core is plenty, and AQE coalesces what is left over.
