@@ -52,8 +52,8 @@ def sifted(decoded: DataFrame, condition: Column) -> DataFrame:
     """The decoded records that a condition takes, which is about what was found of them.
 
     Spark takes a plain filter below the reading, with a copy of that for each time it names the outcome: to find a
-    batch's rejected records would cost up to four times as much as to publish it. It takes none below an observation.
-    That keeps all columns alive: select those that are needed first.
+    batch's rejected records would cost up to four times as much as to publish it (SPARK-47672, which Spark 4.2 has). It
+    takes none below an observation. That keeps all columns alive: select those that are needed first.
     """
     return decoded.observe(f"sluice_{uuid4().hex}", F.count(F.lit(1))).where(condition)
 
