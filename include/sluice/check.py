@@ -52,8 +52,8 @@ def sifted(decoded: DataFrame, condition: Column) -> DataFrame:
     """The decoded records that a condition takes, which is about what was found of them.
 
     Spark takes a plain filter below the reading, with a copy of that for each time it names the outcome: to find a
-    batch's rejected records would cost up to four times as much as to publish it (SPARK-47672, which Spark 4.2 has). It
-    takes none below an observation. That keeps all columns alive: select those that are needed first.
+    batch's rejected records would cost up to four times as much as to publish it (Spark 4.2 is to know better:
+    SPARK-47672). It takes none below an observation.
     """
     return decoded.observe(f"sluice_{uuid4().hex}", F.count(F.lit(1))).where(condition)
 
@@ -114,7 +114,7 @@ def by_batch(
         return {batches[0].seq: total}
     bad: dict[int, int] = {}
     if total.rejected:
-        rows = sifted(decoded.select(SEQ, ERROR), F.col(ERROR).isNotNull()).groupBy(SEQ).count().collect()
+        rows = sifted(decoded, F.col(ERROR).isNotNull()).groupBy(SEQ).count().collect()
         bad = {row[SEQ]: row["count"] for row in rows}
     return {b.seq: Counts(staged[b.seq], bad.get(b.seq, 0)) for b in batches}
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -202,11 +204,14 @@ def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]
     kinds = [rows.schema[c].dataType for c in names]
     text = [isinstance(kind, StringType) for kind in kinds]
     keys = rows.select(*[_exact(F.col(c), kind).alias(c) for c, kind in zip(names, kinds, strict=True)])
-    keys = keys.dropna(how="any")
+    # No filter on whole keys: Spark would take it below the reading, with a copy of that for each column.
     if few := records <= KEYS_INLINE:
-        found = [tuple(row) for row in keys.distinct().collect()]
+        found = [row for row in map(tuple, keys.distinct().collect()) if None not in row]  # a Row holds its names
     else:
-        ends = keys.agg(*[f(c).alias(f"{n}{i}") for n, f in ENDS.items() for i, c in enumerate(names)])
+        whole = reduce(and_, (F.col(c).isNotNull() for c in names))
+        ends = keys.agg(
+            *[f(F.when(whole, F.col(c))).alias(f"{n}{i}") for n, f in ENDS.items() for i, c in enumerate(names)]
+        )
         row = ends.collect()[0]
         found = [tuple(row[f"{n}{i}"] for i in range(len(names))) for n in ENDS]
     if not found or found[0][0] is None:

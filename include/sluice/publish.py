@@ -97,7 +97,7 @@ def publish(
     staging = _check_staged(context, contract, batches)
     session = context.session(properties)
     splits = split_by(staged_bytes(staging, batches), session.sparkContext.defaultParallelism)
-    decoded_in = partial(_decoded, context, contract=contract, batches=batches, splits=splits)
+    decoded_in = partial(_decoded, context, contract, batches, splits)
     with attempt:
         decoded = decoded_in(session)
         watch = expect.Watch(contract, decoded)
@@ -113,7 +113,7 @@ def publish(
         found = check.counts(seen, decoded, sum(known.values()))
         each = check.by_batch(decoded, batches, found, known)
         judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
-        _aside(context, contract, batches, found, each, judge, lambda: decoded_in(context.spark), replay=replay)
+        _aside(context, contract, batches, found, each, judge, partial(decoded_in, context.spark), replay=replay)
         _look(session, attempt, contract, whole, found, fresh=fresh)
         if found.ignored:
             log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
@@ -153,7 +153,7 @@ def _aside(
             properties.
     """
     # What was rejected of a batch that is given up now may be all that is left of it.
-    if not replay and (mine := [b for b in batches if b.span]):
+    if not replay and (mine := _read(batches)):
         check.quarantine(context, contract, mine, decoded, found.rejected)
     check.verdict(contract, batches, each)
     judge()
@@ -161,30 +161,31 @@ def _aside(
         remember_deletes(context, contract, decoded())
 
 
-def split_by(size: int | None, cores: int) -> dict[str, str]:
-    """How to read staged records, as Iceberg's read options: each core gets a few tasks, so that none works alone.
+def split_by(size: int | None = None, cores: int = 1) -> dict[str, str]:
+    """How to read staged records, as Iceberg's read options: where there are files enough, each core gets a few tasks.
 
     Args:
         size: bytes of the files to be read, None where that is not known.
     """
     share = MOST_SPLIT if size is None else size // (cores * TASKS_PER_CORE)
-    return {"split-size": str(min(max(share, LEAST_SPLIT), MOST_SPLIT)), "file-open-cost": str(LEAST_SPLIT // 4)}
+    split = min(max(share, LEAST_SPLIT), MOST_SPLIT)
+    return {"split-size": str(split), "file-open-cost": str(split // 4)}
 
 
 def staged_bytes(staging: Table | None, batches: Sequence[Batch]) -> int | None:
     """The bytes of the batches' files as they were staged, unless a snapshot that told has expired."""
-    told = cursor.staged_batches(staging, batches[0].seq - 1)
-    if any(b.seq not in told for b in batches):
+    told, mine = cursor.staged_batches(staging, batches[0].seq - 1), _read(batches)
+    if any(b.seq not in told for b in mine):
         return None
-    return sum(int(cursor.summary(told[b.seq][1]).get("added-files-size", 0)) for b in batches)
+    return sum(int(cursor.summary(told[b.seq][1]).get("added-files-size", 0)) for b in mine)
 
 
 def _decoded(
     context: Context,
-    session: SparkSession,
     contract: Contract,
     batches: Sequence[Batch],
     splits: Mapping[str, str],
+    session: SparkSession,
 ) -> DataFrame:
     topic = batches[-1].topic
     staged = session.read.options(**splits).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
@@ -200,9 +201,14 @@ def _staged(context: Context, batches: Sequence[Batch], known: Mapping[int, int]
     return {b.seq: known.get(b.seq, 0) if b.span else 0 for b in batches}
 
 
+def _read(batches: Sequence[Batch]) -> list[Batch]:
+    """Those that have anything to read. One that was given up because it was trimmed may still lie there in part."""
+    return [b for b in batches if b.span]
+
+
 def _read_of(batches: Sequence[Batch]) -> Column:
-    """Staging's rows of the batches. One that was given up because it was trimmed may still lie there in part."""
-    mine = [b for b in batches if b.span]
+    """Staging's rows of the batches."""
+    mine = _read(batches)
     return check.of_batches(mine) if mine else F.lit(False)
 
 
@@ -256,7 +262,7 @@ def merge_in(
     if contract.upsert:
         write = partial(merge.upsert, _newest(context, contract, rows, replay=replay), target, contract, bounds)
     else:
-        there = versions.of_keys(session, target, contract, _sifted(decoded, contract, check.is_good()), bounds)
+        there = versions.of_keys(session, target, contract, check.sifted(decoded, check.is_good()), bounds)
         write = partial(versions.merge, rows.drop(OP), there, target, contract, bounds, fresh=fresh)
     try:
         write()
@@ -268,12 +274,8 @@ def merge_in(
             table=contract.table,
             topic=batch.topic,
             batch=batch.seq,
-            places=merge.places_apart(_sifted(decoded, contract, check.is_good()), target, contract),
+            places=merge.places_apart(check.sifted(decoded, check.is_good()), target, contract),
         ) from error
-
-
-def _sifted(decoded: DataFrame, contract: Contract, condition: Column) -> DataFrame:
-    return check.sifted(decoded.select(*merge.columns(contract), OP, ERROR), condition).drop(ERROR)
 
 
 def _newest(context: Context, contract: Contract, rows: DataFrame, *, replay: bool) -> DataFrame:
@@ -289,7 +291,7 @@ def _newest(context: Context, contract: Contract, rows: DataFrame, *, replay: bo
 def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
     tables.ensure_deletes(context.catalog, contract)
-    rows = _sifted(decoded, contract, (F.col(OP) == DELETE) & F.col(ERROR).isNull())
+    rows = check.sifted(decoded, (F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)
     deleted = merge.latest(rows, contract).select(*merge.remembered(contract))
     merge.remember_deletes(deleted, tables.spark_name(context.catalog_name, tables.deletes(contract)), contract)
 

@@ -198,7 +198,7 @@ def _decoded(context: Context, session: SparkSession, contract: Contract, piece:
         raw = session.table(_quarantine(context, contract)).where(inside)
     else:
         name = tables.spark_name(context.catalog_name, tables.staging(piece.topic))
-        raw = session.read.options(**publish.split_by(None, 1)).table(name)
+        raw = session.read.options(**publish.split_by()).table(name)
         if origin == Origin.KAFKA:
             raw = raw.where(F.col("batch_seq") == piece.seq)
         else:
@@ -218,5 +218,5 @@ def _release(context: Context, contract: Contract, piece: Batch, origin: Origin)
     found = tables.load(context.catalog, tables.quarantine(contract))
     if found is None or not slices.any_within(found, piece):
         return
-    passed = _decoded(context, context.spark, contract, piece, origin).where(F.col(ERROR).isNull())
+    passed = check.sifted(_decoded(context, context.spark, contract, piece, origin), F.col(ERROR).isNull())
     merge.release(passed.select(*KAFKA_COLUMNS[:3]), _quarantine(context, contract), piece)

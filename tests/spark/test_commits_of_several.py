@@ -199,6 +199,8 @@ def test_what_is_read_is_split_by_its_size_and_by_the_cores(
         assert staged_bytes(staging, some) == sum(task.file.file_size_in_bytes for task in files) > 0
     assert staged_bytes(staging, [*batches, replace(batches[-1], seq=99)]) is None
     assert staged_bytes(None, batches) is None
+    without = replace(batches[-1], seq=99, ranges={})
+    assert staged_bytes(staging, [batches[0], without]) == staged_bytes(staging, batches[:1])
     mega = 1 << 20
     sizes = {None: 4 * mega, 10_000: mega // 2, 16 * mega: 2 * mega, 1000 * mega: 4 * mega}
     assert {size: int(split_by(size, 2)["split-size"]) for size in sizes} == sizes

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import masks
+from sluice import check, masks
 from sluice.contract import Contract
-from sluice.decode import decode
+from sluice.decode import ERROR, decode
 from sluice.errors import ConfigError, ContractError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
@@ -158,3 +158,16 @@ def test_masked_columns_hold_no_personal_data_and_no_plan_shows_the_key(
     plan = rows._jdf.queryExecution().toString().lower()
     pads = [bytes(pad[:8]) for pad in masks._pads(made)]
     assert not any(text in plan for text in (SECRET, SECRET.encode().hex(), *(p.hex() for p in pads)))
+
+
+def test_a_record_is_read_once_whatever_is_asked_of_it(spark: SparkSession) -> None:
+    made = contract(N, {"name": "text", "type": "string", "required": True})
+    rows = decoded(spark, made, {"good": {"n": 1, "text": "x"}, "bad": b"{", "misfit": {"n": 1}})
+
+    def readings(frame: DataFrame) -> int:
+        return frame._jdf.queryExecution().optimizedPlan().toString().count("from_json(")
+
+    rejected = check.bad(rows, made)
+    assert readings(rejected) == 1
+    assert {r["error_class"] for r in rejected.collect()} == {"malformed", "misfit"}
+    assert readings(rows.where(F.col(ERROR).isNotNull())) > 1, "Spark knows better now: a plain filter would do"

@@ -94,6 +94,15 @@ def test_bounds_enclose_days_and_moments_wherever_the_driver_is(
         assert spark.table("moments").where(" AND ".join(b.of("moments") for b in bounds)).count() == 0
 
 
+@pytest.mark.parametrize("records", [10, merge.KEYS_INLINE + 1])
+def test_a_key_that_is_there_in_part_does_not_widen_the_bounds(spark: SparkSession, records: int) -> None:
+    columns = [{"name": name, "type": "string", "required": True} for name in ("id", "part")]
+    rows = spark.createDataFrame([("b", "b"), ("z", None), (None, "z")], "id string, part string")
+    bounds = merge.key_bounds(rows, contract(columns=columns, identifier=["id", "part"]), records)
+    target = spark.createDataFrame([("b", "b"), ("z", "b"), ("b", "z")], "id string, part string").alias("t")
+    assert [tuple(r) for r in target.where(" AND ".join(b.of("t") for b in bounds)).collect()] == [("b", "b")]
+
+
 def test_a_key_that_is_no_utf8_leaves_the_target_unbounded(spark: SparkSession) -> None:
     rows = frame(spark, ("a", 1, 0, 1)).withColumn("id", F.expr("CAST(X'ff61' AS STRING)"))
     assert merge.key_bounds(rows, contract(), 1) == []

@@ -109,7 +109,10 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
     plain, told = stack.maintain("remove_orphan_files", tables=names)
     assert set(told) == set(names)
     assert told["kept.orders"][0] == told["calm.orders"][0] == "success"
-    assert stack.ids("kept.orders") == list(range(200))
+
+    stack.send("kept.orders", records(200, 100))
+    assert stack.finish("kept", stack.start("kept"))[0] == "success"
+    assert stack.ids("kept.orders") == list(range(300))
 
 
 def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
