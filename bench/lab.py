@@ -17,13 +17,14 @@ from typing import Any, Self
 
 import yaml
 
+from sluice import jvm
 from sluice.embedded import jars
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
 
 HEAP = "2g"
-JVM = '--conf "spark.driver.extraJavaOptions=-XX:+UseParallelGC -XX:MetaspaceSize=256m"'  # as the DAGs' submit has it
+JVM = f'--conf "spark.driver.extraJavaOptions={" ".join(jvm.DRIVER)}"'
 MASTER = "local[2]"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bench import feed
@@ -10,30 +12,35 @@ from bench.lab import Lab, contract, say
 
 TABLES = 100
 RUNS = 300
+EVERY = timedelta(minutes=5)
+YEAR = timedelta(days=365) // EVERY
+# In memory, which is how PyIceberg measures: a megabyte of Parquet, as the rewrite of Sluice's own tables leaves them.
+FILE = 32 << 20
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
-    """All in one group, and in twenty groups of five; the first plan, which creates the tables, and a later one."""
+    """All in one group, new and a year old, and in twenty groups of five; the first plan makes tables, a later not."""
     say(f"\n(d) planning {TABLES} tables of {TABLES} topics (target: under 5 s)")
     topics = [f"plan-{n:03d}" for n in range(TABLES)]
     feed.create(lab.broker.bootstrap, topics, 2)
-    for groups in (1, 20):
+    for groups, batches in ((1, 0), (20, 0), (1, YEAR // 12 if quick else YEAR)):
         lake = lab.lake()
         for n, topic in enumerate(topics):
             contract(lake, f"db.t{n:03d}", topic, group=f"g{n % groups}")
-        found = lab.drive(lake, "bench.planning", topics=topics)
+        found = lab.drive(lake, "bench.planning", topics=topics, batches=batches)
         lab.drop(lake)
         words = "one group" if groups == 1 else f"{groups} groups"
+        words += f", {batches:,} batches of each topic in the ledger" if batches else ""
         say(f"    {words:10} " + ", ".join(f"{k} {v:.2f} s (CPU {cpu:.2f})" for k, (v, cpu) in found.items()))
 
 
-def main(topics: list[str]) -> dict[str, tuple[float, float]]:
-    """In a process without a JVM: the seconds of each part, over all groups."""
+def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
+    """In a process without a JVM: the seconds of each part, over all groups; after so many batches of each topic."""
     import os
 
     from confluent_kafka import Producer
 
-    from sluice import broker, catalog, contracts, plan
+    from sluice import broker, catalog, contracts, plan, status
     from sluice.ledger import Ledger, Row, State
 
     def send() -> None:
@@ -64,6 +71,9 @@ def main(topics: list[str]) -> dict[str, tuple[float, float]]:
     lap("look at new")
     plans = [plan.write(group, promises, lake, client, run_id="first") for group in groups]
     lap("create and write")
+    if batches:
+        plans = [_renumbered(each, batches + 1) for each in plans]
+        _remember(lake, plans, batches)
     _stage(lake, plans)
     send()
     began = time.monotonic(), time.process_time()
@@ -80,9 +90,55 @@ def main(topics: list[str]) -> dict[str, tuple[float, float]]:
     for group in groups:
         plan.look(group, promises, lake, client, ledger)
     lap("look then")
+    status.look(promises)
+    lap("status")
     if not all(p.has_work for p in plans) or any(p.stops for p in plans):
         raise RuntimeError("a plan was not what it should be")
     return seconds
+
+
+def _renumbered(made: Any, seq: int) -> Any:
+    """A plan whose batches are of a later number."""
+    topics = {name: replace(t, to_stage=(replace(t.to_stage[0], seq=seq),)) for name, t in made.topics.items()}
+    return replace(made, topics=topics)
+
+
+def _remember(lake: Any, plans: list[Any], batches: int) -> None:
+    """Write what the ledger holds after so many batches of each topic, and the plans' own as settled."""
+    import pyarrow as pa
+
+    from sluice import tables
+    from sluice.ledger import Ledger, Row, State, plan_rows
+
+    def told(batch: Any, at: datetime) -> list[Row]:
+        rows = [
+            r for s in (State.PLANNED, State.STAGED, State.SETTLED) for r in plan_rows(batch, s, {"db.t": batch.seq})
+        ]
+        rows.append(Row(batch.topic, State.PUBLISHED, batch.topic_id, batch.seq, table="db.t", records=20, seconds=1.0))
+        return [replace(r, at=at, run_id=f"scheduled__{at.isoformat()}") for r in rows]
+
+    ledger = Ledger(lake)
+    with ledger.table.transaction() as change:
+        change.set_properties({"write.target-file-size-bytes": str(FILE)})
+    schema = ledger.table.schema().as_arrow()
+
+    def frame(rows: list[Row]) -> Any:
+        records = [vars(r) | {"snapshots": list((r.snapshots or {}).items())} for r in rows]
+        return pa.Table.from_pylist(records, schema=schema)
+
+    newest = [t.to_stage[0] for each in plans for t in each.topics.values()]
+    now = datetime.now(UTC)
+    past = (replace(newest[0], seq=n) for n in range(2, batches + 1))
+    history = frame([row for b in past for row in told(b, now - EVERY * (batches + 1 - b.seq))])
+    for batch in newest:
+        ledger.refresh()
+        tables.ready_to_append(ledger.table)
+        place, names = (
+            schema.get_field_index("topic"),
+            pa.array([batch.topic] * len(history), schema.field("topic").type),
+        )
+        data = history.set_column(place, schema.field("topic"), names)
+        ledger.table.append(pa.concat_tables([data, frame(told(batch, now))]))
 
 
 def _stage(lake: Any, plans: list[Any]) -> None:

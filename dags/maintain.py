@@ -139,5 +139,5 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
 
 _promises = contracts.load(strict=False)
 if _promises.groups and _promises.common.maintenance:
-    for _action, _schedule in _promises.common.maintenance:
+    for _action, _schedule in _promises.common.maintenance.schedules.items():
         globals()[f"maintain_{_action}"] = build(_action, _schedule, _promises)

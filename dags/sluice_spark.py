@@ -27,6 +27,7 @@ from airflow.sdk.exceptions import (
 from sluice_connections import kafka_config, registry_config
 
 import sluice
+from sluice import jvm
 from sluice.embedded import archive
 from sluice.groups import GroupSettings
 
@@ -229,19 +230,13 @@ def spark_jars() -> list[str]:
 
 
 def jvm_options(home: Path | None, *, small: bool = False) -> dict[str, str]:
-    """Where the driver logs to; the collector for throughput; an archive of loaded classes, for a quick start.
+    """Where the driver logs to; what every driver has; an archive of loaded classes, for a quick start.
 
     Args:
         home: the Spark home that the archive is kept in.
-        small: do without the JVM's second compiler, which costs seconds before it gains any.
+        small: whether it is over before compiling for speed has paid.
     """
-    # Nobody waits for an answer from a driver: pauses do no harm, and batches take a tenth less than with G1. Spark's
-    # classes fill 200 MB: on its way there the JVM would collect its whole heap four times before the first record.
-    options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}", "-XX:+UseParallelGC"]
-    options += ["-XX:MetaspaceSize=256m"]
-    if small:
-        # The JVM would make its code cache five times smaller as well, and a full one ends all compiling for minutes.
-        options += ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
+    options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}", *jvm.DRIVER, *(jvm.SMALL if small else ())]
     if home:
         options += archive.options(home)
     return {"spark.driver.extraJavaOptions": " ".join(options)}

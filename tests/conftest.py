@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice import jvm
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY, Home
 from sluice.embedded.process import end
@@ -20,10 +21,9 @@ from sluice.embedded.state import load as load_state
 # The half of make test that a shell starts in the background would ignore Ctrl-C, and leave its services running.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Every JVM of a test lives for seconds or minutes on small data: its second compiler costs half of all processor time
-# and never pays. What runs is the same. Without it the code cache would shrink to 48 MB, which Spark's generated code
-# fills in ten minutes: then the JVM interprets, and at last it ends. Hadoop runs chmod twice for each file it writes
-# to a local disk, which takes a fifth less where the JVM starts it without a helper in between.
-JVM = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
+# and never pays. What runs is the same. Hadoop runs chmod twice for each file it writes to a local disk, which takes a
+# fifth less where the JVM starts it without a helper in between.
+JVM = [*jvm.SMALL]
 if sys.platform == "linux":
     JVM.append("-Djdk.lang.Process.launchMechanism=VFORK")
 os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(JVM))

@@ -32,7 +32,8 @@ class Need:
     """What an action finds in a table.
 
     Attributes:
-        steps: what is to be done, of `files`, `deletes`, `manifests`, `trim`, `snapshots`, `orphans`; empty: nothing.
+        steps: what is to be done, of `files`, `deletes`, `manifests`, `trim`, `history`, `snapshots`, `orphans`; empty:
+            nothing.
         reason: the figures, whether anything is to be done or not.
         error: why the table could not be assessed.
         where: SQL that selects the files to rewrite; None: all.
@@ -164,6 +165,7 @@ def _expire(
 ) -> tuple[tuple[str, ...], str]:
     cut = retention.cut(table, subject.settings, now, enough(subject, contracts, catalog, now))
     trimmed = trim(subject, table, contracts, catalog, now)
+    outlived = retention.outlived(table, subject.history, now) if subject.history else None
     steps, reasons = [], []
     oldest = min(s.timestamp_ms for s in table.metadata.snapshots)
     age = now - retention.moment(oldest)
@@ -173,6 +175,9 @@ def _expire(
             reasons.append(f"batches {trimmed.first} to {trimmed.through} are published and past their retention")
         if trimmed.slices:
             reasons.append(f"{len(trimmed.slices):,} slices of backfills are past their retention")
+    if outlived:
+        steps.append("history")
+        reasons.append(f"rows from before {outlived:%Y-%m-%d} have outlived {_span(now - outlived)}")
     if cut.doomed:
         steps.append("snapshots")
     total = len(table.metadata.snapshots)

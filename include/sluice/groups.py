@@ -49,7 +49,14 @@ def _schedule(value: str) -> str:
     return value
 
 
+def _history(value: timedelta | None) -> timedelta | None:
+    if value is not None and value < timedelta(days=8):
+        raise ValueError("must be 8d or more: the pages show a week of it")
+    return value
+
+
 Schedule = Annotated[str, AfterValidator(_schedule)]
+History = Annotated[Duration | None, AfterValidator(_history)]
 
 
 class SparkSettings(Strict):
@@ -107,18 +114,26 @@ class GroupSettings(Strict):
     pool: Annotated[str, Field(min_length=1, max_length=256)] = "sluice_spark"
 
 
-class MaintenanceSchedules(Strict):
-    """When the maintenance DAGs run, which are one for all groups; each as a group's `schedule`.
+class CommonMaintenance(Strict):
+    """The maintenance DAGs, which are one for all groups: when they run, each as a group's `schedule`; and their say.
 
     Attributes:
         rewrite_data_files: Default: every hour.
         expire_snapshots: Default: every day.
         remove_orphan_files: Default: every week.
+        history: How long `sluice.maintenance` and `sluice.quality` keep what they tell; None: for ever. Default 90
+            days.
     """
 
     rewrite_data_files: Schedule | None = "@hourly"
     expire_snapshots: Schedule | None = "@daily"
     remove_orphan_files: Schedule | None = "@weekly"
+    history: History = timedelta(days=90)
+
+    @property
+    def schedules(self) -> dict[str, str | None]:
+        """By action."""
+        return self.model_dump(exclude={"history"})
 
 
 class Notify(Strict):
@@ -162,7 +177,7 @@ class Alerts(Strict):
 class Common:
     """What `groups.yaml` says for all groups together; None where that is wrong, or, of alerts, is not there."""
 
-    maintenance: MaintenanceSchedules | None = field(default_factory=MaintenanceSchedules)
+    maintenance: CommonMaintenance | None = field(default_factory=CommonMaintenance)
     alerts: Alerts | None = None
 
 
@@ -183,7 +198,7 @@ def read_groups(
     broken: set[str] = set()
     plain: dict[str, dict[str, object]] = {}
     common = Common(
-        _settings(MaintenanceSchedules, "maintenance", entries.get("maintenance"), document, problems),
+        _settings(CommonMaintenance, "maintenance", entries.get("maintenance"), document, problems),
         _settings(Alerts, "alerts", entries["alerts"], document, problems) if "alerts" in entries else None,
     )
     for name, given in entries.items():

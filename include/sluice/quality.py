@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -23,9 +24,13 @@ from pyiceberg.types import BooleanType, DoubleType, LongType, NestedField, Stri
 
 from sluice import tables
 from sluice.filters import And, BooleanExpression, above, at_most, equal, one_of
+from sluice.newest import newest
 
 TRIES = 10
 TOLD = 20
+LATELY = timedelta(days=1)
+EXPECTATION = ("expectation", "column", "severity")
+"""What tells one expectation of a table from another."""
 
 SCHEMA = Schema(
     NestedField(1, "at", TimestamptzType(), required=True, doc="when the batch was judged"),
@@ -142,13 +147,34 @@ def of_run(catalog: Catalog, table: str, run_id: str) -> list[Result]:
     return sorted(mine, key=_age)
 
 
-def since(catalog: Catalog, moment: datetime, table: str | None = None) -> list[Result]:
-    """What was found from a moment on, for all tables or one, oldest first, slices of backfills left aside."""
+def since(
+    catalog: Catalog,
+    moment: datetime,
+    table: str | None = None,
+    *,
+    of_each: int | None = None,
+    batches: int | None = None,
+) -> list[Result]:
+    """What was found from a moment on, for all tables or one, oldest first, slices of backfills left aside.
+
+    Args:
+        of_each: of each expectation the newest alone, so many.
+        batches: of the newest batches alone, so many, and perhaps of some that were judged at the same time.
+    """
     found = tables.load(catalog, tables.QUALITY)
+    if found is None or found.current_snapshot() is None:
+        return []
     where = And(above("batch_seq", 0), above("at", moment.isoformat()))
     if table is not None:
         where = And(equal("table", table), where)
-    return sorted(_results(found, where), key=_age) if found else []
+    rows = found.scan(row_filter=where).to_arrow()
+    if of_each is not None:
+        rows = newest(rows, ("table", *EXPECTATION), of_each)
+    if batches is not None:
+        began = rows.group_by(["table", "topic", "batch_seq"]).aggregate([("at", "min")])["at_min"]
+        if len(began) > batches:
+            rows = rows.filter(pc.field("at") >= began.sort("descending")[batches - 1])
+    return sorted((Result(**record) for record in rows.to_pylist()), key=_age)
 
 
 def _age(result: Result) -> tuple[datetime, int]:
@@ -172,14 +198,16 @@ def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
     found = tables.load(catalog, tables.QUALITY) if wanted else None
     if found is None or found.current_snapshot() is None:
         return latest
-    # Only the newest batch of each table is wanted, and a year of results is long: look at the places first.
-    where = And(one_of("table", wanted), above("batch_seq", 0))
-    places = found.scan(row_filter=where, selected_fields=("at", "table", "topic", "batch_seq")).to_arrow()
-    by_time = places.sort_by([("at", "descending")]).group_by("table", use_threads=False)
-    for row in by_time.aggregate([("topic", "first"), ("batch_seq", "first")]).to_pylist():
-        name, topic, seq = row["table"], row["topic_first"], row["batch_seq_first"]
-        mine = And(equal("table", name), And(equal("topic", topic), equal("batch_seq", seq)))
-        latest[name] = _results(found, mine)
+    # Only the newest batch of each table is wanted, and a year of results is long: most tables were judged lately.
+    for moment in (datetime.now(UTC) - LATELY, datetime.fromtimestamp(0, UTC)):
+        missing = [name for name in wanted if name not in latest]
+        when = above("at", moment.isoformat())
+        where = And(one_of("table", missing), And(above("batch_seq", 0), when))
+        places = found.scan(row_filter=where, selected_fields=("at", "table", "topic", "batch_seq")).to_arrow()
+        for row in newest(places, ["table"]).to_pylist():
+            name, topic, seq = row["table"], row["topic"], row["batch_seq"]
+            mine = And(equal("table", name), And(equal("topic", topic), And(equal("batch_seq", seq), when)))
+            latest[name] = _results(found, mine)
     return latest
 
 

@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice import cursor, slices, tables
 from sluice.contract import Contract, Maintenance
 from sluice.contracts import Contracts
+from sluice.filters import at_most
 from sluice.ledger import Ledger, State, batches
 from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, decode_through
 
@@ -147,6 +148,15 @@ def trim(
     needed, going = _for_backfills(ledger, staging, topic, retention, now)
     through = max(min(through, needed - 1), gone)
     return Trim(gone + 1, through, going) if through > gone or going else None
+
+
+def outlived(table: Table, history: timedelta, now: datetime) -> datetime | None:
+    """The moment up to which rows may go that stay so long, by their `at`; None while none has outlived it by a tenth.
+
+    So a table is not rewritten each day for the rows of one.
+    """
+    long_ago = at_most("at", (now - history - history / 10).isoformat())
+    return now - history if any(True for _ in table.scan(row_filter=long_ago).plan_files()) else None
 
 
 def _for_backfills(

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice import cursor, refs, tables
 from sluice import ledger as ledgers
 from sluice.errors import RefusedError, StagingTrimmedError, TopicRecreatedError
-from sluice.filters import And, BooleanExpression, Or, above, at_most, equal
+from sluice.filters import And, BooleanExpression, Or, above, at_most, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import BACKFILL, STEP, TOPIC, Batch, OffsetRange, Offsets, Ranges, Through, encode_ranges
 from sluice.words import with_gaps
@@ -38,11 +38,11 @@ class Origin(StrEnum):
     QUARANTINE = "quarantine"
 
 
-def rows(ledger: Ledger | None, topic: str) -> list[Row]:
-    """All that the ledger tells of a topic's slices, oldest first."""
+def rows(ledger: Ledger | None, *topics: str) -> list[Row]:
+    """All that the ledger tells of these topics' slices, oldest first."""
     if ledger is None or ledger.table.metadata.current_snapshot_id is None:
         return []
-    wanted = And(equal("topic", topic), at_most("batch_seq", -1))
+    wanted = And(one_of("topic", topics), at_most("batch_seq", -1))
     found = ledger.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
     return [ledgers.row_of(r) for r in found.to_pylist()]
 

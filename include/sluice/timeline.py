@@ -92,7 +92,7 @@ def events(catalog: Catalog, since: datetime, contract: Contract | None = None, 
         most: how many, the newest of them.
     """
     name = contract.table if contract else None
-    found = [*_of_ledger(catalog, since, contract, _LANES, most), *_of_quality(catalog, since, name)]
+    found = [*_of_ledger(catalog, since, contract, _LANES, most), *_of_quality(catalog, since, name, most)]
     found += [*_of_schemas(catalog, since, name), *_of_maintenance(catalog, since, name)]
     return sorted(found, key=lambda e: e.at, reverse=True)[:most]
 
@@ -143,9 +143,9 @@ def _of_row(row: Row, staged: Row | None) -> Event:
     )  # fmt: skip
 
 
-def _of_quality(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:
+def _of_quality(catalog: Catalog, since: datetime, table: str | None, most: int) -> Iterator[Event]:
     by_batch: dict[tuple[str, str, int], list[quality.Result]] = {}
-    for result in quality.since(catalog, since, table):
+    for result in quality.since(catalog, since, table, batches=most):
         by_batch.setdefault((result.table, result.topic, result.batch_seq), []).append(result)
     for (name, topic, seq), results in by_batch.items():
         failed = [f"{r.severity}: {r.told}" for r in results if r.success is False]

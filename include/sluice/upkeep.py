@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +22,7 @@ from sluice.contracts import Contracts
 from sluice.errors import ConfigError
 from sluice.facts import COUNTS, Size
 from sluice.filters import above, equal, one_of
+from sluice.newest import newest
 
 
 class Action(StrEnum):
@@ -32,8 +33,9 @@ class Action(StrEnum):
     ORPHANS = "remove_orphan_files"
 
 
-OWN = Maintenance(min_input_files=50)
-"""Settings of Sluice's own tables: every run leaves some small files there, and few people read them."""
+OWN = Maintenance(min_input_files=50, target_file_size=1 << 20, strategy="sort", sort_by=("at",))
+"""Settings of Sluice's own tables: every run leaves small files there, and they are read for what is new. So what is
+old is put away by time, in files that readers pass over and no later rewrite takes up again."""
 
 
 class Kind(StrEnum):
@@ -48,13 +50,20 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Subject:
-    """A table to maintain. `group` is None for Sluice's own; `topic` is given for staging alone."""
+    """A table to maintain.
+
+    Attributes:
+        group: None for Sluice's own.
+        topic: of staging alone.
+        history: how long its rows stay, told by their `at`; None: for ever, or by another rule.
+    """
 
     identifier: Identifier
     kind: Kind
     settings: Maintenance
     group: str | None = None
     topic: str | None = None
+    history: timedelta | None = None
 
     @property
     def name(self) -> str:
@@ -84,8 +93,9 @@ def subjects(contracts: Contracts, names: Collection[str] = ()) -> list[Subject]
     for topic, shared in contracts.topics.items():
         cautious = _cautious(contracts.tables[name].maintenance for name in shared.tables)
         found.append(Subject(tables.staging(topic), Kind.STAGING, cautious, shared.group, topic))
-    own_tables = (tables.LEDGER, tables.MAINTENANCE, tables.QUALITY, tables.SCHEMAS)
-    found += [Subject(own, Kind.OWN, OWN) for own in own_tables]
+    found += [Subject(own, Kind.OWN, OWN) for own in (tables.LEDGER, tables.SCHEMAS)]
+    history = contracts.common.maintenance.history if contracts.common.maintenance else None
+    found += [Subject(own, Kind.OWN, OWN, history=history) for own in (tables.MAINTENANCE, tables.QUALITY)]
     if unknown := sorted(set(names) - {s.name for s in found}):
         raise ConfigError(
             f"Not maintained by these contracts: {', '.join(unknown)}{nearest(unknown[0], (s.name for s in found))}."
@@ -193,12 +203,14 @@ def kept(
     states: Iterable[str] | None = None,
     since: datetime | None = None,
     fields: tuple[str, ...] = ("*",),
+    last: bool = False,
 ) -> list[Effect]:
     """The effects that were kept, oldest first; all, or those of a run, an action, some tables, some states.
 
     Args:
         since: only those that ended later.
         fields: which columns are read; the others are as in an effect that says nothing of them.
+        last: of each table and action the newest alone.
     """
     table = tables.load(catalog, tables.MAINTENANCE)
     if table is None or table.current_snapshot() is None:
@@ -215,18 +227,22 @@ def kept(
         scan = scan.filter(one_of("state", states))
     if since is not None:
         scan = scan.filter(above("at", since.isoformat()))
-    return [_effect(record) for record in scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()]
+    found = scan.to_arrow()
+    rows = newest(found, ("table", "action")) if last else found.sort_by([("at", "ascending")])
+    return [_effect(record) for record in rows.to_pylist()]
 
 
 def last(catalog: Catalog, names: Iterable[str] | None = None) -> dict[tuple[str, str], Effect]:
     """Per table and action the last effect that tells something: neither idle nor left to the next run."""
-    return {(e.table, e.action): e for e in kept(catalog, names=names, states=("done", "failed"), fields=_TOLD)}
+    states = ("done", "failed")
+    return {(e.table, e.action): e for e in kept(catalog, names=names, states=states, fields=_TOLD, last=True)}
 
 
 def last_cleaned(catalog: Catalog) -> dict[str, datetime]:
     """Per table when its orphan files were last removed."""
     fields = ("at", "table", "action", "state")
-    return {e.table: e.at for e in kept(catalog, action=Action.ORPHANS, states=("done", "idle"), fields=fields)}
+    states = ("done", "idle")
+    return {e.table: e.at for e in kept(catalog, action=Action.ORPHANS, states=states, fields=fields, last=True)}
 
 
 def _effect(record: dict[str, Any]) -> Effect:

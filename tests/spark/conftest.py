@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
-from sluice import catalog, session, tables
+from sluice import catalog, jvm, session, tables
 from sluice.commit import Context
 from sluice.embedded import jars
 from sluice.embedded.broker import Broker
@@ -51,7 +51,8 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(lake_folder / "spark"),
         "spark.driver.memory": "2g",
     }
-    os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g --driver-java-options -XX:+UseParallelGC pyspark-shell"
+    options = f'--driver-memory 2g --driver-java-options "{" ".join(jvm.DRIVER)}"'
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{options} pyspark-shell"
     spark = session.build("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")
     for setting, value in INTERPRETED.items():

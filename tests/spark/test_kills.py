@@ -21,7 +21,7 @@ import pyspark
 import pytest
 from pyiceberg.typedef import Identifier
 
-from sluice import cursor, maintain, tables
+from sluice import cursor, jvm, maintain, tables
 from sluice.embedded import archive
 from sluice.embedded.home import REPOSITORY
 from sluice.model import CURSOR_TAG
@@ -62,7 +62,7 @@ def driver(
         str(home / "bin" / "spark-submit"),
         *("--master", "local[1]", "--driver-memory", "768m"),
         *("--driver-class-path", os.pathsep.join(jars)),
-        *("--conf", " ".join(["spark.driver.extraJavaOptions=-XX:+UseParallelGC", *archive.options(home)])),
+        *("--conf", "spark.driver.extraJavaOptions=" + " ".join((*jvm.DRIVER, *archive.options(home)))),
         str(REPOSITORY / "tests" / "support" / "driver.py"),
         *(arguments or ("--group", it.group)),
         *("--run-id", "killed"),

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFileContent
 
-from sluice import assess, facts, maintain, quiet, tables
+from sluice import assess, facts, maintain, quiet, tables, upkeep
 from sluice.assess import Need
 from sluice.contract import Maintenance
-from sluice.upkeep import Action, Effect
+from sluice.ledger import Ledger, Row, State
+from sluice.upkeep import OWN, Action, Effect
 from tests.support.lake import Lake
 
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 RARELY = {"min_input_files": 6, "delete_ratio": 1.0}
 
 
@@ -31,9 +36,9 @@ def need(it: Lake, table: str) -> Need:
     )
 
 
-def rewrite(it: Lake, *names: str) -> dict[str, Effect]:
+def rewrite(it: Lake, *names: str, action: Action = Action.REWRITE) -> dict[str, Effect]:
     deadline = time.monotonic() + 600
-    effects = maintain.run(it.context("upkeep"), Action.REWRITE, names, it.contracts, deadline=deadline)
+    effects = maintain.run(it.context("upkeep"), action, names, it.contracts, deadline=deadline)
     assert {e.table: e.error for e in effects if e.error} == {}
     return {e.table: e for e in effects}
 
@@ -274,3 +279,35 @@ def test_deletes_of_partitions_still_written_to_are_left_alone(
     assert done.after.delete_files < done.before.delete_files
     assert need(it, merged).steps == ()
     it.assert_folded(merged)
+
+
+def test_what_sluice_itself_writes_down_is_put_away_by_time(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.contract(columns=[{"name": "n", "type": "long"}])
+    ledger, random = Ledger(it.catalog), Random(1)
+    of_a_file, files = 300, OWN.min_input_files
+    for n in random.sample(range(files), files):
+        seqs = range(n * of_a_file, (n + 1) * of_a_file)
+        rows = [Row(it.topic, State.SETTLED, batch_seq=s, at=NEW_YEAR + timedelta(minutes=s)) for s in seqs]
+        ledger.append([replace(r, why=random.randbytes(100).hex()) for r in rows], run_id="r")
+    (effect,) = rewrite(it, "sluice.offsets").values()
+    assert (effect.state, ledger.catalog.load_table("sluice.offsets").scan().count()) == ("done", files * of_a_file)
+    ((*paths,),) = files_by_partition(it, "sluice.offsets").values()
+    seqs = [pq.read_table(path, columns=["batch_seq"])["batch_seq"].to_pylist() for path in paths]
+    assert len(paths) > 1
+    assert list(chain.from_iterable(sorted(seqs))) == list(range(files * of_a_file))
+
+
+def test_what_maintenance_did_long_ago_is_forgotten_and_the_rest_stays(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.contract(columns=[{"name": "n", "type": "long"}])
+    now = datetime.now(UTC)
+    ages = (0, 89, 91, 100)  # in one file
+    effects = [Effect(f"old.{days}", Action.EXPIRE, "done", at=now - timedelta(days=days)) for days in ages]
+    upkeep.keep(it.catalog, effects, run_id="r")
+    (effect,) = rewrite(it, "sluice.maintenance", action=Action.EXPIRE).values()
+    assert effect.state == "done"
+    assert "have outlived 90 d" in effect.told
+    assert {e.table for e in upkeep.kept(it.catalog)} == {"old.0", "old.89", "sluice.maintenance"}
+    (effect,) = rewrite(it, "sluice.maintenance", action=Action.EXPIRE).values()
+    assert effect.state == "idle"

@@ -134,6 +134,24 @@ def test_what_takes_too_long_is_read_in_part_and_says_so(tmp_path, catalog):
     assert found.size.data_files == 3
 
 
+def test_what_maintenance_did_is_told_for_as_long_as_its_history(tmp_path, catalog):
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+
+    def need(table: str, days: int = 0) -> assess.Need:
+        return needs(promises, catalog, Action.EXPIRE, NOW + timedelta(days=days))[table]
+
+    upkeep.keep(catalog, [Effect("a.b", "expire_snapshots", "done", at=NOW)], run_id="r")
+    assert "history" not in need("sluice.maintenance", 98).steps  # by a tenth longer, or one row a day would go
+    found = need("sluice.maintenance", 100)
+    assert found.steps[0] == "history"
+    assert found.reason.startswith(f"rows from before {NOW + timedelta(days=10):%Y-%m-%d} have outlived 90 d; ")
+    assert "history" not in need("sluice.offsets", 100).steps
+    (tmp_path / "contracts" / "groups.yaml").write_text("maintenance: {history: null}\n")
+    promises = promise(tmp_path)
+    assert "history" not in need("sluice.maintenance", 100).steps
+
+
 def test_planning_stays_under_a_second(tmp_path, catalog):
     promises = promise(tmp_path, min_input_files=1000)
     filled(catalog, promises, 60)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,17 @@ def test_schedules_of_maintenance(folder):
         "0 3 * * 1",
         None,
     )
+    assert found.schedules == {
+        "rewrite_data_files": "@hourly",
+        "expire_snapshots": "0 3 * * 1",
+        "remove_orphan_files": None,
+    }
+    assert found.history == timedelta(days=90)
+    folder("groups.yaml", "maintenance: {history: null}\n")
+    forever = load(folder.path).common.maintenance
+    assert forever is not None and forever.history is None
+    folder("groups.yaml", "maintenance:\n  history: 7d\n")
+    assert problems(folder) == ["groups.yaml:2: maintenance.history: must be 8d or more: the pages show a week of it"]
     folder("groups.yaml", "maintenance:\n  rewrite_data_file: '@daily'\n")
     assert problems(folder) == [
         "groups.yaml:2: maintenance.rewrite_data_file: unknown field (did you mean 'rewrite_data_files'?)"

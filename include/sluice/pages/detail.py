@@ -99,7 +99,7 @@ def read(name: str) -> Detail:
         if contract is None:
             return Detail()
         table = tables.load(catalog, tables.typed(contract))
-        found = trends(quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, contract.table))
+        found = trends(_results(catalog, contract.table))
         by_class, rejected, by_batch = _quarantine(catalog, contract)
         return Detail(
             _batches(table, by_batch, found) if table else (),
@@ -142,11 +142,15 @@ def trends_of_all() -> dict[str, list[Trend]]:
         CatalogUnavailableError: the catalog did not answer.
     """
     with reach.catalog_errors():
-        found = quality.since(catalogs.load(), datetime.now(UTC) - RESULTS_BACK)
+        found = _results(catalogs.load())
     by_table: dict[str, list[quality.Result]] = {}
     for result in found:
         by_table.setdefault(result.table, []).append(result)
     return {table: trends(results) for table, results in by_table.items()}
+
+
+def _results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
+    return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table, of_each=BATCHES)
 
 
 def trends(results: Sequence[quality.Result]) -> list[Trend]:

@@ -1,0 +1,75 @@
+"""What is read back of expectations' results: the newest of them, however many there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from sluice import quality
+from sluice.quality import Result
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime.now(UTC)
+RESULT = Result("db.a", "t", 1, "expect", "id", "warn", True, 10)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}")
+
+
+def judged(table: str, seq: int, hours_ago: float, *columns: str, topic: str = "t") -> list[Result]:
+    at = NOW - timedelta(hours=hours_ago)
+    # Those of one batch are made one after the other.
+    return [
+        replace(RESULT, table=table, topic=topic, batch_seq=seq, column=c, at=at + timedelta(seconds=i))
+        for i, c in enumerate(columns)
+    ]
+
+
+def told(results: list[Result]) -> list[tuple[str, str, int, str]]:
+    return [(r.table, r.topic, r.batch_seq, r.column) for r in results]
+
+
+def test_the_last_batch_is_found_however_long_ago_it_was(catalog: Catalog) -> None:
+    assert quality.last(catalog, ["db.a"]) == {}
+    everything = [
+        judged("db.a", 1, 2, "id"),
+        judged("db.a", 2, 1, "id", "n"),
+        judged("db.b", 7, 24 * 400, "id"),
+        judged("db.b", 8, 24 * 300, "id"),
+        # The topic that was judged last, though its batches have lesser numbers.
+        judged("db.b", 1, 24 * 200, "id", "n", topic="u"),
+        judged("db.a", -5, 0.5, "id"),
+    ]
+    for results in everything:
+        quality.keep(catalog, results, run_id="r")
+    found = quality.last(catalog, ["db.a", "db.b", "db.none"])
+    assert {name: sorted(told(results)) for name, results in found.items()} == {
+        "db.a": [("db.a", "t", 2, "id"), ("db.a", "t", 2, "n")],
+        "db.b": [("db.b", "u", 1, "id"), ("db.b", "u", 1, "n")],
+    }
+
+
+def test_only_the_newest_are_read_where_no_more_are_asked_for(catalog: Catalog) -> None:
+    for seq in range(1, 6):
+        quality.keep(catalog, judged("db.a", seq, 10 - seq, "id", "n"), run_id="r")
+    quality.keep(catalog, judged("db.b", 1, 9.5, "id"), run_id="r")
+    since = NOW - timedelta(hours=8.5)
+    everything = quality.since(catalog, since)
+    assert told(everything) == [("db.a", "t", seq, c) for seq in (2, 3, 4, 5) for c in ("id", "n")]
+    assert quality.since(catalog, since, of_each=2) == everything[-4:]
+    assert quality.since(catalog, since, of_each=99) == everything == quality.since(catalog, since, batches=99)
+    assert quality.since(catalog, since, batches=3) == everything[2:]
+    early = NOW - timedelta(days=1)
+    assert told(quality.since(catalog, early, of_each=1)) == [
+        ("db.b", "t", 1, "id"), ("db.a", "t", 5, "id"), ("db.a", "t", 5, "n")
+    ]  # fmt: skip
+    assert quality.since(catalog, early, "db.b", of_each=1) == quality.since(catalog, early, "db.b", batches=1)
+    assert quality.since(catalog, NOW, of_each=1, batches=1) == []
