@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Operation
 from sluice import cursor
 
 BUDGET_S = 0.7
-SMALL = 0.75  # Iceberg's own share of the target, below which a file is rewritten
+SMALL = 0.5  # the share of the target below which a file is rewritten
 SMALL_MANIFEST = 4 << 20
 COUNTS = ("data_files", "delete_files", "bytes", "manifests", "snapshots")
 _DELETED_FILE_PATH = 2147483546  # Iceberg's field id of the path in a position delete file
@@ -31,7 +31,7 @@ class PartitionFacts:
     """The live files of one partition.
 
     Attributes:
-        small: data files that are below three quarters of the target size.
+        small: data files that are below half of the target size.
         small_bytes: what they hold.
         worn: data files of which at least the contract's share of rows is deleted.
         surplus: files that hold deletes, more than one for the same data file.

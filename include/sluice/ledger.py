@@ -135,11 +135,9 @@ class Ledger:
         if states is not None:
             wanted = And(wanted, one_of("state", [str(s) for s in states]))
         found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
-        return [
-            row
-            for r in found.to_pylist()
-            if (row := row_of(r)).batch_seq is not None and row.batch_seq > after[row.topic]
-        ]
+        place = pc.index_in(found["topic"], pa.array(list(after), found.schema.field("topic").type))
+        floors = pa.array(list(after.values()), pa.int64()).take(place)
+        return [row_of(r) for r in found.filter(pc.greater(found["batch_seq"], floors)).to_pylist()]
 
     def remembered(self, table: str) -> Remembered | None:
         """How far the ledger saw a table come, for the case that the table itself can no longer tell."""

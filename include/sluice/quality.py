@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -29,6 +28,7 @@ from sluice.newest import newest
 TRIES = 10
 TOLD = 20
 LATELY = timedelta(days=1)
+BATCH = ["table", "topic", "batch_seq"]
 EXPECTATION = ("expectation", "column", "severity")
 """What tells one expectation of a table from another."""
 
@@ -159,7 +159,7 @@ def since(
 
     Args:
         of_each: of each expectation the newest alone, so many.
-        batches: of the newest batches alone, so many, and perhaps of some that were judged at the same time.
+        batches: of the newest batches alone, so many.
     """
     found = tables.load(catalog, tables.QUALITY)
     if found is None or found.current_snapshot() is None:
@@ -171,9 +171,8 @@ def since(
     if of_each is not None:
         rows = newest(rows, ("table", *EXPECTATION), of_each)
     if batches is not None:
-        began = rows.group_by(["table", "topic", "batch_seq"]).aggregate([("at", "min")])["at_min"]
-        if len(began) > batches:
-            rows = rows.filter(pc.field("at") >= began.sort("descending")[batches - 1])
+        ends = rows.group_by(BATCH).aggregate([("at", "max")]).sort_by([("at_max", "descending")])
+        rows = rows.join(ends.slice(0, batches).select(BATCH), BATCH, join_type="left semi")
     return sorted((Result(**record) for record in rows.to_pylist()), key=_age)
 
 
@@ -201,12 +200,11 @@ def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
     # Only the newest batch of each table is wanted, and a year of results is long: most tables were judged lately.
     for moment in (datetime.now(UTC) - LATELY, datetime.fromtimestamp(0, UTC)):
         missing = [name for name in wanted if name not in latest]
-        when = above("at", moment.isoformat())
-        where = And(one_of("table", missing), And(above("batch_seq", 0), when))
+        where = And(one_of("table", missing), And(above("batch_seq", 0), above("at", moment.isoformat())))
         places = found.scan(row_filter=where, selected_fields=("at", "table", "topic", "batch_seq")).to_arrow()
         for row in newest(places, ["table"]).to_pylist():
             name, topic, seq = row["table"], row["topic"], row["batch_seq"]
-            mine = And(equal("table", name), And(equal("topic", topic), And(equal("batch_seq", seq), when)))
+            mine = And(equal("table", name), And(equal("topic", topic), equal("batch_seq", seq)))
             latest[name] = _results(found, mine)
     return latest
 

@@ -178,7 +178,7 @@ def _open_batches(topic: str, world: World, through: Mapping[str, Through] | Non
 
 def _slices(name: str, topic: str, world: World, table: Table | None) -> list[SliceStatus]:
     """What is not in the table of the backfills that were planned within the last week, and all that was kept."""
-    known = [r for r in world.slices if (r.topic, r.table) == (topic, name)]
+    known = world.slices.get((topic, name), [])
     kept = refs.kept_branches(table.metadata.refs if table else (), topic)
     pieces, last = slices.planned(known), {r.batch_seq: r for r in known}
     wanted = {*slices.unfinished(known, datetime.now(UTC)), *kept}

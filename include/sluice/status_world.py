@@ -36,7 +36,7 @@ class World:
     staged: dict[str, Batch | None] = field(default_factory=dict)
     known: dict[tuple[str, int], Batch] = field(default_factory=dict)
     given_up: list[Row] = field(default_factory=list)
-    slices: list[Row] = field(default_factory=list)
+    slices: dict[tuple[str, str | None], list[Row]] = field(default_factory=dict)
     warnings: list[kafka_retention.Risk] = field(default_factory=list)
     errors: dict[str, LastError] = field(default_factory=dict)
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
@@ -112,7 +112,8 @@ def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
         floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
         world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
         world.given_up = world.ledger.gaps(topics)
-        world.slices = slices.rows(world.ledger, *topics)
+        for row in slices.rows(world.ledger, *topics):
+            world.slices.setdefault((row.topic, row.table), []).append(row)
         refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
         for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
             if row["table"] and (row["batch_seq"] or 0) >= 0:  # a refused slice of a backfill holds nothing up

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFileContent
@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFileContent
 from sluice import assess, facts, maintain, quiet, tables, upkeep
 from sluice.assess import Need
 from sluice.contract import Maintenance
-from sluice.ledger import Ledger, Row, State
+from sluice.ledger import Ledger
 from sluice.upkeep import OWN, Action, Effect
 from tests.support.lake import Lake
 
@@ -284,18 +284,29 @@ def test_deletes_of_partitions_still_written_to_are_left_alone(
 def test_what_sluice_itself_writes_down_is_put_away_by_time(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.contract(columns=[{"name": "n", "type": "long"}])
-    ledger, random = Ledger(it.catalog), Random(1)
-    of_a_file, files = 300, OWN.min_input_files
-    for n in random.sample(range(files), files):
-        seqs = range(n * of_a_file, (n + 1) * of_a_file)
-        rows = [Row(it.topic, State.SETTLED, batch_seq=s, at=NEW_YEAR + timedelta(minutes=s)) for s in seqs]
-        ledger.append([replace(r, why=random.randbytes(100).hex()) for r in rows], run_id="r")
+    ledger = Ledger(it.catalog)
+    of_a_file, files = 600, OWN.min_input_files
+    for n in Random(1).sample(range(files), files):
+        rows = [
+            {"topic": it.topic, "topic_id": "x" * 22, "batch_seq": seq, "state": state, "partition": p}
+            | {"start_offset": seq * 1_000 + p, "end_offset": seq * 1_001 + p, "snapshots": [(it.topic, hash((seq,)))]}
+            | {"at": NEW_YEAR + timedelta(minutes=5 * seq, seconds=at), "run_id": f"scheduled__{seq * 5}"}
+            for seq in range(n * of_a_file + 1, (n + 1) * of_a_file + 1)
+            for at, state in enumerate(("planned", "staged", "settled"))
+            for p in (0, 1)
+        ]
+        tables.ready_to_append(ledger.table)
+        ledger.table.append(pa.Table.from_pylist(rows, schema=ledger.table.schema().as_arrow()))
+        ledger.refresh()
     (effect,) = rewrite(it, "sluice.offsets").values()
-    assert (effect.state, ledger.catalog.load_table("sluice.offsets").scan().count()) == ("done", files * of_a_file)
     ((*paths,),) = files_by_partition(it, "sluice.offsets").values()
-    seqs = [pq.read_table(path, columns=["batch_seq"])["batch_seq"].to_pylist() for path in paths]
+    seqs = sorted(pq.read_table(path, columns=["batch_seq"])["batch_seq"].to_pylist() for path in paths)
+    assert effect.state == "done"
     assert len(paths) > 1
-    assert list(chain.from_iterable(sorted(seqs))) == list(range(files * of_a_file))
+    assert list(chain.from_iterable(seqs)) == [seq for seq in range(1, of_a_file * files + 1) for _ in range(6)]
+    # Put away for good.
+    (effect,) = rewrite(it, "sluice.offsets").values()
+    assert effect.state == "idle", effect.told
 
 
 def test_what_maintenance_did_long_ago_is_forgotten_and_the_rest_stays(lake: Callable[..., Lake]) -> None:
