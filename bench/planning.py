@@ -133,11 +133,9 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
     for batch in newest:
         ledger.refresh()
         tables.ready_to_append(ledger.table)
-        place, names = (
-            schema.get_field_index("topic"),
-            pa.array([batch.topic] * len(history), schema.field("topic").type),
-        )
-        data = history.set_column(place, schema.field("topic"), names)
+        field = schema.field("topic")
+        names = pa.array([batch.topic] * len(history), field.type)
+        data = history.set_column(schema.get_field_index(field.name), field, names)
         ledger.table.append(pa.concat_tables([data, frame(told(batch, now))]))
 
 

@@ -115,7 +115,7 @@ class GroupSettings(Strict):
 
 
 class CommonMaintenance(Strict):
-    """The maintenance DAGs, which are one for all groups: when they run, each as a group's `schedule`; and their say.
+    """The maintenance DAGs, one for all groups: when each runs, as a group's `schedule`; how long it is told.
 
     Attributes:
         rewrite_data_files: Default: every hour.

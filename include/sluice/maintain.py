@@ -178,11 +178,11 @@ def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need
     done: dict[str, Any] = {}
     if "trim" in need.steps:
         done["trimmed_through"] = _trim(context, subject, contracts, now)
-    table = context.catalog.load_table(subject.identifier)
-    if subject.history and (outlived := retention.outlived(table, subject.history, now)):
+    if "history" in need.steps and subject.history:
+        outlived = now - subject.history
         _delete(context, subject, f"at <= {literal(outlived)}")
         done["deleted_through"] = outlived.isoformat()
-        table = context.catalog.load_table(subject.identifier)
+    table = context.catalog.load_table(subject.identifier)
     cut = retention.cut(table, subject.settings, now, assess.enough(subject, contracts, context.catalog, now))
     if cut.doomed:
         older_than = retention.moment(cut.older_than_ms)
