@@ -13,10 +13,10 @@ UV_VERSION := 0.13.8
 RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
-# Tests that wait for Spark drivers of their own more than they work.
-WITH_DRIVERS := tests/spark/test_backfill_races.py tests/spark/test_kills.py
+# Tests of what is done with a table beside its ingestion; many wait for drivers of their own more than they work.
+OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill_races kills maintenance rewrites rollback)
 
-.PHONY: help setup setup-dev jars demo up down status test lint format bench soak requirements clean
+.PHONY: help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
 
 help: ## this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -42,20 +42,27 @@ down: setup ## stop exactly what make up started; the data stays
 status: setup ## what of the stack runs, where, and what does not
 	@$(RUN) -m sluice.embedded status || [ $$? -eq 3 ] # a stopped stack is an answer, not an error
 
-test: setup-dev jars lint ## lint, types and every test; TESTS=tests/unit narrows it
+test: setup-dev jars style ## lint, types and every test; TESTS=tests/unit narrows it
 ifeq ($(TESTS),)
-	@# Side by side: those on Spark often wait for a driver, the others for Airflow. Two halves that take about as long.
-	@beside=$$(mktemp); echo "tests/unit, tests/system and $(WITH_DRIVERS) run beside, into $$beside, shown at the end"; \
-	$(RUN) -m pytest tests/unit tests/system $(WITH_DRIVERS) >"$$beside" 2>&1 & others=$$!; \
-	code=0; $(RUN) -m pytest tests/spark $(WITH_DRIVERS:%=--ignore=%) || code=$$?; wait $$others || code=$$?; \
-	cat "$$beside"; rm "$$beside"; exit $$code
+	@# Side by side, in three parts that take about as long: each often waits, for Airflow, for a driver or for a commit.
+	@beside=$$(mktemp -d); echo "types, tests/unit, tests/system and $(OPERATIONS) run beside, into $$beside, shown at the end"; \
+	{ $(VENV)/bin/mypy && $(RUN) -m pytest tests/unit tests/system; } >"$$beside/1" 2>&1 & first=$$!; \
+	$(RUN) -m pytest $(OPERATIONS) >"$$beside/2" 2>&1 & second=$$!; \
+	code=0; $(RUN) -m pytest tests/spark $(OPERATIONS:%=--ignore=%) || code=$$?; \
+	wait $$first || code=$$?; wait $$second || code=$$?; \
+	cat "$$beside/1" "$$beside/2"; rm -r "$$beside"; exit $$code
 else
+	@$(VENV)/bin/mypy
 	@$(RUN) -m pytest $(TESTS)
 endif
 
-lint: setup-dev ## ruff (rules and format) and mypy
+lint: style types ## ruff (rules and format) and mypy
+
+style: setup-dev
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+
+types: setup-dev
 	@$(VENV)/bin/mypy
 
 format: setup-dev ## let ruff fix and format the sources

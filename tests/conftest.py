@@ -18,7 +18,7 @@ from sluice.embedded.process import end
 from sluice.embedded.registry import Registry
 from sluice.embedded.state import load as load_state
 
-# The half of make test that a shell starts in the background would ignore Ctrl-C, and leave its services running.
+# The parts of make test that a shell starts in the background would ignore Ctrl-C, and leave its services running.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Every JVM of a test lives for seconds or minutes on small data: its second compiler costs half of all processor time
 # and never pays. What runs is the same. Hadoop runs chmod twice for each file it writes to a local disk, which takes a
