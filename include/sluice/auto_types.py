@@ -74,29 +74,24 @@ def avro(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
         raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
 
 
-def _avro_type(schema: Any, named: dict[str, dict[str, Any]], inner: bool = False) -> IcebergType:
-    """Of a schema that the decoder's own check has passed: one branch to a union, and an end to each type.
-
-    Args:
-        inner: It stands in a list or map, where what Debezium says of a type beside Avro is not looked at.
-    """
+def _avro_type(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:
+    """Of a schema that the decoder's own check has passed: one branch to a union, and an end to each type."""
     if isinstance(schema, list):
-        return _avro_type(next(each for each in schema if each != "null"), named, inner)
+        return _avro_type(next(each for each in schema if each != "null"), named)
     if isinstance(schema, str):
         known = named.get(schema)
-        return _avro_type(known, named, inner) if known else Primitive(_AVRO_NAMES.get(schema, schema))
+        return _avro_type(known, named) if known else Primitive(_AVRO_NAMES.get(schema, schema))
     kind, logical = schema["type"], schema.get("logicalType")
     name = _AVRO_LOGICAL[logical] if logical in _AVRO_BASE.get(kind, ()) else _AVRO_NAMES.get(kind, kind)
-    if not inner:
-        name = _DEBEZIUM.get((kind, str(schema.get("connect.name"))), name)
+    name = _DEBEZIUM.get((kind, str(schema.get("connect.name"))), name)
     made: IcebergType
     match kind:
         case "array":
-            made = ListOf(_avro_type(schema["items"], named, True))
+            made = ListOf(_avro_type(schema["items"], named))
         case "map":
-            made = MapOf(STRING, _avro_type(schema["values"], named, True))
+            made = MapOf(STRING, _avro_type(schema["values"], named))
         case "record":
-            made = Struct(tuple((f["name"], _avro_type(f["type"], named, inner)) for f in schema["fields"]))
+            made = Struct(tuple((f["name"], _avro_type(f["type"], named)) for f in schema["fields"]))
         case "bytes" | "fixed" if logical == "decimal":
             made = Decimal(schema["precision"], schema.get("scale", 0))
         case "fixed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,8 @@ _LOGICAL = frozenset(
 _READ, _WHOLE = "_sluice_read", "_sluice_whole"
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _DIGITS = 38
+_INNER = {"[]": "items", "{}": "values"}
+_STEP = re.compile(r"\[\]|\{\}|[^.\[{]+")
 
 
 def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
@@ -112,8 +115,8 @@ class Names:
         return full
 
     def semantic(self, schema: Any, path: str) -> str | None:
-        """The name that Kafka Connect gave to the type at a path through records."""
-        for part in (*path.split("."), None) if path else (None,):
+        """The name that Kafka Connect gave to the type at a path through records, lists (`[]`) and maps (`{}`)."""
+        for part in (*_STEP.findall(path), None):
             if isinstance(schema, list):
                 schema = next((each for each in schema if each != "null"), None)
             if isinstance(schema, str):
@@ -123,7 +126,10 @@ class Names:
             if part is None:
                 name = schema.get("connect.name")
                 return name if isinstance(name, str) else None
-            schema = next((f["type"] for f in schema.get("fields", ()) if f["name"] == part), None)
+            if part in _INNER:
+                schema = schema.get(_INNER[part])
+            else:
+                schema = next((f["type"] for f in schema.get("fields", ()) if f["name"] == part), None)
         return None
 
     def _full(self, name: str, space: str) -> str:

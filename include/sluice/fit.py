@@ -68,8 +68,26 @@ def lost(
             if (name := field.name) in have.names:
                 parts = value.getField(name), made.getField(name)
                 yield from lost(*parts, have[name].dataType, field.dataType, means, _inside(path, name))
+    elif isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
+        yield from _some_lost(value, made, have.elementType, want.elementType, means, f"{path}[]")
+    elif isinstance(want, T.MapType) and isinstance(have, T.MapType):
+        values = F.map_values(value), F.map_values(made)
+        yield from _some_lost(*values, have.valueType, want.valueType, means, f"{path}{{}}")
     elif have != want and _reading(have, want, path, means):
         yield path, want.simpleString(), value.isNotNull() & made.isNull()
+
+
+def _some_lost(
+    values: Column, made: Column, have: T.DataType, want: T.DataType, means: Meaning, path: str
+) -> Iterator[tuple[str, str, Column]]:
+    """As `lost`, of arrays with the items: it is so of a path where it is so in one of them."""
+
+    def lost_at(number: int) -> Callable[[Column, Column], Column]:
+        # Spark hands each argument a column, so that the number can't be one.
+        return lambda one, other: F.coalesce(list(lost(one, other, have, want, means, path))[number][2], F.lit(False))
+
+    for number, (inner, kind, _) in enumerate(lost(values, made, have, want, means, path)):
+        yield inner, kind, F.exists(F.zip_with(values, made, lost_at(number)), lambda each: each)
 
 
 def text_in(value: Column, kind: T.DataType) -> Column | None:
@@ -114,8 +132,6 @@ def _change(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Ch
 
 def _reading(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Change | None:
     """How a value is read as a type that not every value is of; None where there is no such way."""
-    if "[" in path or "{" in path:  # `lost` does not look into lists and maps
-        return None
     if isinstance(have, T.StringType) and isinstance(want, _READABLE):
         return lambda c: read_text(c, want)
     return means(path, want) if type(have) in _WHOLE and isinstance(want, _READABLE) else None

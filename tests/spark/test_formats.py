@@ -136,6 +136,16 @@ AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
         record(at=["null", debezium("long", "Timestamp")]) | {"name": "Row"}, "struct<at: timestamp>", {"at": 1000},
         {"at": dt.datetime(1970, 1, 1, 0, 0, 1)},  # noqa: DTZ001
     ),
+    "dz_li": (
+        {"type": "array", "items": ["null", debezium("int", "Date")]}, "list<date>", [15736, None],
+        [dt.date(2013, 1, 31), None],
+    ),
+    "dz_m": (
+        {"type": "map", "values": record(at={"type": "array", "items": debezium("long", "Timestamp")}) | {"name": "A"}},
+        "map<string, struct<at: list<timestamp>>>", {"x": {"at": [1000]}},
+        {"x": {"at": [dt.datetime(1970, 1, 1, 0, 0, 1)]}},  # noqa: DTZ001
+    ),
+    "tx_li": ({"type": "array", "items": "string"}, "list<decimal(5, 2)>", ["-12.5"], [Decimal("-12.50")]),
     "li": ({"type": "array", "items": ["null", "int"]}, "list<long>", [1, None, 3], [1, None, 3]),
     "m": ({"type": "map", "values": "double"}, "map<string, double>", {"x": 1.5}, [("x", 1.5)]),
     "st": (
@@ -194,7 +204,7 @@ def test_every_avro_type(spark: SparkSession, client: SchemaRegistryClient) -> N
 
 
 def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, client: SchemaRegistryClient) -> None:
-    """A text, or one of Debezium's numbers, that becomes nothing is told of, and so is what is in a list."""
+    """A text, or one of Debezium's numbers, that becomes nothing is told of, also in lists and maps."""
     columns = [
         {"name": "at", "type": "timestamptz", "source": "row.at"},
         {"name": "face", "type": "timestamp", "source": "row.face"},
@@ -202,14 +212,25 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
         {"name": "n", "type": "decimal(4, 2)"},
         {"name": "us", "type": "timestamp"},
         {"name": "days", "type": "date"},
-        {"name": "many", "type": "list<date>"},
+        {"name": "many", "type": "list<struct<on: date, at: map<string, timestamp>>>"},
     ]
     row = record(at=["null", "string"], face=["null", "string"]) | {"name": "Row"}
+    at = {"type": "map", "values": ["null", debezium("long", "MicroTimestamp")]}
+    many = {"type": "array", "items": ["null", record(on=["null", "string"], at=at) | {"name": "Of"}]}
     outer = record(
-        row=row, day="string", n="string", us=debezium("long", "MicroTimestamp"), days=debezium("int", "Date")
+        row=row,
+        day="string",
+        n="string",
+        us=debezium("long", "MicroTimestamp"),
+        days=debezium("int", "Date"),
+        many=many,
     )
     whole = {"row": {"at": "2013-01-31T08:00:00Z", "face": "2013-01-31T08:00:00"}, "day": "2013-01-31", "n": "1.25"}
-    whole |= {"us": 1, "days": 1}
+    whole |= {
+        "us": 1,
+        "days": 1,
+        "many": [None, {"on": None, "at": {}}, {"on": "2013-01-31", "at": {"x": None, "y": 1}}],
+    }
     good = [whole, {**whole, "row": {"at": None, "face": None}}, {**whole, "row": {"at": "2013-01-31 10:00:00+02"}}]
     # Spark would drop a zone and a time, take a time for today's, and count beyond what others read.
     bad: list[tuple[str, Any]] = [
@@ -222,19 +243,22 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
         *(("n", each) for each in ("123.45", "n/a")),
         *(("us", each) for each in (9_223_372_036_825_200_000, -(2**63))),
         ("days", 2**31 - 1),
+        *(("many[].on", [{"on": each, "at": {}} for each in several]) for several in (["", None], [None, "2013"])),
+        ("many[].at{}", [None, {"on": None, "at": {"x": 1, "y": 2**63 - 1}}]),
     ]
-    written = [{**whole, "row": {p[4:]: v}} if p.startswith("row.") else {**whole, p: v} for p, v in bad]
+    written = [{**whole, "row": {p[4:]: v}} if p.startswith("row.") else {**whole, p.split("[")[0]: v} for p, v in bad]
     values = [avro(client, outer, each) for each in (*good, *written)]
     values += [
-        avro(client, record(many={"type": "array", "items": "string"}), {"many": ["2013-01-31"]}),
         avro(client, record(us={**debezium("double", "Timestamp"), "connect.name": ["x"]}), {"us": 1.0}),
         avro(client, record(us=debezium("long", "NanoTimestamp")), {"us": 1}),
     ]
     rows = read(spark, [(None, each) for each in values], columns, value="avro")
     assert [r[ERROR] for r in rows[:3]] == [None] * 3
     assert rows[2]["at"] == rows[0]["at"] and rows[2]["face"] is None
+    moment = {"x": None, "y": dt.datetime(1970, 1, 1, microsecond=1)}  # noqa: DTZ001
+    assert rows[0]["many"] == [None, {"on": None, "at": {}}, {"on": dt.date(2013, 1, 31), "at": moment}]
     told = [(r[ERROR], r[FIELD]) for r in rows[3:]]
-    assert told == [("malformed", path) for path in (*(path for path, _ in bad), "many[]", "us", "us")]
+    assert told == [("malformed", path) for path in (*(path for path, _ in bad), "us", "us")]
     assert all(HTML not in r[DETAIL] for r in rows[3:])
     assert "holds a value that is no timestamp" in rows[3][DETAIL]
 

@@ -59,7 +59,11 @@ AVRO: list[tuple[Any, str]] = [
     ({"type": "fixed", "name": "D", "size": 4, **DECIMAL}, "decimal(9, 2)"),
     ({"type": "bytes", "logicalType": "decimal", "precision": 5}, "decimal(5, 0)"),
     *(({"type": base, "connect.name": f"io.debezium.time.{name}"}, kind) for base, name, kind in DEBEZIUM),
-    ({"type": "array", "items": {"type": "int", "connect.name": "io.debezium.time.Date"}}, "list<int>"),
+    ({"type": "array", "items": {"type": "int", "connect.name": "io.debezium.time.Date"}}, "list<date>"),
+    (
+        {"type": "map", "values": {"type": "long", "connect.name": "io.debezium.time.Timestamp"}},
+        "map<string, timestamp>",
+    ),
     ({"type": "fixed", "name": "F", "size": 3}, "fixed[3]"),
     ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
     ({"type": {"type": "string"}}, "string"),
