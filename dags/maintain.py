@@ -73,7 +73,11 @@ def effects(*, run_id: Any = None, ti: Any = None) -> list[dict[str, Any]]:
     needs = ti.xcom_pull(task_ids=ASSESS, key=NEEDS)
     if needs is None:
         raise AirflowFailException("There is nothing to look up: see the log of the task assess.")
-    done = {e.table: e for e in upkeep.kept(catalog.load(), run_id=run_id)}
+    done: dict[str, upkeep.Effect] = {}
+    for effect in upkeep.kept(catalog.load(), run_id=run_id):
+        # A retry finds nothing left to do where the first try came through.
+        if effect.state != "idle" or effect.table not in done:
+            done[effect.table] = effect
     return [
         {**need, "state": e.state, "told": e.told}
         if (e := done.get(need["table"]))
@@ -98,7 +102,7 @@ def table(found: dict[str, Any]) -> None:
         )
     if found["state"] == "failed":
         raise AirflowFailException(f"{name}: {found['told']}")
-    if found["state"] in ("left", "idle"):
+    if found["state"] in ("left", "waiting", "idle"):
         raise AirflowSkipException(f"{name}: {found['told']}")
     log.info("%s: %s", name, found["told"])
 

@@ -163,6 +163,9 @@ def trim(
 def _expire(
     subject: Subject, table: Table, contracts: Contracts, catalog: Catalog, now: datetime
 ) -> tuple[tuple[str, ...], str]:
+    if subject.kind == Kind.STAGING and contracts.problems:
+        # A table whose contract can't be read is in none of the maps, and may not have published yet.
+        return (), f"left alone while a contract is broken: {contracts.problems[0]}"
     cut = retention.cut(table, subject.settings, now, enough(subject, contracts, catalog, now))
     trimmed = trim(subject, table, contracts, catalog, now)
     outlived = retention.outlived(table, subject.history, now) if subject.history else None
@@ -173,6 +176,8 @@ def _expire(
         steps.append("trim")
         if trimmed.through >= trimmed.first:
             reasons.append(f"batches {trimmed.first} to {trimmed.through} are published and past their retention")
+        elif trimmed.left:
+            reasons.append(f"rows of batches up to {trimmed.through} are still there")
         if trimmed.slices:
             reasons.append(f"{len(trimmed.slices):,} slices of backfills are past their retention")
     if outlived:

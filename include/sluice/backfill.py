@@ -149,7 +149,7 @@ def look(
         topic=topic,
         origin=request.origin,
         ranges=ranges,
-        slices=_slices(request, contracts, whole, last),
+        slices=_slices(request, contracts, whole, last, quarantine),
         not_in_kafka=gone,
         not_in_staging=slices.missing(ranges, staged),
         there=_rows(typed, whole) if typed else (0, True),
@@ -200,13 +200,17 @@ def _check_open(
         )
 
 
-def _slices(request: Request, contracts: Contracts, whole: Batch, last: int) -> tuple[Batch, ...]:
-    pieces: list[dict[int, OffsetRange]] = [dict(whole.ranges)]
-    if request.origin != Origin.QUARANTINE:
-        pieces = cut(whole.ranges, contracts.topics[whole.topic].limits.records_per_batch, MOST_SLICES + 1)
+def _slices(
+    request: Request, contracts: Contracts, whole: Batch, last: int, quarantine: Table | None
+) -> tuple[Batch, ...]:
+    cap = contracts.topics[whole.topic].limits.records_per_batch
+    if request.origin == Origin.QUARANTINE:
+        pieces = backfill_ranges.cut_rejected(whole, quarantine, cap)
+    else:
+        pieces = cut(whole.ranges, cap, MOST_SLICES + 1)
     if len(pieces) > MOST_SLICES:
         raise RefusedError(
-            f"The range makes more than {MOST_SLICES:,} slices of records_per_batch offsets each.",
+            f"The range makes more than {MOST_SLICES:,} slices of records_per_batch each.",
             table=request.table,
             topic=whole.topic,
             way_out="Backfill a part of it at a time.",

@@ -27,14 +27,16 @@ def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any])
     """
     identifier = tables.typed(contracts.table(promised["table"]))
     table = catalog.load_table(identifier)
-    known = slices.rows(Ledger(catalog), promised["topic"])
+    ledger = Ledger(catalog)
+    known = slices.rows(ledger, promised["topic"])
     pieces = {seq: b for seq, b in slices.planned(known).items() if seq in promised["slices"]}
     ends = {r.batch_seq: r for r in known if r.state in ENDS and r.table == promised["table"]}
     out = []
     for seq in promised["slices"]:
-        landed = slices.landed(table, pieces[seq]) if seq in pieces else None
+        piece = pieces.get(seq)
+        snapshot_id = slices.landed_as(table, promised["table"], piece, known, ledger) if piece else None
         end = ends.get(seq)
-        if landed:
+        if snapshot_id is not None:
             told = end.why if end and end.state == State.REPLAYED else "landed"
         else:
             # A slice that landed and was rolled back since is not there either.
@@ -42,7 +44,7 @@ def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any])
         out.append(
             {
                 "slice": seq,
-                "snapshot_id": landed.snapshot_id if landed else None,
+                "snapshot_id": snapshot_id,
                 "records": end.records if end else None,
                 "rejected": end.rejected if end else None,
                 "told": told,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyiceberg.table import Table
 
 from sluice import broker, cursor, slices
@@ -18,6 +19,9 @@ from sluice.slices import Origin
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+
+_PLACE = ("_kafka_partition", "_kafka_offset")
 
 
 @dataclass(frozen=True)
@@ -138,14 +142,12 @@ def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
     table, topic = sources.quarantine, sources.state.topic
     found: dict[int, OffsetRange] = {}
     if table is not None and table.current_snapshot():
-        columns = ("_kafka_partition", "_kafka_offset")
-        rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=columns).to_arrow()
-        ends = rows.group_by(columns[0]).aggregate([(columns[1], "min"), (columns[1], "max")]).to_pylist()
+        partition, offset = _PLACE
+        rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=_PLACE).to_arrow()
+        ends = rows.group_by(partition).aggregate([(offset, "min"), (offset, "max")]).to_pylist()
         found = {
-            (p := r[columns[0]]): OffsetRange(
-                r[f"{columns[1]}_min"], min(r[f"{columns[1]}_max"] + 1, sources.reached.get(p, 0))
-            )
-            for r in sorted(ends, key=lambda r: r[columns[0]])
+            (p := r[partition]): OffsetRange(r[f"{offset}_min"], min(r[f"{offset}_max"] + 1, sources.reached.get(p, 0)))
+            for r in sorted(ends, key=lambda r: r[partition])
         }
         found = {p: r for p, r in found.items() if r.span > 0}
     if not found:
@@ -155,6 +157,26 @@ def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
             topic=topic,
         )
     return found
+
+
+def cut_rejected(whole: Batch, quarantine: Table | None, most: int) -> list[dict[int, OffsetRange]]:
+    """The ranges cut where so many of their records lie in quarantine: few do, and far apart."""
+    marks: dict[int, list[int]] = {}
+    if quarantine is not None and quarantine.current_snapshot():
+        rows = quarantine.scan(row_filter=slices.within(whole), selected_fields=_PLACE).to_arrow()
+        once = rows.group_by(list(_PLACE)).aggregate([]).sort_by([(name, "ascending") for name in _PLACE])
+        for each in once.take(pa.array(range(most, len(once), most), pa.int64())).to_pylist():
+            marks.setdefault(each[_PLACE[0]], []).append(each[_PLACE[1]])
+    pieces: list[dict[int, OffsetRange]] = [{}]
+    for p, r in sorted(whole.ranges.items()):
+        at = r.start
+        for mark in marks.get(p, ()):
+            if mark > at:
+                pieces[-1][p] = OffsetRange(at, mark)
+            pieces.append({})
+            at = mark
+        pieces[-1][p] = OffsetRange(at, r.end)
+    return pieces
 
 
 def _between(request: Request, sources: Sources, client: AdminClient) -> dict[int, OffsetRange]:

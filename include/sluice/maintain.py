@@ -35,6 +35,7 @@ MOST_FILES = 2_000
 MOST_OWN_FILES = 50_000
 LEAST_CUT, LEAST_GROUP = 32 << 20, 128 << 20
 LISTED = 1_000
+NEVER = datetime.min.replace(tzinfo=UTC)
 _CONFLICT = re.compile(r"Conflicting authorities/schemes: (.*?)\.(?:\s|$)")
 # What the catalog or Iceberg say when another writer came first. A ValidationException alone may be for good: say, that
 # the table's gc.enabled is false.
@@ -52,7 +53,8 @@ def run(
 
     Args:
         names: tables as `assess` names them.
-        deadline: `time.monotonic()` after which no further table is begun.
+        deadline: `time.monotonic()` after which no further table is begun. The tables that had their turn longest ago
+            come first, so that each has one however many there are.
 
     Returns:
         What was done, which is also kept in `sluice.maintenance`.
@@ -62,15 +64,20 @@ def run(
     """
     cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
     effects = []
-    for subject in upkeep.subjects(contracts, names) if names else ():  # none named: none, not all
+    turns = upkeep.turns(context.catalog, action)
+    subjects = upkeep.subjects(contracts, names) if names else []  # none named: none, not all
+    for subject in sorted(subjects, key=lambda s: turns.get(s.name, NEVER)):
         if time.monotonic() > deadline:
-            effect = Effect(subject.name, action, "left", error="the time of this run was used up")
+            effect = Effect(subject.name, action, "waiting", error="the time of this run was used up")
         else:
             effect = _maintain(context, subject, contracts, action, cleaned)
         log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
-        # One commit each: should the application be killed, what it did is known.
-        upkeep.keep(context.catalog, [effect], run_id=context.run_id)
         effects.append(effect)
+        try:
+            # One commit each: should the application be killed, what it did is known.
+            upkeep.keep(context.catalog, [effect], run_id=context.run_id)
+        except CommitFailedException as error:  # what was done is done, and the next tables wait
+            log.warning("%s %s: not kept in %s: %s", action, subject.name, ".".join(tables.MAINTENANCE), error)
     return effects
 
 
@@ -203,6 +210,7 @@ def _trim(context: Context, subject: Subject, contracts: Contracts, now: datetim
         # Said before it is done: a reader that looks after it has read knows whether anything may have been missing.
         with staging.transaction() as transaction:
             transaction.set_properties({tables.TRIMMED_THROUGH: str(found.through)})
+    if found.through >= found.first or found.left:
         _delete_through(context, subject, found.through)
     return found.through
 

@@ -67,8 +67,9 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     attempt = Attempt(context, tables.typed(contract), piece)
     file, contract = contract, publish.in_force(context, attempt, contract)
     ledger = Ledger(context.catalog)
+    known = slices.rows(ledger, piece.topic)
     expected: int | None = None
-    if origin == Origin.KAFKA and not slices.landed(attempt.base, piece):
+    if origin == Origin.KAFKA and slices.landed_as(attempt.base, contract.table, piece, known, ledger) is None:
         _check_below(attempt, contract, piece, ledger)
         expected = stage(context, piece, gaps_expected=gaps_expected).records
         if expected is None:  # staged before
@@ -76,9 +77,10 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         # Reading takes its time, and the live feed has gone on.
         attempt = Attempt(context, tables.typed(contract), piece)
         contract = publish.in_force(context, attempt, file)
-    if done := slices.landed(attempt.base, piece):
+    done = slices.landed_as(attempt.base, contract.table, piece, known, ledger)
+    if done is not None:
         _release(context, contract, piece, origin)
-        return Replayed(done.snapshot_id, seconds=time.monotonic() - began)
+        return Replayed(done, seconds=time.monotonic() - began)
     through = _check_below(attempt, contract, piece, ledger)
     refs.drop_branches(context.catalog, attempt.identifier, slices.leftovers(attempt.base, [piece]))
     still_held = _holding(context, contract, piece, origin, ledger, expected)

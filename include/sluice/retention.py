@@ -7,7 +7,7 @@ further to a snapshot that carries offsets. So a cursor never hangs on the tag a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -19,9 +19,9 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice import cursor, slices, tables
 from sluice.contract import Contract, Maintenance
 from sluice.contracts import Contracts
-from sluice.filters import at_most
+from sluice.filters import And, above, at_most
 from sluice.ledger import Ledger, State, batches
-from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, decode_through
+from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, decode_through
 
 Enough = Callable[[Snapshot], bool]
 
@@ -47,11 +47,13 @@ class Trim:
 
     Attributes:
         slices: slices of backfills that have outlived it.
+        left: whether rows of batches before `first` are there, as an earlier trim did not come to its end.
     """
 
     first: int
     through: int
     slices: tuple[int, ...] = ()
+    left: bool = False
 
 
 def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> Cut:
@@ -147,7 +149,10 @@ def trim(
     through = min(settled, published, last.seq - 1 if last else 0)
     needed, going = _for_backfills(ledger, staging, topic, retention, now)
     through = max(min(through, needed - 1), gone)
-    return Trim(gone + 1, through, going) if through > gone or going else None
+    left = any(
+        True for _ in staging.scan(row_filter=And(above("batch_seq", 0), at_most("batch_seq", gone))).plan_files()
+    )
+    return Trim(gone + 1, through, going, left) if through > gone or going or left else None
 
 
 def outlived(table: Table, history: timedelta, now: datetime) -> datetime | None:
@@ -167,21 +172,22 @@ def _for_backfills(
     at = {r.batch_seq: r.at for r in known if r.state == State.PLANNED}
     running = slices.unfinished(known, now)
     there = slices.held(staging) if at else {}
-    going = tuple(sorted(seq for seq in there if seq in at and seq not in running and at[seq] < now - retention))
+    old = {seq: piece for seq, piece in slices.planned(known).items() if seq in there and at[seq] < now - retention}
+    going = tuple(sorted(seq for seq in old if seq not in running and not _may_read(running, old[seq])))
     if not running:
         return sys.maxsize, going
     live = batches(ledger.rows({topic: tables.trimmed_through(staging)}, (State.PLANNED, State.STAGED)))
-    wanted = [
-        seq
-        for (_, seq), batch in live.items()
-        if any(
-            r.start < batch.ranges[p].end and batch.ranges[p].start < r.end
-            for piece in running.values()
-            for p, r in piece.ranges.items()
-            if p in batch.ranges
-        )
-    ]
-    return min(wanted, default=sys.maxsize), going
+    return min((seq for (_, seq), batch in live.items() if _may_read(running, batch)), default=sys.maxsize), going
+
+
+def _may_read(running: Mapping[int, Batch], batch: Batch) -> bool:
+    """Whether the ranges of a running slice overlap those of the batch."""
+    return any(
+        r.start < batch.ranges[p].end and batch.ranges[p].start < r.end
+        for piece in running.values()
+        for p, r in piece.ranges.items()
+        if p in batch.ranges
+    )
 
 
 def moment(ms: int) -> datetime:

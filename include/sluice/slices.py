@@ -104,6 +104,27 @@ def landed(table: Table, piece: Batch) -> Snapshot | None:
     return None
 
 
+def landed_as(table: Table, name: str, piece: Batch, known: Iterable[Row], ledger: Ledger) -> int | None:
+    """The snapshot that brought the slice, also where it expired since; None where it is not in main.
+
+    Args:
+        name: the table's, as the ledger has it.
+        known: the ledger's rows of slices.
+    """
+    if found := landed(table, piece):
+        return found.snapshot_id
+    replayed = (r for r in known if (r.batch_seq, r.state, r.table) == (piece.seq, State.REPLAYED, name))
+    *_, last = (None, *replayed)
+    snapshot_id = (last.snapshots or {}).get(name) if last else None
+    *_, oldest = (None, *cursor.ancestors(table.metadata))
+    cut = oldest is not None and oldest.sequence_number != 1  # else it is all there, or the table was made again
+    if last is None or snapshot_id is None or not cut or table.snapshot_by_id(snapshot_id):
+        return None  # what is there and no ancestor of main was rolled back
+    undone = And(And(equal("topic", piece.topic), equal("table", name)), equal("state", str(State.ROLLED_BACK)))
+    scan = ledger.table.scan(row_filter=And(undone, above("at", last.at.isoformat())), selected_fields=("at",), limit=1)
+    return None if scan.to_arrow().num_rows else snapshot_id
+
+
 def brought(snapshots: Iterable[Snapshot]) -> list[tuple[Batch, Snapshot]]:
     """The slices that these snapshots of a typed table brought."""
     told = ((cursor.summary(s), s) for s in snapshots)

@@ -121,7 +121,7 @@ SCHEMA = Schema(
     NestedField(2, "run_id", StringType(), required=True, doc="the Airflow run"),
     NestedField(3, "table", StringType(), required=True),
     NestedField(4, "action", StringType(), required=True, doc=", ".join(Action)),
-    NestedField(5, "state", StringType(), required=True, doc="done, idle (nothing was needed), left, failed"),
+    NestedField(5, "state", StringType(), required=True, doc="done, idle (nothing was needed), left, waiting, failed"),
     NestedField(6, "reason", StringType(), doc="why it was needed, with the figure"),
     *(NestedField(10 + i, f"{name}_before", LongType()) for i, name in enumerate(COUNTS)),
     *(NestedField(20 + i, f"{name}_after", LongType()) for i, name in enumerate(COUNTS)),
@@ -143,8 +143,8 @@ class Effect:
     """What one action did to one table.
 
     Attributes:
-        state: done; idle, when nothing was needed any more; left to the next run, because another writer came first or
-            the time was used up; failed.
+        state: done; idle, when nothing was needed any more; left to the next run, because another writer came first;
+            waiting for the next run, as the time of this one was used up; failed.
     """
 
     table: str
@@ -180,7 +180,11 @@ class Effect:
 
 
 def keep(catalog: Catalog, effects: Iterable[Effect], *, run_id: str) -> None:
-    """Write effects into `sluice.maintenance`, in one commit."""
+    """Write effects into `sluice.maintenance`, in one commit.
+
+    Raises:
+        CommitFailedException: somebody else committed first, each of many times.
+    """
     records = []
     for effect in effects:
         record = asdict(effect) | {"run_id": effect.run_id or run_id}
@@ -233,7 +237,7 @@ def kept(
 
 
 def last(catalog: Catalog, names: Iterable[str] | None = None) -> dict[tuple[str, str], Effect]:
-    """Per table and action the last effect that tells something: neither idle nor left to the next run."""
+    """Per table and action the last effect that tells something: neither idle nor for the next run to do."""
     states = ("done", "failed")
     return {(e.table, e.action): e for e in kept(catalog, names=names, states=states, fields=_TOLD, last=True)}
 
@@ -243,6 +247,12 @@ def last_cleaned(catalog: Catalog) -> dict[str, datetime]:
     fields = ("at", "table", "action", "state")
     states = ("done", "idle")
     return {e.table: e.at for e in kept(catalog, action=Action.ORPHANS, states=states, fields=fields, last=True)}
+
+
+def turns(catalog: Catalog, action: Action) -> dict[str, datetime]:
+    """Per table when the action was last tried on it, whatever came of that."""
+    fields, states = ("at", "table", "action", "state"), ("done", "idle", "left", "failed")
+    return {e.table: e.at for e in kept(catalog, action=action, states=states, fields=fields, last=True)}
 
 
 def _effect(record: dict[str, Any]) -> Effect:

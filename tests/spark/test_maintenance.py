@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -329,6 +331,27 @@ def test_a_table_that_fails_is_red_and_stops_no_other(lake: Callable[..., Lake])
     victim.with_suffix(".gone").rename(victim)
     assert good(run(it, Action.REWRITE, appended))[appended].state == "done"
     check(it, appended, merged)
+
+
+def test_tables_that_had_no_time_come_first_in_the_next_run(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    names = [*prepared(it, 1), staging(it)]
+    took, original = [0.0], maintain._maintain
+
+    def too_long(*given: Any) -> Effect:
+        took[0] += 1
+        return original(*given)
+
+    monkeypatch.setattr(maintain, "_maintain", too_long)
+    monkeypatch.setattr(maintain, "time", SimpleNamespace(monotonic=lambda: took[0], sleep=time.sleep))
+    turns = []
+    for number in range(4):
+        done = maintain.run(it.context(f"run {number}"), Action.REWRITE, names, it.contracts, deadline=took[0] + 0.5)
+        turns += [e.table for e in done if e.state != "waiting"]
+        assert [e.told for e in done[1:]] == ["waiting, the time of this run was used up"] * 2
+    assert turns == [*sorted(names[:2]), names[2], turns[0]]
 
 
 def test_the_ledger_and_the_history_of_maintenance_are_maintained_too(lake: Callable[..., Lake]) -> None:

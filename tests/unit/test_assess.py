@@ -1,8 +1,9 @@
-"""What each maintenance action would find to do, from real metadata: an Iceberg catalog in a file, and no JVM."""
+"""What maintenance and backfills find in real metadata: an Iceberg catalog in a file, and no JVM."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice import assess, backlog, contracts, facts, refs, retention, tables, upkeep
+from sluice import assess, backfill_end, backlog, contracts, facts, refs, retention, slices, tables, upkeep
 from sluice import ledger as ledgers
+from sluice.backfill_ranges import cut_rejected
 from sluice.contracts import Contracts
 from sluice.errors import ConfigError, StagingTrimmedError
 from sluice.facts import Size
-from sluice.filters import equal
+from sluice.filters import at_most, equal
 from sluice.gaps import Gap
-from sluice.ledger import Ledger, State
+from sluice.ledger import Ledger, Row, State
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange, Through, encode_through
 from sluice.upkeep import Action, Effect
 
@@ -227,6 +229,120 @@ def test_staging_is_trimmed_when_published_past_retention_and_out_of_a_rollbacks
     )
     promises = contracts.load(promises.folder)
     assert found(LATER).startswith("0 of 4 snapshots")
+    # So does one whose contract can't be read any more, whatever is known of it.
+    with (promises.folder / "shop.new.yaml").open("a") as file:
+        file.write("colour: red\n")
+    promises = contracts.load(promises.folder, strict=False)
+    broken = needs(promises, catalog, Action.EXPIRE, LATER)
+    assert broken["sluice_staging.orders"].steps == ()
+    assert "left alone while a contract is broken" in broken["sluice_staging.orders"].reason
+    assert "colour" in broken["sluice_staging.orders"].reason
+    assert broken["shop.orders"].steps == ("snapshots",)
+
+
+def test_a_trim_that_did_not_come_to_its_end_is_done_again(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1d", staging_retention="2d", min_snapshots=1)
+    _, staging = filled(catalog, promises, 4)
+    # Said what goes, and lost against another writer before it went. Nothing more was sent since.
+    with staging.transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: "3"})
+    need = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(hours=1))["sluice_staging.orders"]
+    assert need.steps == ("trim",)
+    assert need.reason.startswith("rows of batches up to 3 are still there; ")
+    staging = catalog.load_table(tables.staging("orders"))
+    staging.delete(at_most("batch_seq", 3))
+    assert "trim" not in needs(promises, catalog, Action.EXPIRE, LATER)["sluice_staging.orders"].steps
+
+
+def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1d", staging_retention="2d", min_snapshots=1)
+    _, staging = filled(catalog, promises, 2)
+    ledger = Ledger(catalog)
+
+    def plan(seq: int, end: int, days: int) -> None:
+        piece = Batch("orders", "id", seq, {0: OffsetRange(end - 5, end)}, {})
+        rows = [
+            replace(r, at=NOW - timedelta(days=days)) for r in slices.plan_rows(piece, "shop.orders", who=None, why="")
+        ]
+        ledger.append(rows, run_id="r")
+
+    for seq, end in ((-1, 10), (-2, 20)):
+        plan(seq, end, 9)
+        append(staging, seq, {"sluice.step": "stage"})
+    plan(-3, 8, 0)
+    staging = catalog.load_table(tables.staging("orders"))
+    found = retention.trim(catalog, staging, "orders", 0, timedelta(days=2), NOW)
+    assert found is not None and found.slices == (-2,)
+    ended = Row("orders", State.REPLAYED, "id", -3, table="shop.orders", snapshots={"shop.orders": 1})
+    ledger.append([ended], run_id="r")
+    found = retention.trim(catalog, staging, "orders", 0, timedelta(days=2), NOW)
+    assert found is not None and found.slices == (-2, -1)
+
+
+def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1s", min_snapshots=1)
+    typed, _ = filled(catalog, promises, 2)
+    ledger = Ledger(catalog)
+    piece = Batch("orders", "id", -1, {0: OffsetRange(0, 1)}, {})
+    ledger.append(slices.plan_rows(piece, "shop.orders", who=None, why=""), run_id="r")
+    promised = {"table": "shop.orders", "topic": "orders", "slices": [-1]}
+
+    def outcome() -> int | None:
+        (found,) = backfill_end.outcome(promises, catalog, promised)
+        return found["snapshot_id"]
+
+    assert outcome() is None
+    before = typed.metadata.current_snapshot_id
+    append(typed, 9, {"sluice.step": "replay", **piece.properties()})
+    landed = catalog.load_table("shop.orders").metadata.current_snapshot_id
+    told = Row("orders", State.REPLAYED, "id", -1, table="shop.orders", snapshots={"shop.orders": landed})
+    ledger.append([told], run_id="r")
+    assert outcome() == landed
+    # Rolled back, it is there and no ancestor.
+    typed = catalog.load_table("shop.orders")
+    refs.commit(catalog, typed, (), (refs.point("main", before),))
+    assert outcome() is None
+    refs.commit(catalog, typed, (), (refs.point("main", landed),))
+    append(catalog.load_table("shop.orders"), 10, {})
+    typed = catalog.load_table("shop.orders")
+    typed.maintenance.expire_snapshots().by_ids([before, landed]).commit()
+    assert outcome() == landed
+    undone = Row("orders", State.ROLLED_BACK, table="shop.orders", snapshots={"from": landed, "to": before})
+    ledger.append([undone], run_id="r")
+    assert outcome() is None
+
+
+def test_records_in_quarantine_are_replayed_in_slices_of_so_many(tmp_path, catalog):
+    contract = promise(tmp_path).table("shop.orders")
+    table = tables.ensure_quarantine(catalog, contract)
+    fields = table.schema().as_arrow()
+    places = [(0, 5), (0, 900), (0, 900), (1, 7), (1, 8), (1, 90_000), (2, 1)]
+    same = {
+        "batch_seq": 1,
+        "_kafka_topic": "orders",
+        "_kafka_timestamp": NOW,
+        "error_class": "x",
+        "quarantined_at": NOW,
+    }
+    rows = [{**same, "_kafka_partition": p, "_kafka_offset": at} for p, at in places]
+    table.append(pa.Table.from_pylist(rows, schema=fields))
+    whole = Batch("orders", "id", -1, {0: OffsetRange(0, 1000), 1: OffsetRange(8, 100_000)}, {})
+    assert cut_rejected(whole, catalog.load_table(tables.quarantine(contract)), 2) == [
+        {0: (0, 1000)},
+        {1: (8, 100_000)},
+    ]
+    assert cut_rejected(whole, catalog.load_table(tables.quarantine(contract)), 1) == [
+        {0: (0, 900)},
+        {0: (900, 1000)},
+        {1: (8, 90_000)},
+        {1: (90_000, 100_000)},
+    ]
+    whole = Batch("orders", "id", -1, {0: OffsetRange(800, 1000), 1: OffsetRange(0, 100_000)}, {})
+    assert cut_rejected(whole, catalog.load_table(tables.quarantine(contract)), 3) == [
+        {0: (800, 1000), 1: (0, 90_000)},
+        {1: (90_000, 100_000)},
+    ]
+    assert cut_rejected(whole, None, 3) == [dict(whole.ranges)]
 
 
 def test_trimmed_batches_are_refused_and_not_read_as_empty(tmp_path, catalog):
