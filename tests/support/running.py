@@ -135,12 +135,12 @@ class Stack:
         return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
 
     @staticmethod
-    def until(true: Callable[[], Any]) -> Any:
+    def until(true: Callable[[], Any], every: float = 0.2) -> Any:
         limit = time.monotonic() + PATIENCE_S
         while time.monotonic() < limit:
             if found := true():
                 return found
-            time.sleep(0.2)
+            time.sleep(every)
         raise AssertionError(f"not within {PATIENCE_S:.0f} s")
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,12 @@ import psutil
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from pyiceberg.table import Table
 
-from sluice import broker, contracts, cursor, schemas, tables
-from sluice.model import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice import broker, contracts, cursor, refs, schemas, slices, tables
+from sluice.embedded.home import Home
+from sluice.ledger import Ledger
+from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
 from tests.support.running import Stack, records
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
@@ -86,7 +93,14 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
     # Two batches, or three where the producer spread the records over the partitions too unevenly.
     files = len(list(before.scan().plan_files()))
     assert files > 1
-    plain, told = stack.maintain("rewrite_data_files")
+    data = Path(before.location().removeprefix("file://")).parents[1]
+
+    def parquet() -> set[Path]:
+        return {f for f in data.glob("**/data/**/*.parquet") if f.stat().st_size}
+
+    written = parquet()
+    with killed(stack, {"kept-rewrite_data_files": lambda: parquet() - written}, uncommitted=True):
+        plain, told = stack.maintain("rewrite_data_files")
     # One group needed it; the other's application was not started.
     assert (plain["spark_kept"], plain["spark_calm"]) == ("success", "skipped")
     state, log = told["kept.orders"]
@@ -163,8 +177,11 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
     assert stack.ids("killed.orders") == list(range(100))
 
 
-def test_a_backfill_shows_its_plan_and_then_fills_a_hole(stack):
-    stack.send("plain.orders", records(1000, 60))
+def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_slice_is_killed(stack):
+    stack.send("plain.orders", records(1000, 20))
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    starts = cursor.published(stack.catalog.load_table("plain.orders"))["plain.orders"].next_offsets
+    stack.send("plain.orders", records(1020, 240))
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     whole = stack.ids("plain.orders")
     table = stack.catalog.load_table("plain.orders")
@@ -173,25 +190,100 @@ def test_a_backfill_shows_its_plan_and_then_fills_a_hole(stack):
     with table.transaction() as transaction:
         transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
         transaction.delete("id >= 1020")
-    assert len(stack.ids("plain.orders")) == len(whole) - 40
-    ranges = {str(p): [0, end] for p, end in ends.items() if end}  # run by itself, a partition may hold nothing
+    assert len(stack.ids("plain.orders")) == len(whole) - 240
+    ranges = {str(p): [starts[p], end] for p, end in ends.items() if end > starts[p]}  # a partition may get nothing
     form = {"table": "plain.orders", "ranges": ranges, "why": "a hole was found"}
-    state, tasks, log = stack.by_hand("backfill", "plan", **form)
-    assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
-        "success", "success", "skipped", "skipped",
-    ), tasks  # fmt: skip
-    assert f"{sum(ends.values())} offsets" in log
-    assert len(stack.ids("plain.orders")) == len(whole) - 40
-    state, tasks, _ = stack.by_hand("backfill", "plan", **form, dry_run=False)
-    assert (state, tasks["spark_plain"], tasks["spark_mixed"], tasks["outcome"]) == (
-        "success", "success", "skipped", "success",
-    ), tasks  # fmt: skip
+    with changed(stack, "plain.orders", "limits: {records_per_batch: 70}\n"), slots(stack, 2):
+        state, tasks, log = stack.by_hand("backfill", "plan", **form)
+        assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
+            "success", "success", "skipped", "skipped",
+        ), tasks  # fmt: skip
+        assert "240 offsets" in log
+        assert len(stack.ids("plain.orders")) == len(whole) - 240
+        run = stack.trigger("backfill", {"plan"}, **form, dry_run=False)
+        planned = stack.until(lambda: slices.planned(slices.rows(Ledger(stack.catalog), "plain.orders"), run))
+        assert len(planned) >= 4
+
+        def staging() -> Table:
+            return stack.catalog.load_table(tables.staging("plain.orders"))
+
+        def typed() -> Table:
+            return stack.catalog.load_table("plain.orders")
+
+        def attempted(table: Table, seq: int) -> bool:
+            return any(refs.is_attempt_at(branch, "plain.orders", seq) for branch in table.metadata.refs)
+
+        with killed(
+            stack,
+            {
+                "plain-backfill-1": lambda: attempted(staging(), -1),
+                "plain-backfill-2": lambda: slices.is_staged(staging(), planned[-2]),
+                "plain-backfill-3": lambda: attempted(typed(), -3),
+                "plain-backfill-4": lambda: slices.landed(typed(), planned[-4]) is not None,
+            },
+        ):
+            state, found = stack.end("backfill", run)
+    tried = {t["rendered_map_index"]: (t["state"], t["try_number"]) for t in found if t["task_id"] == "spark_plain"}
+    assert tried == {f"slice {seq}": ("success", 2 if seq >= -4 else 1) for seq in planned}
+    tasks = {t["task_id"]: t["state"] for t in found}
+    assert (state, tasks["spark_mixed"], tasks["outcome"]) == ("success", "skipped", "success"), tasks
     assert stack.ids("plain.orders") == whole
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
+    for name in ("plain.orders", tables.staging("plain.orders")):
+        assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
     # What can't be is refused in the plan, with the reason.
     state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": {"9": [0, 5]}}, dry_run=False)
     assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
     assert "no partition 9" in log
+
+
+@contextmanager
+def killed(stack: Stack, drivers: dict[str, Callable[[], Any]], *, uncommitted: bool = False) -> Iterator[None]:
+    """Each of these drivers, named as its log is, is killed as soon as it has come that far.
+
+    Args:
+        uncommitted: until then nobody can commit.
+    """
+
+    def lose(name: str, has_come: Callable[[], Any]) -> None:
+        driver = stack.until(lambda: next((p for p in psutil.process_iter() if _is_driver(p, stack, name)), None))
+        with closing(sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60)) as catalog:
+            if uncommitted:
+                catalog.execute("BEGIN IMMEDIATE")
+            stack.until(has_come, every=0.005)
+            for process in (*driver.children(recursive=True), driver):
+                process.kill()
+
+    with ThreadPoolExecutor() as threads:
+        lost = [threads.submit(lose, *each) for each in drivers.items()]
+        yield
+        for each in lost:
+            each.result()
+
+
+@contextmanager
+def changed(stack: Stack, name: str, more: str) -> Iterator[None]:
+    """More stands in the contract for a while."""
+    file = Path(stack.env["SLUICE_CONTRACTS"], f"{name}.yaml")
+    before = file.read_text()
+    file.write_text(before + more)
+    try:
+        yield
+    finally:
+        file.write_text(before)
+
+
+@contextmanager
+def slots(stack: Stack, number: int) -> Iterator[None]:
+    """So many Spark applications run side by side for a while."""
+    path = "/api/v2/pools/sluice_spark"
+    before = stack.airflow._ask("GET", path)
+    pool = {"pool": before["name"], "include_deferred": before["include_deferred"]}
+    stack.airflow._ask("PATCH", f"{path}?update_mask=slots", {**pool, "slots": number})
+    try:
+        yield
+    finally:
+        stack.airflow._ask("PATCH", f"{path}?update_mask=slots", {**pool, "slots": before["slots"]})
 
 
 def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
@@ -263,6 +355,7 @@ def _is_driver(process: psutil.Process, stack: Stack, group: str) -> bool:
         return (
             "java" in Path(command[0]).name
             and "org.apache.spark.deploy.SparkSubmit" in command
+            and "org.apache.spark.launcher.Main" not in command  # it only makes the driver's command line
             and f"sluice-{group}" in command
             and process.environ().get("SLUICE_HOME") == stack.env["SLUICE_HOME"]
         )
