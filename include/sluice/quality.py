@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -101,7 +101,8 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
     """Write the results of one table and topic in one commit, in place of what is there of their batches.
 
     Raises:
-        CommitFailedException: somebody else committed first, each of many times; the step may be run again.
+        CommitFailedException, ValidationException: somebody else committed first, each of many times; the step may be
+            run again.
     """
     if not results:
         return
@@ -120,7 +121,7 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
                 tables.ready_to_append(table)
                 table.append(data)
             return
-        except CommitFailedException:
+        except (CommitFailedException, ValidationException):  # the latter where a rewrite took files away meanwhile
             if attempt == TRIES - 1:
                 raise
             time.sleep(0.1 * (attempt + 1))
@@ -140,10 +141,11 @@ def observed_before(catalog: Catalog, table: str, topic: str, seq: int, batches:
     return [r for r in _results(found, where) if r.observed is not None]
 
 
-def of_run(catalog: Catalog, table: str, run_id: str) -> list[Result]:
-    """What a run found for a table, oldest first."""
+def of_run(catalog: Catalog, table: str | None, run_id: str) -> list[Result]:
+    """What a run found for a table, or for all, oldest first. Runs of several DAGs may have the same id."""
     found = tables.load(catalog, tables.QUALITY)
-    mine = _results(found, And(equal("table", table), equal("run_id", run_id))) if found else []
+    where = equal("run_id", run_id) if table is None else And(equal("table", table), equal("run_id", run_id))
+    mine = _results(found, where) if found else []
     return sorted(mine, key=_age)
 
 

@@ -27,6 +27,8 @@ from sluice.words import with_gaps
 
 log = logging.getLogger(__name__)
 
+ENDED = "The Spark application ended before it reported on this table; the next run goes on."
+
 
 @dataclass
 class Outcome:
@@ -100,6 +102,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
     words = ledger.gaps(floor) if floor else []
     known = {at: with_gaps(batch, words) for at, batch in ledgers.batches(rows).items()}
     outcomes: dict[str, Outcome] = {}
+    untold: list[Row] = []
     for contract in group.contracts:
         name = contract.table
         loaded[name] = tables.load(catalog, tables.typed(contract))
@@ -109,7 +112,9 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         except SluiceError as error:
             outcome.state, outcome.error = "stopped", str(error)
             continue
-        _judge(outcome, promised, through[name], known, [r for r in rows if r.run_id == run_id and r.table == name])
+        mine = [r for r in rows if r.table == name]
+        _judge(outcome, promised, through[name], known, [r for r in mine if r.run_id == run_id])
+        untold += _untold(outcome, promised["tables"].get(name, {}), loaded[name], mine, run_id)
         _tidy(catalog, tables.typed(contract), loaded[name], {t: x.seq for t, x in through[name].items()})
         outcome.snapshot_id = _durable(loaded[name])
         outcome.location = table.location() if (table := loaded[name]) else None
@@ -118,7 +123,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
     for name in promised["stops"].keys() - outcomes.keys():  # a template: it stands for tables that can't be named
         outcomes[name] = Outcome(name, "stopped", error=promised["stops"][name])
     done = _settled(group, catalog, floor, known, rows, through, loaded)
-    ledger.append(done, run_id=run_id)
+    ledger.append([*untold, *done], run_id=run_id)
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}
 
 
@@ -162,9 +167,31 @@ def _judge(
             outcome.state = "behind"
         else:
             outcome.state = "failed"
-            outcome.error = "The Spark application ended before it reported on this table; the next run goes on."
+            outcome.error = ENDED
     if name in promised["stops"]:
         outcome.state, outcome.error = "stopped", promised["stops"][name]
+
+
+def _untold(
+    outcome: Outcome, promised: Mapping[str, list[int]], table: Table | None, mine: list[Row], run_id: str
+) -> list[Row]:
+    """What an application that was killed left untold: the batches that landed all the same, and that it failed.
+
+    Args:
+        mine: the ledger's rows of the table.
+    """
+    out: list[Row] = []
+    told = {(r.topic, r.batch_seq) for r in mine if r.state == State.PUBLISHED}
+    for topic, seqs in outcome.batches.items():
+        for seq, snapshot_id in sorted(_snapshots(table, topic, seqs[0] - 1).items()):
+            snapshot = table.snapshot_by_id(snapshot_id) if table else None
+            if snapshot and seq in seqs and (topic, seq) not in told:
+                place, at = {outcome.table: snapshot_id}, cursor.committed_at(snapshot)
+                out.append(Row(topic, State.PUBLISHED, batch_seq=seq, table=outcome.table, snapshots=place, at=at))
+    if outcome.error == ENDED and not any(r.run_id == run_id and r.state == State.FAILED for r in mine):
+        topic, seq = next((t, seqs[-1]) for t, seqs in promised.items() if seqs and t not in outcome.batches)
+        out.append(Row(topic, State.FAILED, batch_seq=seq, table=outcome.table, error=ENDED))
+    return out
 
 
 def _settled(

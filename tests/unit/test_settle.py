@@ -1,0 +1,54 @@
+"""What settle tells the ledger of an application that could not tell itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from sluice import settle
+from sluice.ledger import Ledger, Row, State
+from sluice.settle import ENDED
+from tests.unit.test_assess import filled, promise
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "warehouse").mkdir()
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def told(catalog: Catalog) -> list[Row]:
+    rows = Ledger(catalog).rows({"orders": 0}, (State.PUBLISHED, State.FAILED))
+    return sorted(rows, key=lambda r: r.batch_seq or 0)
+
+
+def test_what_a_killed_application_left_untold_is_told_once(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 2)
+    snapshots = {s.summary["sluice.batch-seq"]: s for s in typed.metadata.snapshots}  # type: ignore[index]
+
+    def after(run_id: str, *seqs: int) -> dict[str, Any]:
+        promised = {"tables": {"shop.orders": {"orders": list(seqs)}}, "stops": {}, "warnings": {}}
+        return settle.settle(promises.group("shop"), catalog, promised, run_id=run_id)["shop.orders"]
+
+    # Batch 2 had landed when it was killed.
+    assert after("a", 2)["state"] == "published"
+    (row,) = told(catalog)
+    assert (row.state, row.batch_seq, row.table, row.run_id) == (State.PUBLISHED, 2, "shop.orders", "a")
+    assert row.snapshots == {"shop.orders": snapshots["2"].snapshot_id}
+    assert int(row.at.timestamp() * 1000) == snapshots["2"].timestamp_ms
+    # Nothing had: it failed, and the page that reads the ledger can know.
+    for _ in range(2):
+        assert after("b", 3)["error"] == ENDED
+    assert [(r.state, r.batch_seq, r.run_id, r.error) for r in told(catalog)][1:] == [(State.FAILED, 3, "b", ENDED)]
+    # What it told itself is not told again.
+    ledger = Ledger(catalog)
+    ledger.append([Row("orders", State.PUBLISHED, batch_seq=1, table="shop.orders", records=1)], run_id="c")
+    assert after("c", 1, 2)["records"] == 1
+    assert len(told(catalog)) == 3
