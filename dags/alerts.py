@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ def told_before() -> list[Incident]:
 
 @task(retries=0, execution_timeout=timedelta(minutes=10))
 def look() -> None:
-    """Tell what is new; red where there is something. Who could not be told is told again by the next run.
+    """Tell what is new; red where there is something. Who could not be told is told by the next run, and only they.
 
     The settings are read here: Airflow renders the templates in arguments, before there is an incident.
     """
@@ -54,14 +54,15 @@ def look() -> None:
         log.info("over: %s", each.title)
     for each in goes_on:
         log.info("goes on: %s", each.title)
-    told = []
     for each in new:
         log.error("%s", each.text)
-        heard = [_tell(to, each) for to in alerts.notifiers]
-        told += [each] if all(heard) else []
-    Variable.set(TOLD, [asdict(each) for each in (*goes_on, *told)], serialize_json=True)
-    if new:
-        raise AirflowFailException(f"New: {'; '.join(each.title for each in new)}. The log has what to do.")
+    whom = {f"{number} {to.notifier}": to for number, to in enumerate(alerts.notifiers, 1)}
+    to_tell = [replace(each, unheard=tuple(whom)) for each in new] + [each for each in goes_on if each.unheard]
+    told = [replace(e, unheard=[n for n in e.unheard if n in whom and not _tell(whom[n], e)]) for e in to_tell]
+    calm = [each for each in goes_on if not each.unheard]
+    Variable.set(TOLD, [asdict(each) for each in (*calm, *told)], serialize_json=True)
+    if to_tell:
+        raise AirflowFailException(f"New: {'; '.join(each.title for each in to_tell)}. The log has what to do.")
 
 
 def _tell(settings: Notify, incident: Incident) -> bool:

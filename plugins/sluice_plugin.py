@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from sluice.pages.detail import Detail, Trend
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
+    from sluice.readiness import Line
     from sluice.status_model import Status, TableStatus
     from sluice.timeline import Event
 
 PREFIX = "/sluice"
 FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
+UNREAD = "It could not be read; the page looks again by itself."
 NO_TABLE = "There is no such table, or you may not read its DAG."
 EVENTS_SHOWN = 200
 # When a page looks again: while it has nothing to show, while what it shows is being read anew, and else.
@@ -76,6 +78,7 @@ class _Feeds:
         self.status: Feed[Status] = Feed(_read_status)
         self.details: Feeds[Detail] = Feeds(_reader("detail", "read"))
         self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("detail", "trends_of_all"))
+        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("detail", "trends_of_run"))
         self.histories: Feeds[History] = Feeds(_reader("history", "read"))
         self.history: Feed[History] = Feed(_reader("history", "read"))
 
@@ -102,11 +105,15 @@ def _readable(user: GetUserDep) -> set[str]:
 
 Readable = Annotated[set[str], Depends(_readable)]
 Hours = Annotated[int, Query(ge=1, le=168, description="How far back, at most a week.")]
+Name = Annotated[str | None, Query(max_length=250)]
 Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; none: now.")]
 
 
-def _tables(status: Status, readable: set[str]) -> list[TableStatus]:
-    return [t for t in status.tables if f"ingest_{t.group}" in readable]
+def _status(readable: set[str]) -> Reading[Status]:
+    """What is known of the tables that somebody may read."""
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    mine = known.value.readable(lambda group: f"ingest_{group}" in readable) if known.value else None
+    return replace(known, value=mine)
 
 
 def _page(
@@ -119,21 +126,26 @@ def _page(
     reading = any(each.value is None and each.error is None for each in readings)
     again = FIRST_S if reading else RENEWED_S if any(each.busy for each in readings) else CALM_S
     troubles = [each.error for each in readings if each.error]
-    troubles += [str(e) for e in (known.value.unavailable if known.value else ())]
-    values |= {"reading": reading, "troubles": troubles, "read_at": known.value.at if known.value else None}
+    troubles += [str(e) for e in (known.value.errors if known.value else ())]
+    unread = any(each.value is None for each in readings)
+    values |= {
+        "reading": reading,
+        "unread": unread,
+        "troubles": troubles,
+        "read_at": known.value.at if known.value else None,
+    }
     base = request.scope.get("root_path", "").rstrip("/")
     airflow = base.removesuffix(PREFIX)
     text = render.page(template, base=base, airflow=airflow, again=again, **values)
     return HTMLResponse(text, code, headers=render.SECURITY)
 
 
-def _table(known: Reading[Status], readable: set[str], name: str) -> TableStatus | None:
-    return next((t for t in _tables(known.value, readable) if t.table == name), None) if known.value else None
+def _table(known: Reading[Status], name: str) -> TableStatus | None:
+    return next((t for t in known.value.tables if t.table == name), None) if known.value else None
 
 
 def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLResponse:
-    reading = known.value is None and known.error is None
-    words = "Reading Kafka and the catalog…" if reading else NO_TABLE
+    words = NO_TABLE if known.value else UNREAD if known.error else "Reading Kafka and the catalog…"
     code = 200 if known.value is None else 404
     return _page(request, "message.html", known, code=code, here="tables", title=name, words=words)
 
@@ -144,15 +156,15 @@ def _value(known: Reading[Any]) -> Any:
     return known.value
 
 
-def _known_status() -> Status:
-    known: Status = _value(feeds().status.get(wait=FIRST_WAIT_S))
+def _known_status(readable: set[str]) -> Status:
+    known: Status = _value(_status(readable))
     return known
 
 
 def _known_table(readable: set[str], name: str) -> TableStatus:
-    known = feeds().status.get(wait=FIRST_WAIT_S)
+    known = _status(readable)
     _value(known)
-    found = _table(known, readable, name)
+    found = _table(known, name)
     if found is None:
         raise HTTPException(404, NO_TABLE)
     return found
@@ -165,8 +177,8 @@ def tables_page(
     """One row per table, those that need a person first."""
     from sluice import verdicts
 
-    known = feeds().status.get(wait=FIRST_WAIT_S)
-    mine = sorted(_tables(known.value, readable), key=verdicts.sort_key) if known.value else []
+    known = _status(readable)
+    mine = sorted(known.value.tables, key=verdicts.sort_key) if known.value else []
     judged = [(table, verdicts.of_table(table)) for table in mine]
     wanted = q.casefold()
     rows = [
@@ -186,30 +198,39 @@ def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
     """One table: offsets, batches, expectations, rejected records, versions, maintenance."""
     from sluice import verdicts
 
-    known = feeds().status.get(wait=FIRST_WAIT_S)
-    table = _table(known, readable, name)
+    known = _status(readable)
+    table = _table(known, name)
     if table is None:
         return _no_table(request, known, name)
     detail = feeds().details.of(name).get(wait=FIRST_WAIT_S)
     return _page(
         request, "table.html", known, detail, here="tables", table=table, verdict=verdicts.of_table(table),
-        detail=detail.value,
+        detail=detail.value, readiness=_ready(detail.value, table),
     )  # fmt: skip
+
+
+def _ready(detail: Detail | None, table: TableStatus) -> Sequence[Line]:
+    lines: Sequence[Line] = import_module("sluice.readiness").standing(detail.readiness, table) if detail else ()
+    return lines
 
 
 @app.get("/quality", response_class=HTMLResponse, include_in_schema=False)
 def quality_page(
-    request: Request, readable: Readable, dag_id: str | None = None, run_id: str | None = None
+    request: Request, readable: Readable, dag_id: Name = None, run_id: Name = None, task_id: Name = None
 ) -> HTMLResponse:
-    """Every expectation of every table with its last results; of one run where it is named."""
-    known = feeds().status.get(wait=FIRST_WAIT_S)
-    found = feeds().quality.get(wait=FIRST_WAIT_S)
-    groups = {t.table: t.group for t in _tables(known.value, readable)} if known.value else {}
+    """Every expectation of every table with its last results; of one run, or backfill, where it is named.
+
+    The task that stands for a table has its name, and shows that table alone.
+    """
+    known = _status(readable)
+    found = feeds().runs.of(run_id).get(wait=FIRST_WAIT_S) if run_id else feeds().quality.get(wait=FIRST_WAIT_S)
+    groups = {t.table: t.group for t in known.value.tables} if known.value else {}
     rows = []
     for name, trends in sorted((found.value or {}).items()):
-        mine = [t.of_run(run_id) for t in trends] if run_id else trends
+        mine = [t.of_slices(dag_id == "backfill") for t in trends]
         mine = [t for t in mine if t.results]
-        if mine and name in groups and dag_id in (None, f"ingest_{groups[name]}"):
+        of_dag = name in groups and dag_id in (None, "backfill", f"ingest_{groups[name]}")
+        if mine and of_dag and (task_id not in groups or task_id == name):
             rows.append((name, mine, sum(t.last.success is False for t in mine)))
     rows.sort(key=lambda row: (-row[2], row[0]))
     return _page(request, "quality.html", known, found, here="quality", rows=rows, run_id=run_id)
@@ -233,13 +254,13 @@ def _timeline(
 @app.get("/timeline", response_class=HTMLResponse, include_in_schema=False)
 def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTMLResponse:
     """What happened to all tables, on one axis."""
-    known = feeds().status.get(wait=FIRST_WAIT_S)
+    known = _status(readable)
     past = feeds().history.get(wait=FIRST_WAIT_S)
-    mine = _visible(past.value, _tables(known.value, readable)) if past.value and known.value else []
+    mine = _visible(past.value, known.value.tables) if past.value and known.value else []
     return _timeline(request, known, past, mine, hours, name="", promised=None)
 
 
-def _visible(past: History, mine: list[TableStatus]) -> list[Event]:
+def _visible(past: History, mine: Sequence[TableStatus]) -> list[Event]:
     """Those events of all tables that are about these."""
     names, topics = {t.table for t in mine}, {topic.topic for t in mine for topic in t.topics}
     return [e for e in past.events if (e.table in names if e.table else e.topic in topics)]
@@ -254,8 +275,8 @@ def table_timeline_page(
     from sluice.backfill_ranges import moment
     from sluice.errors import SluiceError
 
-    known = feeds().status.get(wait=FIRST_WAIT_S)
-    table = _table(known, readable, name)
+    known = _status(readable)
+    table = _table(known, name)
     if table is None:
         return _no_table(request, known, name)
     past = feeds().histories.of(name).get(wait=FIRST_WAIT_S)
@@ -277,9 +298,9 @@ def metrics(readable: Readable) -> Response:
     """The tables that the caller may see, for Prometheus; 503 until they were read once."""
     from sluice.pages import metrics, render
 
-    status = _known_status()
+    status = _known_status(readable)
     known = feeds().history.get(wait=FIRST_WAIT_S).value
-    text = metrics.text(_tables(status, readable), known)
+    text = metrics.text(status.tables, known)
     return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
 
 
@@ -299,8 +320,7 @@ def api_tables(readable: Readable) -> dict[str, Any]:
     """Where every table stands, as `python -m sluice status --json` tells it; 503 until it was read once."""
     from sluice import status_text
 
-    known = _known_status()
-    return status_text.as_json(replace(known, tables=_tables(known, readable)))
+    return status_text.as_json(_known_status(readable))
 
 
 @app.get("/api/tables/{name}", response_class=JSONResponse)
@@ -308,7 +328,7 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
     """Where one table stands; 404 where there is none of that name that the caller may read."""
     from sluice import status_text
 
-    (told,) = status_text.as_json(replace(_known_status(), tables=[_known_table(readable, name)]))["tables"]
+    (told,) = status_text.as_json(replace(_known_status(readable), tables=[_known_table(readable, name)]))["tables"]
     return dict(told)
 
 
@@ -316,7 +336,7 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
 def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
     """What happened to all tables, newest first; 503 until it was read once."""
     past: History = _value(feeds().history.get(wait=FIRST_WAIT_S))
-    return _events(past, _visible(past, _tables(_known_status(), readable)), hours)
+    return _events(past, _visible(past, _known_status(readable).tables), hours)
 
 
 @app.get("/api/tables/{name}/timeline", response_class=JSONResponse)
@@ -346,9 +366,9 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
 @app.get("/api/tables/{name}/readiness", response_class=JSONResponse)
 def api_readiness(readable: Readable, name: str) -> list[dict[str, Any]]:
     """The scorecard of one table: `ready` is null where the facts that would tell are not there yet."""
-    _known_table(readable, name)
+    table = _known_table(readable, name)
     found: Detail = _value(feeds().details.of(name).get(wait=FIRST_WAIT_S))
-    return [asdict(line) for line in found.readiness]
+    return [asdict(line) for line in _ready(found, table)]
 
 
 @app.get("/api/quality", response_class=JSONResponse)
@@ -357,7 +377,7 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
     from sluice import status_text
 
     found: dict[str, list[Trend]] = _value(feeds().quality.get(wait=FIRST_WAIT_S))
-    names = {t.table for t in _tables(_known_status(), readable)}
+    names = {t.table for t in _known_status(readable).tables}
     return {n: status_text.plain([asdict(t) for t in trends]) for n, trends in sorted(found.items()) if n in names}
 
 
@@ -372,9 +392,9 @@ def _events(past: History, events: Sequence[Event], hours: int) -> dict[str, Any
 
 
 @app.get("/api/openapi.json", include_in_schema=False)
-def openapi() -> dict[str, Any]:
-    """What the API answers."""
-    return app.openapi()
+def openapi(request: Request) -> dict[str, Any]:
+    """What the API answers, and where it is."""
+    return {**app.openapi(), "servers": [{"url": request.scope.get("root_path", "").rstrip("/") or "/"}]}
 
 
 class SluicePlugin(AirflowPlugin):
@@ -397,5 +417,11 @@ class SluicePlugin(AirflowPlugin):
             "href": f"{PREFIX}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
             "destination": "dag_run",
             "url_route": "sluice-run-quality",
+        },
+        {
+            "name": "Data quality",
+            "href": f"{PREFIX}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}",
+            "destination": "task_instance",
+            "url_route": "sluice-task-quality",
         },
     ]

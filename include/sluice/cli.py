@@ -163,7 +163,7 @@ def _status(given: argparse.Namespace) -> int:
         print(json.dumps(status_text.as_json(found), indent=2))
     else:
         print(status_text.as_text(found, details=bool(given.table) or given.details))
-    return max((exit_code(e) for e in found.unavailable), default=0)
+    return max((exit_code(e) for e in found.errors), default=0)
 
 
 def _at(given: argparse.Namespace) -> int:

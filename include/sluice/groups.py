@@ -168,7 +168,10 @@ class Alerts(Strict):
 
     schedule: Schedule | None = "*/5 * * * *"
     states: Annotated[
-        tuple[Literal["blocked", "stopped", "failed", "late", "review", "doubtful", "at risk"], ...], ListField
+        tuple[
+            Literal["blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"], ...
+        ],
+        ListField,
     ] = ("blocked", "stopped", "failed", "late", "at risk")
     notifiers: Annotated[tuple[Notify, ...], ListField] = ()
 

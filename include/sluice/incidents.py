@@ -19,6 +19,7 @@ class Incident:
         word: the state, as `sluice.verdicts` has it; without a table the error's name.
         why, todo: as the pages tell it; text from outside, to be escaped where it is shown.
         url: the table's timeline.
+        unheard: those that are to be told and could not be yet.
     """
 
     table: str
@@ -26,6 +27,7 @@ class Incident:
     why: str
     todo: str = ""
     url: str = ""
+    unheard: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -56,7 +58,10 @@ def of_status(status: Status, states: Collection[str], pages: str) -> list[Incid
         states: the states that do, as `sluice.verdicts` names them.
         pages: the address of Sluice's pages.
     """
-    found = [Incident("", type(error).__name__, str(error)) for error in status.unavailable]
+    found = [Incident("", type(error).__name__, str(error)) for error in status.errors]
+    if status.broken:
+        why = "The tables of these contracts are neither ingested nor watched: " + "; ".join(status.broken)
+        found.append(Incident("", "broken contracts", why, "Repair them; `python -m sluice contract check` names all."))
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
         words: dict[str, verdicts.Verdict] = {}
@@ -75,7 +80,9 @@ def compare(
     """
     now = {each.key: each for each in found}
     before = {each.key: each for each in told}
+    # What no contract names any more is over; what a broken one may name is not known.
     unknown = {t.table for t in status.tables if t.unknown}
+    unknown |= {i.table for i in before.values()} - {t.table for t in status.tables} if status.broken else set()
     new = [each for key, each in now.items() if key not in before]
     goes_on = [each for key, each in before.items() if key in now or each.table in unknown]
     return new, goes_on, [each for each in before.values() if each not in goes_on]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,10 @@ from sluice.upkeep import Action
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from sluice.status_model import TableStatus
+
 WEEK = timedelta(days=7)
+FRESHNESS = "Freshness of the last 7 days"
 DRILLED = timedelta(days=90)
 CLEANED = timedelta(days=14)
 # The registry tells one line of a page: it must not keep the others waiting.
@@ -67,6 +70,18 @@ def of_table(contract: Contract, contracts: Contracts, catalog: Catalog, now: da
             _orphans(contract, catalog, moment),
         ]
     return lines
+
+
+def standing(lines: Sequence[Line], table: TableStatus) -> list[Line]:
+    """The lines beside where the table stands now: batches that never landed are not among those that were late."""
+    if table.freshness_kept is not False:
+        return list(lines)
+    now = f"{duration(table.freshness_now_seconds)} behind now; "
+    step = "See the timeline for what holds it up."
+    return [
+        replace(line, ready=False, evidence=now + line.evidence, step=step) if line.subject == FRESHNESS else line
+        for line in lines
+    ]
 
 
 def _promised(contract: Contract) -> Iterator[Line]:
@@ -125,19 +140,18 @@ def _compatibility(contract: Contract) -> Iterator[Line]:
 
 
 def _freshness(contract: Contract, catalog: Catalog, now: datetime) -> Line:
-    subject = "Freshness of the last 7 days"
     if contract.freshness is None:
-        return Line(subject, False, "none is promised", "Set `freshness:` in the contract.")
+        return Line(FRESHNESS, False, "none is promised", "Set `freshness:` in the contract.")
     promised = contract.freshness.total_seconds()
     delays = [e.delay for e in timeline.published(catalog, now - WEEK, contract) if e.delay is not None]
     if not delays:
-        return Line(subject, None, "no batch was published of which the ledger tells how old its records were")
+        return Line(FRESHNESS, None, "no batch was published of which the ledger tells how old its records were")
     late = sum(delay > promised for delay in delays)
     told = (
         f"{len(delays) - late:,} of {len(delays):,} batches landed within {duration(promised)} of their oldest record"
     )
     told += f", the slowest {duration(max(delays))} after it"
-    return Line(subject, not late, told, "See the timeline for what held them up." if late else "")
+    return Line(FRESHNESS, not late, told, "See the timeline for what held them up." if late else "")
 
 
 def _restore_point(contract: Contract, table: Table, now: datetime) -> Line:

@@ -59,7 +59,10 @@ def look(
     contracts = status_world.resolved(contracts, world, status)
     chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
     if not only:
-        status.unavailable += [contracts.stopped[name] for name in contracts.templates if name in contracts.stopped]
+        status.stopped += [
+            (t.group, contracts.stopped[n]) for n, t in contracts.templates.items() if n in contracts.stopped
+        ]
+        status.broken += map(str, contracts.problems)
     status_world.ask(contracts, chosen, world, status)
     for contract in chosen:
         entry = TableStatus(

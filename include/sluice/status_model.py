@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
-from sluice.errors import SluiceError
+from sluice.errors import ContractError, SluiceError
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 
 if TYPE_CHECKING:  # a page that shows a status need not load PyIceberg for it
@@ -232,8 +232,35 @@ class TableStatus:
 
 @dataclass
 class Status:
-    """All tables asked for. `unavailable` is what did not answer."""
+    """All tables asked for.
+
+    Attributes:
+        unavailable: what did not answer.
+        stopped: what keeps the tables of a pattern from being known, each with its group.
+        broken: contracts that can't be read: their tables are not among those told of.
+    """
 
     at: datetime
     tables: list[TableStatus]
     unavailable: list[SluiceError] = field(default_factory=list)
+    stopped: list[tuple[str, SluiceError]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[SluiceError]:
+        """Why not all is told."""
+        return [*self.unavailable, *(error for _, error in self.stopped)]
+
+    def readable(self, groups: Callable[[str], bool]) -> Status:
+        """What somebody may know who may read these groups: not what stands in a contract that nobody can read."""
+        unavailable = [*self.unavailable]
+        if self.broken:
+            text = f"Of {len(self.broken):,} problems in contracts: the tables that they concern are not shown."
+            unavailable.append(ContractError(text, way_out="`python -m sluice contract check` names them."))
+        return replace(
+            self,
+            tables=[t for t in self.tables if groups(t.group)],
+            unavailable=unavailable,
+            stopped=[(group, error) for group, error in self.stopped if groups(group)],
+            broken=[],
+        )

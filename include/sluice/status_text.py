@@ -23,7 +23,7 @@ _HEAD = ("TABLE", "READ TO", "KAFKA END", "LAG", "BEHIND", "SNAPSHOT", "OPEN", "
 def as_json(status: Status) -> dict[str, Any]:
     """Everything, in JSON's own types; times in UTC as ISO 8601, ranges as `[start, end)`."""
     tables = [{**asdict(t), "lag_records": t.lag_records} for t in status.tables]
-    whole = {"at": status.at, "tables": tables, "unavailable": [str(e) for e in status.unavailable]}
+    whole = {"at": status.at, "tables": tables, "unavailable": [str(e) for e in status.errors], "broken": status.broken}
     told: dict[str, Any] = plain(whole)
     return told
 
@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
 
 def as_text(status: Status, *, details: bool) -> str:
     """One line per table, and what needs attention; or a paragraph per table with its partitions."""
-    parts = [_warning("not available", str(error)) for error in status.unavailable]
+    parts = [_warning("not available", str(error)) for error in status.errors]
     if details:
         parts += [_details(table) for table in status.tables]
     else:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from sluice import cursor, quality, schemas, tables, upkeep
@@ -113,12 +114,14 @@ def _of_ledger(
     if contract:
         where = And(one_of("topic", contract.topics), where)
     newest = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
+    if contract:  # before they are cut: a topic may feed many tables
+        mine = pc.fill_null(pc.equal(newest["table"], contract.table), True)
+        newest = newest.filter(mine)
     # A published batch is told with the help of its staged row, which is older.
     rows = [row_of(record) for record in newest.slice(0, 2 * most if most else None).to_pylist()]
     staged = {(r.topic, r.batch_seq): r for r in rows if r.state == State.STAGED}
     for row in rows:
-        if contract is None or row.table in (None, contract.table):
-            yield _of_row(row, staged.get((row.topic, row.batch_seq)))
+        yield _of_row(row, staged.get((row.topic, row.batch_seq)))
 
 
 def _of_row(row: Row, staged: Row | None) -> Event:

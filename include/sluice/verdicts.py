@@ -54,7 +54,7 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("blocked", Tone.BAD, error.error or "Refused.", "Repair the contract or the records, or replay.")
     if table.problems:
         yield Verdict("stopped", Tone.BAD, table.problems[0], "Do what the message says; the next run goes on.")
-    if error and error.open:
+    if error and error.open and error.state != "blocked":
         yield Verdict("failed", Tone.BAD, error.error or "The last run failed.", "Look at the run's log.")
     if table.freshness_kept is False:
         behind, promised = table.freshness_now_seconds, table.freshness_promised_seconds

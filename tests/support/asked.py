@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
 from sluice import quality
+from sluice.errors import SluiceError
 from sluice.pages.detail import Detail, trends
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
@@ -39,19 +42,35 @@ def main() -> None:
     tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[TopicStatus(f"t.{n}")]) for n in NAMES]
     events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
     events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in NAMES]
-    judged = [quality.Result(f"db.{n}", f"t.{n}", 1, "expect_x", "id", "warn", True, 1) for n in NAMES]
+    named = {f"db.{n}": f"t.{n}" for n in (*NAMES, "mine_too")}
+    tables.append(replace(tables[0], table="db.mine_too"))
+    judged = {n: quality.Result(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()}
+    stopped = [(n, SluiceError(f"two topics make db.{n}")) for n in NAMES]
     filled = SimpleNamespace(
-        status=known(Status(NOW, tables)),
+        status=known(Status(NOW, tables, stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])),
         details=known(Detail()),
-        quality=known({r.table: trends([r]) for r in judged}),
+        quality=known({n: trends([r]) for n, r in judged.items()}),
+        runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),
         history=known(History(NOW, events), busy=True),
     )
     plugin.feeds = lambda: filled
     (login,) = plugin.app.router.dependencies
-    plugin.app.dependency_overrides |= {login.dependency: lambda: None, plugin._readable: lambda: {"ingest_mine"}}
+
+    def authorized(*, user: str, method: str) -> set[str]:
+        return {"ingest_mine"} if (user, method) == ("somebody", "GET") else set()
+
+    plugin.get_auth_manager = lambda: SimpleNamespace(get_authorized_dag_ids=authorized)
+    plugin.app.dependency_overrides |= {login.dependency: lambda: None, get_user: lambda: "somebody"}
     client = TestClient(plugin.app)
-    found = {}
+    asked = (
+        "",
+        "&dag_id=ingest_mine",
+        "&dag_id=ingest_mine&task_id=db.mine",
+        "&dag_id=ingest_other",
+        "&dag_id=backfill",
+    )
+    found = {at: [200, client.get(at).text] for at in (f"/quality?run_id=r{each}" for each in asked)}
     for route in plugin.app.routes:
         path = getattr(route, "path", "")
         for name in NAMES if "{name}" in path and "static" not in path else ("",):

@@ -50,6 +50,25 @@ def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_fo
     assert titles(of_status(status(both), ("review",), PAGES)) == ["db.t is review"]
 
 
+def test_what_is_blocked_is_told_as_one_thing() -> None:
+    blocked = table(last_error=LastError(NOW, "blocked", "t", 3, "50 of 50 records", "run", open=True))
+    assert titles(of_status(status(blocked), STATES, PAGES)) == ["db.t is blocked"]
+
+
+def test_a_contract_that_can_not_be_read_is_told_and_ends_nothing() -> None:
+    broken = replace(status(), broken=["a.yaml:3: modee: unknown field", "a.yaml:4: x"])
+    found = of_status(broken, STATES, PAGES)
+    assert titles(found) == ["Sluice: broken contracts"] and "modee" in found[0].why
+    known = of_status(status(late(), late("db.u")), STATES, PAGES)
+    new, goes_on, over = compare(found, known, replace(broken, tables=[table("db.u")]))
+    assert (titles(new), titles(goes_on), titles(over)) == (
+        ["Sluice: broken contracts"], ["db.t is late"], ["db.u is late"],
+    )  # fmt: skip
+    # It names files and fields of tables that not everybody may know of.
+    mine = broken.readable(lambda group: group == "mine")
+    assert mine.broken == [] and "modee" not in str(mine.errors) and "2 problems" in str(mine.errors[0])
+
+
 def test_each_is_told_once_and_again_when_it_comes_back() -> None:
     known: list[Incident] = []
 

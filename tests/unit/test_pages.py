@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +17,9 @@ import pytest
 from sluice import quality, verdicts
 from sluice.errors import CatalogUnavailableError
 from sluice.model import OffsetRange, Through
-from sluice.pages import detail, history, render
+from sluice.pages import detail, feed, history, render
 from sluice.pages.feed import Feed
+from sluice.readiness import FRESHNESS, Line, standing
 from sluice.status_model import (
     Judgement,
     LastError,
@@ -113,7 +115,7 @@ class Seen(HTMLParser):
 
 def page(template: str, **values: Any) -> str:
     common = {"base": "/sluice", "airflow": "", "again": 30, "reading": False, "read_at": NOW, "here": "tables"}
-    return render.page(template, **{**common, "troubles": [], **values})
+    return render.page(template, **{**common, "unread": False, "troubles": [], "readiness": (), **values})
 
 
 def seen(template: str, **values: Any) -> Seen:
@@ -140,7 +142,7 @@ def hostile_detail() -> detail.Detail:
         "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
     }  # fmt: skip
     trend = detail.Trend(HOSTILE, HOSTILE, "warn", [result])
-    return detail.Detail([line], [trend], [(HOSTILE, HOSTILE, 3)], [rejected])
+    return detail.Detail([line], [trend], [(HOSTILE, HOSTILE, 3)], [rejected], counted=200_000, contract=HOSTILE)
 
 
 def hostile_window() -> history.Window:
@@ -170,7 +172,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     verdict, shown = verdicts.of_table(each), hostile_detail()
     found = seen(
         template, troubles=[HOSTILE], table=each, verdict=verdict, detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
-        name=HOSTILE,
+        name=HOSTILE, readiness=[Line(HOSTILE, False, HOSTILE, HOSTILE)],
         total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
         rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
         window=hostile_window(), hours=24, choices=history.HOURS, shown=5, promised=None, at=HOSTILE, asked=NOW,
@@ -186,12 +188,58 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     assert "alert(1)" in found.text and "49" not in found.text
 
 
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("tables.html", "Where the tables stand could not be read."),
+        ("table.html", "The table's history could not be read."),
+        ("quality.html", "The results could not be read."),
+        ("timeline.html", "The ledger could not be read."),
+    ],
+)
+def test_what_could_not_be_read_is_not_told_as_empty_or_on_its_way(template: str, says: str) -> None:
+    each = table()
+    found = seen(
+        template, troubles=["The catalog did not answer."], unread=True, table=each, verdict=verdicts.of_table(each),
+        detail=None, rows=[], total=0, q="", state="", run_id=None, window=None, name="", words=[],
+    )  # fmt: skip
+    assert says in found.text and "The catalog did not answer." in found.text
+    assert "Reading" not in found.text and "There is no table" not in found.text and "were judged" not in found.text
+
+
+def test_numbers_are_written_out_or_with_three_digits() -> None:
+    assert [render.figure(n) for n in (5425.31, 12345, 0.12345, 999.6, 0.0)] == [
+        "5,425",
+        "12,345",
+        "0.123",
+        "1,000",
+        "0",
+    ]
+
+
+def test_a_table_that_is_late_now_is_not_ready_though_what_landed_was_in_time() -> None:
+    lines = [Line("Owner", True, "me"), Line(FRESHNESS, True, "1 of 1 batches landed within 15m")]
+    assert standing(lines, table()) == lines
+    owner, fresh = standing(lines, late())
+    assert (owner, fresh.ready) == (lines[0], False)
+    assert fresh.evidence == "2h behind now; 1 of 1 batches landed within 15m" and fresh.step
+
+
 def test_a_page_tells_what_the_table_holds() -> None:
     each = hostile_table()
     found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=hostile_detail())
     words = " ".join(found.text.split())
     assert "12.3 MB" in words and "0: [0, 10)" in words
     assert 'rewrite data files, expire snapshots or remove orphan files with {"tables": [' in words
+    copies = [json.loads(a["data-copy"] or "") for _, a in found.elements if "data-copy" in a]
+    assert [list(each) for each in copies] == [  # all that each form asks for: it drops what is not pasted
+        ["name", "ranges", "why", "dry_run"],
+        ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"],
+        ["table", "source", "topic", "ranges", "since", "until", "why", "dry_run"],
+        ["tables"],
+    ]
+    assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
+    assert [each["dry_run"] for each in copies[:3]] == [True] * 3
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 
@@ -243,12 +291,12 @@ def test_a_slow_reading_keeps_nobody_waiting_and_runs_once() -> None:
         gate.wait(10)
         return len(calls)
 
-    feed = Feed(read, fresh=0.0)
+    mine = Feed(read, fresh=0.0)
     began = time.monotonic()
-    assert [feed.get(wait=0.01).value for _ in range(20)] == [None] * 20
+    assert [mine.get(wait=0.01).value for _ in range(20)] == [None] * 20
     assert time.monotonic() - began < 5 and len(calls) == 1
     gate.set()
-    until(lambda: feed.get().value == 1)
+    until(lambda: mine.get().value == 1)
 
 
 def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
@@ -260,11 +308,11 @@ def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
             raise answer
         return int(answer)
 
-    feed = Feed(read, fresh=0.0)
+    mine = Feed(read, fresh=0.0)
     told = []
 
     def last() -> bool:
-        reading = feed.get()
+        reading = mine.get()
         told.append((reading.value, reading.error))
         return reading.value == 4 and reading.error is None
 
@@ -274,9 +322,27 @@ def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
     assert (1, "ValueError: odd") in told
 
 
+def test_a_reading_that_hangs_is_told_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "HANGS_S", 0.05)
+    monkeypatch.setattr(feed, "GIVEN_UP_S", 0.3)
+    gate, calls = threading.Event(), list[int]()
+
+    def read() -> int:
+        calls.append(1)
+        return gate.wait(10) and 1 if len(calls) == 1 else 2
+
+    mine = Feed(read, fresh=0.0)
+    until(lambda: "has not answered for" in (mine.get().error or ""))
+    assert len(calls) == 1
+    until(lambda: mine.get().value == 2)
+    gate.set()  # what comes after all comes too late
+    until(lambda: not mine.get().busy and len(calls) > 3)
+    assert (mine.get().value, mine.get().error) == (2, None)
+
+
 def test_a_reading_is_kept_while_it_is_fresh() -> None:
     calls: list[int] = []
-    feed = Feed(lambda: calls.append(1) or len(calls), fresh=3600.0)
-    assert feed.get(wait=10).value == 1
-    assert [feed.get().value for _ in range(5)] == [1] * 5
+    mine = Feed(lambda: calls.append(1) or len(calls), fresh=3600.0)
+    assert mine.get(wait=10).value == 1
+    assert [mine.get().value for _ in range(5)] == [1] * 5
     assert len(calls) == 1

@@ -34,7 +34,23 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(tmp_path: Path) ->
     assert all(
         "mine" in mine[at][1] for at in ("/tables", "/timeline", "/quality", "/metrics", "/api/tables", "/api/timeline")
     )
+    assert all("two topics make db.mine" in mine[at][1] for at in ("/tables", "/api/tables"))
+    assert all("1 problems in contracts" in mine[at][1] for at in ("/tables", "/timeline", "/api/tables"))
     # What is shown while it is being read anew is looked at again soon.
     assert 'data-again="5"' in mine["/timeline"][1] and 'data-again="30"' in mine["/tables"][1]
+    words = (">db.mine<", ">db.mine_too<", "expect x", "expect y")
+    judged = {
+        at.removeprefix("/quality?run_id=r"): [word for word in words if word in text]
+        for at, (_, text) in mine.items()
+        if "run_id" in at
+    }
+    both = [*words[:2]]
+    assert judged == {
+        "": [*both, "expect x"],
+        "&dag_id=ingest_mine": [*both, "expect x"],
+        "&dag_id=ingest_mine&task_id=db.mine": [">db.mine<", "expect x"],
+        "&dag_id=ingest_other": [],
+        "&dag_id=backfill": [*both, "expect y"],
+    }
     others = {at: code for at, (code, _) in found.items() if "db.other" in at}
     assert len(others) >= 5 and set(others.values()) == {404}, others

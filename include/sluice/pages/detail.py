@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from sluice import catalog as catalogs
 from sluice import contracts, cursor, quality, reach, readiness, schemas, tables, topics, upkeep
 from sluice.contract import Contract
@@ -62,9 +64,9 @@ class Trend:
         """What it came to in the newest batch."""
         return self.results[-1]
 
-    def of_run(self, run_id: str) -> Trend:
-        """What it came to in one run."""
-        return replace(self, results=[r for r in self.results if r.run_id == run_id])
+    def of_slices(self, wanted: bool) -> Trend:
+        """What it came to in slices of backfills alone, or without them."""
+        return replace(self, results=[r for r in self.results if (r.batch_seq < 0) == wanted])
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Detail:
         wrong: records in quarantine by class of error and field, the most frequent first.
         rejected: the newest of them: place, batch, class, field, error, time; never the record.
         readiness: the scorecard.
+        counted: of how many records in quarantine, where not of all.
+        contract: as YAML, without what is left to its default.
     """
 
     batches: Sequence[BatchLine] = ()
@@ -84,6 +88,8 @@ class Detail:
     versions: Sequence[schemas.Row] = ()
     effects: Sequence[upkeep.Effect] = ()
     readiness: Sequence[readiness.Line] = ()
+    counted: int | None = None
+    contract: str = ""
 
 
 def read(name: str) -> Detail:
@@ -109,6 +115,10 @@ def read(name: str) -> Detail:
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
             readiness.of_table(contract, known, catalog),
+            REJECTED_COUNTED if by_class.total() >= REJECTED_COUNTED else None,
+            yaml.safe_dump(
+                contract.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True
+            ),
         )
 
 
@@ -142,7 +152,20 @@ def trends_of_all() -> dict[str, list[Trend]]:
         CatalogUnavailableError: the catalog did not answer.
     """
     with reach.catalog_errors():
-        found = _results(catalogs.load())
+        return _by_table(_results(catalogs.load()))
+
+
+def trends_of_run(run_id: str) -> dict[str, list[Trend]]:
+    """Per table its expectations, as a run judged them, however long ago; of a backfill its slices.
+
+    Raises:
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    with reach.catalog_errors():
+        return _by_table(quality.of_run(catalogs.load(), None, run_id))
+
+
+def _by_table(found: Sequence[quality.Result]) -> dict[str, list[Trend]]:
     by_table: dict[str, list[quality.Result]] = {}
     for result in found:
         by_table.setdefault(result.table, []).append(result)

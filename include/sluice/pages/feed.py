@@ -17,6 +17,9 @@ T = TypeVar("T")
 FRESH_S = 10.0
 REST = 4  # however many tables there are, and pages open: reading takes a fifth of the time at most
 IDLE_S = 3600.0
+MOST = 1_000
+# A catalog may take a connection and never answer, and some clients wait for ever.
+HANGS_S, GIVEN_UP_S = 120.0, 600.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Feed(Generic[T]):
         self._read = read
         self._fresh = fresh
         self._lock = threading.Lock()
-        self._tried = -inf
+        self._tried = self._began = -inf
         self._reading: Reading[T] = Reading()
         self._done = threading.Event()
 
@@ -54,16 +57,20 @@ class Feed(Generic[T]):
             wait: seconds to wait for the very first reading.
         """
         with self._lock:
+            now = time.monotonic()
             rest = max(self._fresh, REST * self._reading.seconds)
-            if not self._reading.busy and time.monotonic() - self._tried >= rest:
-                self._reading = replace(self._reading, busy=True)
-                threading.Thread(target=self._renew, name="sluice-pages", daemon=True).start()
+            busy = self._reading.busy and now - self._began < GIVEN_UP_S
+            if not busy and now - self._tried >= rest:
+                self._reading, self._began = replace(self._reading, busy=True), now
+                threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
         if wait and self._reading.value is None:
             self._done.wait(wait)
+        waited = now - self._began
+        if self._reading.busy and waited >= HANGS_S:
+            return replace(self._reading, error=f"What is being read has not answered for {waited:.0f} s.")
         return self._reading
 
-    def _renew(self) -> None:
-        began = time.monotonic()
+    def _renew(self, began: float) -> None:
         try:
             value = self._read()
         except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
@@ -72,12 +79,13 @@ class Feed(Generic[T]):
         else:
             made = Reading(value, time.monotonic() - began)
         with self._lock:
-            self._reading, self._tried = made, time.monotonic()
+            if began == self._began:  # else it was given up
+                self._reading, self._tried = made, time.monotonic()
         self._done.set()
 
 
 class Feeds(Generic[T]):
-    """A feed per name; those that nobody asks for any more are forgotten."""
+    """A feed per name; those that nobody asks for any more are forgotten, and the longest idle ones of too many."""
 
     def __init__(self, read: Callable[[str], T], *, fresh: float = FRESH_S) -> None:
         self._read = read
@@ -86,10 +94,13 @@ class Feeds(Generic[T]):
         self._feeds: dict[str, tuple[Feed[T], float]] = {}
 
     def of(self, name: str) -> Feed[T]:
-        """The feed of a name. Only names that are known to exist may be asked for: each is kept for an hour."""
+        """The feed of a name."""
         now = time.monotonic()
         with self._lock:
             self._feeds = {n: (feed, asked) for n, (feed, asked) in self._feeds.items() if now - asked < IDLE_S}
             feed = self._feeds[name][0] if name in self._feeds else Feed(lambda: self._read(name), fresh=self._fresh)
-            self._feeds[name] = (feed, now)
+            self._feeds.pop(name, None)
+            self._feeds[name] = (feed, now)  # the last one is the one asked for last
+            if len(self._feeds) > MOST:
+                del self._feeds[next(iter(self._feeds))]
         return feed

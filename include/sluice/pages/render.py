@@ -62,6 +62,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
+def figure(value: float) -> str:
+    """`12,345`; of what is measured three digits: `0.123`, `5,425`."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
 def share(part: float | None, low: float | None, high: float | None) -> float:
     """Where a value lies between two others, in percent with one digit."""
     if part is None or low is None or high is None or high <= low:
@@ -79,6 +84,7 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {
     "moment": moment,
     "number": number,
+    "figure": figure,
     "ranges": ranges_text,
     "duration": duration,
     "json": json.dumps,

@@ -77,8 +77,39 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
         page.wait_for_url(f"{url}/dags/ingest_mixed/runs/**")
         # The tab beside the run.
         page.get_by_role("link", name="Data quality").last.click()
-        expect(page.frame_locator("iframe").locator("h1")).to_be_visible(timeout=PATIENCE_MS)
+        beside = page.frame_locator("iframe").locator("main")
+        expect(beside).to_contain_text("expect column values to be between", timeout=PATIENCE_MS)
+        expect(beside.locator("h1")).to_contain_text("of run")
+        # And beside the task of one table.
+        page.goto(f"{page.url.partition('/plugin')[0]}/tasks/mixed.good")
+        page.get_by_role("link", name="Data quality").last.click()
+        beside = page.frame_locator("iframe").locator("main")
+        expect(beside).to_contain_text("expect column values to be between", timeout=PATIENCE_MS)
         assert not broken
+
+
+def test_a_page_without_an_answer_says_so_and_looks_again(stack):
+    address = f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables"
+    with logged_in(stack.env) as browser:
+        page = browser.new_page()
+        # As in a browser without TLS, which lets no script have the clipboard.
+        page.add_init_script("Object.defineProperty(Navigator.prototype, 'clipboard', { get: () => undefined })")
+        page.clock.install()
+        page.goto(address)
+        link = page.get_by_role("link", name="mixed.bad", exact=True)
+        expect(link).to_be_visible(timeout=PATIENCE_MS)
+        link.focus()
+        page.route(address, lambda route: route.abort())
+        page.clock.run_for(31_000)
+        expect(page.locator(".missed")).to_contain_text("Airflow does not answer")
+        page.unroute(address)
+        page.clock.run_for(31_000)
+        expect(page.locator(".missed")).to_have_count(0)
+        expect(link).to_be_focused()
+        link.click()
+        page.clock.run_for(5_000)
+        page.locator("section[aria-labelledby=rejected]").get_by_role("button", name="Copy").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
 
 
 def test_the_pages_follow_airflows_theme_at_once(stack, pictures):

@@ -10,12 +10,25 @@
   if (framed) new MutationObserver(paint).observe(outer.documentElement, { attributes: true, attributeFilter: ["class"] });
   else scheme.addEventListener("change", paint);
   const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-  for (const time of document.querySelectorAll("time")) time.textContent = zone.format(new Date(time.dateTime));
-  for (const link of document.querySelectorAll("a[data-airflow-path]")) link.href = root.dataset.airflow + link.dataset.airflowPath;
   // What scrolls sideways must be reached by keyboard as well; what does not is no stop on the way.
   const scrolled = (box) => { box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1; };
   const sized = new ResizeObserver((found) => found.forEach((each) => scrolled(each.target)));
-  for (const box of document.querySelectorAll(".wide")) sized.observe(box);
+  const dress = () => {
+    for (const time of document.querySelectorAll("time")) time.textContent = zone.format(new Date(time.dateTime));
+    for (const link of document.querySelectorAll("a[data-airflow-path]")) link.href = root.dataset.airflow + link.dataset.airflowPath;
+    sized.disconnect();
+    for (const box of document.querySelectorAll(".wide")) sized.observe(box);
+  };
+  dress();
+  const copied = (text) => {
+    // Without TLS a browser has no clipboard for scripts, but for what is selected.
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const box = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
+    box.select();
+    const done = document.execCommand("copy");
+    box.remove();
+    return done ? Promise.resolve() : Promise.reject();
+  };
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-airflow-path]");
     if (link && framed) {
@@ -28,11 +41,46 @@
       anchor.remove();
     }
     const copy = event.target.closest("button.copy");
-    if (copy) navigator.clipboard.writeText(copy.dataset.copy).then(() => { copy.textContent = "Copied"; });
+    if (copy) copied(copy.dataset.copy).then(() => { copy.textContent = "Copied"; }, () => { copy.textContent = "Select it by hand"; });
   });
-  const select = document.querySelector(".filter select");
-  if (select) select.addEventListener("change", () => select.form.requestSubmit());
-  const again = Number(root.dataset.again || 0);
+  document.addEventListener("change", (event) => {
+    if (event.target.matches(".filter select")) event.target.form.requestSubmit();
+  });
+  const focusable = () => [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")];
+  const renew = (text) => {
+    const found = new DOMParser().parseFromString(text, "text/html");
+    const at = focusable().indexOf(document.activeElement);
+    const open = [...document.querySelectorAll("details")].map((each) => each.open);
+    for (const part of ["header", "main"]) document.querySelector(part).replaceWith(found.querySelector(part));
+    document.querySelectorAll("details").forEach((each, i) => { each.open = Boolean(open[i]); });
+    root.dataset.again = found.documentElement.dataset.again || 0;
+    dress();
+    if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
+  };
+  const missed = (why) => {
+    let banner = document.querySelector(".missed");
+    if (!banner) {
+      banner = Object.assign(document.createElement("p"), { className: "banner missed" });
+      banner.setAttribute("role", "status");
+      document.querySelector("main").prepend(banner);
+    }
+    banner.textContent = `This page is not up to date: ${why}. It looks again by itself.`;
+  };
   const calm = () => !document.hidden && !document.activeElement.closest("form") && getSelection().isCollapsed;
-  if (again) setInterval(() => { if (calm()) location.reload(); }, again * 1000);
+  // Not by loading the page again: what then comes in its place, an error or a login, would have no script to look again.
+  const look = async () => {
+    if (calm()) {
+      try {
+        const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+        const text = await answer.text();
+        if ((answer.ok || answer.status === 404) && text.includes("data-airflow")) renew(text);
+        else missed(answer.ok || answer.status === 401 || answer.status === 403 ? "log in again" : `Airflow answered ${answer.status}`);
+      } catch {
+        missed("Airflow does not answer");
+      }
+    }
+    later();
+  };
+  const later = () => { const again = Number(root.dataset.again || 0); if (again) setTimeout(look, again * 1000); };
+  later();
 })();
