@@ -143,7 +143,7 @@ def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> No
     assert other == {
         "i_l": "int", "i_d": "int", "i_dec": "int", "f_d": "float", "dec_w": "decimal(9, 2)", "li": "list<int>",
         "st": "struct<a: int, b: list<struct<c: date, x: string>>>",
-        "tx_day": "string", "tx_at": "string", "tx_face": "string", "tx_dec": "string",
+        "tx_day": "string", "tx_at": "string", "tx_face": "string", "tx_dec": "string", "tx_li": "list<string>",
         "dz_at": "timestamp", "dz_raw": "timestamp",
     }  # fmt: skip
 

@@ -118,10 +118,10 @@ def test_what_kafka_has_lost_staging_gives_until_it_is_trimmed(
     # Slices read from Kafka leave staging by their own age, live batches by theirs.
     fill_in(it, asked(table, {0: [26, 30]}), "from kafka")
     assert staged(it) == {1, 2, 3, -3}
-    # What a slice that has not landed may still read stays, but not for ever.
+    # What a slice that has not landed may still read stays, but not for ever: batches and other slices.
     late = planned(it, asked(table, {0: [13, 30]}, origin=Origin.STAGING), "late")
     assert expire(it) == {}
-    assert staged(it) == {2, 3}
+    assert staged(it) == {2, 3, -3}
     carry_out(it, late, run_id="late")
     late = planned(it, asked(table, {0: [13, 30]}, origin=Origin.STAGING), "never")
     monkeypatch.setattr(slices, "HOLD", timedelta(0))
