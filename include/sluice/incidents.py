@@ -82,7 +82,8 @@ def compare(
     before = {each.key: each for each in told}
     # What no contract names any more is over; what a broken one may name is not known.
     unknown = {t.table for t in status.tables if t.unknown}
-    unknown |= {i.table for i in before.values()} - {t.table for t in status.tables} if status.broken else set()
+    if status.broken:
+        unknown |= {i.table for i in before.values() if i.table} - {t.table for t in status.tables}
     new = [each for key, each in now.items() if key not in before]
     goes_on = [each for key, each in before.items() if key in now or each.table in unknown]
     return new, goes_on, [each for each in before.values() if each not in goes_on]

@@ -39,7 +39,7 @@ old is put away by time, in files that readers pass over and no later rewrite ta
 
 
 class Kind(StrEnum):
-    """What a table is to Sluice. The order is that of the work: staging may only lose what typed tables have."""
+    """What a table is to Sluice. The order is that of the work, among those that had their turn at the same time."""
 
     TYPED = "typed"
     QUARANTINE = "quarantine"
