@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -56,13 +58,19 @@ def look() -> None:
         log.info("goes on: %s", each.title)
     for each in new:
         log.error("%s", each.text)
-    whom = {f"{number} {to.notifier}": to for number, to in enumerate(alerts.notifiers, 1)}
+    whom = {_name(to): to for to in alerts.notifiers}
     to_tell = [replace(each, unheard=tuple(whom)) for each in new] + [each for each in goes_on if each.unheard]
     told = [replace(e, unheard=[n for n in e.unheard if n in whom and not _tell(whom[n], e)]) for e in to_tell]
     calm = [each for each in goes_on if not each.unheard]
     Variable.set(TOLD, [asdict(each) for each in (*calm, *told)], serialize_json=True)
     if to_tell:
         raise AirflowFailException(f"New: {'; '.join(each.title for each in to_tell)}. The log has what to do.")
+
+
+def _name(settings: Notify) -> str:
+    """What tells notifiers apart, in whatever order they stand."""
+    arguments = json.dumps(settings.arguments, sort_keys=True, default=str)
+    return f"{settings.notifier} {hashlib.sha256(arguments.encode()).hexdigest()[:8]}"
 
 
 def _tell(settings: Notify, incident: Incident) -> bool:

@@ -75,8 +75,9 @@ def effects(*, run_id: Any = None, ti: Any = None) -> list[dict[str, Any]]:
         raise AirflowFailException("There is nothing to look up: see the log of the task assess.")
     done: dict[str, upkeep.Effect] = {}
     for effect in upkeep.kept(catalog.load(), run_id=run_id):
-        # A retry finds nothing left to do where the first try came through.
-        if effect.state != "idle" or effect.table not in done:
+        # A retry has nothing left to do, or no time, where the first try came through.
+        before = done.get(effect.table)
+        if before is None or before.state != "done" or effect.state not in ("idle", "waiting"):
             done[effect.table] = effect
     return [
         {**need, "state": e.state, "told": e.told}

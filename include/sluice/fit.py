@@ -32,6 +32,8 @@ class UnfitError(Exception):
 
 
 Change = Callable[[Column], Column]
+Loss = Callable[[Column, Column], Column]
+"""Whether a value became nothing, given what was made of it."""
 Meaning = Callable[[str, T.DataType], Change | None]
 """What the writer's schema says of a whole number, given its path and the wanted type: how it becomes that."""
 _READABLE = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
@@ -56,38 +58,46 @@ def fit(value: Column, have: T.DataType, want: T.DataType, means: Meaning = plai
 
 
 def lost(
-    value: Column, made: Column, have: T.DataType, want: T.DataType, means: Meaning = plain, path: str = ""
+    value: Column, made: Column, have: T.DataType, want: T.DataType, means: Meaning = plain
 ) -> Iterator[tuple[str, str, Column]]:
     """Each path whose value may have become nothing: path, wanted type, and whether it is so in a record.
 
     Args:
         made: what `fit` made of the value.
     """
+    for path, kind, is_lost in _losses(have, want, means, ""):
+        yield path, kind, is_lost(value, made)
+
+
+def _losses(have: T.DataType, want: T.DataType, means: Meaning, path: str) -> Iterator[tuple[str, str, Loss]]:
+    """As `lost`, of whatever value it is asked for."""
     if isinstance(want, T.StructType) and isinstance(have, T.StructType):
         for field in want.fields:
             if (name := field.name) in have.names:
-                parts = value.getField(name), made.getField(name)
-                yield from lost(*parts, have[name].dataType, field.dataType, means, _inside(path, name))
+                for inner, kind, is_lost in _losses(have[name].dataType, field.dataType, means, _inside(path, name)):
+                    yield inner, kind, _of_field(name, is_lost)
     elif isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
-        yield from _some_lost(value, made, have.elementType, want.elementType, means, f"{path}[]")
+        for inner, kind, is_lost in _losses(have.elementType, want.elementType, means, f"{path}[]"):
+            yield inner, kind, _of_some(is_lost)
     elif isinstance(want, T.MapType) and isinstance(have, T.MapType):
-        values = F.map_values(value), F.map_values(made)
-        yield from _some_lost(*values, have.valueType, want.valueType, means, f"{path}{{}}")
+        for inner, kind, is_lost in _losses(have.valueType, want.valueType, means, f"{path}{{}}"):
+            yield inner, kind, _of_some(is_lost, F.map_values)
     elif have != want and _reading(have, want, path, means):
-        yield path, want.simpleString(), value.isNotNull() & made.isNull()
+        yield path, want.simpleString(), lambda value, made: value.isNotNull() & made.isNull()
 
 
-def _some_lost(
-    values: Column, made: Column, have: T.DataType, want: T.DataType, means: Meaning, path: str
-) -> Iterator[tuple[str, str, Column]]:
-    """As `lost`, of arrays with the items: it is so of a path where it is so in one of them."""
+def _of_field(name: str, is_lost: Loss) -> Loss:
+    return lambda value, made: is_lost(value.getField(name), made.getField(name))
 
-    def lost_at(number: int) -> Callable[[Column, Column], Column]:
-        # Spark hands each argument a column, so that the number can't be one.
-        return lambda one, other: F.coalesce(list(lost(one, other, have, want, means, path))[number][2], F.lit(False))
 
-    for number, (inner, kind, _) in enumerate(lost(values, made, have, want, means, path)):
-        yield inner, kind, F.exists(F.zip_with(values, made, lost_at(number)), lambda each: each)
+def _of_some(is_lost: Loss, items: Change = lambda value: value) -> Loss:
+    """Whether it is so of some item of a list."""
+
+    def some(value: Column, made: Column) -> Column:
+        flags = F.zip_with(items(value), items(made), lambda one, other: F.coalesce(is_lost(one, other), F.lit(False)))
+        return F.exists(flags, lambda flag: flag)
+
+    return some
 
 
 def text_in(value: Column, kind: T.DataType) -> Column | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
+from pathlib import Path
 from urllib.parse import quote
 
 from sluice import verdicts
@@ -59,9 +61,9 @@ def of_status(status: Status, states: Collection[str], pages: str) -> list[Incid
         pages: the address of Sluice's pages.
     """
     found = [Incident("", type(error).__name__, str(error)) for error in status.errors]
-    if status.broken:
-        why = "The tables of these contracts are neither ingested nor watched: " + "; ".join(status.broken)
-        found.append(Incident("", "broken contracts", why, "Repair them; `python -m sluice contract check` names all."))
+    for file, problems in groupby(sorted(status.broken), lambda problem: problem.partition(":")[0]):
+        why = "Its tables are neither ingested nor watched: " + "; ".join(problems)
+        found.append(Incident("", f"broken contract {Path(file).name}", why, "Repair it."))
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
         words: dict[str, verdicts.Verdict] = {}

@@ -63,7 +63,8 @@ def run(
         ConfigError: a name is not that of a table which Sluice maintains.
     """
     cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
-    effects = []
+    effects: list[Effect] = []
+    unkept: list[Effect] = []
     turns = upkeep.turns(context.catalog, action)
     subjects = upkeep.subjects(contracts, names) if names else []  # none named: none, not all
     for subject in sorted(subjects, key=lambda s: turns.get(s.name, NEVER)):
@@ -73,11 +74,14 @@ def run(
             effect = _maintain(context, subject, contracts, action, cleaned)
         log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
         effects.append(effect)
+        unkept.append(effect)
         try:
             # One commit each: should the application be killed, what it did is known.
-            upkeep.keep(context.catalog, [effect], run_id=context.run_id)
+            upkeep.keep(context.catalog, unkept, run_id=context.run_id)
+            unkept = []
         except CommitFailedException as error:  # what was done is done, and the next tables wait
-            log.warning("%s %s: not kept in %s: %s", action, subject.name, ".".join(tables.MAINTENANCE), error)
+            log.warning("%s %s: to be kept with the next: %s", action, subject.name, error)
+    upkeep.keep(context.catalog, unkept, run_id=context.run_id)
     return effects
 
 

@@ -149,7 +149,7 @@ def trim(
     through = min(settled, published, last.seq - 1 if last else 0)
     needed, going = _for_backfills(ledger, staging, topic, retention, now)
     through = max(min(through, needed - 1), gone)
-    left = any(
+    left = gone > 0 and any(
         True for _ in staging.scan(row_filter=And(above("batch_seq", 0), at_most("batch_seq", gone))).plan_files()
     )
     return Trim(gone + 1, through, going, left) if through > gone or going or left else None

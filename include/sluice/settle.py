@@ -27,6 +27,7 @@ from sluice.words import with_gaps
 
 log = logging.getLogger(__name__)
 
+REPORTED = (State.STAGED, State.PUBLISHED, State.BLOCKED, State.FAILED)
 ENDED = "The Spark application ended before it reported on this table; the next run goes on."
 
 
@@ -103,6 +104,8 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
     known = {at: with_gaps(batch, words) for at, batch in ledgers.batches(rows).items()}
     outcomes: dict[str, Outcome] = {}
     untold: list[Row] = []
+    # An application writes its rows once, at its end: with any of them, it came that far.
+    reported = any(r.run_id == run_id and r.state in REPORTED for r in rows)
     for contract in group.contracts:
         name = contract.table
         loaded[name] = tables.load(catalog, tables.typed(contract))
@@ -113,7 +116,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
             outcome.state, outcome.error = "stopped", str(error)
             continue
         mine = [r for r in rows if r.table == name]
-        _judge(outcome, promised, through[name], known, [r for r in mine if r.run_id == run_id])
+        _judge(outcome, promised, through[name], known, [r for r in mine if r.run_id == run_id], reported)
         untold += _untold(outcome, promised["tables"].get(name, {}), loaded[name], mine, run_id)
         _tidy(catalog, tables.typed(contract), loaded[name], {t: x.seq for t, x in through[name].items()})
         outcome.snapshot_id = _durable(loaded[name])
@@ -142,6 +145,7 @@ def _judge(
     through: Mapping[str, Through],
     known: Mapping[tuple[str, int], Batch],
     mine: list[Row],
+    reported: bool,
 ) -> None:
     name = outcome.table
     behind = False
@@ -163,7 +167,7 @@ def _judge(
     if behind:
         if failures:
             outcome.state, outcome.error = str(failures[-1].state), failures[-1].error
-        elif mine or outcome.state == "published":
+        elif reported or outcome.state == "published":
             outcome.state = "behind"
         else:
             outcome.state = "failed"
@@ -188,9 +192,12 @@ def _untold(
             if snapshot and seq in seqs and (topic, seq) not in told:
                 place, at = {outcome.table: snapshot_id}, cursor.committed_at(snapshot)
                 out.append(Row(topic, State.PUBLISHED, batch_seq=seq, table=outcome.table, snapshots=place, at=at))
-    if outcome.error == ENDED and not any(r.run_id == run_id and r.state == State.FAILED for r in mine):
-        topic, seq = next((t, seqs[-1]) for t, seqs in promised.items() if seqs and t not in outcome.batches)
-        out.append(Row(topic, State.FAILED, batch_seq=seq, table=outcome.table, error=ENDED))
+    if outcome.error == ENDED:
+        topic, seq = next((t, seqs[0]) for t, seqs in promised.items() if seqs and t not in outcome.batches)
+        # What was refused before is so still, and says more.
+        known = [r for r in mine if (r.topic, r.batch_seq) == (topic, seq) and r.state in (State.BLOCKED, State.FAILED)]
+        if not any(r.state == State.BLOCKED or r.run_id == run_id for r in known):
+            out.append(Row(topic, State.FAILED, batch_seq=seq, table=outcome.table, error=ENDED))
     return out
 
 

@@ -255,7 +255,8 @@ class Status:
         """What somebody may know who may read these groups: not what stands in a contract that nobody can read."""
         unavailable = [*self.unavailable]
         if self.broken:
-            text = f"Of {len(self.broken):,} problems in contracts: the tables that they concern are not shown."
+            count = "1 problem" if len(self.broken) == 1 else f"{len(self.broken):,} problems"
+            text = f"{count} in contracts: the tables concerned are not shown."
             unavailable.append(ContractError(text, way_out="`python -m sluice contract check` names them."))
         return replace(
             self,

@@ -56,17 +56,18 @@ def test_what_is_blocked_is_told_as_one_thing() -> None:
 
 
 def test_a_contract_that_can_not_be_read_is_told_and_ends_nothing() -> None:
-    broken = replace(status(), broken=["a.yaml:3: modee: unknown field", "a.yaml:4: x"])
+    broken = replace(status(), broken=["/c/a.yaml:3: modee: unknown field", "/c/b.yaml:4: x", "/c/a.yaml:5: y"])
     found = of_status(broken, STATES, PAGES)
-    assert titles(found) == ["Sluice: broken contracts"] and "modee" in found[0].why
+    names = ["Sluice: broken contract a.yaml", "Sluice: broken contract b.yaml"]
+    assert titles(found) == names and "modee" in found[0].why and "5: y" in found[0].why
     known = of_status(status(late(), late("db.u"), away=True), STATES, PAGES)
     new, goes_on, over = compare(found, known, replace(broken, tables=[table("db.u")]))
     assert (titles(new), titles(goes_on), titles(over)) == (
-        ["Sluice: broken contracts"], ["db.t is late"], ["Sluice: CatalogUnavailableError", "db.u is late"],
+        names, ["db.t is late"], ["Sluice: CatalogUnavailableError", "db.u is late"],
     )  # fmt: skip
     # It names files and fields of tables that not everybody may know of.
     mine = broken.readable(lambda group: group == "mine")
-    assert mine.broken == [] and "modee" not in str(mine.errors) and "2 problems" in str(mine.errors[0])
+    assert mine.broken == [] and "modee" not in str(mine.errors) and "3 problems" in str(mine.errors[0])
 
 
 def test_each_is_told_once_and_again_when_it_comes_back() -> None:

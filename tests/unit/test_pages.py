@@ -324,7 +324,6 @@ def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
 
 def test_a_reading_that_hangs_is_told_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "HANGS_S", 0.05)
-    monkeypatch.setattr(feed, "GIVEN_UP_S", 0.3)
     gate, calls = threading.Event(), list[int]()
 
     def read() -> int:
@@ -334,7 +333,10 @@ def test_a_reading_that_hangs_is_told_and_given_up(monkeypatch: pytest.MonkeyPat
     mine = Feed(read, fresh=0.0)
     until(lambda: "has not answered for" in (mine.get().error or ""))
     assert len(calls) == 1
+    monkeypatch.setattr(feed, "GIVEN_UP_S", 0.1)
     until(lambda: mine.get().value == 2)
+    monkeypatch.setattr(feed, "HANGS_S", 60.0)
+    monkeypatch.setattr(feed, "GIVEN_UP_S", 60.0)
     gate.set()  # what comes after all comes too late
     until(lambda: not mine.get().busy and len(calls) > 3)
     assert (mine.get().value, mine.get().error) == (2, None)

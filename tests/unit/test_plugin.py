@@ -35,7 +35,7 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(tmp_path: Path) ->
         "mine" in mine[at][1] for at in ("/tables", "/timeline", "/quality", "/metrics", "/api/tables", "/api/timeline")
     )
     assert all("two topics make db.mine" in mine[at][1] for at in ("/tables", "/api/tables"))
-    assert all("1 problems in contracts" in mine[at][1] for at in ("/tables", "/timeline", "/api/tables"))
+    assert all("1 problem in contracts" in mine[at][1] for at in ("/tables", "/timeline", "/api/tables"))
     # What is shown while it is being read anew is looked at again soon.
     assert 'data-again="5"' in mine["/timeline"][1] and 'data-again="30"' in mine["/tables"][1]
     words = (">db.mine<", ">db.mine_too<", "expect x", "expect y")

@@ -45,10 +45,14 @@ def test_what_a_killed_application_left_untold_is_told_once(tmp_path: Path, cata
     assert int(row.at.timestamp() * 1000) == snapshots["2"].timestamp_ms
     # Nothing had: it failed, and the page that reads the ledger can know.
     for _ in range(2):
-        assert after("b", 3)["error"] == ENDED
+        assert after("b", 3, 4)["error"] == ENDED
     assert [(r.state, r.batch_seq, r.run_id, r.error) for r in told(catalog)][1:] == [(State.FAILED, 3, "b", ENDED)]
     # What it told itself is not told again.
     ledger = Ledger(catalog)
+    ledger.append([Row("orders", State.STAGED, batch_seq=4, records=1)], run_id="late")
+    assert after("late", 3, 4)["state"] == "behind"  # it reported, and had no time for this table
+    ledger.append([Row("orders", State.BLOCKED, batch_seq=3, table="shop.orders", error="bad")], run_id="d")
+    assert after("e", 3, 4)["error"] == ENDED and told(catalog)[-1].error == ENDED
     ledger.append([Row("orders", State.PUBLISHED, batch_seq=1, table="shop.orders", records=1)], run_id="c")
     assert after("c", 1, 2)["records"] == 1
-    assert len(told(catalog)) == 3
+    assert len(told(catalog)) == 3  # and what was blocked is not hidden by what came after

@@ -19,7 +19,7 @@ REST = 4  # however many tables there are, and pages open: reading takes a fifth
 IDLE_S = 3600.0
 MOST = 1_000
 # A catalog may take a connection and never answer, and some clients wait for ever.
-HANGS_S, GIVEN_UP_S = 120.0, 600.0
+HANGS_S, GIVEN_UP_S, MOST_GIVEN_UP = 120.0, 600.0, 3
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Feed(Generic[T]):
         self._fresh = fresh
         self._lock = threading.Lock()
         self._tried = self._began = -inf
+        self._given_up = 0
         self._reading: Reading[T] = Reading()
         self._done = threading.Event()
 
@@ -59,7 +60,9 @@ class Feed(Generic[T]):
         with self._lock:
             now = time.monotonic()
             rest = max(self._fresh, REST * self._reading.seconds)
-            busy = self._reading.busy and now - self._began < GIVEN_UP_S
+            hangs = self._reading.busy and now - self._began >= GIVEN_UP_S and self._given_up < MOST_GIVEN_UP
+            self._given_up += hangs  # its thread stays, as long as it hangs
+            busy = self._reading.busy and not hangs
             if not busy and now - self._tried >= rest:
                 self._reading, self._began = replace(self._reading, busy=True), now
                 threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
@@ -80,7 +83,7 @@ class Feed(Generic[T]):
             made = Reading(value, time.monotonic() - began)
         with self._lock:
             if began == self._began:  # else it was given up
-                self._reading, self._tried = made, time.monotonic()
+                self._reading, self._tried, self._given_up = made, time.monotonic(), 0
         self._done.set()
 
 

@@ -70,13 +70,16 @@
   // Not by loading the page again: what then comes in its place, an error or a login, would have no script to look again.
   const look = async () => {
     if (calm()) {
+      let answer, text;
       try {
-        const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-        const text = await answer.text();
-        if ((answer.ok || answer.status === 404) && text.includes("data-airflow")) renew(text);
-        else missed(answer.ok || answer.status === 401 || answer.status === 403 ? "log in again" : `Airflow answered ${answer.status}`);
+        answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(20000) });
+        text = await answer.text();
       } catch {
         missed("Airflow does not answer");
+      }
+      if (text !== undefined) {
+        if ((answer.ok || answer.status === 404) && text.includes("data-airflow")) renew(text);
+        else missed(answer.ok || answer.status === 401 || answer.status === 403 ? "log in again" : `Airflow answered ${answer.status}`);
       }
     }
     later();
