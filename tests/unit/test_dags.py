@@ -67,9 +67,9 @@ import json, sys, time
 import airflow.sdk
 before = set(sys.modules)
 from airflow.dag_processing.dagbag import DagBag
-began = time.monotonic()
+began = time.process_time()
 bag = DagBag(dag_folder={str(DAGS)!r}, bundle_name="dags")
-seconds = time.monotonic() - began
+seconds = time.process_time() - began
 
 
 def weight(task):
@@ -329,9 +329,9 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
 
 def test_parsing_is_light(airflow_env):
     found = ask(LOAD, airflow_env)
-    print(f"all DAG files parsed in {found['seconds']:.2f} s")
+    print(f"all DAG files parsed in {found['seconds']:.2f} s of processor time")
     assert found["heavy"] == []
-    assert found["seconds"] < 5  # on a busy machine; below 1 s on a quiet one
+    assert found["seconds"] < 5  # a second on a quiet machine; what else runs makes it dearer
 
 
 def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contracts):
