@@ -40,6 +40,8 @@ FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
 UNREAD = "It could not be read; the page looks again by itself."
 NO_TABLE = "There is no such table, or you may not read its DAG."
 EVENTS_SHOWN = 200
+DAY_H = 24
+KINDS = 30  # of error and field, the most frequent, that a table's page shows one by one
 # When a page looks again: while it has nothing to show, while what it shows is being read anew, and else.
 FIRST_S, RENEWED_S, CALM_S = 2, 5, 30
 
@@ -49,8 +51,18 @@ def _read_status() -> Status:
 
     if registry := _connection(connections.REGISTRY):
         os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
-    kafka = _connection(connections.KAFKA)
-    return status.look(contracts.load(strict=False), kafka=connections.kafka_settings(kafka) if kafka else None)
+    return status.look(contracts.load(strict=False), kafka=_kafka())
+
+
+def _read_detail(name: str) -> Detail:
+    from sluice.pages import detail
+
+    return detail.read(name, _kafka())
+
+
+def _kafka() -> dict[str, Any] | None:
+    found = _connection(connections.KAFKA)
+    return connections.kafka_settings(found) if found else None
 
 
 def _reader(module: str, name: str) -> Callable[..., Any]:
@@ -76,7 +88,7 @@ class _Feeds:
         from sluice.pages.feed import Feed, Feeds
 
         self.status: Feed[Status] = Feed(_read_status)
-        self.details: Feeds[Detail] = Feeds(_reader("detail", "read"))
+        self.details: Feeds[Detail] = Feeds(_read_detail)
         self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("detail", "trends_of_all"))
         self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("detail", "trends_of_run"))
         self.histories: Feeds[History] = Feeds(_reader("history", "read"))
@@ -195,17 +207,20 @@ def tables_page(
 
 @app.get("/tables/{name}", response_class=HTMLResponse, include_in_schema=False)
 def table_page(request: Request, readable: Readable, name: str) -> HTMLResponse:
-    """One table: offsets, batches, expectations, rejected records, versions, maintenance."""
+    """One table: offsets, a day of batches, expectations, rejected records, versions, snapshots, maintenance."""
     from sluice import verdicts
+    from sluice.pages import history
 
     known = _status(readable)
     table = _table(known, name)
     if table is None:
         return _no_table(request, known, name)
     detail = feeds().details.of(name).get(wait=FIRST_WAIT_S)
+    past = feeds().histories.of(name).get(wait=FIRST_WAIT_S)
     return _page(
-        request, "table.html", known, detail, here="tables", table=table, verdict=verdicts.of_table(table),
-        detail=detail.value, readiness=_ready(detail.value, table),
+        request, "table.html", known, detail, past, here="tables", table=table, verdict=verdicts.of_table(table),
+        detail=detail.value, readiness=_ready(detail.value, table), kinds=KINDS,
+        window=history.window(past.value, DAY_H, past.value.events) if past.value else None,
     )  # fmt: skip
 
 

@@ -148,12 +148,24 @@ def offsets_at(client: AdminClient, topic: str, partitions: Iterable[int], momen
     Raises:
         BrokerUnavailableError: the cluster did not answer.
     """
+    return offsets_at_each(client, topic, dict.fromkeys(partitions, moment))
+
+
+def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datetime]) -> dict[int, int]:
+    """The same with a moment per partition, in one request.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer.
+    """
     from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-    spec = OffsetSpec.for_timestamp(int(moment.timestamp() * 1000))
+    asked = {
+        TopicPartition(topic, p): OffsetSpec.for_timestamp(int(moment.timestamp() * 1000))
+        for p, moment in moments.items()
+    }
     try:
-        futures = client.list_offsets({TopicPartition(topic, p): spec for p in partitions}, request_timeout=TIMEOUT_S)
+        futures = client.list_offsets(asked, request_timeout=TIMEOUT_S)
         return {tp.partition: int(future.result().offset) for tp, future in futures.items()}
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error

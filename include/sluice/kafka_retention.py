@@ -20,7 +20,7 @@ from sluice import broker
 from sluice.ahead import TopicPlan
 from sluice.contract import Contract
 from sluice.errors import BrokerUnavailableError
-from sluice.model import Batch, joined_ranges
+from sluice.model import Batch, Offsets, joined_ranges
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 RUNS_AHEAD = 8
 TIMES = 2
+HALVINGS = 12
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,35 @@ def look(
             text += f" has yet to publish: {{partition: (first, end)}} {last} ({said})."
             out.append(Risk(topic.topic, text, table))
     return tuple(out)
+
+
+def left(client: AdminClient, state: broker.TopicState, reached: Offsets) -> dict[int, float]:
+    """Per partition with unread records the seconds that Kafka keeps the first of them at least, by `retention.ms`.
+
+    How old it is is found by halving, over Kafka's index of times: no record is read. It is told a part in 4,096 of
+    the retention too short at most.
+
+    Args:
+        reached: per partition the first offset that is not read.
+
+    Returns:
+        Nothing for partitions that are read to their end, or that Kafka keeps for ever.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer.
+    """
+    unread = {p: first for p, m in state.watermarks.items() if (first := max(reached.get(p, 0), m.start)) < m.end}
+    if not unread or state.retention_ms < 0:
+        return {}
+    now, retention = datetime.now(UTC), timedelta(milliseconds=state.retention_ms)
+    # The first unread record was made at or after `since`, if not longer ago than all that may be deleted.
+    since, until = dict.fromkeys(unread, now - retention), dict.fromkeys(unread, now)
+    for _ in range(HALVINGS):
+        middle = {p: since[p] + (until[p] - since[p]) / 2 for p in unread}
+        for p, first in broker.offsets_at_each(client, state.topic, middle).items():
+            younger = 0 <= first <= unread[p]
+            (since if younger else until)[p] = middle[p]
+    return {p: (retention - (now - moment)).total_seconds() for p, moment in since.items()}
 
 
 def _deleted_to(client: AdminClient, state: broker.TopicState, ahead: timedelta) -> dict[int, int]:

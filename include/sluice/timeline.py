@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
@@ -20,6 +21,7 @@ from sluice.contract import Contract
 from sluice.filters import And, above, one_of
 from sluice.ledger import Row, State, row_of
 from sluice.model import PUBLISHED_THROUGH, OffsetRange, Through, decode_through
+from sluice.newest import newest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -50,7 +52,8 @@ _LANES = {
     State.REPLAYED: Lane.OPERATOR,
 }
 
-_INGESTED = (State.STAGED, State.PUBLISHED, State.BLOCKED, State.FAILED)
+_OF_BATCHES = (State.STAGED, State.PUBLISHED)
+_INGESTED = (*_OF_BATCHES, State.BLOCKED, State.FAILED)
 
 
 @dataclass(frozen=True)
@@ -93,34 +96,50 @@ def events(catalog: Catalog, since: datetime, contract: Contract | None = None, 
         most: how many, the newest of them.
     """
     name = contract.table if contract else None
-    found = [*_of_ledger(catalog, since, contract, _LANES, most), *_of_quality(catalog, since, name, most)]
+    found = [*_events(_rows(catalog, since, contract, _LANES), most), *_of_quality(catalog, since, name, most)]
     found += [*_of_schemas(catalog, since, name), *_of_maintenance(catalog, since, name)]
     return sorted(found, key=lambda e: e.at, reverse=True)[:most]
 
 
 def published(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
     """All batches that a table was published from a moment on, newest first; nothing but the ledger is read."""
-    found = _of_ledger(catalog, since, contract, (State.STAGED, State.PUBLISHED))
+    found = _events(_rows(catalog, since, contract, _OF_BATCHES))
     return [event for event in found if event.lane == Lane.PUBLISHED]
 
 
-def _of_ledger(
-    catalog: Catalog, since: datetime, contract: Contract | None, states: Iterable[State], most: int | None = None
-) -> Iterator[Event]:
+def published_last(catalog: Catalog, since: datetime) -> list[Event]:
+    """Of each table the batch that was published last, from a moment on; nothing but the ledger is read."""
+    rows = _rows(catalog, since, None, _OF_BATCHES)
+    if rows is None:
+        return []
+    live = rows.filter(pc.greater(pc.fill_null(rows["batch_seq"], 0), 0))
+    last = newest(live.filter(pc.equal(live["state"], State.PUBLISHED)), ("table",))
+    staged = live.filter(pc.and_(pc.equal(live["state"], State.STAGED), pc.is_in(live["topic"], last["topic"])))
+    beside = staged.filter(pc.is_in(staged["batch_seq"], last["batch_seq"]))
+    found = _events(pa.concat_tables([last, beside]))
+    return [event for event in found if event.lane == Lane.PUBLISHED]
+
+
+def _rows(catalog: Catalog, since: datetime, contract: Contract | None, states: Iterable[State]) -> pa.Table | None:
+    """The ledger's rows of these states from a moment on, newest first; None where there is no ledger."""
     ledger = tables.load(catalog, tables.LEDGER)
     if ledger is None or ledger.current_snapshot() is None:
-        return
+        return None
     where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in states]))
     if contract:
         where = And(one_of("topic", contract.topics), where)
-    newest = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
+    newest_first = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
     if contract:  # before they are cut: a topic may feed many tables
-        mine = pc.fill_null(pc.equal(newest["table"], contract.table), True)
-        newest = newest.filter(mine)
+        mine = pc.fill_null(pc.equal(newest_first["table"], contract.table), True)
+        newest_first = newest_first.filter(mine)
+    return newest_first
+
+
+def _events(rows: pa.Table | None, most: int | None = None) -> Iterator[Event]:
     # A published batch is told with the help of its staged row, which is older.
-    rows = [row_of(record) for record in newest.slice(0, 2 * most if most else None).to_pylist()]
-    staged = {(r.topic, r.batch_seq): r for r in rows if r.state == State.STAGED}
-    for row in rows:
+    known = [row_of(record) for record in rows.slice(0, 2 * most if most else None).to_pylist()] if rows else []
+    staged = {(r.topic, r.batch_seq): r for r in known if r.state == State.STAGED}
+    for row in known:
         yield _of_row(row, staged.get((row.topic, row.batch_seq)))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
 
-from sluice import status, status_text
+from sluice import broker, kafka_retention, status, status_text
 from tests.support.lake import Lake
 
 HOUR_MS = 3_600_000
@@ -42,6 +43,22 @@ def test_by_age(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> N
     assert "within 2:00:00" in str(it.plan().warnings[0])
     (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"schedule": None}}))
     assert it.plan().warnings == ()
+
+
+def test_how_long_the_first_unread_record_is_kept(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(5, retention_ms=str(HOUR_MS))
+    for minutes, partition in ((55, 0), (40, 0), (20, 1), (10, 1), (50, 2), (70, 3)):
+        send(it, 3, minutes_ago=minutes, partition=partition)
+    client = broker.admin(it.kafka)
+    state = broker.describe(client, [it.topic])[it.topic]
+    assert isinstance(state, broker.TopicState)
+    # Of the first partition the older half is read, of the third all; the fourth is older than Kafka keeps anything.
+    found = kafka_retention.left(client, state, {0: 3, 2: 3})
+    assert set(found) == {0, 1, 3}
+    for partition, minutes in ((0, 20), (1, 40), (3, 0)):
+        assert minutes * 60 - 30 < found[partition] <= minutes * 60, found
+    assert kafka_retention.left(client, replace(state, retention_ms=-1), {}) == {}
 
 
 def test_by_size(lake: Callable[..., Lake]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from sluice.errors import CatalogUnavailableError
 from sluice.model import OffsetRange, Through
 from sluice.pages import detail, feed, history, render
 from sluice.pages.feed import Feed
+from sluice.pages.rejected import Rejected, Wrong
 from sluice.readiness import FRESHNESS, Line, standing
 from sluice.status_model import (
     Judgement,
@@ -115,7 +117,9 @@ class Seen(HTMLParser):
 
 def page(template: str, **values: Any) -> str:
     common = {"base": "/sluice", "airflow": "", "again": 30, "reading": False, "read_at": NOW, "here": "tables"}
-    return render.page(template, **{**common, "unread": False, "troubles": [], "readiness": (), **values})
+    return render.page(
+        template, **{**common, "unread": False, "troubles": [], "readiness": (), "window": None, "kinds": 9, **values}
+    )
 
 
 def seen(template: str, **values: Any) -> Seen:
@@ -137,12 +141,16 @@ def hostile_table() -> TableStatus:
 def hostile_detail() -> detail.Detail:
     result = quality.Result(HOSTILE, HOSTILE, 3, HOSTILE, HOSTILE, "warn", False, 10, 3, error=HOSTILE, at=NOW)
     line = detail.BatchLine(HOSTILE, 3, {0: OffsetRange(0, 10)}, HOSTILE, 1, NOW, HOSTILE, 10, 3, 1)
-    rejected = {
-        "quarantined_at": NOW, "_kafka_topic": HOSTILE, "_kafka_partition": 0, "_kafka_offset": 1, "batch_seq": 3,
+    row = {
+        "at": NOW, "_kafka_topic": HOSTILE, "_kafka_partition": 0, "_kafka_offset": 1, "batch_seq": 3,
         "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
     }  # fmt: skip
+    wrong = [Wrong(HOSTILE, HOSTILE, 3, {HOSTILE: {0: [1, 9]}}, [row]), Wrong("malformed", "", 1)]
     trend = detail.Trend(HOSTILE, HOSTILE, "warn", [result])
-    return detail.Detail([line], [trend], [(HOSTILE, HOSTILE, 3)], [rejected], counted=200_000, contract=HOSTILE)
+    files = detail.SnapshotLine(7, NOW, HOSTILE, 2, 1, {"records": 10, "files": 4, "bytes": 8_000})
+    return detail.Detail(
+        [line], [trend], Rejected(wrong, {}, 200_000), [files], {HOSTILE: {0: 5400.0}}, contract=HOSTILE
+    )  # fmt: skip
 
 
 def hostile_window() -> history.Window:
@@ -175,7 +183,8 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
         name=HOSTILE, readiness=[Line(HOSTILE, False, HOSTILE, HOSTILE)],
         total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
         rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
-        window=hostile_window(), hours=24, choices=history.HOURS, shown=5, promised=None, at=HOSTILE, asked=NOW,
+        window=hostile_window(), kinds=1, hours=24, choices=history.HOURS, shown=5, promised=None, at=HOSTILE,
+        asked=NOW,
         trouble=None, groups={HOSTILE: HOSTILE},
         standing=Standing(NOW, 1, NOW, None, {HOSTILE: Through(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
@@ -230,18 +239,50 @@ def test_a_page_tells_what_the_table_holds() -> None:
     found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=hostile_detail())
     words = " ".join(found.text.split())
     assert "12.3 MB" in words and "0: [0, 10)" in words
+    assert "90m" in words and "2.0 kB" in words  # how long Kafka keeps what is unread; the size of a file
     assert 'rewrite data files, expire snapshots or remove orphan files with {"tables": [' in words
     copies = [json.loads(a["data-copy"] or "") for _, a in found.elements if "data-copy" in a]
     assert [list(each) for each in copies] == [  # all that each form asks for: it drops what is not pasted
         ["name", "ranges", "why", "dry_run"],
         ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"],
-        ["table", "source", "topic", "ranges", "since", "until", "why", "dry_run"],
+        *[["table", "source", "topic", "ranges", "since", "until", "why", "dry_run"]] * 2,
         ["tables"],
     ]
+    assert [(each["topic"], each["ranges"]) for each in copies[2:4]] == [(HOSTILE, {"0": [1, 9]}), (None, {})]
     assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
-    assert [each["dry_run"] for each in copies[:3]] == [True] * 3
+    assert [each["dry_run"] for each in copies[:4]] == [True] * 4
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
+
+
+@pytest.mark.parametrize(
+    ("kept", "lag", "says"),
+    [
+        ({"t": {0: 5400.0}}, 5, "90m"),
+        ({"t": {}}, 0, "all read"),
+        ({}, 5, "for ever"),
+        (None, 5, "-"),
+        ({"t": {}}, None, "-"),
+    ],
+)
+def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, says: str) -> None:
+    topics = [TopicStatus("t", lag_records=lag, partitions=[PartitionStatus(0, 0, 5, 7, 10, lag)])]
+    each = replace(table(), topics=topics)
+    found = page("table.html", table=each, verdict=verdicts.of_table(each), detail=detail.Detail(kept=kept))
+    cells = re.findall("<td.*?>(.*?)</td>", found.partition('id="offsets"')[2].partition("</section>")[0], re.DOTALL)
+    assert cells[5].strip() == says
+
+
+def test_a_tables_page_draws_its_last_day() -> None:
+    each = table(freshness_promised_seconds=900.0)
+    past = [Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, records=9, unread=30, delay=1000.0)]
+    window = history.window(history.History(NOW, past), 24, past)
+    found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=None, window=window)
+    charts = [a["aria-label"] or "" for tag, a in found.elements if a.get("class") == "chart"]
+    assert [label.partition(",")[0] for label in charts] == [
+        "Records per batch", "Seconds to publish", "Unread offsets before each batch", "Age of the oldest record",
+    ]  # fmt: skip
+    assert [a["class"] for tag, a in found.elements if tag == "rect" and a.get("width") == "4"][-1] == "bad"  # late
 
 
 def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> None:

@@ -195,6 +195,19 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert timeline.events(catalog, datetime.now(UTC)) == []
 
 
+def test_of_each_table_the_last_batch_is_told_however_much_happened_since(catalog: SqlCatalog) -> None:
+    assert timeline.published_last(catalog, LONG_AGO) == []
+    start = happened(catalog)
+    busy = [Row("u", State.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
+    for row in (*busy, Row("t", State.PUBLISHED, "id", -1, table=NAME, records=1_000)):  # a slice is no batch
+        Ledger(catalog).append([row], run_id="run 3")
+    found = {e.table: e for e in timeline.published_last(catalog, start)}
+    assert {name: e.records for name, e in found.items()} == {NAME: 9, "ns.other": 8}
+    assert found[NAME].delay == (found[NAME].at - start).total_seconds() and found[NAME].unread == 30
+    assert [e.table for e in history.read().last] == [e.table for e in timeline.published_last(catalog, start)]
+    assert timeline.published_last(catalog, datetime.now(UTC)) == []
+
+
 def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, monkeypatch) -> None:
     happened(catalog)
     known = history.read()
@@ -218,12 +231,12 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
         hostile, last_error=failed, totals={"records": 10, "delete files": 2}, quarantined=3,
         freshness_promised_seconds=900.0, freshness_now_seconds=60.0, freshness_kept=True,
     )  # fmt: skip
-    events = [
+    last = [
         Event(LONG_AGO, Lane.PUBLISHED, "new", hostile, seconds=2.0, records=20, rejected=0, commit_seconds=0.5),
-        Event(LONG_AGO, Lane.PUBLISHED, "old", hostile, seconds=9.0, records=90, rejected=9),
         Event(LONG_AGO, Lane.PUBLISHED, "not for this reader", "db.secret", seconds=1.0),
     ]
-    text = metrics.text([known, status("db.new")], history.History(LONG_AGO, events, ledger_rows=44)).decode()
+    week = history.History(LONG_AGO, (), last=last, ledger_rows=44)
+    text = metrics.text([known, status("db.new")], week).decode()
     told: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

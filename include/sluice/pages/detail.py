@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from sluice import (
+    broker,
+    contracts,
+    cursor,
+    kafka_retention,
+    quality,
+    reach,
+    readiness,
+    schemas,
+    tables,
+    topics,
+    upkeep,
+)
 from sluice import catalog as catalogs
-from sluice import contracts, cursor, quality, reach, readiness, schemas, tables, topics, upkeep
-from sluice.contract import Contract
-from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, batches_of
+from sluice.errors import CursorUnknownError, SluiceError
+from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, Through, batches_of
+from sluice.pages import rejected
+from sluice.pages.rejected import Rejected
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
+    from sluice.contract import Contract
+
 BATCHES = 50
-REJECTED_SHOWN = 50
-REJECTED_COUNTED = 200_000
+SNAPSHOTS = 30
+KAFKA_PATIENCE_S = 3.0
 RESULTS_BACK = timedelta(days=7)
 EFFECTS = 20
-
-_WRONG = ("error_class", "field")
-_PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "batch_seq")
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,24 @@ class BatchLine:
     added: int
     rejected: int
     failed: int | None
+
+
+@dataclass(frozen=True)
+class SnapshotLine:
+    """A snapshot of main's, and what it did to the table's files.
+
+    Attributes:
+        step: what of Sluice's committed it; else Iceberg's word for the operation: maintenance, or another writer.
+        added, removed: data files.
+        totals: what the table held after it: records, files, bytes, delete files.
+    """
+
+    snapshot_id: int
+    at: datetime
+    step: str
+    added: int
+    removed: int
+    totals: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -74,26 +105,29 @@ class Detail:
     """All of it.
 
     Attributes:
-        wrong: records in quarantine by class of error and field, the most frequent first.
-        rejected: the newest of them: place, batch, class, field, error, time; never the record.
+        snapshots: the newest first, as far as they are kept.
+        kept: by topic that Kafka does not keep for ever, per partition with unread records how many seconds longer it
+            keeps the first of them at least; None where nobody could say.
         readiness: the scorecard.
-        counted: of how many records in quarantine, where not of all.
         contract: as YAML, without what is left to its default.
     """
 
     batches: Sequence[BatchLine] = ()
     trends: Sequence[Trend] = ()
-    wrong: Sequence[tuple[str, str, int]] = ()
-    rejected: Sequence[Mapping[str, Any]] = ()
+    rejected: Rejected = field(default_factory=Rejected)
+    snapshots: Sequence[SnapshotLine] = ()
+    kept: Mapping[str, Mapping[int, float]] | None = None
     versions: Sequence[schemas.Row] = ()
     effects: Sequence[upkeep.Effect] = ()
     readiness: Sequence[readiness.Line] = ()
-    counted: int | None = None
     contract: str = ""
 
 
-def read(name: str) -> Detail:
+def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
     """Read it from the catalog; nothing where no contract has the table any more.
+
+    Args:
+        kafka: librdkafka's settings; those of the environment when left out.
 
     Raises:
         CatalogUnavailableError: the catalog did not answer.
@@ -106,20 +140,45 @@ def read(name: str) -> Detail:
             return Detail()
         table = tables.load(catalog, tables.typed(contract))
         found = trends(_results(catalog, contract.table))
-        by_class, rejected, by_batch = _quarantine(catalog, contract)
+        through = _published(table)
+        quarantine = rejected.read(catalog, contract, through)
         return Detail(
-            _batches(table, by_batch, found) if table else (),
+            _batches(table, quarantine.by_batch, found) if table else (),
             found,
-            _ranked(by_class),
-            rejected,
+            quarantine,
+            _snapshots(table) if table else (),
+            _kept(contract, through, kafka) if through is not None else None,
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
             readiness.of_table(contract, known, catalog),
-            REJECTED_COUNTED if by_class.total() >= REJECTED_COUNTED else None,
             yaml.safe_dump(
                 contract.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True
             ),
         )
+
+
+def _published(table: Table | None) -> Mapping[str, Through] | None:
+    try:
+        return cursor.published(table)
+    except CursorUnknownError:  # the status tells of it
+        return None
+
+
+def _kept(
+    contract: Contract, through: Mapping[str, Through], kafka: Mapping[str, Any] | None
+) -> dict[str, dict[int, float]] | None:
+    try:
+        client = reach.open_broker(KAFKA_PATIENCE_S, kafka)
+        states = broker.describe(client, contract.topics).values()
+        return {
+            state.topic: kafka_retention.left(
+                client, state, through[state.topic].next_offsets if state.topic in through else {}
+            )
+            for state in states
+            if isinstance(state, broker.TopicState) and state.retention_ms >= 0
+        }
+    except SluiceError:  # the status tells of it
+        return None
 
 
 def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequence[Trend]) -> list[BatchLine]:
@@ -143,6 +202,21 @@ def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequ
         if len(found) >= BATCHES:
             break
     return found[:BATCHES]
+
+
+def _snapshots(table: Table) -> list[SnapshotLine]:
+    found = []
+    for snapshot in islice(cursor.ancestors(table.metadata), SNAPSHOTS):
+        told = cursor.summary(snapshot)
+        operation = snapshot.summary.operation.value if snapshot.summary else ""
+        added, removed = (int(told.get(f"{did}-data-files", "0")) for did in ("added", "deleted"))
+        found.append(
+            SnapshotLine(
+                snapshot.snapshot_id, cursor.committed_at(snapshot), told.get(STEP) or operation, added, removed,
+                cursor.totals(snapshot),
+            )
+        )  # fmt: skip
+    return found
 
 
 def trends_of_all() -> dict[str, list[Trend]]:
@@ -182,30 +256,3 @@ def trends(results: Sequence[quality.Result]) -> list[Trend]:
     for r in results:
         by_name.setdefault((r.expectation, r.column, r.severity), []).append(r)
     return [Trend(*name, found[-BATCHES:]) for name, found in sorted(by_name.items())]
-
-
-def wrong(catalog: Catalog, contract: Contract) -> list[tuple[str, str, int]]:
-    """Records in quarantine by class of error and field, the most frequent first."""
-    return _ranked(_quarantine(catalog, contract)[0])
-
-
-def _ranked(counts: Counter[tuple[str, str]]) -> list[tuple[str, str, int]]:
-    return [(kind, where, n) for (kind, where), n in counts.most_common()]
-
-
-def _quarantine(
-    catalog: Catalog, contract: Contract
-) -> tuple[Counter[tuple[str, str]], list[dict[str, Any]], Counter[tuple[str, int]]]:
-    held = tables.load(catalog, tables.quarantine(contract))
-    if held is None or held.current_snapshot() is None:
-        return Counter(), [], Counter()
-    names = (*_WRONG, *_PLACE, "error", "quarantined_at")
-    rows = held.scan(selected_fields=names, limit=REJECTED_COUNTED).to_arrow()
-    counts = rows.group_by([*_WRONG, "_kafka_topic", "batch_seq"], use_threads=False).aggregate([([], "count_all")])
-    by_class: Counter[tuple[str, str]] = Counter()
-    by_batch: Counter[tuple[str, int]] = Counter()
-    for row in counts.to_pylist():
-        by_class[row["error_class"], row["field"] or ""] += row["count_all"]
-        by_batch[row["_kafka_topic"], row["batch_seq"]] += row["count_all"]
-    order = [("quarantined_at", "descending"), ("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")]
-    return by_class, rows.sort_by(order).slice(0, REJECTED_SHOWN).to_pylist(), by_batch

@@ -25,12 +25,14 @@ class History:
     Attributes:
         events: newest first, at most `timeline.MOST`.
         table: None for all tables together.
+        last: of each table the batch published last, where all are told of together.
         ledger_rows: of the whole ledger.
     """
 
     at: datetime
     events: Sequence[Event]
     table: Table | None = None
+    last: Sequence[Event] = ()
     ledger_rows: int = 0
 
 
@@ -53,6 +55,7 @@ def read(name: str | None = None) -> History:
             now,
             timeline.events(catalog, now - BACK, contract),
             tables.load(catalog, tables.typed(contract)) if contract else None,
+            () if contract else timeline.published_last(catalog, now - BACK),
             cursor.rows(ledger) if ledger else 0,
         )
 

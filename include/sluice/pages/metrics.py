@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sluice import verdicts
 from sluice.pages.history import History
 from sluice.status_model import TableStatus
-from sluice.timeline import Event, Lane
+from sluice.timeline import Event
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -59,14 +59,13 @@ def text(tables: Sequence[TableStatus], known: History | None) -> bytes:
             if value is not None:
                 metric.labels(name).set(value)
     if known:
-        _last_batches(registry, {t.table for t in tables}, known.events)
+        _last_batches(registry, {t.table for t in tables}, known.last)
         rows = Gauge("sluice_ledger_rows", "rows of the ledger", registry=registry)
         rows.set(known.ledger_rows)
     return generate_latest(registry)
 
 
-def _last_batches(registry: CollectorRegistry, names: set[str], events: Iterable[Event]) -> None:
-    """Of each table the batch published last, as far back as the history reaches."""
+def _last_batches(registry: CollectorRegistry, names: set[str], last: Iterable[Event]) -> None:
     gauges = {
         "seconds": "how long publishing the last batch took, its commit included",
         "commit_seconds": "of these, how long the commit took that readers see",
@@ -77,11 +76,8 @@ def _last_batches(registry: CollectorRegistry, names: set[str], events: Iterable
     made = {
         n: Gauge(f"sluice_table_last_batch_{n}", words, ("table",), registry=registry) for n, words in gauges.items()
     }
-    done = set[str]()
-    for event in events:  # newest first
-        if event.lane != Lane.PUBLISHED or event.table is None or event.table in done or event.table not in names:
-            continue
-        done.add(event.table)
-        for name, metric in made.items():
-            if (value := getattr(event, name)) is not None:
-                metric.labels(event.table).set(value)
+    for event in last:
+        if event.table in names:
+            for name, metric in made.items():
+                if (value := getattr(event, name)) is not None:
+                    metric.labels(event.table).set(value)

@@ -18,7 +18,7 @@ from pyiceberg.io import load_file_io
 
 from sluice import cursor, quality, reach, tables
 from sluice.contract import Contract
-from sluice.pages import detail, render
+from sluice.pages import detail, rejected, render
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def keep(
     with reach.catalog_errors():
         table = tables.load(catalog, tables.typed(contract))
         results = quality.of_run(catalog, contract.table, run_id) if contract.expectations else []
-        wrong = detail.wrong(catalog, contract) if outcome["rejected"] or outcome["red"] else []
+        wrong = rejected.read(catalog, contract).wrong if outcome["rejected"] or outcome["red"] else ()
     text = render.page(
         "report.html", contract=contract, outcome=outcome, run_id=run_id, trends=detail.trends(results), wrong=wrong,
         totals=cursor.totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
