@@ -114,9 +114,9 @@ def look(
     if stop := contracts.stopped.get(contract.table):
         raise stop
     topic = _topic(request, contract)
-    if request.origin == Origin.QUARANTINE and contract.errors.raw == "drop":
+    if request.origin == Origin.QUARANTINE and contract.drops_raw:
         raise RefusedError(
-            "The quarantine holds no raw records, as the contract says (errors.raw: drop).",
+            "The quarantine holds no raw records (errors.raw: drop, the default where a column is masked).",
             table=contract.table,
             topic=topic,
             way_out="Backfill their offsets from staging, or from Kafka.",

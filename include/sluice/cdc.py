@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from sluice.contract import Contract, Input
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, Operations
-from sluice.fields import FIELDS, VALUE
+from sluice.fields import FIELDS, SPARE, VALUE
 from sluice.iceberg_types import Primitive
 
 EVENT, ROW, KIND = "_sluice_event", "_sluice_row", "_sluice_kind"
@@ -46,8 +46,9 @@ def wanted(contract: Contract, row: T.StructType, special: T.StructType) -> T.St
         return _with(row, (cdc.op or "").split("."), text)
     if cdc.format == "debezium_unwrapped":
         return _with(_with(row, ["__op"], text), ["__deleted"], text)
+    spare = T.StructField(BEFORE, row, metadata={SPARE: True})
     # The first problem of a record is told: of `before`, where it does not count, only if there is no other.
-    return T.StructType([*_with(special, ["op"], text), T.StructField("after", row), T.StructField(BEFORE, row)])
+    return T.StructType([*_with(special, ["op"], text), T.StructField("after", row), spare])
 
 
 def opened(frame: DataFrame, contract: Contract) -> DataFrame:
@@ -73,7 +74,7 @@ def opened(frame: DataFrame, contract: Contract) -> DataFrame:
     row = F.when(op == "d", fields[BEFORE]).otherwise(fields["after"])
     # What a row was before a change is not looked at, so that it may be what the change repairs.
     told = F.col(VALUE.problem)
-    repaired = F.coalesce((op != "d") & told["field"].startswith(f"{BEFORE}."), F.lit(False))
+    repaired = F.coalesce((op != "d") & told["field"].rlike(rf"^{BEFORE}(\.|$)"), F.lit(False))
     return frame.withColumns({EVENT: fields, ROW: row, KIND: kind, VALUE.problem: F.when(~repaired, told)})
 
 

@@ -137,7 +137,7 @@ def quarantine(
 def bad(decoded: DataFrame, contract: Contract) -> DataFrame:
     """The rejected records as rows of the quarantine."""
     raw = [F.col(STAGED[name]).alias(name) for name in RAW]
-    if contract.errors.raw == "drop":
+    if contract.drops_raw:
         raw = [F.lit(None).cast(decoded.schema[STAGED[name]].dataType).alias(name) for name in RAW]
         # Empty, not null: replayed, a record whose value is gone must not pass for one that deletes.
         raw[1] = F.when(F.col(STAGED["value"]).isNotNull(), F.lit(b"")).alias("value")
@@ -158,12 +158,14 @@ def verdict(contract: Contract, batches: Sequence[Batch], found: Mapping[int, Co
     Raises:
         BlockedError: with the counts; the batch stays in staging.
     """
-    limit = 0.0 if contract.errors.tolerance == "none" else contract.errors.max_ratio
+    errors = contract.errors
+    share, count = (0.0, 0) if errors.tolerance == "none" else (errors.max_ratio, errors.max_count)
     for batch in batches:
         here = found[batch.seq]
-        if here.rejected > limit * here.records:
+        if here.rejected > max(share * here.records, count):
+            tolerated = f"{share:.2%}{f' or {count}' if count else ''}"
             raise BlockedError(
-                f"{here.rejected} of {here.records} records don't fit the contract, which tolerates {limit:.2%}.",
+                f"{here.rejected} of {here.records} records don't fit the contract, which tolerates {tolerated}.",
                 table=contract.table,
                 topic=batch.topic,
                 batch=batch.seq,

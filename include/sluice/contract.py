@@ -196,6 +196,11 @@ class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read f
         return self.where is not None or any(column.expression for column in self.columns)
 
     @property
+    def drops_raw(self) -> bool:
+        """Whether the quarantine holds no raw keys, values and headers: what a mask hides must not stand there."""
+        return (self.errors.raw or ("drop" if any(c.mask for c in self.columns) else "keep")) == "drop"
+
+    @property
     def tombstones_delete(self) -> bool:
         """Whether a record without a value deletes the row that its key names, instead of being passed over."""
         return self.deletes != "ignore" and (self.cdc is None or self.cdc.tombstones_delete)

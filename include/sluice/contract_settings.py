@@ -35,13 +35,16 @@ class ErrorPolicy(Strict):
     Attributes:
         tolerance: `quarantine` sets it aside, to be replayed (the default); `none` stops the table at the first.
         max_ratio: Share of a batch, 0 to 1, above which the table stops in spite of quarantine. Default 0.01.
-        raw: Whether the quarantine holds raw keys, values and headers: `keep` (the default) or `drop`, for records that
-            hold personal data. What was dropped is brought again from staging or Kafka.
+        max_count: Records of a batch that may be rejected whatever their share. Default 0.
+        raw: Whether the quarantine holds raw keys, values and headers: `keep`, or `drop` for records that hold
+            personal data. What was dropped is brought again from staging or Kafka. Default `drop` where a column is
+            masked, else `keep`.
     """
 
     tolerance: Literal["none", "quarantine"] = "quarantine"
     max_ratio: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.01
-    raw: Literal["keep", "drop"] = "keep"
+    max_count: Annotated[int, Field(strict=True, ge=0)] = 0
+    raw: Literal["keep", "drop"] | None = None
 
 
 class Maintenance(Strict):

@@ -13,10 +13,11 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
-from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, from_text, problem
+from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
 from sluice.json_connect import PAYLOAD
+from sluice.semantics import read_text
 from sluice.wire import PREFIX
 
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
@@ -131,7 +132,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     columns: list[Column] = []
     for each in read:
         target = spark_type(each.type)
-        from_key = key if isinstance(target, T.BinaryType) else from_text(key, target)
+        from_key = key if isinstance(target, T.BinaryType) else read_text(key, target)
         if each.from_key:
             value = reduce(lambda at, part: at[part], each.key_path, F.col(KEY.fields)) if fields_of_key else from_key
         elif each.ends:
@@ -225,4 +226,5 @@ def failed_field(contract: Contract) -> Column:
             names = (part.replace("'", "") for part in (*payload, *outer, *column.path))
             there = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in names))
             checks.append(F.when(there.isNotNull() & F.col(column.name).isNull(), F.lit(".".join(column.path))))
-    return F.coalesce(F.col(FIELD), *checks)
+    told = F.col(FIELD)
+    return F.coalesce(F.when(told != cdc.BEFORE, told), *checks, told)

@@ -187,8 +187,8 @@ class BlockedError(TerminalError):
     """A batch holds more bad records than the contract tolerates; it is staged, not published."""
 
     advice = (
-        "Look at the quarantine table, then repair the producer or the contract (columns, errors.max_ratio); "
-        "the batch is published from staging by the next run."
+        "Look at the quarantine table, then repair the producer or the contract (columns, errors.max_ratio, "
+        "errors.max_count); the batch is published from staging by the next run."
     )
 
 

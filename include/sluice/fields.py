@@ -28,6 +28,9 @@ class Side(NamedTuple):
 STAGED = {name: f"_sluice_{name}" for name in ("key", "value", "headers", "batch_seq")}
 """What decode calls the record as it was staged: the contract's own columns may have these names."""
 
+SPARE = "sluice.spare"
+"""In a field's metadata: what is wrong with it alone may not matter, and is told by its name."""
+
 FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
 VALUE = Side("value", FIELDS, "_sluice_problem", "$value")
 KEY = Side("key", "_sluice_key_fields", "_sluice_key_problem", "$key")
@@ -46,6 +49,38 @@ def parsed(raw: Column, wanted: T.StructType) -> Column:
     """The wanted fields of a JSON object, and CORRUPT, which is null where all of them could be read."""
     schema = T.StructType([*wanted.fields, T.StructField(CORRUPT, T.StringType())])
     return F.from_json(raw.cast("string"), schema, {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"})
+
+
+def unread(raw: Column, side: Side, read: Column, schema: T.StructType, words: str) -> Column:
+    """Why a JSON object could not be read, or null.
+
+    Args:
+        read: what `parsed` made of it with this schema.
+        words: what it is not.
+    """
+    words = f"the {side.raw} is not {words}"
+    # Spark's parser would put a replacement character for each byte that is no UTF-8, and go on.
+    found = F.when(~F.is_valid_utf8(raw.cast("string")), problem(f"the {side.raw} is not UTF-8 text"))
+    corrupt = read.isNull() | read[CORRUPT].isNotNull()
+    needed, spared = _needed(schema)
+    if spared:  # looked at again only where something is wrong
+        found = found.when(corrupt & parsed(raw, needed)[CORRUPT].isNull(), problem(words, spared))
+    return found.when(corrupt, problem(words))
+
+
+def _needed(schema: T.StructType) -> tuple[T.StructType, str]:
+    """The schema without the field that is to spare, and which that is; empty where there is none."""
+    kept, spared = [], ""
+    for f in schema.fields:
+        if SPARE in f.metadata:
+            spared = f.name
+            continue
+        kind = f.dataType
+        if isinstance(kind, T.StructType):
+            kind, inner = _needed(kind)
+            spared = inner or spared
+        kept.append(T.StructField(f.name, kind))
+    return T.StructType(kept), spared
 
 
 _NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?$"

@@ -14,14 +14,16 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.avro import avro_fields
-from sluice.fields import CORRUPT, VALUE, Side, from_text, parsed, problem
+from sluice.fields import CORRUPT, VALUE, Side, parsed, problem, unread
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.json_connect import connect_fields
 from sluice.json_leaves import Leaves
 from sluice.protobuf import protobuf_fields
+from sluice.semantics import number, read_json, read_text
 from sluice.wire import framed
 
 Format = Callable[[DataFrame, T.StructType, Side], DataFrame]
+Read = Callable[[Column, T.DataType], Column]
 
 _PRIMITIVES: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -56,10 +58,9 @@ def spark_type(kind: IcebergType) -> T.DataType:
 
 
 _READ = "_sluice_read"
-LEAVES = Leaves(
-    lambda want: T.StringType() if isinstance(want, T.DecimalType) else None, lambda v, _, k: from_text(v, k)
-)
-"""Decimals are parsed as text: Spark's parser would write out an exponent of nine digits."""
+_AS_TEXT = (T.DecimalType, T.DateType, T.TimestampType, T.TimestampNTZType)
+LEAVES = Leaves(lambda want: T.StringType() if isinstance(want, _AS_TEXT) else None, lambda v, _, k: read_json(v, k))
+"""What is parsed as text. Spark's parser would write out an exponent of nine digits, and read a time as today's."""
 
 
 def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> DataFrame:
@@ -76,25 +77,25 @@ def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFram
 
 
 def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> DataFrame:
-    read, asked = F.col(_READ), [T.StructField(f.name, LEAVES.parsed_as(f.dataType)) for f in wanted.fields]
-    frame = frame.withColumn(_READ, parsed(text, T.StructType(asked)))
+    read = F.col(_READ)
+    asked = T.StructType([T.StructField(f.name, LEAVES.parsed_as(f.dataType), metadata=f.metadata) for f in wanted])
+    frame = frame.withColumn(_READ, parsed(text, asked))
     made = [LEAVES.made(read[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
     frame = frame.withColumn(side.fields, F.struct(*made) if made else F.struct(F.lit(None).alias(CORRUPT)))
-    why = problem(f"the {side.raw} is not a JSON object with fields of the contract's types")
-    said = F.when(read.isNull() | read[CORRUPT].isNotNull(), why)
+    said = unread(text, side, read, asked, "a JSON object with fields of the contract's types")
     for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted):
         said = said.when(lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
     return frame.withColumn(side.problem, F.when(F.col(side.raw).isNotNull(), said)).drop(_READ)
 
 
-def _plain(convert: Callable[[Column], Column], words: str) -> Format:
-    """A format whose key or value is one thing: `convert` makes it, or null of what is none."""
+def _plain(convert: Callable[[Column], Column], words: str, read: Read = number) -> Format:
+    """A format whose key or value is one thing: `convert` makes it, or null of what is none, `read` the wanted type."""
 
     def fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
         target = wanted[side.whole].dataType if side.whole in wanted.names else T.BinaryType()
         raw = F.col(side.raw)
         made = convert(raw)
-        one = made if isinstance(target, T.BinaryType) else from_text(made, target)
+        one = made if isinstance(target, T.BinaryType) else read(made, target)
         frame = frame.withColumn(side.fields, F.struct(one.alias(side.whole)))
         said = problem(f"the {side.raw} is not {words}, or not one that fits a {target.simpleString()}", side.whole)
         return frame.withColumn(side.problem, F.when(raw.isNotNull() & F.col(side.fields)[side.whole].isNull(), said))
@@ -126,8 +127,8 @@ FORMATS: dict[str, Format] = {
     "json_schema": _json_schema,
     "avro": avro_fields,
     "protobuf": protobuf_fields,
-    "string": _plain(_text, "UTF-8 text"),
-    "bytes": _plain(lambda raw: raw, "bytes"),
+    "string": _plain(_text, "UTF-8 text", read_text),
+    "bytes": _plain(lambda raw: raw, "bytes", read_text),
     "int": _plain(_whole_number(4), "a whole number of 4 bytes"),
     "long": _plain(_whole_number(8), "a whole number of 8 bytes"),
 }

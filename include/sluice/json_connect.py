@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice import semantics
-from sluice.fields import CORRUPT, Side, decimal_of, parsed, problem
+from sluice.fields import CORRUPT, Side, decimal_of, parsed, problem, unread
 from sluice.json_leaves import Leaves
 
 SCHEMA, PAYLOAD = "schema", "payload"
@@ -36,12 +36,10 @@ def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFr
     made = F.col(side.fields)[side.whole] if whole else F.col(side.fields)
     keys = F.json_object_keys(F.col(side.raw).cast("string"))
     both = F.coalesce(F.array_contains(keys, SCHEMA) & F.array_contains(keys, PAYLOAD), F.lit(False))
-    said = F.when(
-        read.isNull() | read[CORRUPT].isNotNull(),
-        problem(f'the {side.raw} is not {{"schema": …, "payload": …}} with a payload of the contract\'s types'),
-    ).when(
+    words = '{"schema": …, "payload": …}'
+    said = unread(F.col(side.raw), side, read, envelope, f"{words} with a payload of the contract's types").when(
         ~(schema.isNotNull() & payload.isNotNull()) & ~both,
-        problem(f'the {side.raw} is not {{"schema": …, "payload": …}}, which Kafka Connect writes with schemas.enable'),
+        problem(f"the {side.raw} is not {words}, which Kafka Connect writes with schemas.enable"),
     )
     for path, kind, lost in LEAVES.lost(payload, made, want, side.whole if whole else ""):
         said = said.when(lost, problem(f"field {path!r} is by its schema nothing that becomes {kind}", path))

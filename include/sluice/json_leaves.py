@@ -37,7 +37,9 @@ class Leaves(NamedTuple):
         """The type to parse JSON as, of what shall become this type."""
         match want:
             case T.StructType(fields=fields):
-                return T.StructType([T.StructField(f.name, self.parsed_as(f.dataType)) for f in fields])
+                return T.StructType(
+                    [T.StructField(f.name, self.parsed_as(f.dataType), metadata=f.metadata) for f in fields]
+                )
             case T.ArrayType(elementType=element):
                 return T.ArrayType(self.parsed_as(element))
             case T.MapType(keyType=key, valueType=value):

@@ -21,9 +21,10 @@ _FACE = rf"{_DAY}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:[.][0-9]{{1,9}})?)
 _ISO: dict[type[T.DataType], str] = {
     T.DateType: _DAY,
     T.TimestampNTZType: _FACE,
-    T.TimestampType: rf"{_FACE}(?:[Zz]|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?",
+    T.TimestampType: rf"{_FACE}(?:[Zz]| ?UTC|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?",
 }
 """What is read. Spark alone would drop a zone, or a time, and read a time without a day as today's."""
+_SECONDS = r"^-?[0-9]{1,12}\z"
 
 
 def date(days: Column) -> Column:
@@ -37,7 +38,25 @@ def moment(units: Column, micros: Column, want: T.DataType) -> Column:
     return F.timestamp_micros(F.when(since.between(FIRST_MOMENT_US, LAST_MOMENT_US), since)).cast(want)
 
 
+def number(given: Column, want: T.DataType) -> Column:
+    """A whole number as the wanted type, of which a timestamptz has as many seconds since 1970; null where it is none.
+
+    Milliseconds are beyond the year 9999, and none.
+    """
+    return moment(given, F.lit(1_000_000), want) if isinstance(want, T.TimestampType) else given.try_cast(want)
+
+
+def read_json(text: Column, want: T.DataType) -> Column:
+    """The text of a JSON string or number as the wanted type, null where it is none: of a timestamptz also seconds."""
+    read = read_text(text, want)
+    if not isinstance(want, T.TimestampType):
+        return read
+    return F.coalesce(read, number(F.when(text.rlike(_SECONDS), text).cast("long"), want))
+
+
 def read_text(text: Column, want: T.DataType) -> Column:
     """An ISO 8601 text, or a number's, as the wanted type; null where it is none, or has a zone that would be lost."""
-    shape = _ISO.get(type(want))
-    return from_text(F.when(text.rlike(rf"^{shape}\z"), text) if shape else text, want)
+    if shape := _ISO.get(type(want)):
+        text = text.cast("string")
+        text = F.when(text.rlike(rf"^{shape}\z"), text)
+    return from_text(text, want)

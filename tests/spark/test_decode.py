@@ -10,6 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.support.lake import Lake
 
@@ -82,13 +83,27 @@ HOSTILE = {
     "too short for fixed": b'{"fx": "YQ=="}',
     "no base64": b'{"bin": "***"}',
     "binary": bytes(range(256)),
+    "no UTF-8 in a text": b'{"s": "\xff"}',
+    "no UTF-8 in a name": b'{"n": 1, "\xed\xa0\x80": 2}',
+    "no UTF-8 beside it": b'{"n": 1, "left out": "\xc0\x80"}',
+    "a time without a day": b'{"tz": "10:00:00Z"}',
+    "a month without a day": b'{"day": "2013-01"}',
+    "a day with a time": b'{"day": "2013-01-31T23:30:00Z"}',
+    "a zone that would be lost": b'{"ts": "2013-01-31T23:30:00+02:00"}',
+    "milliseconds": b'{"tz": 1359675000000}',
+    "microseconds": b'{"tz": 1359675000000000}',
+    "more than a long": b'{"tz": 99999999999999999999}',
+    "seconds with a fraction": b'{"tz": 1359675000.5}',
+    "seconds without a zone": b'{"ts": 1359675000}',
+    "days": b'{"day": 15736}',
+    "a moment that is an object": b'{"tz": {"seconds": 1}}',
 }
 
 
 def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., Lake]) -> None:
     it = lake()
-    it.create_topic(1)
-    names = ["dec", "day", "u", "fx", "bin"]
+    it.create_topic(1, max_message_bytes=str(20_000_000))
+    names = ["dec", "day", "ts", "tz", "s", "u", "fx", "bin"]
     columns = [{"name": n, "type": k} for n, k, _ in COLUMNS if n in names]
     table = it.contract(
         columns=[{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}, *columns],
@@ -100,15 +115,26 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
         "sql": deep,
         "nul": b'{"n": 3, "t": "\\u0000"}',
         "nested": b'{"n": 4, "x": ' + b"[" * 500 + b"]" * 500 + b"}",
-        "wide": b'{"n": 5, "x": "' + b"y" * 900_000 + b'"}',
+        "wide": b'{"n": 5, "x": "' + b"y" * 10_000_000 + b'"}',
+        "seconds": b'{"n": 6, "tz": 1359675000}',
+        "seconds as text": b'{"n": 7, "tz": "-1"}',
+        "in words": b'{"n": 8, "tz": "2013-01-31 23:30:00 UTC", "ts": "2013-01-31 23:30", "day": "0001-01-01"}',
     }
-    it.send((0, key, value) for key, value in [*HOSTILE.items(), *good.items()])
+    producer = Producer({**it.kafka, "message.max.bytes": 20_000_000})
+    it.send(((0, key, value) for key, value in [*HOSTILE.items(), *good.items()]), producer=producer)
     outcome = it.run()[table]
     assert outcome["state"] == "published", outcome["error"]
-    assert sorted(row["id"] for row in it.rows(table)) == sorted(good)
+    rows = {row["id"]: row for row in it.rows(table)}
+    assert sorted(rows) == sorted(good)
+    moment = dt.datetime(2013, 1, 31, 23, 30, tzinfo=dt.UTC)
+    assert rows["seconds"]["tz"] == rows["in words"]["tz"] == moment
+    assert rows["seconds as text"]["tz"] == dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+    assert (rows["in words"]["ts"], rows["in words"]["day"]) == (moment.replace(tzinfo=None), dt.date(1, 1, 1))
     rejected = {row["key"].decode(): row for row in it.quarantined(table)}
     assert set(rejected) == set(HOSTILE)
     assert all(rejected[key]["value"] == value for key, value in HOSTILE.items()), "the raw bytes are kept"
     assert rejected["a word for a number"]["field"] == "n"
     assert rejected["no uuid"]["field"] == "u"
     assert rejected["too short for fixed"]["field"] == "fx"
+    assert rejected["milliseconds"]["field"] == "tz"
+    assert rejected["no UTF-8 in a text"]["error"] == "the value is not UTF-8 text"

@@ -280,6 +280,26 @@ def test_what_a_row_was_is_not_held_against_its_change(spark: SparkSession, clie
     assert (rows[0][ERROR], rows[0]["n"]) == (None, Decimal("1.50"))
 
 
+@pytest.mark.parametrize("form", ["json", "json_connect"])
+def test_in_json_neither(spark: SparkSession, form: str) -> None:
+    """What Spark's parser can't read, in other fields than those that are parsed as text."""
+    columns = [{"name": "id", "type": "long"}, {"name": "n", "type": "int"}]
+    given = [
+        ("u", '{"id": 1, "n": "n/a"}', '{"id": 1, "n": 5}'), ("u", "7", '{"id": 1, "n": 5}'),
+        ("u", '{"id": 1, "n": "n/a"}', '{"id": 1, "n": "x"}'), ("c", "null", '{"id": 1, "n": "x"}'),
+        ("d", '{"id": "n/a"}', "null"), ("d", '{"id": 1, "n": "n/a"}', "null"),
+    ]  # fmt: skip
+    values = [f'{{"op": "{op}", "before": {before}, "after": {after}}}' for op, before, after in given]
+    if form == "json_connect":
+        values = [f'{{"schema": null, "payload": {each}}}' for each in values]
+    more = {"mode": "upsert", "identifier": ["id"], "value": form, "cdc": {"format": "debezium"}}
+    rows = read(spark, [(None, each.encode()) for each in values], columns, **more)
+    told = [(r[ERROR], r[FIELD], r["n"]) for r in rows]
+    assert told[:2] == [(None, None, 5)] * 2
+    assert [error for error, *_ in told[2:]] == ["malformed"] * 4, told
+    assert [field for _, field, _ in told[4:]] == ["before"] * 2
+
+
 def _spark(expected: Any) -> Any:
     return str(expected) if isinstance(expected, uuid.UUID) else expected
 

@@ -77,7 +77,7 @@ BAD: list[tuple[bytes, str | None, str]] = [
     (told([], {"n": "x"}), None, ENVELOPE),
     (b"[]", None, ENVELOPE),
     (b"", None, ENVELOPE),
-    (b"\xff\xfe", None, ENVELOPE),
+    (b"\xff\xfe", None, "is not UTF-8 text"),
     (told([], {"d": 1}).replace(b"1", b"[" * 2000 + b"]" * 2000), None, ENVELOPE),
     (told([decimal("d", "3")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": coded(10**11)}), "d", "decimal(10,2)"),

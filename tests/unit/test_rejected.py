@@ -46,10 +46,10 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
 
     found = rejected.read(catalog, contract, {topic: Through(1, "id", {0: 95}) for topic in "tu"})
     misfit, malformed = found.wrong
-    assert (misfit.error_class, misfit.field, misfit.records) == ("misfit", "id", 25)
+    assert (misfit.error_class, misfit.where, misfit.records) == ("misfit", "id", 25)
     assert misfit.ranges == {"t": {0: [5, 91], 1: [3, 4]}, "u": {0: [7, 8]}}
     assert [row["_kafka_offset"] for row in misfit.newest] == [95, 90, 40, *range(24, 17, -1)]
-    assert (malformed.error_class, malformed.field, malformed.records) == ("malformed", "", 2)
+    assert (malformed.error_class, malformed.where, malformed.records) == ("malformed", "", 2)
     assert malformed.ranges == {"t": {0: [6, 7]}}
     assert found.by_batch == {("t", 1): 23, ("u", 1): 1, ("t", -1): 1, ("t", 2): 2} and found.counted is None
     assert not any("secret" in str(row) for wrong in found.wrong for row in wrong.newest)

@@ -32,14 +32,14 @@ class Wrong:
     """The records of one class of error and field.
 
     Attributes:
-        field: empty where it is about the whole record.
+        where: the field; empty where it is about the whole record.
         ranges: per topic and partition `[first, end)`, within which lie all that can be replayed, and maybe others:
             not those of a batch that is not published yet.
         newest: place, batch, error and time of the newest.
     """
 
     error_class: str
-    field: str
+    where: str
     records: int = 0
     ranges: dict[str, dict[int, list[int]]] = field(default_factory=dict)
     newest: list[dict[str, Any]] = field(default_factory=list)
@@ -95,4 +95,4 @@ def _wrong(spread: Iterable[Mapping[str, Any]], found: pa.Table, reached: Mappin
     timed = found.rename_columns({"quarantined_at": "at"})
     for row in reversed(newest(timed, _KIND, SHOWN_OF_EACH).to_pylist()):
         kinds[row["error_class"], row["field"] or ""].newest.append(row)
-    return sorted(kinds.values(), key=lambda w: (-w.records, w.error_class, w.field))
+    return sorted(kinds.values(), key=lambda w: (-w.records, w.error_class, w.where))
