@@ -59,7 +59,8 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
         root = names.add(json.loads(schema.text))
         whole = side.whole in wanted.names
         record = {"type": "record", "name": _WHOLE, "fields": [{"name": _WHOLE, "type": root}]} if whole else root
-        writer, reader = _written(record, names), _wanted(record, names, wanted, whole)
+        fields = T.StructType([T.StructField(_WHOLE, wanted[side.whole].dataType)]) if whole else wanted
+        writer, reader = _written(record, names), _wanted(record, names, fields)
     except RecursionError as error:
         raise UnfitError("", "types are nested too deep") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -145,70 +146,82 @@ def _written(schema: Any, names: Names) -> Any:
     return Emitter(names).emit(schema)
 
 
-def _wanted(record: Any, names: Names, wanted: T.StructType, whole: bool) -> Any:
+def _wanted(record: Any, names: Names, wanted: T.StructType) -> Any:
     """What is read of it: the fields that columns want, checked, and the mark that the record was read."""
     root = names.found.get(record) if isinstance(record, str) else record
     if not isinstance(root, dict) or root.get("type") != "record":
         raise UnfitError("", "the root is no record with fields")
+    there = wanted_of(root["fields"], wanted)
+    if wanted.names and not there:  # a record of another kind, and a row of nulls would be all that it says
+        raise UnfitError("", f"record {root['name']} has none of the fields that columns read")
     emitter = Emitter(names, strict=True)
     fields = [
-        {"name": f["name"], "type": emitter.emit(f["type"], "" if whole else f["name"])}
-        for f in root["fields"]
-        if whole or f["name"] in wanted.names
+        {"name": f["name"], "type": emitter.emit(f["type"], "" if f["name"] == _WHOLE else f["name"], want)}
+        for f, want in there
     ]
     return {**root, "fields": [*fields, {"name": _READ, "type": "boolean", "default": True}]}
 
 
+def wanted_of(fields: list[Any], want: T.StructType) -> list[tuple[Any, T.DataType]]:
+    """The fields that are wanted, each with what is wanted of it, in that order: then nothing is left to rearrange."""
+    there = {f["name"]: f for f in fields}
+    return [(there[each.name], each.dataType) for each in want.fields if each.name in there]
+
+
 @dataclass
 class Emitter:
-    """Writes a schema out; a strict one refuses what no column holds."""
+    """Writes a schema out; a strict one refuses what no column holds, in what is wanted of it."""
 
     names: Names
     strict: bool = False
     inside: tuple[str, ...] = ()
-    met: set[str] = field(default_factory=set)
+    met: dict[tuple[str, T.StructType | None], str] = field(default_factory=dict)
 
-    def emit(self, schema: Any, path: str = "") -> Any:
-        """The schema, written out.
+    def emit(self, schema: Any, path: str = "", want: T.DataType | None = None) -> Any:
+        """The schema, written out; of records those fields that a wanted struct has, else all of them.
 
         Raises:
             UnfitError: with the field's path.
         """
         if isinstance(schema, list):
-            return self._union(schema, path)
+            return self._union(schema, path, want)
         if isinstance(schema, dict):
-            return self._plain(schema, path)
+            return self._plain(schema, path, want)
         if schema in _PRIMITIVES:
             return schema
         known = self.names.found.get(schema)
         if known is None:
             raise UnfitError(path, f"is of a type {schema!r} that is defined nowhere")
-        if self.strict and schema in self.inside:
+        part = want if isinstance(want, T.StructType) and known["type"] == "record" else None
+        if self.strict and part is None and schema in self.inside:
             raise UnfitError(path, f"holds itself ({schema}): a column can't nest without end")
-        if schema in self.met:
-            return schema
-        self.met.add(schema)
+        if (schema, part) in self.met:
+            return self.met[schema, part]
+        # Other parts of a record are other types, which need names of their own; a reader's may be any.
+        name = f"{schema}_sluice_{len(self.met)}" if any(each == schema for each, _ in self.met) else schema
+        self.met[schema, part] = name
         if known["type"] != "record":
             return self._plain(known, path)
+        fields = [(f, None) for f in known["fields"]] if part is None else wanted_of(known["fields"], part)
         outer, self.inside = self.inside, (*self.inside, schema)
-        fields = [{"name": f["name"], "type": self.emit(f["type"], _join(path, f["name"]))} for f in known["fields"]]
+        made = [{"name": f["name"], "type": self.emit(f["type"], _join(path, f["name"]), of)} for f, of in fields]
         self.inside = outer
-        return {**known, "fields": fields}
+        return {**known, "name": name, "fields": made}
 
-    def _union(self, branches: list[Any], path: str) -> Any:
+    def _union(self, branches: list[Any], path: str, want: T.DataType | None) -> Any:
         kinds = [each for each in branches if each != "null"]
         if self.strict and len(kinds) != 1:
             named = ", ".join(str(k["type"]) if isinstance(k, dict) else k for k in kinds) or "nothing but null"
             raise UnfitError(path, f"is a union of {named}, which no column type holds")
-        return [self.emit(each, path) for each in branches]
+        return [self.emit(each, path, want) for each in branches]
 
-    def _plain(self, schema: dict[str, Any], path: str) -> Any:
+    def _plain(self, schema: dict[str, Any], path: str, want: T.DataType | None = None) -> Any:
         kind = schema["type"]
         if kind == "record":
             return {**schema, "fields": [{**f, "type": self.emit(f["type"], path)} for f in schema["fields"]]}
         if kind in ("array", "map"):
-            part = "items" if kind == "array" else "values"
-            return {**schema, part: self.emit(schema[part], path + ("[]" if kind == "array" else "{}"))}
+            part, mark = ("items", "[]") if kind == "array" else ("values", "{}")
+            return {**schema, part: self.emit(schema[part], path + mark, _inner(want, kind))}
         if not self.strict:
             return schema
         if schema.get("logicalType") == "decimal" and schema.get("precision", 0) > _DIGITS:
@@ -216,6 +229,13 @@ class Emitter:
         if schema.get("logicalType") not in _LOGICAL:
             return {k: v for k, v in schema.items() if k != "logicalType"}
         return schema
+
+
+def _inner(want: T.DataType | None, kind: str) -> T.DataType | None:
+    """What is wanted of the items of an array, or of the values of a map."""
+    if kind == "array":
+        return want.elementType if isinstance(want, T.ArrayType) else None
+    return want.valueType if isinstance(want, T.MapType) else None
 
 
 def _join(path: str, name: str) -> str:

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    record_subject_name_strategy,
+    topic_record_subject_name_strategy,
+)
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -22,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice import descriptors
 from sluice.contract import Contract
-from sluice.decode import DETAIL, ERROR, FIELD, decode
+from sluice.decode import DETAIL, ERROR, FIELD, OP, decode
 from sluice.embedded.registry import Registry
 from sluice.errors import ConfigError, RegistryUnavailableError
 from sluice.registry import Registry as Schemas
@@ -611,3 +617,74 @@ def test_what_answers_is_no_registry(registry: Registry) -> None:
     with pytest.raises(ConfigError, match="unusable") as error:
         Schemas({"url": registry.url, "basic.auth.user.info": "secret", "nonsense": 1}).schemas([10**6])
     assert "secret" not in str(error.value)
+
+
+def test_what_no_column_reads_of_a_nested_avro_record_does_no_harm(
+    spark: SparkSession, client: SchemaRegistryClient
+) -> None:
+    """Within structs, lists and maps, and where one type is read in several ways."""
+    big = logical("bytes", "decimal", precision=64, scale=2)
+    row = record(id="long", big=["null", big], x=["null", "string", "int"], n="int", me=["null", "t.Row"])
+    outer = record(
+        st=row | {"name": "Row"},
+        again=["null", "t.Row"],
+        li={"type": "array", "items": ["null", "t.Row"]},
+        m={"type": "map", "values": "t.Row"},
+        none=["null", "t.Row"],
+    )
+    columns = [
+        {"name": "st", "type": "struct<n: long, id: long>"},
+        {"name": "again", "type": "struct<id: long, me: struct<id: long, me: struct<n: int>>>"},
+        {"name": "li", "type": "list<struct<n: int>>"},
+        {"name": "m", "type": "map<string, struct<id: decimal(20, 0)>>"},
+        {"name": "none", "type": "struct<gone: int>"},
+    ]
+    least = {"id": 1, "big": Decimal("1.00"), "x": "x", "n": 2, "me": None}
+    deep = {**least, "me": {**least, "id": 3, "me": {**least, "n": 4, "me": least}}}
+    value = {"st": least, "again": deep, "li": [None, deep], "m": {"k": deep}, "none": least}
+    loop = avro(client, outer, value)
+    whole = [*columns[:1], {"name": "again", "type": "struct<me: string>"}]
+    rows = read(spark, [(None, loop)], columns, value="avro")
+    assert [row[DETAIL] for row in rows] == [None]
+    assert rows[0]["st"] == {"n": 2, "id": 1}
+    assert rows[0]["again"] == {"id": 1, "me": {"id": 3, "me": {"n": 4}}}
+    assert rows[0]["li"] == [None, {"n": 2}]
+    assert (rows[0]["m"], rows[0]["none"]) == ({"k": {"id": Decimal(1)}}, {"gone": None})
+    rows = read(spark, [(None, loop)], whole, value="avro")
+    assert (rows[0][ERROR], rows[0][FIELD]) == ("malformed", "again.me")
+
+    envelope = record(before=["null", row | {"name": "Row"}], after=["null", "t.Row"], op="string")
+    more = {"mode": "upsert", "identifier": ["id"], "value": "avro", "cdc": {"format": "debezium"}}
+    event = avro(client, envelope, {"before": None, "after": least, "op": "c"})
+    rows = read(spark, [(None, event)], [{"name": "id", "type": "long"}], **more)
+    assert (rows[0][ERROR], rows[0]["id"]) == (None, 1)
+
+
+def test_several_record_types_in_a_topic(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    """Subjects by the record's name, and by topic and record: two types, told apart by a field that one of them has."""
+    created = record(id="long", total="int") | {"name": "OrderCreated"}
+    cancelled = record(id="long", reason="string") | {"name": "OrderCancelled"}
+    other = record(elsewhere="int") | {"name": "Other"}
+    for strategy in (record_subject_name_strategy, topic_record_subject_name_strategy):
+        topic = name()
+
+        def written(schema: Any, value: Any, topic: str = topic, strategy: Any = strategy) -> bytes:
+            serializer = AvroSerializer(client, json.dumps(schema), conf={"subject.name.strategy": strategy})
+            return serializer(value, context(topic)) or b""
+
+        values = [
+            written(created, {"id": 1, "total": 5}),
+            written(cancelled, {"id": 1, "reason": HTML}),
+            written(other, {"elsewhere": 1}),
+        ]
+        wanted = f"{topic}-t.Other" if strategy is topic_record_subject_name_strategy else "t.Other"
+        assert wanted in client.get_subjects()
+        columns = [{"name": "id", "type": "long"}, {"name": "total", "type": "int"}]
+        rows = read(spark, [(None, each) for each in values], columns, value="avro", where="total IS NOT NULL")
+        assert [(r["id"], r["total"], r[OP], r[ERROR]) for r in rows] == [
+            (1, 5, "u", None), (1, None, "i", None), (None, None, "u", "malformed")
+        ]  # fmt: skip
+        assert "record t.Other has none of the fields" in rows[2][DETAIL]
+        columns = [{"name": "id", "type": "long"}, {"name": "reason", "type": "string"}]
+        rows = read(spark, [(None, each) for each in values], columns, value="avro", where="reason IS NOT NULL")
+        assert [(r["id"], r["reason"], r[OP]) for r in rows[:2]] == [(1, None, "i"), (1, HTML, "u")]
