@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import types as T
+
 from sluice.fit import UnfitError
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.registry import WriterSchema
@@ -113,8 +115,9 @@ def protobuf(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
     if not messages:
         raise UnfitError("", "there is no message")
     names = [f.name for f in messages[0].field]
-    wanted = frozenset(names) - frozenset(skip)
-    read = arrow_schema(*cut(files, (0,), wanted)) if wanted else ()
+    wanted = T.StructType([T.StructField(name, T.NullType()) for name in names if name not in skip])
+    files, _, copy = cut(files, (0,), wanted)
+    read = arrow_schema(files, copy) if wanted.names else ()
     types = {each.name: _arrow_type(each.type, each.name) for each in read}
     yield from (Field(name, types.get(name)) for name in names)
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as T
 
 from sluice.fit import UnfitError
 from sluice.registry import WriterSchema
@@ -16,19 +21,15 @@ from sluice.registry import WriterSchema
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-_WELL_KNOWN = (
-    "any",
-    "api",
-    "duration",
-    "empty",
-    "field_mask",
-    "source_context",
-    "struct",
-    "timestamp",
-    "type",
-    "wrappers",
-)
+# Confluent's serializers register no references for these: every client has them.
+_WELL_KNOWN = re.compile(r"(confluent|google/(?:protobuf|type))/(?:\w+/)*\w+\.proto")
+_IMPORT = re.compile(rf"""\bimport\s+(?:public\s+|weak\s+)?["']({_WELL_KNOWN.pattern})["']\s*;""")
+_MODULES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 _MAIN = "sluice_main.proto"
+_WRAPPED = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+_AS_ONE = {f"google.protobuf.{name}" for name in ("Timestamp", "Duration", *(f"{each}Value" for each in _WRAPPED))}
+"""Messages that are read as one value, by their names. google.type.Date and TimeOfDay are not, and copied under others:
+half a date would become a wrong one, and nanoseconds would be lost."""
 Files = tuple[bytes, ...]
 """Serialized FileDescriptorProtos, what is needed first coming first; the last one is the schema's own."""
 
@@ -45,47 +46,69 @@ def files_of(schema: WriterSchema) -> Files:
             file.name = name
         own[-1].name = _MAIN
         known = {file.name for file in own}
-        needed = [_well_known(n) for file in own for n in file.dependency if n not in known]
-        return tuple(dict.fromkeys(f.SerializeToString() for f in [*needed, *own]))
+        needed = _well_known(n for file in own for n in file.dependency if n not in known)
+        return tuple(f.SerializeToString() for f in [*needed, *own])
     except (binascii.Error, ValueError, DecodeError):
         pass  # a .proto text, then
     return tuple(f.SerializeToString() for f in FileDescriptorSet.FromString(_compiled(schema)).file)
 
 
-def _well_known(name: str) -> Any:
-    from google.protobuf import descriptor_pool
+def _well_known(names: Iterable[str]) -> list[Any]:
+    """The descriptors of files that need no reference, and of what these import, what is needed first coming first.
+
+    Raises:
+        UnfitError: One of them is no such file.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    for each in _WELL_KNOWN:
-        import_module(f"google.protobuf.{each}_pb2")
-    found = FileDescriptorProto()
-    try:
-        descriptor_pool.Default().FindFileByName(name).CopyToProto(found)
-    except KeyError as error:
-        raise UnfitError(
-            "", f"there is an import of {name!r}, which the registry does not name as a reference"
-        ) from error
-    return found
+    found: dict[str, FileDescriptorProto] = {}
+
+    def follow(name: str) -> None:
+        if name in found:
+            return
+        known = _WELL_KNOWN.fullmatch(name)
+        try:
+            if not known:
+                raise ModuleNotFoundError(name)
+            folder = _MODULES.get(known[1], known[1].replace("/", "."))
+            inner = name[len(known[1]) :].removesuffix(".proto").replace("/", ".")
+            file = FileDescriptorProto.FromString(import_module(f"{folder}{inner}_pb2").DESCRIPTOR.serialized_pb)
+        except ModuleNotFoundError as error:
+            raise UnfitError(
+                "", f"there is an import of {name!r}, which the registry does not name as a reference"
+            ) from error
+        for each in file.dependency:
+            follow(each)
+        found[name] = file
+
+    for name in names:
+        follow(name)
+    return list(found.values())
 
 
 def _compiled(schema: WriterSchema) -> bytes:
     """What protoc makes of the text: a serialized FileDescriptorSet."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from grpc_tools import protoc
 
+    texts = [*schema.references, (_MAIN, schema.text)]
+    imports = {found[1] for _, text in texts for found in _IMPORT.finditer(text)} - {name for name, _ in texts}
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-        for name, text in [*schema.references, (_MAIN, schema.text)]:
+        for name, text in texts:
             pure = PurePosixPath(name)
             if pure.is_absolute() or ".." in pure.parts:
                 raise UnfitError("", "there is a reference whose name is no relative path")
             place = Path(folder) / pure
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8")
-        made = Path(folder) / "made.bin"
+        made, others = Path(folder) / "made.bin", Path(folder) / "others.bin"
+        others.write_bytes(FileDescriptorSet(file=_well_known(sorted(imports))).SerializeToString())
         include = resources.files("grpc_tools") / "_proto"
         arguments = [
             "protoc",
             f"-I{folder}",
             f"-I{include}",
+            f"--descriptor_set_in={others}",
             f"--descriptor_set_out={made}",
             "--include_imports",
             _MAIN,
@@ -95,43 +118,86 @@ def _compiled(schema: WriterSchema) -> bytes:
         return made.read_bytes()
 
 
-def cut(files: Files, path: tuple[int, ...], wanted: frozenset[str]) -> tuple[Files, str]:
-    """The same files, the message cut down to the wanted fields; and its full name."""
+def cut(files: Files, path: tuple[int, ...], wanted: T.StructType) -> tuple[Files, str, str]:
+    """The same files with a copy of a message that has only what is wanted of it, however deep; both full names.
+
+    Raises:
+        UnfitError: There is no such message, or what is wanted of it nests without end.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    main = FileDescriptorProto.FromString(files[-1])
+    protos = [FileDescriptorProto.FromString(each) for each in files]
+    main = protos[-1]
     names = [main.package] if main.package else []
     at: Any = main.message_type
     for index in path:
         if index >= len(at):
             raise UnfitError("", f"there is no message at {list(path)}")
-        message, at = at[index], at[index].nested_type
-        names.append(message.name)
+        names.append(at[index].name)
+        at = at[index].nested_type
     full = ".".join(names)
-    _refuse_recursion(descriptor(files, full), wanted)
-    kept = [f for f in message.field if f.name in wanted]
-    used = sorted({f.oneof_index for f in kept if f.HasField("oneof_index")})
-    for each in kept:
-        if each.HasField("oneof_index"):
-            each.oneof_index = used.index(each.oneof_index)
-    declared = [message.oneof_decl[index] for index in used]
-    for field, values in (("field", kept), ("oneof_decl", declared)):
-        copies = [type(v).FromString(v.SerializeToString()) for v in values]
-        message.ClearField(field)
-        getattr(message, field).extend(copies)
-    return (*files[:-1], main.SerializeToString()), full
+    copy = _Cutter({each.name: each for each in protos}).message(descriptor(files, full), wanted, "")
+    return tuple(each.SerializeToString() for each in protos), full, copy
 
 
-def _refuse_recursion(root: Descriptor, wanted: frozenset[str]) -> None:
-    def follow(message: Descriptor, path: str, inside: tuple[str, ...]) -> None:
-        if message.full_name in inside:
-            raise UnfitError(path, f"holds itself ({message.full_name}): a column can't nest without end")
-        for each in message.fields:
-            if each.message_type and (inside or each.name in wanted):
-                where = f"{path}.{each.name}" if path else each.name
-                follow(each.message_type, where, (*inside, message.full_name))
+@dataclass
+class _Cutter:
+    """Adds copies of messages, cut down to what is wanted, to the files that these stand in."""
 
-    follow(root, "", ())
+    files: dict[str, Any]
+    made: int = 0
+    inside: tuple[str, ...] = ()
+
+    def message(self, of: Descriptor, want: T.DataType | None, path: str) -> str:
+        """The full name of a copy with the fields that a wanted struct has, else with all of them."""
+        part = {f.name: f.dataType for f in want.fields} if isinstance(want, T.StructType) else None
+        if of.full_name in _AS_ONE:
+            return str(of.full_name)
+        if part is None and of.full_name in self.inside:
+            raise UnfitError(path, f"holds itself ({of.full_name}): a column can't nest without end")
+        outer, self.inside = self.inside, (*self.inside, of.full_name)
+        name = self._copy(of, part, path)
+        self.inside = outer
+        return name
+
+    def _copy(self, of: Descriptor, part: Mapping[str, T.DataType] | None, path: str) -> str:
+        from google.protobuf.descriptor_pb2 import DescriptorProto
+
+        whole, copy = DescriptorProto(), DescriptorProto(name=f"Sluice{self.made}_")
+        self.made += 1
+        of.CopyToProto(whole)
+        copy.options.CopyFrom(whole.options)
+        full = f"{of.file.package}.{copy.name}".lstrip(".")
+        kept = [f for f in whole.field if part is None or f.name in part]
+        used = sorted({f.oneof_index for f in kept if f.HasField("oneof_index")})
+        copy.oneof_decl.extend(whole.oneof_decl[index] for index in used)
+        for each in kept:
+            if each.HasField("oneof_index"):
+                each.oneof_index = used.index(each.oneof_index)
+            inner, where = of.fields_by_name[each.name].message_type, _join(path, each.name)
+            want = part[each.name] if part else None
+            if inner and inner.GetOptions().map_entry:
+                each.type_name = f".{full}.{self._entry(copy, inner, want, where)}"
+            elif inner and each.type == each.TYPE_MESSAGE:
+                if each.label == each.LABEL_REPEATED:
+                    want, where = want.elementType if isinstance(want, T.ArrayType) else None, f"{where}[]"
+                each.type_name = f".{self.message(inner, want, where)}"
+        copy.field.extend(kept)
+        self.files[of.file.name].message_type.append(copy)
+        return full
+
+    def _entry(self, copy: Any, of: Descriptor, want: T.DataType | None, path: str) -> str:
+        """The name of a map's entry, which stands in the message that has the map."""
+        entry = copy.nested_type.add()
+        of.CopyToProto(entry)
+        if value := of.fields_by_name["value"].message_type:
+            part = want.valueType if isinstance(want, T.MapType) else None
+            entry.field[1].type_name = f".{self.message(value, part, path + '{}')}"
+        return str(entry.name)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 @cache

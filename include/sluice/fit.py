@@ -174,7 +174,8 @@ def _map(have: T.MapType, want: T.MapType, path: str, means: Meaning) -> Change 
     value = _change(have.valueType, want.valueType, f"{path}{{}}", means)
     if have.keyType == want.keyType:
         return (lambda c: F.transform_values(c, lambda _, v: value(v))) if value else None
-    if not (isinstance(want.keyType, T.StringType) and type(have.keyType) in (*_WHOLE, T.BooleanType)):
+    whole = isinstance(have.keyType, T.DecimalType) and have.keyType.scale == 0
+    if not (isinstance(want.keyType, T.StringType) and (whole or type(have.keyType) in (*_WHOLE, T.BooleanType))):
         raise UnfitError(path, f"has keys of {have.keyType.simpleString()}, its column {want.keyType.simpleString()}")
     changed = value or (lambda v: v)
     return lambda c: F.transform_values(F.transform_keys(c, lambda k, _: k.cast("string")), lambda _, v: changed(v))

@@ -23,9 +23,12 @@ from sluice.wire import Decoded, Framed, Variant, by_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# How deep a message's type may be nested in others, and how many types of a file can be told: one byte each.
+# How deep a message's type may be nested in others, and how many types a batch may have.
 DEEPEST = 8
 MOST_MESSAGES = 500
+# Zigzag numbers of one or two bytes, in hexadecimal: as many as the first says, and where that is zero no more.
+_INDEX = "(?:[0-7].|[89A-F].[0-7].)"
+_PATH = f"^(?:00|{'|'.join(f'{2 * count:02X}{_INDEX}{{{count}}}' for count in range(1, DEEPEST + 1))})"
 
 
 def protobuf_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
@@ -38,23 +41,32 @@ def _by_message(frame: DataFrame, found: Framed) -> list[Variant]:
     if not found.known:
         return []
     payload = found.payload
-    count = F.conv(F.hex(F.substring(payload, 1, 1)), 16, 10).cast("int")
-    length = F.when((count % 2 == 0) & (count <= 2 * DEEPEST), count / 2 + 1).cast("int")
-    path = F.hex(F.substring(payload, F.lit(1), length))
-    mine = frame.where(found.number.isin(list(found.known)) & path.isNotNull())
+    path = F.regexp_extract(F.hex(F.substring(payload, 1, 1 + 2 * DEEPEST)), _PATH, 0)
+    mine = frame.where(found.number.isin(list(found.known)) & (path != ""))
     # Damage makes up any number of them: those that most records have are the real ones.
-    counted = mine.groupBy(found.number.alias("id"), path.alias("path")).count().orderBy(F.desc("count"))
-    rows = counted.limit(MOST_MESSAGES).collect()
-    return [
-        Variant(
-            found.known[row["id"]],
-            (found.number == row["id"]) & (path == row["path"]),
-            F.substring(payload, F.lit(len(row["path"]) // 2 + 1), F.length(payload)),
-            tuple(byte // 2 for byte in bytes.fromhex(row["path"])[1:]) or (0,),
-        )
-        for row in rows
-        if all(byte < 0x80 and byte % 2 == 0 for byte in bytes.fromhex(row["path"]))
-    ]
+    counted = mine.groupBy(found.number.alias("id"), path.alias("path")).count()
+    rows = counted.orderBy(F.desc("count"), "id", "path").limit(MOST_MESSAGES).collect()
+    variants = []
+    for row in rows:
+        prefix = bytes.fromhex(row["path"])
+        indexes = _indexes(prefix[1:])
+        if any(each % 2 for each in indexes):  # they would be negative
+            continue
+        # No path is the beginning of another.
+        applies = (found.number == row["id"]) & (F.substring(payload, 1, len(prefix)) == F.lit(prefix))
+        rest = F.substring(payload, F.lit(len(prefix) + 1), F.length(payload))
+        message = tuple(each // 2 for each in indexes) or (0,)
+        variants.append(Variant(found.known[row["id"]], applies, rest, message))
+    return variants
+
+
+def _indexes(path: bytes) -> list[int]:
+    """The numbers of one or two bytes each."""
+    numbers, left = [], list(path)
+    while left:
+        low = left.pop(0)
+        numbers.append(low if low < 0x80 else low - 0x80 + left.pop(0) * 0x80)
+    return numbers
 
 
 def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
@@ -63,11 +75,11 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
 
     if side.whole in wanted.names:
         raise UnfitError("", f"there are fields, and {side.whole} names none of them")
-    files, name = cut(files_of(variant.schema), variant.message, frozenset(wanted.names))
-    shape = from_arrow_schema(arrow_schema(files, name))
+    files, name, copy = cut(files_of(variant.schema), variant.message, wanted)
+    shape = from_arrow_schema(arrow_schema(files, copy))
     if not shape.fields:  # Arrow's structs have as many rows as their fields
         raise UnfitError("", f"message {name} has none of the fields that columns read")
-    return Decoded(arrow_udf(_reader(files, name), shape)(F.when(variant.applies, variant.payload)))
+    return Decoded(arrow_udf(_reader(files, copy), shape)(F.when(variant.applies, variant.payload)))
 
 
 def arrow_schema(files: Files, name: str) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 import struct
@@ -24,6 +25,7 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import descriptors
@@ -31,6 +33,7 @@ from sluice.contract import Contract
 from sluice.decode import DETAIL, ERROR, FIELD, OP, decode
 from sluice.embedded.registry import Registry
 from sluice.errors import ConfigError, RegistryUnavailableError
+from sluice.fit import UnfitError
 from sluice.registry import Registry as Schemas
 from sluice.registry import WriterSchema
 from tests.support.forward import Forward
@@ -619,6 +622,19 @@ def test_what_answers_is_no_registry(registry: Registry) -> None:
     assert "secret" not in str(error.value)
 
 
+def message_of(files: descriptors.Files, full: str, **values: Any) -> Any:
+    return message_factory.GetMessageClass(descriptors.descriptor(files, full))(**values)
+
+
+def compiled(text: str, *references: tuple[str, str]) -> descriptors.Files:
+    return descriptors.files_of(WriterSchema(0, "PROTOBUF", text, references))
+
+
+def protobuf(client: SchemaRegistryClient, value: Any, subject: str = "") -> bytes:
+    """As a producer writes it, with the descriptor that the serializer registers."""
+    return ProtobufSerializer(type(value), client)(value, context(subject or name())) or b""
+
+
 def test_what_no_column_reads_of_a_nested_avro_record_does_no_harm(
     spark: SparkSession, client: SchemaRegistryClient
 ) -> None:
@@ -660,6 +676,161 @@ def test_what_no_column_reads_of_a_nested_avro_record_does_no_harm(
     assert (rows[0][ERROR], rows[0]["id"]) == (None, 1)
 
 
+def test_what_no_column_reads_of_a_nested_message_does_no_harm(
+    spark: SparkSession, client: SchemaRegistryClient
+) -> None:
+    """Within structs, lists, maps and a oneof, and where one type is read in several ways."""
+    files = compiled(
+        """
+        syntax = "proto3"; package t; import "google/protobuf/struct.proto";
+        message Node {
+          int32 a = 1; Node next = 2; google.protobuf.Struct any = 3; optional int32 o = 4; E e = 5;
+          oneof one { string s = 6; Node n = 7; }
+          map<string, Node> m = 8; repeated Node li = 9;
+          enum E { RED = 0; BLUE = 1; }
+        }
+        message M { Node st = 1; Node deep = 2; Node parts = 3; Node none = 4; int32 i = 5; }
+        """
+    )
+    node = {"a": 1, "o": 0, "e": 1, "s": HTML}
+    parts = {"m": {"k": node}, "li": [node, {"a": 5}], "n": {"a": 6}}
+    value = message_of(files, "t.M", st=node, deep={"next": {"next": {"a": 7}}}, parts=parts, none=node)
+    value.st.any["x"] = 1
+    columns = [
+        {"name": "st", "type": "struct<e: string, a: long, o: int, s: string>"},
+        {"name": "deep", "type": "struct<next: struct<next: struct<a: int, next: struct<a: int>>>>"},
+        {
+            "name": "parts",
+            "type": "struct<m: map<string, struct<s: string>>, li: list<struct<a: int>>, n: struct<a: int>>",
+        },
+        {"name": "none", "type": "struct<gone: int>"},
+    ]
+    rows = read(spark, [(None, protobuf(client, value))], columns, value="protobuf")
+    assert [row[DETAIL] for row in rows] == [None]
+    assert rows[0]["st"] == {"e": "BLUE", "a": 1, "o": 0, "s": HTML}
+    assert rows[0]["deep"] == {"next": {"next": {"a": 7, "next": None}}}
+    assert rows[0]["parts"] == {"m": {"k": {"s": HTML}}, "li": [{"a": 1}, {"a": 5}], "n": {"a": 6}}
+    assert rows[0]["none"] == {"gone": None}
+    whole = [{"name": "st", "type": "struct<next: string>"}]
+    rows = read(spark, [(None, protobuf(client, value))], whole, value="protobuf")
+    assert (rows[0][ERROR], rows[0][FIELD]) == ("malformed", "st.next")
+
+
+def test_protobuf_of_a_file_with_many_messages(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    """Indexes from 64 on take two bytes."""
+    many = "\n".join(f"message M{n} {{ int32 i = 1; message In {{ int32 i = 1; }} }}" for n in range(200))
+    files, subject = compiled(f'syntax = "proto3"; package t;\n{many}'), name()
+    wanted = ["M0", "M1", "M63", "M64", "M69", "M199", "M64.In", "M199.In"]
+    values = [protobuf(client, message_of(files, f"t.{m}", i=n), subject) for n, m in enumerate(wanted)]
+    damaged = [values[3][:5] + prefix + b"\x08\x01" for prefix in (b"\x02\x80", b"\x02\x80\x80\x01", b"\x02\x81\x01")]
+    columns = [{"name": "i", "type": "int"}]
+    rows = read(spark, [(None, each) for each in (*values, *damaged)], columns, value="protobuf")
+    assert [(row[DETAIL], row["i"]) for row in rows[: len(wanted)]] == [(None, n) for n in range(len(wanted))]
+    assert [row[ERROR] for row in rows[len(wanted) :]] == ["malformed"] * 3
+
+
+COMMON = """
+syntax = "proto3"; package shop.common;
+message Money { string currency = 1; int64 units = 2; Money converted = 3; }
+"""
+KNOWN = """
+syntax = "proto3"; package shop;
+import "shop/common.proto";
+import "confluent/meta.proto"; import "confluent/type/decimal.proto";
+import "google/type/date.proto"; import "google/type/timeofday.proto"; import "google/type/money.proto";
+import "google/type/datetime.proto";
+import "google/protobuf/any.proto"; import "google/protobuf/empty.proto"; import "google/protobuf/field_mask.proto";
+import "google/protobuf/wrappers.proto"; import "google/protobuf/type.proto"; import "google/protobuf/struct.proto";
+message M {
+  string s = 1 [(confluent.field_meta).doc = "a name"];
+  common.Money own = 2;
+  confluent.type.Decimal dec = 3;
+  google.type.Date day = 4; google.type.TimeOfDay time = 5; google.type.Money money = 6;
+  google.protobuf.Int64Value i64 = 7; google.protobuf.Int32Value i32 = 8; google.protobuf.UInt64Value u64 = 9;
+  google.protobuf.UInt32Value u32 = 10; google.protobuf.BoolValue bo = 11; google.protobuf.BytesValue by = 12;
+  google.protobuf.DoubleValue d = 13; google.protobuf.FloatValue f = 14;
+  google.protobuf.FieldMask mask = 15; google.protobuf.Any any = 16; google.protobuf.Empty empty = 17;
+  map<uint64, string> mu = 18; map<fixed64, string> mf = 19; map<bool, string> mb = 20; map<sint64, string> ms = 21;
+  google.type.DateTime local = 22; google.protobuf.Type type = 23; google.protobuf.Struct js = 24;
+}
+"""
+# The column's type, what the table has of a full message, and of an empty one.
+KNOWN_TYPES: dict[str, tuple[str, Any, Any]] = {
+    "s": ("string", HTML, ""),
+    "own": ("struct<units: long, currency: string>", {"units": 5, "currency": "EUR"}, None),
+    "dec": (
+        "struct<value: binary, precision: long, scale: int>",
+        {"value": b"\x04\xd2", "precision": 4, "scale": 2},
+        None,
+    ),
+    "day": ("struct<month: int, year: int>", {"month": 0, "year": 2013}, None),
+    "time": ("struct<hours: int, nanos: int>", {"hours": 1, "nanos": 1}, None),
+    "js": (
+        "struct<fields: map<string, struct<string_value: string>>>",
+        {"fields": {"k": {"string_value": HTML}}},
+        None,
+    ),
+    "money": ("struct<units: long>", {"units": 5}, None),
+    "i64": ("long", -(2**60), None),
+    "i32": ("int", -7, None),
+    "u64": ("decimal(20, 0)", Decimal(2**64 - 1), None),
+    "u32": ("long", 2**32 - 1, None),
+    "bo": ("boolean", False, None),
+    "by": ("binary", b"\xff", None),
+    "d": ("double", 0.5, None),
+    "f": ("float", 0.0, None),
+    "mask": ("struct<paths: list<string>>", {"paths": ["a.b"]}, None),
+    "any": ("struct<type_url: string, value: binary>", {"type_url": "x/t.M", "value": b"\x08\x01"}, None),
+    "empty": ("struct<nothing: int>", {"nothing": None}, None),
+    "mu": ("map<string, string>", {str(2**64 - 1): "x"}, {}),
+    "mf": ("map<string, string>", {"0": "x"}, {}),
+    "mb": ("map<string, string>", {"true": "x"}, {}),
+    "ms": ("map<string, string>", {"-1": "x"}, {}),
+    "local": ("struct<year: int, utc_offset: long>", {"year": 2013, "utc_offset": 1_000_000}, None),
+    "type": ("struct<name: string>", {"name": "n"}, None),
+}
+
+
+def test_protobuf_imports_and_well_known_types(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    """The producer's own files are references; Confluent's serializers leave out those that every client has."""
+    files = compiled(KNOWN, ("shop/common.proto", COMMON))
+    values = {
+        column: expected for column, (_, expected, _) in KNOWN_TYPES.items()
+        if column not in ("day", "time", "empty", "mu", "mf", "mb", "ms", "local", "js", *WRAPPED)
+    }  # fmt: skip
+    full = message_of(files, "shop.M", **values, day={"year": 2013}, mu={2**64 - 1: "x"},
+                      time={"hours": 1, "nanos": 1}, mf={0: "x"}, mb={True: "x"}, ms={-1: "x"}, empty={},
+                      local={"year": 2013, "utc_offset": {"seconds": 1}})  # fmt: skip
+    full.js["k"] = HTML
+    for each in WRAPPED:
+        getattr(full, each).value = int(value) if isinstance(value := KNOWN_TYPES[each][1], Decimal) else value
+    subject = name()
+    written = protobuf(client, full, subject)
+    registered = client.get_schema(int.from_bytes(written[1:5], "big"))
+    assert [each.name for each in registered.references or ()] == ["shop/common.proto"]
+    common = name()
+    client.register_schema(common, Schema(COMMON, "PROTOBUF"))
+    text = Schema(KNOWN, "PROTOBUF", [SchemaReference("shop/common.proto", common, 1)])
+    as_text = framed(client.register_schema(name(), text), written[5:])
+    empty = protobuf(client, message_of(files, "shop.M"), subject)
+    columns = [{"name": n, "type": kind} for n, (kind, _, _) in KNOWN_TYPES.items()]
+    rows = read(spark, [(None, each) for each in (written, as_text, empty)], columns, value="protobuf")
+    assert [row[DETAIL] for row in rows] == [None] * 3
+    for column, (_, expected, nothing) in KNOWN_TYPES.items():
+        assert rows[0][column] == rows[1][column] == expected, column
+        assert rows[2][column] == nothing, column
+
+
+WRAPPED = ("i64", "i32", "u64", "u32", "bo", "by", "d", "f")
+
+
+def test_an_import_that_nobody_has(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    file = FileDescriptorProto(name="x.proto", syntax="proto3", dependency=["google/type/none_such.proto"])
+    file.message_type.add(name="M").field.add(name="i", number=1, type=5, label=1)
+    with pytest.raises(UnfitError, match=r"import of 'google/type/none_such.proto', which the registry does not name"):
+        descriptors.files_of(WriterSchema(0, "PROTOBUF", base64.b64encode(file.SerializeToString()).decode()))
+
+
 def test_several_record_types_in_a_topic(spark: SparkSession, client: SchemaRegistryClient) -> None:
     """Subjects by the record's name, and by topic and record: two types, told apart by a field that one of them has."""
     created = record(id="long", total="int") | {"name": "OrderCreated"}
@@ -688,3 +859,28 @@ def test_several_record_types_in_a_topic(spark: SparkSession, client: SchemaRegi
         columns = [{"name": "id", "type": "long"}, {"name": "reason", "type": "string"}]
         rows = read(spark, [(None, each) for each in values], columns, value="avro", where="reason IS NOT NULL")
         assert [(r["id"], r["reason"], r[OP]) for r in rows[:2]] == [(1, None, "i"), (1, HTML, "u")]
+
+
+def test_fields_nested_fifty_deep(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    deepest = 50
+    schema: Any = record(n="int", x=["string", "int"]) | {"name": f"R{deepest}"}
+    for at in reversed(range(deepest)):
+        schema = record(n="int", a=["null", schema]) | {"name": f"R{at}"}
+    value: Any = {"n": deepest, "x": "x"}
+    for at in reversed(range(deepest)):
+        value = {"n": at, "a": value}
+    columns = [
+        {"name": "n", "type": "long", "source": "a." * deepest + "n"},
+        {"name": "top", "type": "int", "source": "n"},
+    ]
+    rows = read(spark, [(None, avro(client, schema, value))], columns, value="avro")
+    assert [(row[DETAIL], row["n"], row["top"]) for row in rows] == [(None, deepest, 0)]
+
+    files = compiled('syntax = "proto3"; package t; message R { int32 n = 1; R a = 2; }')
+    message = message_of(files, "t.R")
+    at = message
+    for depth in range(deepest):
+        at.n, at = depth, at.a
+    at.n = deepest
+    rows = read(spark, [(None, protobuf(client, message))], columns, value="protobuf")
+    assert [(row[DETAIL], row["n"], row["top"]) for row in rows] == [(None, deepest, 0)]
