@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.errors import BlockedError
 from sluice.fields import NO_PROBLEM, Side, problem
 from sluice.fit import Meaning, UnfitError, fit, lost, plain
 from sluice.registry import Registry, WriterSchema
@@ -67,23 +66,26 @@ class Framed:
 
 
 def framed(frame: DataFrame, side: Side, kind: str) -> Framed:
-    """Look up the schemas of a batch.
+    """Look up the schemas of a batch, those of its `MOST_IDS` most frequent ids.
 
     Raises:
         RegistryUnavailableError: The registry is away, and one of the ids was never seen.
-        BlockedError: There are more ids than any number of schemas would explain.
     """
     raw = F.col(side.raw)
     starts = (F.length(raw) >= PREFIX) & (F.hex(F.substring(raw, 1, 1)) == "00")
     number = F.when(starts, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
-    rows = frame.where(starts).select(number.alias("id")).distinct().limit(MOST_IDS + 1).collect()
-    if len(rows) > MOST_IDS:
-        raise BlockedError(
-            f"The {side.raw}s name more than {MOST_IDS} schemas: they are hardly in Confluent's wire format.",
-            way_out="Correct the contract's format; the records are staged.",
-        )
-    found = {number: s for number, s in Registry().schemas(row["id"] for row in rows).items() if s}
+    # Garbage that begins like the wire format makes up any number of them: the real ones have most records.
+    counted = frame.where(starts).groupBy(number.alias("id")).count().orderBy(F.desc("count"), "id")
+    ids = [row["id"] for row in counted.limit(MOST_IDS + 1).collect()]
+    found = {number: s for number, s in Registry().schemas(ids[:MOST_IDS]).items() if s}
     result = Framed(side, number, {n: s for n, s in found.items() if s.kind == kind})
+    if len(ids) > MOST_IDS:
+        rare = F.concat(
+            F.lit(f"the {side.raw} names schema "),
+            number.cast("string"),
+            F.lit(f", which is not among the {MOST_IDS} most frequent of the batch: others are not looked up"),
+        )
+        result.refused.append((~number.isin(ids[:MOST_IDS]), problem(rare)))
     for other, schema in found.items():
         if schema.kind != kind:
             why = f"schema {other} is of the kind {schema.kind}, and the contract's format {kind}"

@@ -831,6 +831,24 @@ def test_an_import_that_nobody_has(spark: SparkSession, client: SchemaRegistryCl
         descriptors.files_of(WriterSchema(0, "PROTOBUF", base64.b64encode(file.SerializeToString()).decode()))
 
 
+def test_more_schema_ids_than_are_looked_up(
+    spark: SparkSession, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a broken producer makes up is set apart; the records of the others are read."""
+    monkeypatch.setattr("sluice.wire.MOST_IDS", 3)
+    good = [avro(client, record(n="long"), {"n": 1}), avro(client, record(n="int"), {"n": 2})]
+    garbage = [framed(number, b"\x02") for number in range(1_000_000, 1_000_010)]
+    columns = [{"name": "n", "type": "long"}]
+    for form, mine, rare in (("avro", [*good, *garbage, *good], 9), ("json_schema", [*garbage, *garbage[:2]], 7)):
+        rows = read(spark, [(None, each) for each in mine], columns, value=form)
+        told = [row[DETAIL] for row in rows]
+        assert sum(each is not None and "is not among the 3 most frequent" in each for each in told) == rare
+        if form == "avro":
+            assert [row["n"] for row in rows] == [1, 2, *[None] * 10, 1, 2]
+            assert [row[ERROR] for row in rows] == [None, None, *["malformed"] * 10, None, None]
+            assert told[2] == "the schema registry has no schema 1000000"
+
+
 def test_several_record_types_in_a_topic(spark: SparkSession, client: SchemaRegistryClient) -> None:
     """Subjects by the record's name, and by topic and record: two types, told apart by a field that one of them has."""
     created = record(id="long", total="int") | {"name": "OrderCreated"}
