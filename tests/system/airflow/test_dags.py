@@ -245,11 +245,14 @@ def killed(stack: Stack, drivers: dict[str, Callable[[], Any]], *, uncommitted: 
         uncommitted: until then nobody can commit.
     """
 
+    # Before the driver is there: on a busy machine it may have committed when it is seen.
+    catalog = sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60, check_same_thread=False)
+    if uncommitted:
+        catalog.execute("BEGIN IMMEDIATE")
+
     def lose(name: str, has_come: Callable[[], Any]) -> None:
-        driver = stack.until(lambda: next((p for p in psutil.process_iter() if _is_driver(p, stack, name)), None))
-        with closing(sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60)) as catalog:
-            if uncommitted:
-                catalog.execute("BEGIN IMMEDIATE")
+        with closing(catalog):
+            driver = stack.until(lambda: next((p for p in psutil.process_iter() if _is_driver(p, stack, name)), None))
             stack.until(has_come, every=0.005)
             for process in (*driver.children(recursive=True), driver):
                 process.kill()
