@@ -29,7 +29,7 @@ OPERATIONAL = frozenset(
 READ = "read"
 """The kind of a change that alters no table, only how records are read: always in force at once."""
 
-TYPE_KINDS = ("widen", "change_type", "change_nested")
+TYPE_KINDS = ("widen", "change_type", "change_nested", "reorder")
 _WIDER = {"int": "long", "float": "double"}
 _SHAPED = {"name", "type", "required", "doc", "renamed_from"}
 
@@ -100,7 +100,9 @@ def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
         yield Change("rename_column", f"renames column {was.name} to {now.name}", now.name)
     if was.type != now.type:
         kind = type_change(was.type, now.type)
-        does = {"widen": "widens", "change_nested": "changes inside"}.get(kind, "changes the type of")
+        does = {"widen": "widens", "change_nested": "changes inside", "reorder": "orders the fields of"}.get(
+            kind, "changes the type of"
+        )
         yield Change(kind, f"{does} column {now.name}: {was.type} to {now.type}", now.name)
     if was.required != now.required and not key:  # of a key, the change of the key says it
         if now.required:
@@ -154,10 +156,13 @@ def _renamed(name: str, a: dict[str, Any], b: dict[str, Any], now_called: dict[s
 
 
 def type_change(old: IcebergType, new: IcebergType) -> str:
-    """The kind of a change from one type to another: one of `TYPE_KINDS`."""
+    """The kind of a change from one type to another: one of `TYPE_KINDS`; `reorder` is of a struct's fields alone."""
     if is_primitive(old) and is_primitive(new):
         return "widen" if _widens(old, new) else "change_type"
-    return "change_nested" if nested(old, new) is not None else "change_type"
+    steps = nested(old, new)
+    if steps is None:
+        return "change_type"
+    return "change_nested" if steps else "reorder"
 
 
 def _widens(old: IcebergType, new: IcebergType) -> bool:

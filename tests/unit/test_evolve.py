@@ -172,6 +172,17 @@ def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
     assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc_20", "truncate[20]")]
 
 
+def test_the_order_of_fields_inside_a_column_needs_nobody(catalog):
+    made(catalog, contract())
+    table = catalog.load_table("ns.t")
+    new = contract(column(3, type="struct<at: list<struct<x: int>>, city: string>"))
+    found = evolve.settle(catalog, new, run_id="r")
+    assert ([c.kind for c in found.changes], found.review) == (["reorder"], None)
+    now = catalog.load_table("ns.t")
+    assert (InForce.of(now).version, now.schema().fields) == (2, table.schema().fields)
+    assert shape_id(effective(now, new)) == shape_id(new)
+
+
 def test_of_two_planners_one_changes_the_table_and_the_other_finds_it_changed(catalog):
     made(catalog, contract())
     new = contract([*COLUMNS, {"name": "x", "type": "date"}])

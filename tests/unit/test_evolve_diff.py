@@ -72,6 +72,12 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
     "a nested field": (
         contract(STRUCT), contract(with_n(type="struct<a: int, b: string, c: date>")), [("change_nested", "n")],
     ),
+    "nested fields in another order": (
+        contract(STRUCT), contract(with_n(type="struct<b: string, a: int>")), [("reorder", "n")],
+    ),
+    "nested fields in another order, and a wider one": (
+        contract(STRUCT), contract(with_n(type="struct<b: string, a: long>")), [("change_nested", "n")],
+    ),
     "a nested type": (
         contract(STRUCT), contract(with_n(type="struct<a: long, b: string>")), [("change_nested", "n")],
     ),
