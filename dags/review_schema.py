@@ -1,4 +1,4 @@
-"""Review a change of a contract, started by a group's DAG or by hand: show → decide (a person) → apply.
+"""Review a change of a contract, started by a group's DAG or by hand: show → decide (a person) → apply → bring.
 
 The work itself is in the package. While nobody answers, the table goes on with the contract in force.
 """
@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice_connections import use_registry
@@ -24,7 +25,7 @@ APPROVE, REJECT, LATER = "Approve", "Reject", "Not now"
 
 @task(execution_timeout=QUICK)
 def show(*, params: Any = None) -> dict[str, str]:
-    """The change in words, the offsets and counts since it is under review, and what either answer does."""
+    """The change in words; offsets, counts and a few records since it is under review; what either answer does."""
     from sluice import catalog, evolve_review, topics
 
     try:
@@ -41,8 +42,10 @@ def show(*, params: Any = None) -> dict[str, str]:
 
 
 @task(execution_timeout=QUICK)
-def apply(shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None) -> None:
-    """Carry out the answer; who gave it and why is kept in `sluice.schemas`."""
+def apply(
+    shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None
+) -> list[dict[str, Any]]:
+    """Carry out the answer; who gave it and why is kept in `sluice.schemas`. Returns the backfills to start."""
     from sluice import catalog, evolve_review, topics
 
     (chosen,) = answer["chosen_options"]
@@ -65,8 +68,9 @@ def apply(shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, 
         )
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
-    for line in done:
+    for line in done.lines:
         log.warning("%s", line)
+    return [{"trigger_run_id": f"bring_{i}__{run_id}", "conf": form} for i, form in enumerate(done.forms())]
 
 
 with DAG(
@@ -90,9 +94,12 @@ with DAG(
             "republish": Param(
                 False,
                 type="boolean",
-                description="Publish again, by the new contract, what came since the review began.",
+                description="Take back what was published since the review began, and publish it by the new contract. "
+                "Without it, only what was rejected meanwhile is brought again.",
             ),
         },
     )
     shown >> decide
-    apply(shown, decide.output)
+    # The run of the backfill tells what became of them; a person need not wait for it here.
+    bring = TriggerDagRunOperator.partial(task_id="bring", trigger_dag_id="backfill", skip_when_already_exists=True)
+    bring.expand_kwargs(apply(shown, decide.output))

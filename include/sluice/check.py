@@ -19,6 +19,7 @@ from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, UPSERT, failed_field
 from sluice.errors import BlockedError
+from sluice.evolve_refused import Refused
 from sluice.fields import STAGED
 from sluice.filters import And, equal, one_of
 from sluice.model import Batch
@@ -120,7 +121,12 @@ def by_batch(
 
 
 def quarantine(
-    context: Context, contract: Contract, batches: Sequence[Batch], decode: Callable[[], DataFrame], rejected: int
+    context: Context,
+    contract: Contract,
+    batches: Sequence[Batch],
+    decode: Callable[[], DataFrame],
+    rejected: int,
+    refused: Sequence[Refused] = (),
 ) -> None:
     """Overwrite the batches' own rows of the quarantine: run twice, it leaves one copy; repaired ones leave none."""
     topic = batches[-1].topic
@@ -131,23 +137,30 @@ def quarantine(
             return
     tables.ensure_quarantine(context.catalog, contract)
     name = tables.spark_name(context.catalog_name, tables.quarantine(contract))
-    bad(decode(), contract).writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == topic))
+    bad(decode(), contract, refused).writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == topic))
 
 
-def bad(decoded: DataFrame, contract: Contract) -> DataFrame:
-    """The rejected records as rows of the quarantine."""
+def bad(decoded: DataFrame, contract: Contract, refused: Sequence[Refused] = ()) -> DataFrame:
+    """The rejected records as rows of the quarantine.
+
+    Args:
+        refused: changes of the contract that were rejected: the errors of their fields say so.
+    """
     raw = [F.col(STAGED[name]).alias(name) for name in RAW]
     if contract.drops_raw:
         raw = [F.lit(None).cast(decoded.schema[STAGED[name]].dataType).alias(name) for name in RAW]
         # Empty, not null: replayed, a record whose value is gone must not pass for one that deletes.
         raw[1] = F.when(F.col(STAGED["value"]).isNotNull(), F.lit(b"")).alias("value")
+    about = F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD))
+    why = [F.when(about.rlike(each.fields), F.lit(each.text)) for each in refused]
+    error = F.nullif(F.concat_ws("; ", F.col(DETAIL), *why), F.lit("")) if why else F.col(DETAIL)
     return sifted(decoded, F.col(ERROR).isNotNull()).select(
         F.col(SEQ).alias("batch_seq"),
         *KAFKA_COLUMNS,
         *raw,
         F.col(ERROR).alias("error_class"),
-        F.col(DETAIL).alias("error"),
-        F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD)).alias("field"),
+        error.alias("error"),
+        about.alias("field"),
         F.current_timestamp().alias("quarantined_at"),
     )
 

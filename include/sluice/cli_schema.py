@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
+import shlex
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -57,7 +59,9 @@ def _schema(contracts: Callable[[], Contracts], given: argparse.Namespace) -> in
             run_id=f"schema {given.answer} by {user}",
             republish=given.republish,
         )
-    print("\n".join(done))
+    print("\n".join(done.lines))
+    for form in done.forms():
+        print(f"Bring what was set apart: airflow dags trigger backfill --conf {shlex.quote(json.dumps(form))}")
     return 0
 
 

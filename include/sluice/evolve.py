@@ -7,6 +7,7 @@ contract in force alone, which the table keeps; so it makes no difference under 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -205,6 +206,8 @@ def decide(
     if approve and (cannot := evolve_apply.impossible(outlook.base, outlook.old, outlook.new, outlook.changes)):
         raise RefusedError(f"{_told(outlook.changes)}: {cannot}", table=file.table, way_out="Reject it.")
     mine = _row(outlook, State.APPROVED if approve else State.REJECTED, run_id, who, why)
+    if not approve:  # what it asked for, so that records that fail for it can tell
+        mine = replace(mine, contract=json.dumps(shape(outlook.new)))
     stands = schemas.append_once(catalog, mine, ANSWERS if outlook.review == "open" else (State.APPROVED,))
     if stands is not mine:
         raise RefusedError(f"{stands.who or 'Somebody'} has {stands.state} it already.", table=file.table)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 
-from sluice import cursor, evolve, evolve_apply, rollback, tables
+from sluice import cursor, evolve, evolve_affected, evolve_apply, evolve_refused, rollback, tables
+from sluice.backfill_ranges import Request
 from sluice.contract import Contract
 from sluice.contracts import Contracts
+from sluice.errors import RefusedError
+from sluice.evolve_affected import Affected, kind, plain
 from sluice.evolve_outlook import Outlook
-from sluice.filters import And, equal, one_of
 from sluice.ledger import Ledger
-from sluice.model import STEP, TOPIC, Batch, batches_of, joined_ranges
+from sluice.model import STEP, TOPIC, Batch, OffsetRange, batches_of, joined_ranges
+from sluice.rollback import Rollback
 from sluice.schemas import Row, State
+from sluice.slices import Origin
 
 SHOWN = 20
 
@@ -30,7 +33,8 @@ class Review:
         ranges: per topic and partition the offsets published since, by the contract in force.
         batches: their numbers, by topic.
         records: rows that were added since.
-        rejected: records rejected since, by error and field; no values.
+        affected: records set apart since; no values.
+        newest: where none were: the places of the last rows that were added since.
         cannot: why it can't be approved, if so.
     """
 
@@ -39,7 +43,8 @@ class Review:
     ranges: Mapping[str, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
     batches: Mapping[str, Sequence[int]] = field(default_factory=dict)
     records: int = 0
-    rejected: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    affected: Affected = field(default_factory=Affected)
+    newest: Sequence[str] = ()
     cannot: str | None = None
 
     def lines(self) -> list[str]:
@@ -52,16 +57,50 @@ class Review:
         for topic, ranges in self.ranges.items():
             told = ", ".join(f"{p}: [{start}, {end})" for p, (start, end) in ranges.items())
             out.append(f"meanwhile {topic} batches {', '.join(map(str, self.batches[topic]))}, offsets {told}")
-        out.append(f"meanwhile {self.records:,} rows added, {sum(self.rejected.values()):,} records rejected")
-        for (error, name), count in sorted(self.rejected.items())[:SHOWN]:
-            out.append(f"rejected  {count:,} {error}{f' in field {name}' if name else ''}")
+        out.append(f"meanwhile {self.records:,} rows added, {self.affected.total:,} records rejected")
+        for (error, name), count in sorted(self.affected.counts.items())[:SHOWN]:
+            out.append(f"rejected  {count:,} {kind(error, name)}")
+        out += [f"sample    {each}" for each in self.affected.sample]
+        out += [f"sample    {each}: published" for each in self.newest]
+        return plain([*out, *self._answers()])
+
+    def _answers(self) -> list[str]:
+        reject = "reject    the table goes on by the contract in force; what does not fit it stays in quarantine"
         if self.cannot:
-            return [*out, f"approve   can't be: {self.cannot}", "reject    the table goes on as it is"]
+            return [f"approve   can't be: {self.cannot}", reject]
+        republish = "stay as they are, unless you ask to republish them"
+        if self.opened and self.opened.snapshot_id is None and self.records:
+            republish = "stay as they are: the table held nothing before them, so they can't be republished"
         return [
-            *out,
-            "approve   the table is changed; rows that were added meanwhile stay as they are unless they are "
-            "republished; rejected records can be brought by DAG backfill, source quarantine",
-            "reject    the table goes on by the contract in force; what does not fit it stays in quarantine",
+            f"approve   the table is changed; rejected records are brought again; rows that were added {republish}",
+            f"{reject}, and says who rejected the change and why",
+        ]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an answer did.
+
+    Attributes:
+        lines: in sentences.
+        backfills: what brings again the records that were set apart; somebody has to start them.
+    """
+
+    lines: list[str]
+    backfills: list[Request] = field(default_factory=list)
+
+    def forms(self) -> list[dict[str, object]]:
+        """The backfills, as DAG `backfill` is asked for them."""
+        return [
+            {
+                "table": each.table,
+                "topic": each.topic,
+                "ranges": {str(p): list(bounds) for p, bounds in each.ranges.items()},
+                "source": str(each.origin),
+                "why": each.why,
+                "dry_run": False,
+            }
+            for each in self.backfills
         ]
 
 
@@ -92,19 +131,9 @@ def look(catalog: Catalog, file: Contract, *, again: bool = False) -> Review:
         numbers[topic] = [b.seq for b in batches]
         ranges[topic] = {p: (r.start, r.end) for p, r in sorted(joined_ranges(batches).items()) if r.span}
     why = evolve_apply.impossible(outlook.base, outlook.old, outlook.new, outlook.changes)
-    return Review(outlook, opened, ranges, numbers, records, _rejected(catalog, file, numbers), why)
-
-
-def _rejected(catalog: Catalog, file: Contract, batches: Mapping[str, Sequence[int]]) -> dict[tuple[str, str], int]:
-    held = tables.load(catalog, tables.quarantine(file))
-    counted: Counter[tuple[str, str]] = Counter()
-    if held is None:
-        return {}
-    for topic, seqs in batches.items():
-        mine = And(equal("_kafka_topic", topic), one_of("batch_seq", seqs))
-        for row in held.scan(row_filter=mine, selected_fields=("error_class", "field")).to_arrow().to_pylist():
-            counted[row["error_class"], row["field"] or ""] += 1
-    return dict(counted)
+    affected = evolve_affected.set_apart(catalog, file, opened.at) if opened else Affected()
+    newest = () if affected.total else evolve_affected.newest(outlook.base, ranges)
+    return Review(outlook, opened, ranges, numbers, records, affected, newest, why)
 
 
 def answer(
@@ -118,32 +147,85 @@ def answer(
     run_id: str,
     change_id: str = "",
     republish: bool = False,
-) -> list[str]:
+) -> Done:
     """Approve or reject, see `evolve.decide`.
 
     Args:
         republish: of an approved change: take the table back to where the review began, so that what was published
-            since by the old contract is published from staging by the new one.
+            since by the old contract is published from staging by the new one, and what was set apart with it.
 
-    Returns:
-        What was done, in sentences.
+    Raises:
+        RefusedError: as `evolve.decide`; or what is to be republished can't be, and then nothing was decided.
     """
     file = contracts.table(name)
+    if approve and republish:
+        _back(catalog, contracts, file, evolve.opened(catalog, evolve.under_review(catalog, file, again=True)))
     outlook = evolve.decide(catalog, file, approve=approve, who=who, why=why, run_id=run_id, change_id=change_id)
-    if not approve:
-        return [f"{name}: rejected. It goes on with version {outlook.version} of its contract."]
-    out = [f"{name}: approved, and changed to version {outlook.version + 1} of its contract."]
     opened = evolve.opened(catalog, outlook)
-    at = outlook.base.metadata.current_snapshot_id
-    if republish and opened and opened.snapshot_id and opened.snapshot_id != at:
-        ledger = Ledger(catalog)
-        found = rollback.look(name, contracts, catalog, ledger, snapshot_id=opened.snapshot_id)
-        rollback.roll_back(found, catalog, ledger, who=who, why=why, run_id=run_id)
-        out += found.lines()
-        out.append("The next run publishes again what is marked so, by the new contract.")
-    elif republish:
+    if not approve:
+        out = [f"{name}: rejected. It goes on with version {outlook.version} of its contract."]
+        return Done(out + _tell(catalog, outlook, opened))
+    out = [f"{name}: approved, and changed to version {outlook.version + 1} of its contract."]
+    if republish and (found := _back(catalog, contracts, file, opened)):
+        rollback.roll_back(found, catalog, Ledger(catalog), who=who, why=why, run_id=run_id)
+        out += [*found.lines(), "The next run publishes again what is marked so, by the new contract."]
+        return Done(out)
+    if republish:
         out.append("Nothing was published since the review began.")
+    reason = f"The change that kept them out was approved by {who}: {why}"
+    return Done(out, _to_bring(catalog, file, opened, reason) if opened else [])
+
+
+def _back(catalog: Catalog, contracts: Contracts, file: Contract, opened: Row | None) -> Rollback | None:
+    """How the table is taken back to where the review began; None where nothing was published since.
+
+    Raises:
+        RefusedError: it can't be.
+    """
+    head = catalog.load_table(tables.typed(file)).metadata.current_snapshot_id
+    if opened is None or opened.snapshot_id == head:
+        return None
+    if opened.snapshot_id is None:
+        raise RefusedError(
+            "The table held nothing when the review began: there is no snapshot that it could be taken back to.",
+            table=file.table,
+            way_out="Answer without republish; or write to a new table name, which takes all by the new contract.",
+        )
+    found = rollback.look(file.table, contracts, catalog, Ledger(catalog), snapshot_id=opened.snapshot_id)
+    if found.lost:
+        raise RefusedError(rollback.loss(found).message, table=file.table, way_out="Answer without republish.")
+    return found
+
+
+def _tell(catalog: Catalog, outlook: Outlook, opened: Row | None) -> list[str]:
+    """Let the records that were set apart since the review began say that the change was rejected."""
+    refused = evolve_refused.standing(catalog, outlook.base, outlook.old)
+    if opened is None or not refused:
+        return []
+    told, left = evolve_refused.tell(catalog, outlook.old, refused, opened.at)
+    out = [f"{told:,} records in quarantine say so."]
+    if left:
+        out.append(f"{left:,} do not: their batches are too large for that. The reason is in sluice.schemas.")
     return out
+
+
+def _to_bring(catalog: Catalog, file: Contract, opened: Row, why: str) -> list[Request]:
+    """The backfills of what was set apart since the review began, one for each topic.
+
+    What lies above the table's cursor is of a batch that is blocked, which brings it itself.
+    """
+    table = catalog.load_table(tables.typed(file))
+    reached = cursor.published(table, lambda: Ledger(catalog).remembered(file.table))
+    origin = Origin.STAGING if file.errors.raw == "drop" else Origin.QUARANTINE
+    found = []
+    for topic, spans in evolve_affected.set_apart(catalog, file, opened.at).spans.items():
+        if topic not in reached or topic not in file.topics:
+            continue
+        ends = reached[topic].next_offsets
+        below = {p: OffsetRange(r.start, min(r.end, ends.get(p, 0))) for p, r in spans.items()}
+        if ranges := {p: r for p, r in below.items() if r.span > 0}:
+            found.append(Request(file.table, ranges, origin=origin, topic=topic, why=why))
+    return found
 
 
 def listed(catalog: Catalog, file: Contract) -> list[str]:

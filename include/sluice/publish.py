@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, evolve_force, expect, merge, tables, versions
+from sluice import check, cursor, evolve_force, evolve_refused, expect, merge, tables, versions
 from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.decode import DELETE, ERROR, OP, decode
@@ -113,7 +113,8 @@ def publish(
         found = check.counts(seen, decoded, sum(known.values()))
         each = check.by_batch(decoded, batches, found, known)
         judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
-        _aside(context, contract, batches, found, each, judge, partial(decoded_in, context.spark), replay=replay)
+        anew = partial(decoded_in, context.spark)
+        _aside(context, attempt.base, contract, batches, found, each, judge, anew, replay=replay)
         _look(session, attempt, contract, whole, found, fresh=fresh)
         if found.ignored:
             log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
@@ -137,6 +138,7 @@ def in_force(context: Context, attempt: Attempt, contract: Contract) -> Contract
 
 def _aside(
     context: Context,
+    base: Table,
     contract: Contract,
     batches: Sequence[Batch],
     found: check.Counts,
@@ -149,12 +151,14 @@ def _aside(
     """What goes to other tables: rejected records, and the memory of deletes. And the verdicts between the two.
 
     Args:
+        base: the typed table.
         decoded: makes the records anew, in the plain session: these commits must not carry the publish commit's
             properties.
     """
     # What was rejected of a batch that is given up now may be all that is left of it.
     if not replay and (mine := _read(batches)):
-        check.quarantine(context, contract, mine, decoded, found.rejected)
+        refused = evolve_refused.standing(context.catalog, base, contract) if found.rejected else ()
+        check.quarantine(context, contract, mine, decoded, found.rejected, refused)
     check.verdict(contract, batches, each)
     judge()
     if found.deleted:

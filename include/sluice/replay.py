@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, expect, merge, publish, refs, slices, tables, validate
+from sluice import check, cursor, evolve_refused, expect, merge, publish, refs, slices, tables, validate
 from sluice.commit import Attempt, Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import ERROR, OP, decode
@@ -142,7 +142,8 @@ def _onto_branch(
     again = _decoded(context, context.spark, contract, piece, origin)
     if counts.rejected:
         tables.ensure_quarantine(context.catalog, contract)
-        merge.reject(check.bad(again, contract), _quarantine(context, contract), piece)
+        refused = evolve_refused.standing(context.catalog, attempt.base, contract)
+        merge.reject(check.bad(again, contract, refused), _quarantine(context, contract), piece)
     try:
         if origin != Origin.QUARANTINE:  # there it is known that most are bad
             check.verdict(contract, [piece], {piece.seq: counts})

@@ -216,11 +216,7 @@ def roll_back(
     if not why.strip():
         raise RefusedError("No reason is given.", table=found.table, way_out="Say why: it is kept in the ledger.")
     if found.lost and accept_loss != found.table:
-        raise RefusedError(
-            f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: they would be gone for good.",
-            table=found.table,
-            way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss.",
-        )
+        raise loss(found)
     head = found.base.metadata.current_snapshot_id
     updates: list[TableUpdate] = [refs.point(refs.MAIN, found.target.snapshot_id)]
     if found.carrier:
@@ -240,6 +236,15 @@ def roll_back(
     if found.memory is not None and found.memory_back_to is not None:
         forget.go_back(found.memory, catalog, found.memory_back_to)
     ledger.append(_rows(found, who, why), run_id=run_id)
+
+
+def loss(found: Rollback) -> RefusedError:
+    """What is said where staging no longer holds what would be published again."""
+    return RefusedError(
+        f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: they would be gone for good.",
+        table=found.table,
+        way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss.",
+    )
 
 
 def _rows(found: Rollback, who: str, why: str) -> list[Row]:

@@ -48,7 +48,7 @@ SCHEMA = Schema(
     NestedField(9, "schema_id", IntegerType(), doc="applied: Iceberg's id of the table's schema"),
     NestedField(10, "snapshot_id", LongType(), doc="the table's head then; what came later is of this version"),
     NestedField(11, "offsets", StringType(), doc="topic -> partition -> first offset that came later, as JSON"),
-    NestedField(12, "contract", StringType(), doc="applied: the shape, as JSON"),
+    NestedField(12, "contract", StringType(), doc="applied, rejected: the shape, as JSON"),
     NestedField(13, "who", StringType()),
     NestedField(14, "why", StringType()),
     NestedField(15, "run_id", StringType()),

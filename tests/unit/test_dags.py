@@ -362,7 +362,7 @@ def test_a_review_waits_for_a_person_between_showing_and_applying(airflow_env):
     dag = ask(LOAD, airflow_env)["dags"]["review_schema"]
     assert (dag["schedule"], dag["params"]) == ("None", ["table"])
     downstream = {name: task["down"] for name, task in dag["tasks"].items()}
-    assert downstream == {"show": ["apply", "decide"], "decide": ["apply"], "apply": []}
+    assert downstream == {"show": ["apply", "decide"], "decide": ["apply"], "apply": ["bring"], "bring": []}
     assert dag["tasks"]["decide"]["timeout"] is None
 
 

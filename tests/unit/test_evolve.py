@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +13,14 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from sluice import cli, evolve, evolve_apply, evolve_review, schemas, tables
+from sluice import cli, evolve, evolve_apply, evolve_refused, evolve_review, schemas, tables
 from sluice.contract import Contract
 from sluice.contract_policy import SchemaPolicy
+from sluice.contracts import Contracts
 from sluice.errors import RefusedError, SchemaChangeError
 from sluice.evolve_diff import compare, shape_id
 from sluice.evolve_force import CONTRACT, InForce, effective
+from sluice.model import STEP, Batch, OffsetRange
 from sluice.schemas import State
 from sluice.status_model import Status, TableStatus
 from sluice.status_text import as_text
@@ -270,6 +273,135 @@ def test_an_answer_is_given_once_to_what_was_shown_and_with_a_reason(catalog):
         "applied", "review", "rejected", "approved", "applied",
     ]  # fmt: skip
     assert "ann: after all" in "\n".join(evolve_review.listed(catalog, new))
+
+
+HOSTILE = "field '\\x1b[31m\\n# <script>{{ 1 }}</script>\\u202e' is no number"
+
+
+def rejected(catalog: Any, file: Contract, *records: tuple[int, int, str | None, str], at: datetime) -> Any:
+    """Records in quarantine: batch, offset, field and error."""
+    table = tables.ensure_quarantine(catalog, file)
+    about = {"_kafka_topic": "t", "_kafka_partition": 0, "error_class": "malformed", "quarantined_at": at}
+    about |= {"key": b"k", "value": b"secret", "headers": [{"key": "h", "value": b"x"}]}
+    rows = [
+        about | {"batch_seq": seq, "_kafka_offset": offset, "field": name, "error": error}
+        for seq, offset, name, error in records
+    ]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    return table
+
+
+def errors(catalog: Any, file: Contract) -> dict[int, str | None]:
+    rows = catalog.load_table(tables.quarantine(file)).scan().to_arrow().to_pylist()
+    assert {(r["value"], r["headers"][0]["value"]) for r in rows} == {(b"secret", b"x")}
+    assert len({r["_kafka_offset"] for r in rows}) == len(rows)
+    return {r["_kafka_offset"]: r["error"] for r in rows}
+
+
+def test_a_review_shows_a_few_of_the_records_that_were_set_apart_since_and_no_values(catalog):
+    made(catalog, contract())
+    new = contract(column(1, type="string"))
+    rejected(catalog, new, (1, 5, "n", "from before"), at=datetime.now(UTC))
+    evolve.settle(catalog, new, run_id="r")
+    many = [(3, 100 + i, "n", "no int") for i in range(9)]
+    rejected(catalog, new, *many, (2, 7, None, HOSTILE), at=datetime.now(UTC))
+    shown = evolve_review.look(catalog, new).lines()
+    sample = [line for line in shown if line.startswith("sample")]
+    # One of each kind of error first, then the newest.
+    assert sample[0] == "sample    t, partition 0, offset 108: malformed in field n: no int"
+    assert sample[1].startswith("sample    t, partition 0, offset 7: malformed: field '\\x1b[31m\\n# <script>{{ 1 }}")
+    assert [line.split(":")[0] for line in sample[2:]] == [
+        f"sample    t, partition 0, offset {o}" for o in (107, 106, 105)
+    ]
+    text = "\n".join(shown)
+    assert "10 records rejected" in text
+    assert "secret" not in text and "from before" not in text
+    assert all(line.isprintable() for line in shown)
+
+
+def test_of_a_review_that_kept_nothing_out_the_newest_rows_are_shown(catalog):
+    file = contract()
+    table = made(catalog, file)
+    evolve.settle(catalog, asks("drop_column", "review"), run_id="r")
+    batch = Batch("t", "id", 1, {0: OffsetRange(0, 9)}, {0: 9})
+    arrow = table.schema().as_arrow()
+    rows = [{"id": i, "n": i, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": i} for i in range(9)]
+    table.append(pa.Table.from_pylist(rows, schema=arrow), snapshot_properties={STEP: "publish", **batch.properties()})
+    lines = evolve_review.look(catalog, asks("drop_column", "review")).lines()
+    sample = [line for line in lines if line.startswith("sample")]
+    assert sample == [f"sample    t, partition 0, offset {o}: published" for o in (8, 7, 6, 5, 4)]
+    assert any("the table held nothing before them, so they can't be republished" in line for line in lines)
+    # The table held nothing when the review began: that is not the same as nothing having been published.
+    with pytest.raises(RefusedError, match="held nothing when the review began"):
+        respond(catalog, asks("drop_column", "review"), approve=True, republish=True)
+    assert InForce.of(catalog.load_table("ns.t")).version == 1, "refused before anything is decided"
+    respond(catalog, asks("drop_column", "review"), approve=True)
+    assert "s" not in types(catalog)
+
+
+def test_republishing_what_was_not_published_is_nothing(catalog):
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    evolve.settle(catalog, new, run_id="r")
+    lines = respond(catalog, new, approve=True, republish=True).lines
+    assert lines[-1] == "Nothing was published since the review began."
+
+
+def respond(catalog: Any, file: Contract, **answer: Any) -> evolve_review.Done:
+    known = Contracts(Path(), {file.table: file}, {}, {})
+    return evolve_review.answer(catalog, known, "ns.t", **{"who": "ann", "why": "no\nway", "run_id": "x", **answer})
+
+
+def test_records_that_a_rejected_change_is_about_say_so(catalog):
+    made(catalog, contract())
+    new = contract(column(1, type="string"))
+    rejected(catalog, new, (1, 1, "n", "no int"), (2, 2, "n", "no int"), at=datetime.now(UTC))
+    evolve.settle(catalog, new, run_id="r")
+    rejected(
+        catalog, new, (2, 3, "n", "no int"), (2, 4, "s", "no text"), (2, 5, None, "no JSON"), (3, 6, "n.x", None),
+        at=datetime.now(UTC),
+    )  # fmt: skip
+    assert respond(catalog, new, approve=False).lines[-1] == "2 records in quarantine say so."
+    told = "its change (changes the type of column n: int to string) was rejected by ann: no\nway"
+    expected = {1: "no int", 2: "no int", 3: f"no int; {told}", 4: "no text", 5: "no JSON", 6: told}
+    assert errors(catalog, new) == expected
+    # Once more changes nothing; and the same is known for those that come later, until it is approved after all.
+    table = catalog.load_table("ns.t")
+    refused = evolve_refused.standing(catalog, table, contract())
+    head = catalog.load_table(tables.quarantine(new)).metadata.current_snapshot_id
+    assert evolve_refused.tell(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
+    told_all = errors(catalog, new)
+    assert told_all == expected | dict.fromkeys((1, 2), f"no int; {told}")
+    head = catalog.load_table(tables.quarantine(new)).metadata.current_snapshot_id
+    assert evolve_refused.tell(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
+    assert catalog.load_table(tables.quarantine(new)).metadata.current_snapshot_id == head
+    respond(catalog, new, approve=True, why="after all")
+    now = catalog.load_table("ns.t")
+    assert evolve_refused.standing(catalog, now, effective(now, new)) == []
+
+
+def test_a_batch_too_large_to_be_rewritten_is_left_and_one_written_meanwhile_is_read_again(catalog, monkeypatch):
+    made(catalog, contract())
+    new = contract(column(1, type="string"))
+    evolve.settle(catalog, new, run_id="r")
+    table = rejected(catalog, new, (2, 3, "n", "no int"), at=datetime.now(UTC))
+    refused = [evolve_refused.Refused("was rejected", "^n$")]
+    with monkeypatch.context() as patch:
+        patch.setattr(evolve_refused, "LARGEST", 1)
+        assert evolve_refused.tell(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (0, 1)
+    assert errors(catalog, new) == {3: "no int"}
+    others = iter([(2, 4, "n", "no int")])
+
+    def meanwhile(seen: Any) -> None:
+        tables_commit_once(seen)
+        for record in others:
+            rejected(catalog, new, record, at=datetime.now(UTC))
+
+    tables_commit_once = tables.commit_once
+    monkeypatch.setattr(tables, "commit_once", meanwhile)
+    assert evolve_refused.tell(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (2, 0)
+    assert set(errors(catalog, new).values()) == {"no int; was rejected"}
+    assert table.refresh().metadata.current_snapshot_id
 
 
 def test_a_renamed_and_widened_key_takes_the_memory_of_deletes_along(catalog):
