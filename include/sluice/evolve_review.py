@@ -216,7 +216,7 @@ def _to_bring(catalog: Catalog, file: Contract, opened: Row, why: str) -> list[R
     """
     table = catalog.load_table(tables.typed(file))
     reached = cursor.published(table, lambda: Ledger(catalog).remembered(file.table))
-    origin = Origin.STAGING if file.errors.raw == "drop" else Origin.QUARANTINE
+    origin = Origin.STAGING if file.drops_raw else Origin.QUARANTINE
     found = []
     for topic, spans in evolve_affected.set_apart(catalog, file, opened.at).spans.items():
         if topic not in reached or topic not in file.topics:

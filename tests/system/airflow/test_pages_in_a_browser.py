@@ -62,7 +62,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
         in_tokyo = f"{(int(utc[11:13]) + 9) % 24:02}{utc[13:19]}"
         assert shown.endswith(in_tokyo), (utc, shown)
         # What the form of the replay takes, copied; and the way there, out of the frame.
-        rejected.get_by_role("button", name="Copy").click()
+        rejected.get_by_role("button", name="Copy").last.click()
         expect(rejected.get_by_role("button", name="Copied")).to_be_visible()
         copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
         assert (copied["table"], copied["source"]) == ("mixed.bad", "quarantine")
@@ -108,7 +108,7 @@ def test_a_page_without_an_answer_says_so_and_looks_again(stack):
         expect(link).to_be_focused()
         link.click()
         page.clock.run_for(5_000)
-        page.locator("section[aria-labelledby=rejected]").get_by_role("button", name="Copy").click()
+        page.locator("section[aria-labelledby=rejected]").get_by_role("button", name="Copy").last.click()
         expect(page.get_by_role("button", name="Copied")).to_be_visible()
 
 
@@ -158,7 +158,7 @@ def test_a_repaired_contract_and_the_replay_by_hand_turn_the_table_green(stack, 
         frame.get_by_role("link", name="mixed.bad", exact=True).click()
         rejected = frame.locator("section[aria-labelledby=rejected]")
         expect(rejected).to_contain_text("misfit", timeout=PATIENCE_MS)
-        rejected.get_by_role("button", name="Copy").click()
+        rejected.get_by_role("button", name="Copy").last.click()
         rejected.get_by_role("link", name="backfill").click()
         page.wait_for_url(f"{url}/dags/backfill**")
         page.get_by_role("button", name="Trigger").first.click()
