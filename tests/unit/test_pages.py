@@ -251,6 +251,10 @@ def test_a_page_tells_what_the_table_holds() -> None:
     assert [(each["topic"], each["ranges"]) for each in copies[2:4]] == [(HOSTILE, {"0": [1, 9]}), (None, {})]
     assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
     assert [each["dry_run"] for each in copies[:4]] == [True] * 4
+    masked = replace(hostile_detail(), keeps_raw=False)
+    found_masked = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=masked)
+    forms = [json.loads(a["data-copy"] or "") for _, a in found_masked.elements if "data-copy" in a]
+    assert [(form["source"], form["ranges"]) for form in forms if "source" in form] == [("staging", {"0": [1, 9]})]
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 

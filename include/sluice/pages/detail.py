@@ -110,6 +110,7 @@ class Detail:
             keeps the first of them at least; None where nobody could say.
         readiness: the scorecard.
         contract: as YAML, without what is left to its default.
+        keeps_raw: whether what is in quarantine can be replayed from there.
     """
 
     batches: Sequence[BatchLine] = ()
@@ -121,6 +122,7 @@ class Detail:
     effects: Sequence[upkeep.Effect] = ()
     readiness: Sequence[readiness.Line] = ()
     contract: str = ""
+    keeps_raw: bool = True
 
 
 def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
@@ -154,6 +156,7 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
             yaml.safe_dump(
                 contract.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True
             ),
+            not contract.drops_raw,
         )
 
 
