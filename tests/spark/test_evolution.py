@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from sluice import cursor, evolve, rollback, tables
+from sluice import cursor, evolve, evolve_review, rollback, tables
 from sluice.commit import Attempt
 from sluice.errors import FencedError, RefusedError
 from sluice.ledger import Ledger
 from sluice.model import Batch
+from sluice.slices import Origin
+from sluice.stage import stage
 from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
 
@@ -175,3 +177,139 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
 
 def decide(it: Lake, table: str, *, approve: bool, why: str = "agreed") -> None:
     evolve.decide(it.catalog, it.loaded(table), approve=approve, who="ann", why=why, run_id="by hand")
+
+
+def respond(it: Lake, table: str, **answer: Any) -> evolve_review.Done:
+    """Answer as the DAG does."""
+    about = {"who": "ann", "why": "agreed", "run_id": "by hand", **answer}
+    return evolve_review.answer(it.catalog, it.contracts, table, **about)
+
+
+def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tells_the_records_of_itself(lake):
+    it = lake()
+    it.create_topic(1)
+    brought, again, no, bare = names = [f"db.{it.group}_{n}" for n in ("brought", "again", "no", "bare")]
+
+    def contracts(kind: str) -> None:
+        for name in names:
+            errors = {"max_ratio": 1.0, "raw": "drop" if name == bare else "keep"}
+            it.contract(table=name, errors=errors, columns=[KEY, {"name": "n", "type": kind}])
+
+    contracts("int")
+    it.send([(0, "a", {"n": 1}), (0, "old", b"{")])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    contracts("string")
+    it.send([(0, "b", {"n": 2}), (0, "c", {"n": "three"})])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    for name in names:
+        shown = evolve_review.look(it.catalog, it.loaded(name)).lines()
+        (sample,) = [line for line in shown if line.startswith("sample")]
+        assert sample.startswith(f"sample    {it.topic}, partition 0, offset 3: malformed in field n: ")
+        assert values(it, name, "id", "n") == [("a", 1), ("b", 2)]
+
+    # What was published stays as it is, and what was set apart comes back; by its place, where it was not kept.
+    for name, origin in ((brought, Origin.QUARANTINE), (bare, Origin.STAGING)):
+        (request,) = respond(it, name, approve=True).backfills
+        assert (request.origin, request.topic, request.ranges) == (origin, it.topic, {0: (3, 4)})
+        fill_in(it, request, run_id=name)
+        assert values(it, name, "_kafka_offset", "id", "n", "n_before_1") == [
+            (0, "a", None, 1), (2, "b", None, 2), (3, "c", "three", None),
+        ]  # fmt: skip
+        assert [r["_kafka_offset"] for r in it.quarantined(name)] == [1]
+    # Republished, it is all read by the new contract; what came before the review stays.
+    done = respond(it, again, approve=True, republish=True)
+    assert done.backfills == []
+    assert any(line.startswith(f"again   {it.topic} batch 2") for line in done.lines)
+    assert values(it, again, "id", "n", "n_before_1") == [("a", None, 1)]
+    # Rejected, the records tell of it, those that come later too.
+    assert respond(it, no, approve=False, why="n counts").lines[-1] == "1 records in quarantine say so."
+    it.send([(0, "d", {"n": "four"}), (0, "e", b"[")])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    assert values(it, again, "_kafka_offset", "id", "n", "n_before_1") == [
+        (0, "a", None, 1), (2, "b", "2", None), (3, "c", "three", None), (4, "d", "four", None),
+    ]  # fmt: skip
+    assert {r["_kafka_offset"] for r in it.quarantined(again)} == {1, 5}
+    assert values(it, no, "id", "n") == [("a", 1), ("b", 2)]
+    told = "; its change (changes the type of column n: int to string) was rejected by ann: n counts"
+    errors = {r["_kafka_offset"]: r["error"] for r in it.quarantined(no)}
+    assert {o for o, error in errors.items() if error.endswith(told)} == {3, 4}
+    assert set(errors) == {1, 3, 4, 5}
+    # Taken back, they come in.
+    (request,) = respond(it, no, approve=True, why="it may be text").backfills
+    fill_in(it, request, run_id=no)
+    assert values(it, no, "id", "n") == [("a", None), ("b", None), ("c", "three"), ("d", "four")]
+    assert {r["_kafka_offset"]: r["error"] for r in it.quarantined(no)} == {o: errors[o] for o in (1, 5)}
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "change_partitioning": {"partition_by": ["bucket(4, id)"]},
+    "make_required": {"columns": [KEY, {"name": "n", "type": "int", "required": True}]},
+    "document": {"columns": [KEY, {"name": "n", "type": "int", "doc": "how many"}]},
+    "change_key": {"mode": "upsert"},
+}
+BY_POLICY = [
+    *(("change_partitioning", policy) for policy in ("auto", "review", "ignore", "refuse")),
+    *(("make_required", policy) for policy in ("auto", "review", "ignore", "refuse")),
+    *(("document", policy) for policy in ("auto", "review", "ignore")),
+    *(("change_key", policy) for policy in ("review", "ignore")),
+]
+
+
+def test_a_batch_that_is_staged_when_its_contract_changes_is_published_by_the_one_in_force(lake):
+    it = lake()
+    it.create_topic(1)
+    old = {"columns": [KEY, {"name": "n", "type": "int"}]}
+    names = {each: f"db.{it.group}_{'_'.join(each)}" for each in BY_POLICY}
+    for name in names.values():
+        changed(it, name, **old)
+    it.send([(0, "a", {"n": 1})])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    it.send([(0, "a", {"n": 2}), (0, "b", {})])
+    (batch,) = it.plan().topics[it.topic].to_stage
+    stage(it.context(), batch, gaps_expected=False)
+    for (kind, policy), name in names.items():
+        changed(it, name, **{**old, **CHANGES[kind]}, schema_policy={kind: policy})
+    outcomes = it.run()
+
+    stopped = {each for each, name in names.items() if outcomes[name]["state"] != "published"}
+    assert stopped == {each for each in BY_POLICY if each[1] == "refuse"}
+    for each in BY_POLICY:
+        kind, policy = each
+        name = names[each]
+        lacking = [] if each == ("make_required", "auto") else [("b", None)]
+        whole = [("a", 1)] if policy == "refuse" else [("a", 1), ("a", 2), *lacking]
+        assert values(it, name, "id", "n") == whole, each
+        assert [r["field"] for r in it.quarantined(name)] == (["n"] if each == ("make_required", "auto") else []), each
+        assert is_changed(it, name, kind) is (policy == "auto"), each
+        more = {"auto": [(2, "applied")], "review": [(2, "review")]}.get(policy, [])
+        assert states(it, name) == [(1, "applied"), *more], each
+        if kind == "change_key" and policy == "review":
+            with pytest.raises(RefusedError, match="another key"):
+                respond(it, name, approve=True)
+        elif policy == "review":
+            assert respond(it, name, approve=True).backfills == []
+        elif policy == "refuse":
+            changed(it, name, **old)  # put back
+    it.send([(0, "c", {})])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    for each, name in names.items():
+        kind, policy = each
+        taken = policy in ("auto", "review") and kind == "make_required"
+        found = {0: 1, 1: 2} | {p: None for p in (2, 3) if not (taken and (p == 3 or policy == "auto"))}
+        assert {r["_kafka_offset"]: r["n"] for r in it.rows(name)} == found, each
+        assert len(it.rows(name)) + len(it.quarantined(name)) == 4, each
+        assert is_changed(it, name, kind) is (policy in ("auto", "review") and kind != "change_key"), each
+        specs = {task.file.spec_id for task in it.catalog.load_table(name).scan().plan_files()}
+        assert len(specs) == (2 if kind == "change_partitioning" and policy in ("auto", "review") else 1), each
+
+
+def is_changed(it: Lake, table: str, kind: str) -> bool:
+    """Whether a change of `CHANGES` is in force."""
+    found = it.catalog.load_table(table)
+    told = evolve.versions(it.catalog, it.loaded(table))
+    return {
+        "change_partitioning": bool(found.spec().fields),
+        "make_required": any(r.state == "applied" and "make_required" in r.kinds for r in told),
+        "document": found.schema().find_field("n").doc == "how many",
+        "change_key": bool(found.schema().identifier_field_names()),
+    }[kind]
