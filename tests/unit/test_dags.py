@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from sluice import evolve_review
+from sluice.backfill_ranges import Request
 from sluice.embedded.home import REPOSITORY
+from sluice.model import OffsetRange
+from sluice.slices import Origin
 from tests.support.own_airflow import own_airflow
 
 pytestmark = pytest.mark.unit
@@ -431,6 +435,8 @@ print(json.dumps(out))
 
 def test_bad_input_is_refused_by_the_form(airflow_env):
     gap, back = {"name": "db.t", "why": "lost"}, {"table": "db.t", "why": "wrong"}
+    request = Request("db.t", {0: OffsetRange(3, 4)}, origin=Origin.QUARANTINE, topic="t", why="approved")
+    (bring,) = evolve_review.Done([], [request]).forms()
     forms = [
         ("accept_gap", gap, "taken"),
         ("accept_gap", {**gap, "ranges": {"0": [100, 5000], "17": [0, 1]}, "dry_run": False}, "taken"),
@@ -447,6 +453,7 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
         ("backfill", back, "taken"),
         ("backfill", {**back, "ranges": {"0": [1, 5]}, "source": "staging", "dry_run": False}, "taken"),
         ("backfill", {**back, "since": "2026-01-31T06:00:00+00:00", "topic": "t"}, "taken"),
+        ("backfill", bring, "taken"),
         ("backfill", {**back, "since": "yesterday"}, "refused"),
         ("backfill", {**back, "source": "memory"}, "refused"),
         ("backfill", {**back, "ranges": {"0": [5]}}, "refused"),
