@@ -325,7 +325,8 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
         empty = table.schema().as_arrow().empty_table()
         table.append(empty, snapshot_properties={**properties, **batch.properties()})
     file = Path(stack.env["SLUICE_CONTRACTS"], f"{name}.yaml")
-    file.write_text(file.read_text() + "partition_by: ['bucket(4, id)']\n")
+    more = "partition_by: ['bucket(4, id)']\nschema_policy: {make_optional: review}\nerrors: {max_ratio: 1.0}\n"
+    file.write_text(file.read_text().replace("required: true", "required: false") + more)
 
     stack.airflow.wait_for_dag("review_schema", tables={"decide"})
     stack.airflow.pause("review_schema", False)
@@ -342,11 +343,24 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     body = stack.airflow._ask("GET", path)["body"]
     assert "changes the partitions: none to bucket(4, id)" in body
     assert "meanwhile 0 rows added, 0 records rejected" in body
+    # The table goes on by the old contract; what only the new one lets in is set apart.
+    stack.send(name, [*records(0, 20), b'{"id": null}'])
+    assert stack.finish("reviewed", stack.start("reviewed"))[0] == "success"
+    assert stack.ids(name) == list(range(20))
+    quarantine = stack.catalog.load_table(tables.quarantine(contract))
+    assert quarantine.scan().count() == 1
     assert not stack.catalog.load_table(name).spec().fields
-    answer = {"chosen_options": ["Approve"], "params_input": {"why": "it has grown", "republish": True}}
+    stack.airflow.wait_for_dag("backfill", tables={"plan"})
+    stack.airflow.pause("backfill", False)
+    answer = {"chosen_options": ["Approve"], "params_input": {"why": "it has grown", "republish": False}}
     stack.airflow._ask("PATCH", path, answer)
     state, tasks = stack.end("review_schema", review)
     assert state == "success", tasks
+    state, tasks = stack.end("backfill", f"bring_0__{review}")
+    assert state == "success", tasks
+    found = stack.catalog.load_table(name).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
+    assert len(found) == 21 and set(found) == {*range(20), None}
+    assert quarantine.refresh().scan().count() == 0
     assert [f.name for f in stack.catalog.load_table(name).spec().fields] == ["id_bucket"]
     (approved,) = [r for r in schemas.rows(stack.catalog, name) if r.state == "approved"]
     assert (approved.why, approved.who) == ("it has grown", stack.env["SLUICE_PAGES_USER"])
