@@ -142,6 +142,24 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
     return found
 
 
+def topic_id(client: AdminClient, topic: str) -> str:
+    """Kafka's id of a topic, another one when it is made again.
+
+    Raises:
+        TopicMissingError: there is no such topic.
+        BrokerUnavailableError: the cluster did not answer.
+    """
+    from confluent_kafka import KafkaException, TopicCollection
+
+    try:
+        asked = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
+        return str(asked[topic].result().topic_id)
+    except KafkaException as error:
+        if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+            raise TopicMissingError(f"Kafka has no topic {topic!r}.", topic=topic) from error
+        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
+
+
 def offsets_at(client: AdminClient, topic: str, partitions: Iterable[int], moment: datetime) -> dict[int, int]:
     """Per partition the first offset whose timestamp is at or after `moment`; -1 where there is none yet.
 

@@ -6,6 +6,7 @@ And the catalog's name, which is no connection: PyIceberg's own configuration ha
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Protocol
 
 KAFKA = "sluice_kafka"
@@ -32,10 +33,16 @@ class Connection(Protocol):
 
 
 def kafka_settings(connection: Connection) -> dict[str, Any]:
-    """The librdkafka settings of a connection: its extra, with host and port as `bootstrap.servers`."""
+    """The librdkafka settings of a connection: its extra, with hosts and port as `bootstrap.servers`.
+
+    The host may be several, with commas, each with a port of its own.
+    """
     settings = dict(connection.extra_dejson)
     if connection.host and "bootstrap.servers" not in settings:
-        settings["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
+        hosts = [host.strip() for host in connection.host.split(",") if host.strip()]
+        port = connection.port or 9092
+        named = (host if re.search(r":[0-9]+$", host) else f"{host}:{port}" for host in hosts)
+        settings["bootstrap.servers"] = ",".join(named)
     if connection.login and "sasl.username" not in settings:
         settings |= {"sasl.username": connection.login, "sasl.password": connection.password or ""}
     return settings

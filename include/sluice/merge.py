@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, 
 
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, OP
+from sluice.iceberg_types import Primitive
 from sluice.literals import literal, quoted
 from sluice.model import Batch
 
@@ -182,9 +183,10 @@ def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[Bo
 
 
 def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
-    """Keep the latest delete of each key."""
+    """Keep the latest delete of each key; without an order of the contract's own, of each partition that it was in."""
     everything = assigned(remembered(contract))
-    on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier)
+    names = [*contract.identifier, *(() if contract.order else KAFKA_COLUMNS[:2])]
+    on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in names)
     writer = rows.alias("s").mergeInto(target, F.expr(on))
     newer = F.expr(later(contract, ("s", ""), (target, "")))
     writer.whenMatched(newer).update(everything).whenNotMatched().insert(everything).merge()
@@ -198,7 +200,9 @@ def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]
             apart would parse each value once more.
 
     Returns:
-        One per key column; none where the batch has no keys, or one that no literal can stand for.
+        One per key column; none where the batch has no keys, or one that no literal can stand for, and none for a
+        uuid: Iceberg compares those as Java does, with a sign, and Parquet's bounds of a file without one, so that a
+        file whose keys are on both sides would be passed over, and its rows inserted again.
     """
     names = list(contract.identifier)
     kinds = [rows.schema[c].dataType for c in names]
@@ -218,6 +222,8 @@ def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]
         return []
     bounds = []
     for i, c in enumerate(names):
+        if contract.column(c).type == Primitive("uuid"):
+            continue
         values = sorted({row[i] for row in found})
         if text[i]:
             try:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from sluice import broker, clocks, cursor, refs, slices, tables
 from sluice.commit import Attempt, Context
-from sluice.errors import BatchOrderError, OffsetsMissingError
+from sluice.errors import BatchOrderError, OffsetsMissingError, TopicRecreatedError
 from sluice.ledger import Ledger
 from sluice.model import RUN_ID, STEP, Batch
 
@@ -96,6 +96,8 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         OffsetsMissingError: offsets are missing where none may be; nothing became visible.
         BatchOrderError: the batch does not begin where the topic's cursor stands.
         FencedError: another writer staged meanwhile.
+        TopicRecreatedError: the topic is not the one that was planned; nothing became visible.
+        TopicMissingError, BrokerUnavailableError: it is gone, or Kafka is.
     """
     began = time.monotonic()
     identifier = tables.staging(batch.topic)
@@ -125,8 +127,23 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         if added != batch.span and not gaps_expected:
             raise _missing(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
         span = clocks.span(attempt.base, snapshot)
+        if batch.to_read:
+            _check_same(context, batch)
         attempt.land()
     return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began, span, attempt.commit_seconds)
+
+
+def _check_same(context: Context, batch: Batch) -> None:
+    """The topic that was read is the one of the plan: an application goes on for minutes after it looked."""
+    now = broker.topic_id(broker.admin(context.kafka), batch.topic)
+    if now != batch.topic_id:
+        raise TopicRecreatedError(
+            "The topic was made anew while it was read; nothing of it became visible.",
+            topic=batch.topic,
+            batch=batch.seq,
+            was=batch.topic_id,
+            now=now,
+        )
 
 
 def _check_next(batch: Batch, last: Batch | None) -> None:

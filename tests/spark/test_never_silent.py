@@ -15,9 +15,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sluice import broker as brokers
 from sluice import tables
 from sluice.ahead import plan_topic
-from sluice.errors import OffsetsBeyondEndError
+from sluice.errors import OffsetsBeyondEndError, TopicMissingError, TopicRecreatedError
 from sluice.model import OffsetRange
 from sluice.publish import publish
+from sluice.stage import stage
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -146,6 +147,23 @@ def test_the_topic_is_created_again_after_it_was_planned(lake: Callable[..., Lak
     it.send([(0, "x", record(1))] * 20, topic=it.topic)
     stopped(it.run()[table], "deleted and created again")
     assert it.rows(table) == []
+
+
+def test_the_topic_is_created_again_after_the_application_looked(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    it.contract()
+    fill(it, 0, 10, partitions=1)
+    (batch,) = it.plan().topics[it.topic].to_stage
+    it.delete_topic()
+    with pytest.raises(TopicMissingError):
+        brokers.topic_id(it.admin, it.topic)
+    it.create_topic(1)
+    it.send([(0, "x", record(1))] * 20, topic=it.topic)
+    with pytest.raises(TopicRecreatedError, match="while it was read"):
+        stage(it.context(), batch, gaps_expected=False)
+    staging = it.catalog.load_table(tables.staging(it.topic))
+    assert staging.current_snapshot() is None or staging.scan().count() == 0
 
 
 def test_a_topic_is_missing(lake: Callable[..., Lake]) -> None:

@@ -52,7 +52,7 @@
     const at = focusable().indexOf(document.activeElement);
     const open = [...document.querySelectorAll("details")].map((each) => each.open);
     for (const part of ["header", "main"]) document.querySelector(part).replaceWith(found.querySelector(part));
-    document.querySelectorAll("details").forEach((each, i) => { each.open = Boolean(open[i]); });
+    document.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
     root.dataset.again = found.documentElement.dataset.again || 0;
     dress();
     if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
