@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
 from sluice import semantics
-from sluice.fields import Side, problem
+from sluice.fields import Side, dotted, problem
 from sluice.fit import Change, UnfitError, text_in
 from sluice.wire import Decoded, Variant, by_schema
 
@@ -204,7 +204,7 @@ class Emitter:
             return self._plain(known, path)
         fields = [(f, None) for f in known["fields"]] if part is None else wanted_of(known["fields"], part)
         outer, self.inside = self.inside, (*self.inside, schema)
-        made = [{"name": f["name"], "type": self.emit(f["type"], _join(path, f["name"]), of)} for f, of in fields]
+        made = [{"name": f["name"], "type": self.emit(f["type"], dotted(path, f["name"]), of)} for f, of in fields]
         self.inside = outer
         return {**known, "name": name, "fields": made}
 
@@ -236,7 +236,3 @@ def _inner(want: T.DataType | None, kind: str) -> T.DataType | None:
     if kind == "array":
         return want.elementType if isinstance(want, T.ArrayType) else None
     return want.valueType if isinstance(want, T.MapType) else None
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -91,7 +91,7 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
     Raises:
         BrokerUnavailableError: the cluster did not answer.
     """
-    from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
     from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
     names = sorted(set(topics))
@@ -99,16 +99,14 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
         return {}
     found: dict[str, TopicState | TopicMissingError] = {}
     described = {}
+    for name, answer in _described(client, names).items():
+        if isinstance(answer, TopicMissingError):
+            found[name] = answer
+        else:
+            described[name] = answer
+    if not described:
+        return found
     try:
-        for name, future in client.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S).items():
-            try:
-                described[name] = future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                    raise
-                found[name] = TopicMissingError(f"Kafka has no topic {name!r}.", topic=name)
-        if not described:
-            return found
         partitions = [TopicPartition(name, p.id) for name, d in described.items() for p in d.partitions]
 
         def offsets(spec: Any) -> dict[tuple[str, int], int]:
@@ -149,15 +147,32 @@ def topic_id(client: AdminClient, topic: str) -> str:
         TopicMissingError: there is no such topic.
         BrokerUnavailableError: the cluster did not answer.
     """
+    (answer,) = _described(client, [topic]).values()
+    if isinstance(answer, TopicMissingError):
+        raise answer
+    return str(answer.topic_id)
+
+
+def _described(client: AdminClient, topics: list[str]) -> dict[str, Any]:
+    """What Kafka tells of each topic, or the error that there is none.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer.
+    """
     from confluent_kafka import KafkaException, TopicCollection
 
+    found: dict[str, Any] = {}
     try:
-        asked = client.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
-        return str(asked[topic].result().topic_id)
+        for name, future in client.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S).items():
+            try:
+                found[name] = future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    raise
+                found[name] = TopicMissingError(f"Kafka has no topic {name!r}.", topic=name)
     except KafkaException as error:
-        if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
-            raise TopicMissingError(f"Kafka has no topic {topic!r}.", topic=topic) from error
-        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
+        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
+    return found
 
 
 def offsets_at(client: AdminClient, topic: str, partitions: Iterable[int], moment: datetime) -> dict[int, int]:

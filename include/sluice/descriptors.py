@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as T
 
+from sluice.fields import dotted
 from sluice.fit import UnfitError
 from sluice.registry import WriterSchema
 
@@ -174,7 +175,7 @@ class _Cutter:
         for each in kept:
             if each.HasField("oneof_index"):
                 each.oneof_index = used.index(each.oneof_index)
-            inner, where = of.fields_by_name[each.name].message_type, _join(path, each.name)
+            inner, where = of.fields_by_name[each.name].message_type, dotted(path, each.name)
             want = part[each.name] if part else None
             if inner and inner.GetOptions().map_entry:
                 each.type_name = f".{full}.{self._entry(copy, inner, want, where)}"
@@ -194,10 +195,6 @@ class _Cutter:
             part = want.valueType if isinstance(want, T.MapType) else None
             entry.field[1].type_name = f".{self.message(value, part, path + '{}')}"
         return str(entry.name)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 @cache

@@ -36,6 +36,11 @@ VALUE = Side("value", FIELDS, "_sluice_problem", "$value")
 KEY = Side("key", "_sluice_key_fields", "_sluice_key_problem", "$key")
 
 
+def dotted(path: str, name: str) -> str:
+    """The path of a field within another."""
+    return f"{path}.{name}" if path else name
+
+
 def problem(detail: str | Column, field: str | None = None) -> Column:
     """Why a record could not be read; never with a value of it in it."""
     said = F.lit(detail) if isinstance(detail, str) else detail

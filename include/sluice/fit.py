@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.fields import dotted
 from sluice.semantics import read_text
 
 _WHOLE: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
@@ -74,7 +75,7 @@ def _losses(have: T.DataType, want: T.DataType, means: Meaning, path: str) -> It
     if isinstance(want, T.StructType) and isinstance(have, T.StructType):
         for field in want.fields:
             if (name := field.name) in have.names:
-                for inner, kind, is_lost in _losses(have[name].dataType, field.dataType, means, _inside(path, name)):
+                for inner, kind, is_lost in _losses(have[name].dataType, field.dataType, means, dotted(path, name)):
                     yield inner, kind, _of_field(name, is_lost)
     elif isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
         for inner, kind, is_lost in _losses(have.elementType, want.elementType, means, f"{path}[]"):
@@ -147,15 +148,11 @@ def _reading(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> C
     return means(path, want) if type(have) in _WHOLE and isinstance(want, _READABLE) else None
 
 
-def _inside(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
 def _struct(have: T.StructType, want: T.StructType, path: str, means: Meaning) -> Change | None:
     steps: list[tuple[T.StructField, Change]] = []
     same = have.names == want.names
     for field in want.fields:
-        inner = _inside(path, field.name)
+        inner = dotted(path, field.name)
         alike = [each for each in have.fields if each.name.lower() == field.name.lower()]
         if len(alike) > 1:
             raise UnfitError(inner, "is there in two spellings, which Spark tells not apart")

@@ -14,6 +14,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.fields import dotted
+
 
 class Leaves(NamedTuple):
     """Which values are read apart, and how.
@@ -67,7 +69,7 @@ class Leaves(NamedTuple):
         match want:
             case T.StructType(fields=fields):
                 for f in fields:
-                    inner = f"{path}.{f.name}" if path else f.name
+                    inner = dotted(path, f.name)
                     yield from self.lost(parsed[f.name], made[f.name], f.dataType, inner)
             case T.ArrayType(elementType=element):
                 yield f"{path}[]", element.simpleString(), self._some_lost(parsed, made, element)
