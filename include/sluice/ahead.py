@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from sluice import broker
 from sluice.contracts import TopicSettings
 from sluice.errors import (
+    ContractError,
     OffsetsBeyondEndError,
     OffsetsLostError,
     PartitionsGoneError,
@@ -154,7 +155,11 @@ def _shares(ahead: Mapping[int, OffsetRange], pieces: int, most: int) -> list[di
 
 
 def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClient) -> dict[int, int]:
-    """Where a topic that was never read begins."""
+    """Where a topic that was never read begins.
+
+    Raises:
+        ContractError: the contract names a partition that is not there.
+    """
     start, marks = settings.start, state.watermarks
     if start == "latest":
         return {p: r.end for p, r in marks.items()}
@@ -162,6 +167,13 @@ def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClie
         found = broker.offsets_at(client, state.topic, marks, start)
         return {p: found[p] if found[p] >= 0 else r.end for p, r in marks.items()}
     if isinstance(start, Mapping):
+        if unknown := sorted(set(start) - set(marks)):
+            raise ContractError(
+                f"`start` names partitions that topic {state.topic!r} does not have: {unknown}.",
+                topic=state.topic,
+                partitions=sorted(marks),
+                way_out="Correct `start` in the topic's contracts; partitions that come later begin at 0.",
+            )
         return {p: start.get(p, r.start) for p, r in marks.items()}
     return {p: r.start for p, r in marks.items()}
 

@@ -27,8 +27,8 @@ def staged(
     """Per topic its staging table and the last batch in it; a topic whose staging can't tell is added to `broken`."""
     loaded: dict[str, Staging] = {}
     for topic in topics:
-        staging = tables.load(catalog, tables.staging(topic))
         try:
+            staging = tables.load(catalog, tables.staging(topic))
             loaded[topic] = (
                 staging,
                 cursor.staged(staging, partial(ledger.remembered_batch, topic) if ledger else None),
@@ -44,8 +44,17 @@ def known_batches(
     through: Mapping[str, Mapping[str, Through]],
     ledger: Ledger | None,
     words: Sequence[Row] = (),
+    broken: dict[str, SluiceError] | None = None,
 ) -> tuple[dict[str, dict[int, Batch]], tuple[Row, ...]]:
-    """Per topic the batches that some table may still need, from staging and the ledger; and the rows that heal it."""
+    """Per topic the batches that some table may still need, from staging and the ledger; and the rows that heal it.
+
+    Args:
+        broken: takes the error of each topic that the ledger contradicts itself about, which is left out; without it,
+            the error is raised.
+
+    Raises:
+        LedgerError: the ledger contradicts itself.
+    """
     floor: dict[str, int] = {}
     for topic, (_, last) in loaded.items():
         seqs = [last.seq - 1 if last else 0]
@@ -55,10 +64,12 @@ def known_batches(
                 seqs.append(t.seq if t else 0)
         floor[topic] = max(min(seqs), 0)
     rows = ledger.rows(floor, (State.PLANNED, State.STAGED, State.SETTLED)) if ledger else []
-    planned = ledgers.batches(rows)
+    planned = ledgers.batches(rows, broken)
     known: dict[str, dict[int, Batch]] = {}
     heal: list[Row] = []
     for topic, (staging, last) in loaded.items():
+        if broken and isinstance(broken.get(topic), LedgerError):
+            continue
         told = cursor.staged_batches(staging, floor[topic])
         # A ledger that does not know the last batch was lost, or is older than the table: tell it all over again.
         if ledger and last and (topic, last.seq) not in planned:

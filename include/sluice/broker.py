@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sluice.errors import BrokerUnavailableError, ConfigError, TopicMissingError
+from sluice.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    SluiceError,
+    TopicForbiddenError,
+    TopicMissingError,
+)
 from sluice.model import OffsetRange
 
 if TYPE_CHECKING:
@@ -30,6 +37,7 @@ class TopicState:
         compacted: the topic's clean-up policy includes `compact`, so that offsets may be missing.
         retention_ms: `retention.ms`, or -1 for ever; for ever as well where clean-up never deletes.
         retention_bytes: `retention.bytes` of each partition, or -1 for any number.
+        delete_retention_ms: how long compaction leaves a tombstone at least, or -1 where nothing is compacted.
     """
 
     topic: str
@@ -38,6 +46,7 @@ class TopicState:
     compacted: bool
     retention_ms: int
     retention_bytes: int = -1
+    delete_retention_ms: int = -1
 
 
 def client_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -82,60 +91,66 @@ def names(client: AdminClient) -> set[str]:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
 
 
-def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState | TopicMissingError]:
+def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState | SluiceError]:
     """The state of each topic, in four requests whatever their number.
 
     Returns:
-        Per topic its state, or the error that it does not exist, so that one missing topic does not hide the others.
+        Per topic its state, or why Kafka does not tell it: one topic that is missing, forbidden or without a leader
+        does not hide the others.
 
     Raises:
         BrokerUnavailableError: the cluster did not answer.
     """
-    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+    from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
     names = sorted(set(topics))
     if not names:
         return {}
-    found: dict[str, TopicState | TopicMissingError] = {}
-    described = {}
-    for name, answer in _described(client, names).items():
-        if isinstance(answer, TopicMissingError):
-            found[name] = answer
-        else:
-            described[name] = answer
-    if not described:
-        return found
-    try:
-        partitions = [TopicPartition(name, p.id) for name, d in described.items() for p in d.partitions]
+    found: dict[str, TopicState | SluiceError] = {}
 
-        def offsets(spec: Any) -> dict[tuple[str, int], int]:
-            futures = client.list_offsets(
-                dict.fromkeys(partitions, spec),
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=TIMEOUT_S,
-            )
-            return {(tp.topic, tp.partition): int(future.result().offset) for tp, future in futures.items()}
+    def answers(futures: Mapping[Any, Future[Any]], topic: Callable[[Any], str]) -> dict[Any, Any]:
+        """What was answered; a topic that an answer is missing of is told why."""
+        out = {}
+        for asked, future in futures.items():
+            answer = _answer(future, topic(asked))
+            if isinstance(answer, SluiceError):
+                found.setdefault(topic(asked), answer)
+            out[asked] = answer
+        return out
 
-        # Ends first: a record deleted in between then shows as a low watermark above the range, never as a gap.
-        ends, lows = offsets(OffsetSpec.latest()), offsets(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in described]
-        configs = {r.name: f.result() for r, f in client.describe_configs(resources, request_timeout=TIMEOUT_S).items()}
-    except KafkaException as error:
-        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
-    for name, description in described.items():
-        settings = configs[name]
-        deletes = "delete" in settings["cleanup.policy"].value
+    described = answers(_described(client, names), str)
+
+    def offsets(spec: Any) -> dict[tuple[str, int], int]:
+        asked = [TopicPartition(n, p.id) for n, d in described.items() if n not in found for p in d.partitions]
+        if not asked:
+            return {}
+        futures = client.list_offsets(
+            dict.fromkeys(asked, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+        )
+        told = answers(futures, lambda tp: str(tp.topic))
+        return {(tp.topic, tp.partition): int(t.offset) for tp, t in told.items() if tp.topic not in found}
+
+    # Ends first: a record deleted in between then shows as a low watermark above the range, never as a gap.
+    ends, lows = offsets(OffsetSpec.latest()), offsets(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names if name not in found]
+    asked = client.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}
+    for resource, settings in answers(asked, lambda r: str(r.name)).items():
+        name = resource.name
+        if name in found:
+            continue
+        deletes, compacts = (policy in settings["cleanup.policy"].value for policy in ("delete", "compact"))
         found[name] = TopicState(
             topic=name,
-            topic_id=str(description.topic_id),
+            topic_id=str(described[name].topic_id),
             watermarks={
                 p.id: OffsetRange(lows[name, p.id], ends[name, p.id])
-                for p in sorted(description.partitions, key=lambda p: p.id)
+                for p in sorted(described[name].partitions, key=lambda p: p.id)
             },
-            compacted="compact" in settings["cleanup.policy"].value,
+            compacted=compacts,
             retention_ms=int(settings["retention.ms"].value) if deletes else -1,
             retention_bytes=int(settings["retention.bytes"].value) if deletes else -1,
+            delete_retention_ms=int(settings["delete.retention.ms"].value) if compacts else -1,
         )
     return found
 
@@ -146,33 +161,39 @@ def topic_id(client: AdminClient, topic: str) -> str:
     Raises:
         TopicMissingError: there is no such topic.
         BrokerUnavailableError: the cluster did not answer.
+        TopicForbiddenError: Kafka does not let this user see it.
     """
-    (answer,) = _described(client, [topic]).values()
-    if isinstance(answer, TopicMissingError):
+    answer = _answer(_described(client, [topic])[topic], topic)
+    if isinstance(answer, SluiceError):
         raise answer
     return str(answer.topic_id)
 
 
-def _described(client: AdminClient, topics: list[str]) -> dict[str, Any]:
-    """What Kafka tells of each topic, or the error that there is none.
+def _described(client: AdminClient, topics: list[str]) -> dict[str, Future[Any]]:
+    from confluent_kafka import TopicCollection
+
+    return client.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
+
+
+def _answer(future: Future[Any], topic: str) -> Any:
+    """What Kafka answers about a topic, or the error that is about this topic alone.
 
     Raises:
         BrokerUnavailableError: the cluster did not answer.
     """
-    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka import KafkaException
 
-    found: dict[str, Any] = {}
     try:
-        for name, future in client.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S).items():
-            try:
-                found[name] = future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                    raise
-                found[name] = TopicMissingError(f"Kafka has no topic {name!r}.", topic=name)
-    except KafkaException as error:
-        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
-    return found
+        return future.result()
+    except KafkaException as failure:
+        error = failure.args[0]
+        if error.code() < 0:  # the client's own: nobody answered
+            raise BrokerUnavailableError(f"Kafka did not answer: {error.str()}") from failure
+        if error.name() == "UNKNOWN_TOPIC_OR_PART":
+            return TopicMissingError(f"Kafka has no topic {topic!r}.", topic=topic)
+        if error.name() == "TOPIC_AUTHORIZATION_FAILED":
+            return TopicForbiddenError(f"Kafka does not let this user see topic {topic!r}.", topic=topic)
+        return BrokerUnavailableError(f"Kafka has no answer about topic {topic!r}: {error.str()}", topic=topic)
 
 
 def offsets_at(client: AdminClient, topic: str, partitions: Iterable[int], moment: datetime) -> dict[int, int]:
@@ -202,30 +223,3 @@ def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datet
         return {tp.partition: int(future.result().offset) for tp, future in futures.items()}
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
-
-
-def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
-    """Librdkafka's settings in the Java client's words, as options of Spark's Kafka source.
-
-    Only the security and connection settings that a reader needs are translated; others of librdkafka have no
-    counterpart and are left out.
-    """
-    passed = {"bootstrap.servers", "security.protocol", "client.id", "client.rack", "request.timeout.ms"}
-    options = {f"kafka.{k}": str(v) for k, v in config.items() if k in passed}
-    mechanism = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
-    if mechanism:
-        options["kafka.sasl.mechanism"] = str(mechanism)
-        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
-        user, password = (_jaas(str(config.get(f"sasl.{name}", ""))) for name in ("username", "password"))
-        options["kafka.sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.{module} required username={user} password={password};"
-        )
-    if ca := config.get("ssl.ca.location"):
-        options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(ca)}
-    if config.get("ssl.endpoint.identification.algorithm") == "none":
-        options["kafka.ssl.endpoint.identification.algorithm"] = ""
-    return options
-
-
-def _jaas(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

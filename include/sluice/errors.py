@@ -95,6 +95,12 @@ class TopicMissingError(TerminalError):
     advice = "Create the topic, or correct `topic:` in the contract; one that a pattern matched goes into its `omit:`."
 
 
+class TopicForbiddenError(TerminalError):
+    """Kafka does not let the user of connection sluice_kafka see the topic."""
+
+    advice = "Grant Describe, DescribeConfigs and Read on the topic to that user; the next run goes on."
+
+
 class TopicRecreatedError(TerminalError):
     """The topic was deleted and created again: its offsets no longer mean the records that were read."""
 
@@ -149,6 +155,15 @@ class CompactedDeletesError(TerminalError):
     advice = (
         "Say it in the contract: `cdc.tombstones: delete`, where the record's key names the row and `order` takes no "
         "columns; or `ignore`, where `min.compaction.lag.ms` leaves time enough to read every delete."
+    )
+
+
+class TableDamagedError(TerminalError):
+    """The catalog names a metadata file of the table that is not there."""
+
+    advice = (
+        "Restore the file from the storage's versions or a backup, or register the table at an older metadata file "
+        "(catalog.register_table): Sluice goes on from the offsets that it carries."
     )
 
 

@@ -1,5 +1,7 @@
 """Warn while there is still time: records not read or not published that Kafka deletes before long.
 
+And of tombstones that compaction removes.
+
 "Before long" is twice the schedule. By time: records that are that close to `retention.ms`. By size: what the low
 watermark reaches within that time, if it moves as fast as the topic grew just now. Kafka deletes whole segments, so it
 may come later, never sooner.
@@ -102,6 +104,40 @@ def look(
             text += f" has yet to publish: {{partition: (first, end)}} {last} ({said})."
             out.append(Risk(topic.topic, text, table))
     return tuple(out)
+
+
+def tombstones(client: AdminClient, topic: TopicPlan, schedule: str | None) -> tuple[Risk, ...]:
+    """Of a compacted topic whose tombstones delete rows: those that compaction may take away before they are read.
+
+    A topic that was never read has no rows whose delete could be missed. Kafka counts from when it cleaned the log, so
+    it may come later, never sooner.
+    """
+    state, pause = topic.state, interval(schedule)
+    if state is None or pause is None or not state.compacted or topic.last is None:
+        return ()
+    read, ahead = topic.last.next_offsets, pause * TIMES
+    if all(read.get(p, m.start) >= m.end for p, m in state.watermarks.items()):
+        return ()
+    now, kept = datetime.now(UTC), timedelta(milliseconds=state.delete_retention_ms)
+    for when, moment in (
+        ("has been able to", now - kept),
+        (f"may within {ahead} (twice the schedule)", now - kept + ahead),
+    ):
+        try:
+            first = broker.offsets_at(client, topic.topic, state.watermarks, moment)
+        except BrokerUnavailableError as error:
+            log.warning("%s: delete.retention.ms was not looked at: %s", topic.topic, error)
+            return ()
+        old = {
+            p: (at, end)
+            for p, m in sorted(state.watermarks.items())
+            if (at := read.get(p, m.start)) < (end := first[p] if first[p] >= 0 else m.end)
+        }
+        if old:
+            text = f"compaction {when} remove tombstones that are not read: {{partition: (first, end)}} {old}"
+            text += f" (delete.retention.ms {state.delete_retention_ms}); the rows that they delete would stay."
+            return (Risk(topic.topic, text),)
+    return ()
 
 
 def left(client: AdminClient, state: broker.TopicState, reached: Offsets) -> dict[int, float]:

@@ -26,7 +26,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from sluice import tables
-from sluice.errors import LedgerError, RetryableError
+from sluice.errors import LedgerError, RetryableError, SluiceError
 from sluice.filters import And, BooleanExpression, Or, above, equal, one_of
 from sluice.model import Batch, OffsetRange, Remembered, Through
 
@@ -233,26 +233,38 @@ def plan_rows(batch: Batch, state: State = State.PLANNED, snapshots: Mapping[str
     ]
 
 
-def batches(rows: Iterable[Row]) -> dict[tuple[str, int], Batch]:
+def batches(rows: Iterable[Row], broken: dict[str, SluiceError] | None = None) -> dict[tuple[str, int], Batch]:
     """The batches that `plan_rows` wrote, by topic and number.
+
+    Args:
+        broken: takes the error of each topic that contradicts itself, whose batches are left out; without it, it is
+            raised.
 
     Raises:
         LedgerError: two rows give one partition of a batch different ranges.
     """
     parts: dict[tuple[str, int], dict[int, Row]] = {}
+    torn: dict[str, SluiceError] = {}
     for row in rows:
         if row.partition is None or row.batch_seq is None or row.state == State.GAP:
             continue
         known = parts.setdefault((row.topic, row.batch_seq), {}).setdefault(row.partition, row)
         if (known.start_offset, known.end_offset) != (row.start_offset, row.end_offset):
-            raise LedgerError(
+            error = LedgerError(
                 "The ledger gives one batch two different ranges.",
                 topic=row.topic,
                 batch=row.batch_seq,
                 partition=row.partition,
             )
+            if broken is None:
+                raise error
+            torn.setdefault(row.topic, error)
+    if broken is not None:
+        broken |= torn
     found = {}
     for (topic, seq), by_partition in parts.items():
+        if topic in torn:
+            continue
         bounds = {p: OffsetRange(r.start_offset or 0, r.end_offset or 0) for p, r in by_partition.items()}
         found[topic, seq] = Batch(
             topic=topic,

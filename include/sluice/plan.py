@@ -135,9 +135,9 @@ def look(
                 rows[contract.table] = cursor.rows(table)
             through[contract.table] = at
         except SluiceError as error:
-            stops[contract.table] = error
+            stops[contract.table] = naming(error, contract.table)
     given_up = ledger.gaps(topics) if ledger else []
-    known, heal = backlog.known_batches(chosen, loaded, through, ledger, given_up)
+    known, heal = backlog.known_batches(chosen, loaded, through, ledger, given_up, broken)
     plans: dict[str, TopicPlan] = {}
     for topic in topics:
         state, last = states[topic], loaded[topic][1] if topic in loaded else None
@@ -180,6 +180,12 @@ def _risks(
     for topic, plan in plans.items():
         waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
         risks += kafka_retention.look(client, plan, waiting, schedule)
+        if any(
+            t.contract.keyed and t.contract.deletes != "ignore"
+            for t in table_plans.values()
+            if topic in t.contract.topics
+        ):
+            risks += kafka_retention.tombstones(client, plan, schedule)
     for table in table_plans.values():
         risks += writers.look(table.contract)
     return tuple(risks)
@@ -222,7 +228,7 @@ def _plan_table(
     """What the table has yet to publish; where a batch is known to nobody, or its rows are gone, it joins `stops`."""
     pending: dict[str, tuple[Batch, ...]] = {}
     for topic in contract.topics:
-        if topic in loaded:
+        if topic in known:
             try:
                 staging, last = loaded[topic]
                 batches = backlog.pending(contract.table, known[topic], last, through.get(topic))

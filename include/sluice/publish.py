@@ -306,7 +306,8 @@ def _look(
     """Look at what the MERGE left on the branch before anybody else can see it.
 
     Raises:
-        AuditError: it holds more new rows than the batches have good records.
+        AuditError: it holds more new rows than the batches have good records; or, of an append that can't hold any of
+            them yet, fewer.
     """
     if contract.valid_to:
         # Versions that end are written anew, however many: those of the batch are told by their places.
@@ -316,8 +317,9 @@ def _look(
         told = cursor.summary(attempt.result())
         # By copy-on-write all rows of a file are written anew, and taken away once.
         new = int(told.get("added-records", "0")) - int(told.get("deleted-records", "0"))
-    if new > (good := found.records - found.rejected):
-        raise AuditError(f"The MERGE added {new} rows for {good} good records.", table=contract.table)
+    good = found.records - found.rejected - found.ignored
+    if new > good or (fresh and not contract.keyed and new < good):
+        raise AuditError(f"{new} rows were added for {good} good records.", table=contract.table)
 
 
 def _check_next(contract: Contract, batch: Batch, done: Through | None) -> None:

@@ -17,10 +17,11 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, No
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Identifier
 
 from sluice import cursor, slices, tables
 from sluice.contracts import Contracts
-from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError
+from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError, TableDamagedError
 from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows
 from sluice.model import BATCH_SEQ, BATCHES, STEP, TOPIC, Batch, batches_of
 from sluice.words import untold
@@ -56,7 +57,7 @@ def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]
         rows = _rows(contracts, told, reached)
         kept, dropped = _keep(old, told)
         rows += [row for each in told.values() if each.staged for row in untold(each.batch, kept)]
-        for name, found in _typed_tables(contracts, catalog):
+        for name, found in _typed_tables(contracts, catalog, []):
             rows += slices.rebuilt(name, found, kept)
         rows = sorted([*rows, *kept], key=lambda r: (r.at, r.topic, r.batch_seq or 0, r.partition or 0))
         try:
@@ -99,10 +100,10 @@ def _tell(contracts: Contracts, catalog: Catalog) -> tuple[dict[_Key, Told], dic
     told: dict[_Key, Told] = {}
     reached: dict[str, Mapping[str, int]] = {}
     unknown: list[str] = []
-    for table in _staging_tables(catalog):
+    for table in _staging_tables(catalog, unknown):
         for batch, snapshot in _carriers(table):
             told.setdefault((batch.topic, batch.seq), Told(batch)).staged = snapshot
-    for name, loaded in _typed_tables(contracts, catalog):
+    for name, loaded in _typed_tables(contracts, catalog, unknown):
         for batch, snapshot in _carriers(loaded):
             known = told.setdefault((batch.topic, batch.seq), Told(batch))
             if known.batch != batch:
@@ -119,16 +120,26 @@ def _tell(contracts: Contracts, catalog: Catalog) -> tuple[dict[_Key, Told], dic
     return told, reached, unknown
 
 
-def _staging_tables(catalog: Catalog) -> list[Table]:
+def _staging_tables(catalog: Catalog, unknown: list[str]) -> list[Table]:
     try:
-        return [catalog.load_table(i) for i in sorted(catalog.list_tables(tables.STAGING))]
+        names = sorted(catalog.list_tables(tables.STAGING))
     except NoSuchNamespaceError:
         return []
+    return [found for name in names if (found := _whole(catalog, name, unknown))]
 
 
-def _typed_tables(contracts: Contracts, catalog: Catalog) -> list[tuple[str, Table]]:
-    found = ((c.table, tables.load(catalog, tables.typed(c))) for c in contracts.tables.values())
-    return [(name, table) for name, table in found if table is not None]
+def _typed_tables(contracts: Contracts, catalog: Catalog, unknown: list[str]) -> list[tuple[str, Table]]:
+    names = {c.table: tables.typed(c) for c in contracts.tables.values()}
+    return [(name, found) for name, each in names.items() if (found := _whole(catalog, each, unknown))]
+
+
+def _whole(catalog: Catalog, identifier: Identifier, unknown: list[str]) -> Table | None:
+    """The table, if there is one and it is whole; one that is damaged is added to `unknown`."""
+    try:
+        return tables.load(catalog, identifier)
+    except TableDamagedError as error:
+        unknown.append(str(error))
+        return None
 
 
 def _carriers(table: Table) -> list[tuple[Batch, Snapshot]]:

@@ -23,7 +23,7 @@ from sluice.ahead import TopicPlan
 from sluice.commit import Context
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
-from sluice.errors import BlockedError, SluiceError, TerminalError, naming
+from sluice.errors import BlockedError, PlanLostError, SluiceError, TerminalError, naming
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
 from sluice.publish import publish
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 TRIES = 4
+# What it would be once more: what needs a person, and a plan that Spark can't make.
+FINAL = (TerminalError, AnalysisException)
 CATALOG_WAIT_S = 150.0
 TOPICS_AT_ONCE = 2
 # Before a run has published anything, a batch is taken to cost so many times the seconds that its staging took.
@@ -49,7 +51,7 @@ class Report:
     @property
     def retryable(self) -> Exception | None:
         """An error that another try may cure, if there was one."""
-        return next((e for e in self.failed.values() if not isinstance(e, TerminalError)), None)
+        return next((e for e in self.failed.values() if not isinstance(e, FINAL)), None)
 
 
 def run(context: Context, group: Group, contracts: Contracts, client: AdminClient, *, deadline: float) -> Report:
@@ -229,7 +231,7 @@ def again(context: Context, what: str, step: Callable[[], Result], tries: int = 
     for attempt in range(1, tries + 1):
         try:
             return step()
-        except (TerminalError, AnalysisException):  # what can't be planned now can't be planned later
+        except (*FINAL, PlanLostError):  # a plan that was lost needs another run
             raise
         except Exception as error:
             if attempt == tries:

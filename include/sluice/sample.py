@@ -26,7 +26,7 @@ from pyspark.sql import types as T
 from sluice import broker, expect, session
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, decode
-from sluice.errors import BrokerUnavailableError, ConfigError, TerminalError, TopicMissingError
+from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
 from sluice.fields import STAGED
 from sluice.model import Batch, OffsetRange
 from sluice.quality import Result
@@ -155,13 +155,13 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
 
     Raises:
         BrokerUnavailableError: Kafka did not answer in time.
-        TopicMissingError: there is no such topic.
+        TopicMissingError, TopicForbiddenError: there is no such topic, or none that may be seen.
     """
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     config = broker.client_config()
     state = broker.describe(broker.admin(config), [topic])[topic]
-    if isinstance(state, TopicMissingError):
+    if isinstance(state, SluiceError):
         raise state
     each = math.ceil(number / max(len(state.watermarks), 1))
     left = {p: OffsetRange(max(w.start, w.end - each), w.end) for p, w in state.watermarks.items() if w.span}

@@ -19,7 +19,7 @@ from pyiceberg.typedef import Identifier
 from sluice import cursor, kafka_retention, quality, refs, tables
 from sluice import ledger as ledgers
 from sluice.contracts import Group
-from sluice.errors import CursorUnknownError, SluiceError
+from sluice.errors import CursorUnknownError, SluiceError, TableDamagedError
 from sluice.ledger import Ledger, Row, State
 from sluice.model import PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, batches_of, encode_gaps, encode_ranges
 from sluice.plan import GroupPlan
@@ -101,16 +101,18 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
                 floor[topic] = min(floor.get(topic, seqs[0] - 1), seqs[0] - 1)
     rows = ledger.rows(floor)
     words = ledger.gaps(floor) if floor else []
-    known = {at: with_gaps(batch, words) for at, batch in ledgers.batches(rows).items()}
+    torn: dict[str, SluiceError] = {}  # planning has told of these
+    known = {at: with_gaps(batch, words) for at, batch in ledgers.batches(rows, torn).items()}
     outcomes: dict[str, Outcome] = {}
     untold: list[Row] = []
     # An application writes its rows once, at its end: with any of them, it came that far.
     reported = any(r.run_id == run_id and r.state in REPORTED for r in rows)
     for contract in group.contracts:
         name = contract.table
-        loaded[name] = tables.load(catalog, tables.typed(contract))
+        loaded[name] = None
         outcome = outcomes[name] = Outcome(name, warnings=promised["warnings"].get(name, []))
         try:
+            loaded[name] = tables.load(catalog, tables.typed(contract))
             through[name] = cursor.published(loaded[name], partial(ledger.remembered, name))
         except SluiceError as error:
             outcome.state, outcome.error = "stopped", str(error)
@@ -217,7 +219,10 @@ def _settled(
         feeds = [c.table for c in group.contracts if topic in c.topics]
         reached = min((through[n][topic].seq if topic in through.get(n, {}) else 0) for n in feeds)
         places = {n: _snapshots(loaded[n], topic, after) for n in feeds}
-        staging = tables.load(catalog, tables.staging(topic))
+        try:
+            staging = tables.load(catalog, tables.staging(topic))
+        except TableDamagedError:  # planning has told of it
+            continue
         staged = {seq: s.snapshot_id for seq, (_, s) in cursor.staged_batches(staging, after).items()}
         places[".".join(tables.staging(topic))] = staged
         if staging is not None and staged:

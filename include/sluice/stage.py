@@ -11,12 +11,13 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import broker, clocks, cursor, refs, slices, tables
+from sluice import broker, clocks, cursor, java_client, refs, slices, tables
 from sluice.commit import Attempt, Context
-from sluice.errors import BatchOrderError, OffsetsMissingError, TopicRecreatedError
+from sluice.errors import AuditError, BatchOrderError, OffsetsMissingError, PlanLostError, TopicRecreatedError
 from sluice.ledger import Ledger
 from sluice.model import RUN_ID, STEP, Batch
 
@@ -31,6 +32,9 @@ FETCH = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.fetch.max.wait.ms": "10",
 }
+
+
+LOOK_AGAIN = "Nothing to do: the next run goes by what is staged."
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,9 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
     Raises:
         OffsetsMissingError: offsets are missing where none may be; nothing became visible.
         BatchOrderError: the batch does not begin where the topic's cursor stands.
+        PlanLostError: staging holds other offsets under the batch's number; nothing of this one became visible.
         FencedError: another writer staged meanwhile.
+        AuditError: there are more records than offsets; nothing became visible.
         TopicRecreatedError: the topic is not the one that was planned; nothing became visible.
         TopicMissingError, BrokerUnavailableError: it is gone, or Kafka is.
     """
@@ -110,6 +116,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
     else:
         last = cursor.staged(attempt.base, lambda: Ledger(context.catalog).remembered_batch(batch.topic))
         if last and last.seq >= batch.seq:
+            _check_known(attempt.base, batch, last)
             return Staged(batch, None, None, time.monotonic() - began)
         _check_next(batch, last)
     with attempt:
@@ -117,20 +124,33 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         session = context.session(properties)
         target = attempt.spark_branch
         if batch.to_read:
-            rows = read(session, broker.spark_options(context.kafka), batch)
+            rows = read(session, java_client.spark_options(context.kafka), batch)
         else:
             rows = session.table(tables.spark_name(context.catalog_name, identifier)).limit(0)
         # All rows go to one partition of the table: there is nothing to sort them by.
         rows.writeTo(target).option("fanout-enabled", "true").append()
         snapshot = attempt.result()
         added = int(cursor.summary(snapshot).get("added-records", "0"))
-        if added != batch.span and not gaps_expected:
+        if added > batch.span:
+            raise AuditError(
+                f"{added} records were written for {batch.span} offsets.", topic=batch.topic, batch=batch.seq
+            )
+        if added < batch.span and not gaps_expected:
             raise _missing(session.table(target).where(F.col("batch_seq") == batch.seq), batch, added)
         span = clocks.span(attempt.base, snapshot)
         if batch.to_read:
             _check_same(context, batch)
         attempt.land()
     return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began, span, attempt.commit_seconds)
+
+
+def _check_known(staging: Table, batch: Batch, last: Batch) -> None:
+    """What was staged under the number is this batch: after a lost ledger, another plan may have given it out."""
+    there, _ = cursor.staged_batches(staging, batch.seq - 1).get(batch.seq, (last, None))
+    if there.seq == batch.seq and (there.ranges, there.next_offsets) != (batch.ranges, batch.next_offsets):
+        raise PlanLostError(
+            f"Staging holds {there}: another plan gave out the number.", batch=str(batch), way_out=LOOK_AGAIN
+        )
 
 
 def _check_same(context: Context, batch: Batch) -> None:

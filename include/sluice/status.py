@@ -89,19 +89,19 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
     through: Mapping[str, Through] | None = None
     table: Table | None = None
     if world.catalog:
-        table = tables.load(world.catalog, tables.typed(contract))
-        entry.exists = table is not None
-        entry.totals = cursor.totals(table.current_snapshot() if table else None)
         remembered = partial(world.ledger.remembered, contract.table) if world.ledger else None
         try:
+            table = tables.load(world.catalog, tables.typed(contract))
+            entry.exists = table is not None
+            entry.totals = cursor.totals(table.current_snapshot() if table else None)
+            held = tables.load(world.catalog, tables.quarantine(contract))
+            entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
             through = cursor.published(table, remembered)
             carrier = cursor.carrier(table, PUBLISHED_THROUGH) if table else None
             entry.snapshot = SnapshotStatus.of(carrier) if carrier else None
         except SluiceError as error:
             if str(error) not in entry.problems and contract.table not in world.stops:
                 entry.problems.append(str(error))
-        held = tables.load(world.catalog, tables.quarantine(contract))
-        entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
     entry.maintenance = world.maintained.get(contract.table, [])
     if results := world.judged.get(contract.table):
         entry.expectations = Judgement.of(results)

@@ -103,14 +103,14 @@ def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
     found = reach.existing_ledger_table(catalog)
     world.ledger = Ledger(catalog, found) if found else None
     for topic in topics:
-        world.staging[topic] = tables.load(catalog, tables.staging(topic))
         try:
+            world.staging[topic] = tables.load(catalog, tables.staging(topic))
             world.staged[topic] = cursor.staged(world.staging[topic])
         except SluiceError as error:
             world.broken[topic] = error
     if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
         floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
-        world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)))
+        world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)), world.broken)
         world.given_up = world.ledger.gaps(topics)
         for row in slices.rows(world.ledger, *topics):
             world.slices.setdefault((row.topic, row.table), []).append(row)

@@ -22,7 +22,7 @@ from pyiceberg.types import PrimitiveType
 
 from sluice import schema
 from sluice.contract import Contract
-from sluice.errors import SchemaChangeError, SchemaMissingError, StagingTrimmedError
+from sluice.errors import SchemaChangeError, SchemaMissingError, StagingTrimmedError, TableDamagedError
 from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.model import Batch, joined_ranges
 
@@ -81,11 +81,17 @@ def spark_name(catalog: str, identifier: Identifier, branch: str | None = None) 
 
 
 def load(catalog: Catalog, identifier: Identifier) -> Table | None:
-    """The table, or None where it does not exist (yet)."""
+    """The table, or None where it does not exist (yet).
+
+    Raises:
+        TableDamagedError: the catalog names a metadata file that is not there.
+    """
     try:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         return None
+    except FileNotFoundError as error:
+        raise TableDamagedError(f"The metadata of {'.'.join(identifier)} is gone: {error}") from error
 
 
 def trimmed_through(table: Table | None) -> int:

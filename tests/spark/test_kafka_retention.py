@@ -108,3 +108,29 @@ def test_what_is_kept_for_ever_is_never_warned_of(lake: Callable[..., Lake]) -> 
     it.contract()
     send(it, 5, minutes_ago=55)
     assert it.plan().warnings == ()
+
+
+def test_tombstones_that_compaction_may_remove_before_they_are_read(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2, cleanup_policy="compact", delete_retention_ms=str(HOUR_MS))
+    appended, merged = it.contract(errors={"max_ratio": 1.0}), it.contract(mode="upsert")
+    send(it, 5, minutes_ago=200)
+    assert it.plan().warnings == ()  # nothing was read: there is no row whose delete could be missed
+    it.drain(appended)
+    it.send([(0, "k1", None), (0, "k2", None)], timestamp_ms=int(time.time() * 1000) - 52 * 60_000)
+    it.send([(0, "k3", None)], timestamp_ms=int(time.time() * 1000) - 5 * 60_000)
+    (warning,) = it.plan().warnings
+    assert "may within 0:10:00 (twice the schedule) remove tombstones" in str(warning)
+    assert f"{{0: (5, 7)}} (delete.retention.ms {HOUR_MS})" in str(warning)
+    (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"schedule": "* * * * *"}}))
+    assert it.plan().warnings == ()
+    it.send([(1, "z", None)], timestamp_ms=int(time.time() * 1000) - 61 * 60_000)
+    (warning,) = it.plan().warnings
+    assert "has been able to remove" in str(warning)
+    assert "{1: (0, 1)}" in str(warning)
+    assert it.run()[merged]["warnings"] == [str(warning)]  # told with the run that passes them
+    it.drain(merged)
+    assert it.plan().warnings == ()
+    it.contract(table=merged, mode="upsert", deletes="ignore")
+    it.send([(1, "z", None)], timestamp_ms=int(time.time() * 1000) - 61 * 60_000)
+    assert it.plan().warnings == ()

@@ -7,17 +7,21 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sluice import broker as brokers
-from sluice import tables
+from sluice import publish as publishing
+from sluice import status, tables
 from sluice.ahead import plan_topic
-from sluice.errors import OffsetsBeyondEndError, TopicMissingError, TopicRecreatedError
+from sluice.errors import OffsetsBeyondEndError, PlanLostError, TopicMissingError, TopicRecreatedError
+from sluice.ledger import Ledger, plan_rows
 from sluice.model import OffsetRange
 from sluice.publish import publish
+from sluice.rebuild import rebuild
 from sluice.stage import stage
 from tests.support.lake import Lake
 
@@ -177,6 +181,95 @@ def test_a_topic_is_missing(lake: Callable[..., Lake]) -> None:
     other.assert_appended(unharmed)
     it.create_topic(1)
     fill(it, 0, partitions=1)
+    it.drain(table)
+    it.assert_appended(table)
+
+
+@pytest.mark.parametrize("damaged", ["the typed table", "staging"])
+def test_a_table_whose_metadata_is_gone_stops_nothing_else(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    it = lake()
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
+    it.create_topic(2)
+    table = it.contract()
+    other, unharmed = beside(it)
+    fill(it, 0)
+    fill(other, 0, partitions=1)
+    it.run()
+    named = it.catalog.load_table(table if damaged == "the typed table" else tables.staging(it.topic))
+    path = Path(named.metadata_location.removeprefix("file://"))
+    path.rename(path.with_suffix(".away"))
+    fill(it, 100)
+    fill(other, 100, partitions=1)
+    outcomes = it.run()
+    stopped(outcomes[table], table, path.name, "Restore the file")
+    assert outcomes[unharmed]["state"] == "published", outcomes
+    other.assert_appended(unharmed)
+    told = {entry.table: entry for entry in status.look(it.contracts).tables}
+    assert any(path.name in problem for problem in told[table].problems), told[table].problems
+    assert not told[unharmed].problems
+    assert any(path.name in line for line in rebuild(it.contracts, it.catalog, run_id="operator"))
+    path.with_suffix(".away").rename(path)
+    it.drain(table)
+    it.assert_appended(table)
+
+
+def test_a_ledger_that_contradicts_itself_about_a_topic(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    other, unharmed = beside(it)
+    fill(it, 0)
+    fill(other, 0, partitions=1)
+    (batch,) = it.plan().topics[it.topic].to_stage
+    otherwise = replace(batch, ranges={0: OffsetRange(0, 5)}, next_offsets={0: 5, 1: 0})
+    ledger = Ledger(it.catalog)
+    ledger.append(plan_rows(otherwise), run_id="nobody")
+    outcomes = it.run()
+    stopped(outcomes[table], table, "two different ranges", it.topic, "ledger rebuild")
+    assert outcomes[unharmed]["state"] == "published", outcomes
+    other.assert_appended(unharmed)
+    assert f"Dropped, because the ledger contradicted itself and no table tells: {it.topic} batch 1." in rebuild(
+        it.contracts, it.catalog, run_id="operator"
+    )
+    it.drain(table)
+    it.assert_appended(table)
+
+
+def test_a_number_that_another_plan_gave_out_is_not_taken_for_this_one(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    fill(it, 0)
+    (longer,) = it.plan().topics[it.topic].to_stage
+    shorter = replace(longer, ranges={0: OffsetRange(0, 4)}, next_offsets={0: 4, 1: 0})
+    # What a driver does that was at work when its plan was lost together with the ledger.
+    assert stage(it.context(), shorter, gaps_expected=False).records == 4
+    assert stage(it.context(), shorter, gaps_expected=False).snapshot_id is None
+    with pytest.raises(PlanLostError, match="another plan gave out the number"):
+        stage(it.context(), longer, gaps_expected=False)
+    it.catalog.drop_table(tables.LEDGER)
+    it.drain(table)
+    it.assert_appended(table)
+
+
+def test_an_append_that_brings_fewer_rows_than_there_are_good_records(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    fill(it, 0)
+
+    def losing(*arguments: Any, **named: Any) -> None:
+        *before, decoded, watched = arguments
+        monkeypatch.undo()
+        publishing.merge_in(*before, decoded, watched.where("_kafka_offset <> 3"), **named)
+
+    monkeypatch.setattr(publishing, "merge_in", losing)
+    stopped(it.run()[table], table, "18 rows were added for 20 good records")
+    assert it.rows(table) == []
     it.drain(table)
     it.assert_appended(table)
 
@@ -361,6 +454,8 @@ def test_a_start_that_kafka_does_not_hold(lake: Callable[..., Lake]) -> None:
     stopped(it.run()[table], table, "{0: (3, 8)}")
     it.contract(table=table, start={0: 30})
     stopped(it.run()[table], table, "{0: (30, 10)}")
+    it.contract(table=table, start={0: 8, 1: 4})
+    stopped(it.run()[table], table, "partitions that topic", "does not have: [1]", "Correct `start`")
     it.contract(table=table)
     it.drain(table)
     it.assert_appended(table, without=[(0, o) for o in range(8)])

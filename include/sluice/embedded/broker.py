@@ -67,6 +67,7 @@ def broker_service(
     jar_folder: Path,
     mark: str,
     settings: Mapping[str, str] | None = None,
+    listeners: Mapping[str, int] | None = None,
 ) -> Service:
     """A broker whose data lies in a folder, formatted if it is new.
 
@@ -79,15 +80,16 @@ def broker_service(
         jar_folder: Kafka's jars.
         mark: The mark of the stack that it belongs to.
         settings: Broker settings that replace or join `SETTINGS`.
+        listeners: Further listeners for clients, each with its port; `settings` say what they are.
     """
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    listeners = f"PLAINTEXT://{HOST}:{port}"
+    offered = ",".join(f"{name}://{HOST}:{at}" for name, at in {"PLAINTEXT": port, **(listeners or {})}.items())
     properties = {
         **SETTINGS,
         **(settings or {}),
-        "listeners": f"{listeners},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": listeners,
+        "listeners": f"{offered},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": offered,
         "controller.quorum.voters": f"1@{HOST}:{controller_port}",
         "log.dirs": str(data),
     }
@@ -165,13 +167,15 @@ class Broker:
         port: int | None = None,
         java: Java | None = None,
         settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, int] | None = None,
     ) -> None:
         self.folder = folder.resolve()
         self.port = port or free_port()
         self.log = self.folder / "kafka.log"
-        self._controller_port = free_port({self.port})
+        self._controller_port = free_port({self.port, *(listeners or {}).values()})
         self._java = java
         self._settings = dict(settings or {})
+        self._listeners = dict(listeners or {})
         self._mark = uuid.uuid4().hex
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -203,6 +207,7 @@ class Broker:
             jar_folder=jars.ensure(jars.KAFKA, java=java),
             mark=self._mark,
             settings=self._settings,
+            listeners=self._listeners,
         )
         self._process = start(service)
         try:

@@ -1,0 +1,168 @@
+"""A broker that wants to know who asks: planning (librdkafka) and reading (Spark) are one user, by one connection."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from pyspark.sql import SparkSession
+
+from sluice import broker as brokers
+from sluice import java_client
+from sluice.embedded.broker import Broker
+from sluice.embedded.ports import HOST, free_port
+from sluice.errors import TopicForbiddenError
+from sluice.model import Batch
+from sluice.stage import read
+
+# What an operator may well have chosen: it must pass through JAAS and Spark's options as it is.
+PASSWORD = "a\"b\\c 'd;$é"
+COUNT = 30
+
+
+@dataclass
+class Secured:
+    """A broker with a listener for client certificates and one for passwords, and who may read what."""
+
+    folder: Path
+    mtls: int
+    sasl: int
+    allowed: str
+    forbidden: str
+
+    def by_certificate(self, **more: Any) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": f"{HOST}:{self.mtls}",
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.folder / "ca.pem"),
+            "ssl.endpoint.identification.algorithm": "none",
+            **more,
+        }
+
+    def by_password(self, mechanism: str) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": f"{HOST}:{self.sasl}",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": mechanism,
+            "sasl.username": "reader",
+            "sasl.password": PASSWORD,
+            "ssl.ca.pem": (self.folder / "ca.pem").read_text(),
+        }
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def certificates(folder: Path) -> None:
+    """An authority, the broker's certificate (for the loopback's address), and the reader's in four forms."""
+    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
+            "-subj", "/CN=tests", "-days", "2")  # fmt: skip
+    (folder / "names").write_text(f"subjectAltName=IP:{HOST}\n")
+    for name in ("broker", "reader"):
+        openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-out", f"{name}.pem", "-days", "2", "-extfile", "names")  # fmt: skip
+    (folder / "store.pem").write_text((folder / "broker.key").read_text() + (folder / "broker.pem").read_text())
+    openssl(folder, "rsa", "-in", "reader.key", "-traditional", "-aes256", "-passout", "pass:secret", "-out", "old.key")
+    openssl(folder, "pkcs12", "-export", "-in", "reader.pem", "-inkey", "reader.key", "-certfile", "ca.pem",
+            "-passout", "pass:secret", "-out", "reader.p12")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    certificates(folder)
+    mtls = free_port()
+    it = Secured(folder, mtls, free_port({mtls}), f"a-{uuid.uuid4().hex[:8]}", f"f-{uuid.uuid4().hex[:8]}")
+    escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+    plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="{escaped}";'
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "store.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(folder / "ca.pem"),
+        "listener.name.ssl.ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": r"RULE:^CN=(.*?)$/$1/",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        # A properties file: Java takes one backslash away, and reads it as Latin-1.
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": plain.replace("\\", "\\\\").replace("é", "\\u00e9"),
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with Broker(folder / "broker", settings=settings, listeners={"SSL": it.mtls, "SASL_SSL": it.sasl}) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        for future in admin.create_topics([NewTopic(t, 2, 1) for t in (it.allowed, it.forbidden)]).values():
+            future.result(30)
+        rights = [
+            AclBinding(
+                ResourceType.TOPIC,
+                it.allowed,
+                ResourcePatternType.LITERAL,
+                "User:reader",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for operation in (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+        ]
+        for future in admin.create_acls(rights).values():
+            future.result(30)
+        told = UserScramCredentialUpsertion(
+            "reader", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()
+        )
+        for future in admin.alter_user_scram_credentials([told]).values():
+            future.result(30)
+        producer = Producer({"bootstrap.servers": running.bootstrap})
+        for n in range(COUNT):
+            producer.produce(it.allowed, str(n), key=f"k{n}", partition=n % 2)
+        assert producer.flush(30) == 0
+        yield it
+
+
+@pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512"])
+def test_planning_and_spark_read_as_the_same_user(secured: Secured, spark: SparkSession, way: str) -> None:
+    at = secured.folder
+    mine = {"ssl.certificate.location": str(at / "reader.pem")}
+    config = {
+        "PEM": lambda: secured.by_certificate(**mine, **{"ssl.key.location": str(at / "reader.key")}),
+        "old key with a password": lambda: secured.by_certificate(
+            **mine, **{"ssl.key.location": str(at / "old.key"), "ssl.key.password": "secret"}
+        ),
+        "PKCS12": lambda: secured.by_certificate(
+            **{"ssl.keystore.location": str(at / "reader.p12"), "ssl.keystore.password": "secret"}
+        ),
+    }.get(way, lambda: secured.by_password(way))()
+    found = brokers.describe(brokers.admin(config), [secured.allowed, secured.forbidden])
+    state = found[secured.allowed]
+    assert isinstance(state, brokers.TopicState), state
+    # One topic that may not be seen hides no other.
+    assert isinstance(found[secured.forbidden], TopicForbiddenError)
+    ends = {p: marks.end for p, marks in state.watermarks.items()}
+    assert ends == {0: COUNT // 2, 1: COUNT // 2}
+    batch = Batch(secured.allowed, state.topic_id, 1, state.watermarks, ends)
+    rows = read(spark, java_client.spark_options(config), batch).collect()
+    assert sorted(int(row["value"]) for row in rows) == list(range(COUNT))

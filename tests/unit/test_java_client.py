@@ -1,0 +1,81 @@
+"""Librdkafka's settings in the Java client's words, or a clear word that there are none. A broker: test_secured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sluice import java_client
+from sluice.errors import ConfigError
+
+
+def test_what_a_reader_needs_is_translated_and_the_rest_left_out() -> None:
+    config = {
+        "bootstrap.servers": "one:9093,two:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-256",
+        "sasl.username": "me",
+        "sasl.password": 'a"b\\c',
+        "ssl.ca.location": "probe",
+        "ssl.endpoint.identification.algorithm": "none",
+        "socket.keepalive.enable": True,
+    }
+    assert java_client.spark_options(config) == {
+        "kafka.bootstrap.servers": "one:9093,two:9093",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-256",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="me" password="a\\"b\\\\c";',
+        "kafka.ssl.endpoint.identification.algorithm": "",
+    }
+
+
+def key(password: bytes | None = None) -> str:
+    protection = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    made = ec.generate_private_key(ec.SECP256R1())
+    return made.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, protection
+    ).decode()
+
+
+def test_a_key_becomes_what_java_reads() -> None:
+    options = java_client.spark_options({"ssl.certificate.pem": "CHAIN", "ssl.key.pem": key()})
+    assert options["kafka.ssl.keystore.type"] == "PEM"
+    assert options["kafka.ssl.keystore.certificate.chain"] == "CHAIN"
+    assert options["kafka.ssl.keystore.key"].startswith("-----BEGIN PRIVATE KEY-----\n")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"sasl.mechanism": "OAUTHBEARER"}, "not OAUTHBEARER"),
+        ({"security.protocol": "SASL_SSL"}, "not GSSAPI"),
+        ({"sasl.mechanism": "PLAIN", "sasl.oauthbearer.method": "oidc"}, "sasl.oauthbearer.method"),
+        ({"ssl.ca.certificate.stores": "Root"}, "ssl.ca.certificate.stores"),
+        ({"ssl.ca.location": "/nowhere/ca.pem"}, "ssl.ca.location names a file that can't be read"),
+        ({"ssl.keystore.location": "/nowhere/me.p12"}, "ssl.keystore.location names a file"),
+        ({"ssl.certificate.pem": "CHAIN"}, "only one of them is set"),
+        ({"ssl.key.pem": key()}, "only one of them is set"),
+        ({"ssl.certificate.pem": "CHAIN", "ssl.key.pem": "hunter2"}, "it is no key"),
+        ({"ssl.certificate.pem": "CHAIN", "ssl.key.pem": key(b"hunter2")}, "its password is wrong"),
+        (
+            {"ssl.certificate.pem": "C", "ssl.key.pem": key(b"x"), "ssl.key.password": "hunter2"},
+            "its password is wrong",
+        ),
+    ],
+)
+def test_what_has_no_translation_is_refused_by_name(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        java_client.spark_options(config)
+    assert said in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_store_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "me.p12").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="it is no key"):
+        java_client.spark_options({"ssl.keystore.location": str(tmp_path / "me.p12")})
