@@ -26,7 +26,7 @@ from sluice.newest import newest
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-MOST = 1_000
+MOST = 500
 INGEST = "ingest"
 
 
@@ -93,12 +93,33 @@ def events(catalog: Catalog, since: datetime, contract: Contract | None = None, 
     """What happened from a moment on, to one contract's table and its topics or to all, newest first.
 
     Args:
-        most: how many, the newest of them.
+        most: how many in each lane, the newest of them: batches, which come all the time, crowd out nothing else.
     """
+    return _told(catalog, since, contract, _rows(catalog, since, contract, _LANES), most)
+
+
+def of_all(catalog: Catalog, since: datetime) -> tuple[list[Event], list[Event]]:
+    """The events of all tables from a moment on, newest first; and of each table the batch that was published last."""
+    rows = _rows(catalog, since, None, _LANES)
+    return _told(catalog, since, None, rows, MOST), _published_last(rows) if rows else []
+
+
+def _told(
+    catalog: Catalog, since: datetime, contract: Contract | None, rows: pa.Table | None, most: int
+) -> list[Event]:
     name = contract.table if contract else None
-    found = [*_events(_rows(catalog, since, contract, _LANES), most), *_of_quality(catalog, since, name, most)]
-    found += [*_of_schemas(catalog, since, name), *_of_maintenance(catalog, since, name)]
-    return sorted(found, key=lambda e: e.at, reverse=True)[:most]
+    found = [*_of_quality(catalog, since, name, most), *_of_schemas(catalog, since, name)]
+    found += _of_maintenance(catalog, since, name)
+    if rows:
+        batches = pc.is_in(rows["state"], pa.array(map(str, _OF_BATCHES)))
+        found += _events(rows.filter(batches), most)
+        found += _events(rows.filter(pc.invert(batches)), most)
+    kept = [event for _, each in lanes(_newest_first(found)) for event in each[:most]]
+    return _newest_first(kept)
+
+
+def _newest_first(found: Iterable[Event]) -> list[Event]:
+    return sorted(found, key=lambda e: e.at, reverse=True)
 
 
 def published(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
@@ -107,11 +128,7 @@ def published(catalog: Catalog, since: datetime, contract: Contract) -> list[Eve
     return [event for event in found if event.lane == Lane.PUBLISHED]
 
 
-def published_last(catalog: Catalog, since: datetime) -> list[Event]:
-    """Of each table the batch that was published last, from a moment on; nothing but the ledger is read."""
-    rows = _rows(catalog, since, None, _OF_BATCHES)
-    if rows is None:
-        return []
+def _published_last(rows: pa.Table) -> list[Event]:
     live = rows.filter(pc.greater(pc.fill_null(rows["batch_seq"], 0), 0))
     last = newest(live.filter(pc.equal(live["state"], State.PUBLISHED)), ("table",))
     staged = live.filter(pc.and_(pc.equal(live["state"], State.STAGED), pc.is_in(live["topic"], last["topic"])))

@@ -23,7 +23,7 @@ class History:
     """A week.
 
     Attributes:
-        events: newest first, at most `timeline.MOST`.
+        events: newest first, at most `timeline.MOST` in each lane.
         table: None for all tables together.
         last: of each table the batch published last, where all are told of together.
         ledger_rows: of the whole ledger.
@@ -51,13 +51,12 @@ def read(name: str | None = None) -> History:
             if contract is None:
                 return History(now, ())
         ledger = tables.load(catalog, tables.LEDGER)
-        return History(
-            now,
-            timeline.events(catalog, now - BACK, contract),
-            tables.load(catalog, tables.typed(contract)) if contract else None,
-            () if contract else timeline.published_last(catalog, now - BACK),
-            cursor.rows(ledger) if ledger else 0,
-        )
+        rows = cursor.rows(ledger) if ledger else 0
+        if contract is None:
+            events, last = timeline.of_all(catalog, now - BACK)
+            return History(now, events, None, last, rows)
+        table = tables.load(catalog, tables.typed(contract))
+        return History(now, timeline.events(catalog, now - BACK, contract), table, (), rows)
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,14 @@ class Window:
     """A part of a history, as a page draws it: events between two moments, by lane.
 
     Attributes:
-        cut: older events were left out, because there are too many.
+        cut: where older events were left out, because there are too many.
     """
 
     start: datetime
     end: datetime
     events: Sequence[Event]
     lanes: Sequence[tuple[Lane, Sequence[Event]]]
-    cut: bool
+    cut: Sequence[Lane]
 
     @property
     def middle(self) -> datetime:
@@ -89,5 +88,5 @@ def window(known: History, hours: int, events: Sequence[Event]) -> Window:
     """The last hours of some of a history's events."""
     start = known.at - timedelta(hours=hours)
     inside = [e for e in events if start <= e.at <= known.at]
-    cut = len(known.events) >= timeline.MOST and known.events[-1].at > start
+    cut = [lane for lane, each in timeline.lanes(known.events) if len(each) >= timeline.MOST and each[-1].at > start]
     return Window(start, known.at, inside, timeline.lanes(inside), cut)
