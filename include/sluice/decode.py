@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
-from sluice.fields import FIELDS, KEY, STAGED, VALUE, Side, problem
+from sluice.fields import FIELDS, KEY, NO_PROBLEM, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
 from sluice.json_connect import PAYLOAD
@@ -23,6 +23,13 @@ from sluice.wire import PREFIX
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
 TOMBSTONE = "_sluice_tombstone"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
+
+WHY = cdc.WHY | {
+    "null_value": "the record has no value, and a table of mode append takes no deletes",
+    "tombstone_key": "the record has no value, and its key names no row to delete",
+    "expression": "the expression failed on this record",
+}
+"""What is wrong with a record, by class of error, where nothing says more."""
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
@@ -99,10 +106,10 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     )
     detail = F.when(~tombstone, unread["detail"])
     frame = frame.withColumn(ERROR, error)
-    for kind, words in (cdc.WHY if contract.cdc else {}).items():
-        detail = F.when(F.col(ERROR) == kind, F.lit(words)).otherwise(detail)
+    for kind, words in (*WHY.items(), ("misfit", misfit["detail"])):
+        detail = F.when(F.col(ERROR) == kind, words).otherwise(detail)
     # Of its own class: where nothing could be read, all required columns are null, and none of them is to blame.
-    fields = {"malformed": unread["field"], "expression": failed, "unavailable": unavailable, "misfit": misfit}
+    fields = {"malformed": unread["field"], "expression": failed, "unavailable": unavailable, "misfit": misfit["field"]}
     about = reduce(lambda told, kind: F.when(F.col(ERROR) == kind, fields[kind]).otherwise(told), fields, none)
     frame = frame.withColumns({FIELD: about, DETAIL: detail})
     kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED.values()]
@@ -196,19 +203,19 @@ def _misfit(contract: Contract) -> Column:
     """The first column whose value is absent though required, or does not fit its type; null where all is well."""
     checks = []
     for column in contract.columns:
-        value, name = F.col(column.name), F.lit(column.name)
-        found = []
+        value, found = F.col(column.name), []
         if column.required:
-            found.append(value.isNull())
+            found.append((value.isNull(), "the column is required, and its field is null or not there"))
         if column.type == Primitive("uuid"):
-            found.append(~value.rlike(_UUID))
+            found.append((~value.rlike(_UUID), "the text is no uuid"))
         if isinstance(column.type, Fixed):
-            found.append(F.length(value) != column.type.length)
-        if contract.cdc and column.name not in (*contract.identifier, *contract.order):
-            # A delete may tell no more than which row it is about, and when.
-            found = [(F.col(OP) != DELETE) & wrong for wrong in found]
-        checks += [F.when(wrong, name) for wrong in found]
-    return F.coalesce(*checks, F.lit(None).cast("string"))
+            found.append((F.length(value) != column.type.length, f"there are not exactly {column.type.length} bytes"))
+        for wrong, words in found:
+            if contract.cdc and column.name not in (*contract.identifier, *contract.order):
+                # A delete may tell no more than which row it is about, and when.
+                wrong = (F.col(OP) != DELETE) & wrong  # noqa: PLW2901
+            checks.append(F.when(wrong, problem(words, column.name)))
+    return F.coalesce(*checks, F.lit(None).cast(NO_PROBLEM))
 
 
 def failed_field(contract: Contract) -> Column:

@@ -138,3 +138,5 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     assert rejected["too short for fixed"]["field"] == "fx"
     assert rejected["milliseconds"]["field"] == "tz"
     assert rejected["no UTF-8 in a text"]["error"] == "the value is not UTF-8 text"
+    assert rejected["no uuid"]["error"] == "the text is no uuid"
+    assert all(row["error"] for row in rejected.values()), "nothing is set apart without a word"
