@@ -37,6 +37,7 @@ class Need:
         reason: the figures, whether anything is to be done or not.
         error: why the table could not be assessed.
         where: SQL that selects the files to rewrite; None: all.
+        mean_bytes: of the files to rewrite.
     """
 
     table: str
@@ -45,6 +46,7 @@ class Need:
     reason: str
     error: str | None = None
     where: str | None = None
+    mean_bytes: int = 0
 
 
 def assess(
@@ -110,7 +112,9 @@ def _rewrite(subject: Subject, table: Table, now: datetime) -> Need:
         small = sum(p.small for p in crowded)
         mean = sum(p.small_bytes for p in crowded) // small
         reasons.append(f"{small:,} small files of {mean:,} bytes on average in {_partitions(len(crowded))}")
+    count, held = sum(p.small for p in crowded), sum(p.small_bytes for p in crowded)
     if worn := sum(p.worn for p in parts):
+        count, held = count + worn, held + sum(p.worn_bytes for p in parts)
         steps = ["files"]
         reasons.append(f"{worn:,} files with {settings.delete_ratio:.0%} or more of their rows deleted")
     if max((p.surplus for p in parts), default=0) >= settings.min_input_files:
@@ -130,7 +134,8 @@ def _rewrite(subject: Subject, table: Table, now: datetime) -> Need:
         reasons.append(f"{_partitions(len(choice.waiting))} still written to, left alone")
     if not found.complete:
         reasons.append("at least, time was used up")
-    return Need(subject.name, Action.REWRITE, tuple(steps), "; ".join(reasons), where=choice.where)
+    told, mean = "; ".join(reasons), held // max(count, 1)
+    return Need(subject.name, Action.REWRITE, tuple(steps), told, where=choice.where, mean_bytes=mean)
 
 
 def _crowded(part: PartitionFacts, settings: Maintenance) -> bool:

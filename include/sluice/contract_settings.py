@@ -60,6 +60,7 @@ class Maintenance(Strict):
         sort_by: Columns to sort by; not for binpack.
         rewrite_after: A partition by time is left alone until nothing was written into it for so long, unless it is
             overfull. Default 1 hour.
+        rewrite_bytes: One run rewrites about so much; the next goes on. Default 16 GiB.
         snapshot_age: The rollback window: the table can be put back to any moment within it. Default 5 days.
         min_snapshots: Snapshots that are kept however old they are. Default 10.
         staging_retention: How long staging keeps the raw records of a batch after all tables of its topic have
@@ -73,6 +74,7 @@ class Maintenance(Strict):
     strategy: Literal["binpack", "sort", "zorder"] = "binpack"
     sort_by: Annotated[tuple[Identifier, ...], ListField] = ()
     rewrite_after: Duration = timedelta(hours=1)
+    rewrite_bytes: Whole = 16 << 30
     snapshot_age: Duration = timedelta(days=5)
     min_snapshots: Whole = 10
     staging_retention: Duration = timedelta(days=30)

@@ -34,6 +34,7 @@ class PartitionFacts:
         small: data files that are below half of the target size.
         small_bytes: what they hold.
         worn: data files of which at least the contract's share of rows is deleted.
+        worn_bytes: what they hold.
         surplus: files that hold deletes, more than one for the same data file.
         written_ms: when something was last written into it that is still there; rewrites do not count. 0: longer ago
             than the table's snapshots tell.
@@ -42,6 +43,7 @@ class PartitionFacts:
     small: int = 0
     small_bytes: int = 0
     worn: int = 0
+    worn_bytes: int = 0
     surplus: int = 0
     written_ms: int = 0
 
@@ -116,6 +118,7 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
             partition.small_bytes += file.file_size_in_bytes
         if gone.get(file.file_path, 0) >= delete_ratio * max(file.record_count, 1):
             partition.worn += 1
+            partition.worn_bytes += file.file_size_in_bytes
     for key, aims in by_partition.items():
         partitions[key].surplus = len(aims) - len(set(aims))
     facts.partitions = dict(partitions)

@@ -158,7 +158,7 @@ def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
             # What was rewritten stays, though a later group lose against a writer.
             "partial-progress.enabled": "true",
             "max-file-group-size-bytes": max(8 * target, LEAST_GROUP),
-            "max-files-to-rewrite": MOST_OWN_FILES if subject.kind == Kind.OWN else MOST_FILES,
+            "max-files-to-rewrite": _most_files(subject, need),
         }
         how = _strategy(settings) | chosen
         done |= _call(context, subject, "rewrite_data_files", **how, options=options)
@@ -172,6 +172,14 @@ def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
     if "manifests" in need.steps:
         done["manifests"] = _call(context, subject, "rewrite_manifests", use_caching=False)
     return done
+
+
+def _most_files(subject: Subject, need: Need) -> int:
+    """How many files one run rewrites, so that ingestion, which waits for it, does not wait long."""
+    if subject.kind == Kind.OWN:
+        return MOST_OWN_FILES
+    settings = subject.settings
+    return max(min(MOST_FILES, settings.rewrite_bytes // max(need.mean_bytes, 1)), settings.min_input_files)
 
 
 def _strategy(settings: Maintenance) -> dict[str, str]:

@@ -136,6 +136,26 @@ def test_no_delete_file_outlives_the_data_that_it_was_for(lake: Callable[..., La
     it.assert_folded(merged)
 
 
+def test_one_run_rewrites_as_much_as_the_contract_says_and_the_next_goes_on(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    few = {"min_input_files": 2}
+    table = it.contract(maintenance=few)
+    for number in range(9):
+        it.send([(0, "k", record(number))])
+        it.run()
+    found = need(it, table)
+    assert found.mean_bytes > 0
+    # The mean times four and a half: four files.
+    it.contract(table=table, maintenance={**few, "rewrite_bytes": found.mean_bytes * 9 // 2})
+    counts = []
+    while need(it, table).steps:
+        counts.append(rewrite(it, table)[table].told.split("data files ")[1].split(",")[0])
+    assert counts[0] == "9 → 6", counts
+    assert len(counts) > 1 and len(list(it.catalog.load_table(table).scan().plan_files())) <= 2
+    it.assert_appended(table)
+
+
 def test_many_small_manifests_become_few(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
     it = lake()
     it.create_topic(1)
