@@ -409,7 +409,12 @@ def _events(past: History, events: Sequence[Event], hours: int) -> dict[str, Any
 @app.get("/api/openapi.json", include_in_schema=False)
 def openapi(request: Request) -> dict[str, Any]:
     """What the API answers, and where it is."""
-    return {**app.openapi(), "servers": [{"url": request.scope.get("root_path", "").rstrip("/") or "/"}]}
+    from sluice.pages import answers
+
+    return {
+        **answers.described(app.openapi()),
+        "servers": [{"url": request.scope.get("root_path", "").rstrip("/") or "/"}],
+    }
 
 
 class SluicePlugin(AirflowPlugin):

@@ -6,6 +6,7 @@ topic that is gone from Kafka goes on being named while it has a staging table, 
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import combinations
@@ -19,11 +20,14 @@ from sluice.contract_cross import disagreement, says
 from sluice.contract_topics import of_topic
 from sluice.contract_yaml import path_text
 from sluice.contracts import Contracts
-from sluice.errors import ContractError, SluiceError, TerminalError, TopicMissingError
+from sluice.errors import ContractError, SluiceError, TableDamagedError, TerminalError, TopicMissingError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
+    from pyiceberg.typedef import Identifier
+
+log = logging.getLogger(__name__)
 
 TOPIC = "sluice.topic"
 """Property of a staging table: whose records it holds."""
@@ -109,9 +113,18 @@ def _staged(catalog: Catalog, known: Iterable[str]) -> set[str]:
         present = [tuple(each[-2:]) for each in catalog.list_tables(tables.STAGING)]
     except NoSuchNamespaceError:
         return set()
-    loaded = (tables.load(catalog, each) for each in present if each not in expected)
-    told = {table.properties[TOPIC] for table in loaded if table and TOPIC in table.properties}
-    return told | {expected[each] for each in present if each in expected}
+    told = {_topic_of(catalog, each) for each in present if each not in expected}
+    return {topic for topic in told if topic} | {expected[each] for each in present if each in expected}
+
+
+def _topic_of(catalog: Catalog, staging: Identifier) -> str | None:
+    """Whose staging a table is; None where it does not tell."""
+    try:
+        table = tables.load(catalog, staging)
+    except TableDamagedError as error:  # a topic that Kafka tells of is stopped by it, by name
+        log.warning("%s", error)
+        return None
+    return table.properties.get(TOPIC) if table else None
 
 
 def _tables(template: Contract, names: Iterable[str]) -> tuple[list[Contract], list[str]]:

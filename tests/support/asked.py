@@ -18,14 +18,47 @@ from fastapi.testclient import TestClient
 
 from sluice import quality
 from sluice.errors import SluiceError
+from sluice.model import OffsetRange
 from sluice.pages.detail import Detail, trends
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
-from sluice.status_model import Status, TableStatus, TopicStatus
+from sluice.readiness import Line
+from sluice.status_model import (
+    GivenUp,
+    Judgement,
+    LastError,
+    MaintenanceStatus,
+    OpenBatch,
+    PartitionStatus,
+    SliceStatus,
+    SnapshotStatus,
+    Status,
+    TableStatus,
+    TopicStatus,
+)
 from sluice.timeline import Event, Lane
 
 NOW = datetime.now(UTC)
 NAMES = ("mine", "other")
+
+
+OFFSETS = {0: OffsetRange(3, 9)}
+FULL: dict[str, Any] = {
+    "snapshot": SnapshotStatus(7, NOW, 1.5, "t.mine", 2, OFFSETS, 6, "run", "publish"),
+    "totals": {"records": 6, "delete files": 0},
+    "open_batches": [OpenBatch("t.mine", 3, "staged", OFFSETS)],
+    "slices": [SliceStatus("t.mine", -1, "failed", OFFSETS, NOW, "run", "why", "branch")],
+    "maintenance": [MaintenanceStatus("expire_snapshots", NOW, "done", "3 snapshots")],
+    "expectations": Judgement("t.mine", 2, NOW, 3, 0, ["warn: x"]),
+    "last_error": LastError(NOW, "blocked", "t.mine", 3, "why", "run", open=True),
+    "freshness_promised_seconds": 60.0,
+}
+
+
+def topic(name: str) -> TopicStatus:
+    """A topic with something in every field."""
+    partitions, given_up = [PartitionStatus(0, 0, 9, 9, 12, 3)], [GivenUp(0, OFFSETS[0], NOW, "ann", "why")]
+    return TopicStatus(name, "id", 2, 3, partitions, 3, 4.5, NOW, NOW, {0: 2}, given_up)
 
 
 def known(value: Any, *, busy: bool = False) -> Any:
@@ -39,7 +72,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
     import sluice_plugin as plugin
 
-    tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[TopicStatus(f"t.{n}")]) for n in NAMES]
+    tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[topic(f"t.{n}")], **FULL) for n in NAMES]
     events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
     events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in NAMES]
     named = {f"db.{n}": f"t.{n}" for n in (*NAMES, "mine_too")}
@@ -48,7 +81,7 @@ def main() -> None:
     stopped = [(n, SluiceError(f"two topics make db.{n}")) for n in NAMES]
     filled = SimpleNamespace(
         status=known(Status(NOW, tables, stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])),
-        details=known(Detail()),
+        details=known(Detail(readiness=[Line("Owner", True, "me"), Line("Key", None, "?", "look")])),
         quality=known({n: trends([r]) for n, r in judged.items()}),
         runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),

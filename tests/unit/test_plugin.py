@@ -6,27 +6,33 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import jsonschema
 import pytest
+from jsonschema import Draft202012Validator
 
 from sluice.embedded.home import REPOSITORY
 
 pytestmark = pytest.mark.unit
 
 
-def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """What every address answers to somebody who may read one DAG of two."""
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)]),
-        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
     }
     script = REPOSITORY / "tests" / "support" / "asked.py"
     done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    return {at: (code, text) for at, (code, text) in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, tuple[int, str]]) -> None:
     mine = {at: answer for at, answer in found.items() if "db.other" not in at}
     assert len(mine) > 10 and {code for code, _ in mine.values()} == {200}, {at: a[0] for at, a in mine.items()}
     told = [at for at, (_, text) in mine.items() if "db.other" in text or "t.other" in text]
@@ -54,3 +60,20 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(tmp_path: Path) ->
     }
     others = {at: code for at, (code, _) in found.items() if "db.other" in at}
     assert len(others) >= 5 and set(others.values()) == {404}, others
+
+
+def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tuple[int, str]]) -> None:
+    described = json.loads(found["/api/openapi.json"][1])
+    for shape in described["components"]["schemas"].values():
+        if "properties" in shape:
+            shape["additionalProperties"] = False  # here, so that a field which is not described is found
+    checked = 0
+    for path, methods in described["paths"].items():
+        at = path.replace("{name}", "db.mine")
+        shape = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        assert set(shape) & {"$ref", "items", "additionalProperties"}, (path, shape)
+        answer = json.loads(found[at][1])
+        assert answer, at
+        jsonschema.validate(answer, {**shape, "components": described["components"]}, Draft202012Validator)
+        checked += 1
+    assert checked == 6

@@ -140,6 +140,8 @@ def test_what_was_staged_stays_known_without_a_broker(folder, catalog):
     assert found(topics.resolve(contracts, catalog, None))["ns.all"] == ()  # there is no staging at all
     for topic in ("orders.eu", "orders-us", "orders.old", "people"):
         tables.ensure_staging(catalog, topic)
+    damaged = tables.ensure_staging(catalog, "orders.damaged")  # it can't tell whose it was, and hides no other
+    Path(damaged.metadata_location.removeprefix("file://")).unlink()
     resolved = topics.resolve(contracts, catalog, None)
     assert found(resolved) == {
         "ns.all": ("orders.eu",),

@@ -1,0 +1,72 @@
+"""The shapes of the API's answers, for its description: told by the very classes that the answers are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from sluice.pages.detail import Trend
+from sluice.readiness import Line
+from sluice.status_model import TableStatus
+from sluice.timeline import Event, Lane, Standing
+
+LAG = {"anyOf": [{"type": "integer"}, {"type": "null"}], "title": "Lag Records"}
+"""Over all topics: in the answer, and no field of the class."""
+
+
+@dataclass
+class Tables:
+    """Every table that may be seen; `unavailable` and `broken` say why not all is told."""
+
+    at: datetime
+    tables: list[TableStatus]
+    unavailable: list[str]
+    broken: list[str]
+
+
+@dataclass
+class Happened:
+    """Events from `start` to `at`; of the lanes in `cut` only the newest."""
+
+    at: datetime
+    start: datetime
+    cut: list[Lane]
+    events: list[Event]
+
+
+@dataclass
+class HappenedToTable(Happened):
+    """And what readers saw; `trouble` says why that is not known."""
+
+    standing: Standing | None
+    trouble: str | None
+
+
+ANSWERS: Mapping[str, Any] = {
+    "/api/tables": Tables,
+    "/api/tables/{name}": TableStatus,
+    "/api/timeline": Happened,
+    "/api/tables/{name}/timeline": HappenedToTable,
+    "/api/tables/{name}/readiness": list[Line],
+    "/api/quality": dict[str, list[Trend]],
+}
+
+
+def described(openapi: Mapping[str, Any]) -> dict[str, Any]:
+    """A description of the API with the fields of its answers."""
+    adapters = [(path, "serialization", TypeAdapter(kind)) for path, kind in ANSWERS.items()]
+    shapes, definitions = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    known = definitions["$defs"]
+    known["TableStatus"]["properties"]["lag_records"] = LAG
+    paths = {path: dict(methods) for path, methods in openapi["paths"].items()}
+    for (path, _), shape in shapes.items():
+        answers = paths[path]["get"]["responses"]
+        answer = {**answers["200"], "content": {"application/json": {"schema": shape}}}
+        paths[path]["get"] = {**paths[path]["get"], "responses": {**answers, "200": answer}}
+    components = openapi.get("components", {})
+    schemas = {**components.get("schemas", {}), **known}
+    return {**openapi, "paths": paths, "components": {**components, "schemas": schemas}}
