@@ -107,12 +107,12 @@ def _rewrite(subject: Subject, table: Table, now: datetime) -> Need:
     choice = quiet.choose(table, all_parts, needy, settings, now)
     parts = [all_parts[key] for key in choice.keys]
     steps, reasons = [], []
-    if crowded := [p for p in parts if _crowded(p, settings)]:
-        steps.append("files")
-        small = sum(p.small for p in crowded)
-        mean = sum(p.small_bytes for p in crowded) // small
-        reasons.append(f"{small:,} small files of {mean:,} bytes on average in {_partitions(len(crowded))}")
+    crowded = [p for p in parts if _crowded(p, settings)]
     count, held = sum(p.small for p in crowded), sum(p.small_bytes for p in crowded)
+    if crowded:
+        steps.append("files")
+        mean = held // count
+        reasons.append(f"{count:,} small files of {mean:,} bytes on average in {_partitions(len(crowded))}")
     if worn := sum(p.worn for p in parts):
         count, held = count + worn, held + sum(p.worn_bytes for p in parts)
         steps = ["files"]

@@ -1,6 +1,4 @@
-"""Warn while there is still time: records not read or not published that Kafka deletes before long.
-
-And of tombstones that compaction removes.
+"""Warn while there is still time: records not read or not published that Kafka deletes before long, and tombstones.
 
 "Before long" is twice the schedule. By time: records that are that close to `retention.ms`. By size: what the low
 watermark reaches within that time, if it moves as fast as the topic grew just now. Kafka deletes whole segments, so it
@@ -78,7 +76,7 @@ def look(
     if state is None or pause is None or (state.retention_ms < 0 and state.retention_bytes < 0):
         return ()
     read = dict(topic.last.next_offsets) if topic.last else {}
-    if not any(waiting.values()) and all(read.get(p, m.start) >= m.end for p, m in state.watermarks.items()):
+    if not any(waiting.values()) and not _unread(state, read):
         return ()
     ahead = pause * TIMES
     try:
@@ -116,28 +114,27 @@ def tombstones(client: AdminClient, topic: TopicPlan, schedule: str | None) -> t
     if state is None or pause is None or not state.compacted or topic.last is None:
         return ()
     read, ahead = topic.last.next_offsets, pause * TIMES
-    if all(read.get(p, m.start) >= m.end for p, m in state.watermarks.items()):
+    if not _unread(state, read):
         return ()
-    now, kept = datetime.now(UTC), timedelta(milliseconds=state.delete_retention_ms)
-    for when, moment in (
-        ("has been able to", now - kept),
-        (f"may within {ahead} (twice the schedule)", now - kept + ahead),
-    ):
-        try:
-            first = broker.offsets_at(client, topic.topic, state.watermarks, moment)
-        except BrokerUnavailableError as error:
-            log.warning("%s: delete.retention.ms was not looked at: %s", topic.topic, error)
-            return ()
-        old = {
-            p: (at, end)
-            for p, m in sorted(state.watermarks.items())
-            if (at := read.get(p, m.start)) < (end := first[p] if first[p] >= 0 else m.end)
-        }
-        if old:
-            text = f"compaction {when} remove tombstones that are not read: {{partition: (first, end)}} {old}"
-            text += f" (delete.retention.ms {state.delete_retention_ms}); the rows that they delete would stay."
-            return (Risk(topic.topic, text),)
-    return ()
+    young = datetime.now(UTC) - timedelta(milliseconds=state.delete_retention_ms)
+
+    def older(moment: datetime) -> dict[int, tuple[int, int]]:
+        ends = _first_at(client, state, state.watermarks, moment)
+        spans = {p: (read.get(p, m.start), ends[p]) for p, m in sorted(state.watermarks.items())}
+        return {p: (first, end) for p, (first, end) in spans.items() if first < end}
+
+    try:
+        soon = older(young + ahead)
+        gone = older(young) if soon else {}
+    except BrokerUnavailableError as error:
+        log.warning("%s: delete.retention.ms was not looked at: %s", topic.topic, error)
+        return ()
+    if not soon:
+        return ()
+    when = "has been able to" if gone else f"may within {ahead} (twice the schedule)"
+    text = f"compaction {when} remove tombstones that are not read: {{partition: (first, end)}} {gone or soon}"
+    text += f" (delete.retention.ms {state.delete_retention_ms}); the rows that they delete would stay."
+    return (Risk(topic.topic, text),)
 
 
 def left(client: AdminClient, state: broker.TopicState, reached: Offsets) -> dict[int, float]:
@@ -174,13 +171,25 @@ def _deleted_to(client: AdminClient, state: broker.TopicState, ahead: timedelta)
     reach = {p: marks.start for p, marks in state.watermarks.items()}
     if state.retention_ms >= 0:
         young = datetime.now(UTC) - timedelta(milliseconds=state.retention_ms) + ahead
-        for p, first in broker.offsets_at(client, state.topic, state.watermarks, young).items():
-            reach[p] = max(reach[p], state.watermarks[p].end if first < 0 else first)
+        for p, first in _first_at(client, state, state.watermarks, young).items():
+            reach[p] = max(reach[p], first)
     # A log whose beginning is still there has not reached its size yet.
     trimmed = {p: marks for p, marks in state.watermarks.items() if marks.start > 0}
     if state.retention_bytes >= 0 and trimmed:
-        since = broker.offsets_at(client, state.topic, trimmed, datetime.now(UTC) - ahead)
+        since = _first_at(client, state, trimmed, datetime.now(UTC) - ahead)
         for p, marks in trimmed.items():
-            grown = marks.end - since[p] if since[p] >= 0 else 0
-            reach[p] = max(reach[p], marks.start + grown)
+            reach[p] = max(reach[p], marks.start + marks.end - since[p])
     return {p: min(offset, state.watermarks[p].end) for p, offset in reach.items()}
+
+
+def _unread(state: broker.TopicState, read: Offsets) -> bool:
+    """Whether Kafka holds anything beyond these offsets."""
+    return any(read.get(p, m.start) < m.end for p, m in state.watermarks.items())
+
+
+def _first_at(
+    client: AdminClient, state: broker.TopicState, partitions: Iterable[int], moment: datetime
+) -> dict[int, int]:
+    """Per partition the first offset from a moment on; its end where there is none yet."""
+    found = broker.offsets_at(client, state.topic, partitions, moment)
+    return {p: first if first >= 0 else state.watermarks[p].end for p, first in found.items()}

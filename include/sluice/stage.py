@@ -34,9 +34,6 @@ FETCH = {
 }
 
 
-LOOK_AGAIN = "Nothing to do: the next run goes by what is staged."
-
-
 @dataclass(frozen=True)
 class Staged:
     """The outcome.
@@ -146,10 +143,13 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
 
 def _check_known(staging: Table, batch: Batch, last: Batch) -> None:
     """What was staged under the number is this batch: after a lost ledger, another plan may have given it out."""
-    there, _ = cursor.staged_batches(staging, batch.seq - 1).get(batch.seq, (last, None))
-    if there.seq == batch.seq and (there.ranges, there.next_offsets) != (batch.ranges, batch.next_offsets):
+    told = cursor.staged_batches(staging, batch.seq - 1).get(batch.seq)
+    there = told[0] if told else last
+    if there.seq == batch.seq and there != batch:
         raise PlanLostError(
-            f"Staging holds {there}: another plan gave out the number.", batch=str(batch), way_out=LOOK_AGAIN
+            f"Staging holds {there}: another plan gave out the number.",
+            batch=str(batch),
+            way_out="Nothing to do: the next run goes by what is staged.",
         )
 
 

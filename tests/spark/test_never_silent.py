@@ -39,6 +39,14 @@ def beside(it: Lake) -> tuple[Lake, str]:
     return other, other.contract()
 
 
+def pair(lake: Callable[..., Lake]) -> tuple[Lake, str, Lake, str]:
+    """A topic of two partitions with its table, and another beside it."""
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    return it, table, *beside(it)
+
+
 def fill(it: Lake, first: int, count: int = 20, partitions: int = 2) -> None:
     it.send((n % partitions, f"k{n}", record(n)) for n in range(first, first + count))
 
@@ -58,10 +66,7 @@ def stopped(outcome: dict[str, Any], *parts: str) -> None:
 
 
 def test_retention_overtakes_the_cursor(lake: Callable[..., Lake]) -> None:
-    it = lake()
-    it.create_topic(2)
-    table = it.contract()
-    other, unharmed = beside(it)
+    it, table, other, unharmed = pair(lake)
     fill(it, 0)
     fill(other, 0, partitions=1)
     it.run()
@@ -121,10 +126,7 @@ def test_what_is_staged_is_published_though_kafka_has_lost_the_rest(lake: Callab
 
 @pytest.mark.parametrize("count", [6, 60], ids=["shorter", "longer"])
 def test_the_topic_is_deleted_and_created_again(lake: Callable[..., Lake], count: int) -> None:
-    it = lake()
-    it.create_topic(2)
-    table = it.contract()
-    other, unharmed = beside(it)
+    it, table, other, unharmed = pair(lake)
     fill(it, 0)
     it.run()
     before = it.rows(table)
@@ -189,11 +191,8 @@ def test_a_topic_is_missing(lake: Callable[..., Lake]) -> None:
 def test_a_table_whose_metadata_is_gone_stops_nothing_else(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
-    it = lake()
+    it, table, other, unharmed = pair(lake)
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
-    it.create_topic(2)
-    table = it.contract()
-    other, unharmed = beside(it)
     fill(it, 0)
     fill(other, 0, partitions=1)
     it.run()
@@ -216,10 +215,7 @@ def test_a_table_whose_metadata_is_gone_stops_nothing_else(
 
 
 def test_a_ledger_that_contradicts_itself_about_a_topic(lake: Callable[..., Lake]) -> None:
-    it = lake()
-    it.create_topic(2)
-    table = it.contract()
-    other, unharmed = beside(it)
+    it, table, other, unharmed = pair(lake)
     fill(it, 0)
     fill(other, 0, partitions=1)
     (batch,) = it.plan().topics[it.topic].to_stage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,9 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
 from pyspark.sql import SparkSession
 
 from sluice import broker as brokers
@@ -32,6 +34,7 @@ from sluice.embedded.ports import HOST, free_port
 from sluice.errors import TopicForbiddenError
 from sluice.model import Batch
 from sluice.stage import read
+from tests.support.guarded import make_ca
 
 # What an operator may well have chosen: it must pass through JAAS and Spark's options as it is.
 PASSWORD = "a\"b\\c 'd;$é"
@@ -43,6 +46,7 @@ class Secured:
     """A broker with a listener for client certificates and one for passwords, and who may read what."""
 
     folder: Path
+    ca: Path
     mtls: int
     sasl: int
     allowed: str
@@ -52,7 +56,7 @@ class Secured:
         return {
             "bootstrap.servers": f"{HOST}:{self.mtls}",
             "security.protocol": "SSL",
-            "ssl.ca.location": str(self.folder / "ca.pem"),
+            "ssl.ca.location": str(self.ca),
             "ssl.endpoint.identification.algorithm": "none",
             **more,
         }
@@ -64,44 +68,42 @@ class Secured:
             "sasl.mechanism": mechanism,
             "sasl.username": "reader",
             "sasl.password": PASSWORD,
-            "ssl.ca.pem": (self.folder / "ca.pem").read_text(),
+            "ssl.ca.pem": self.ca.read_text(),
         }
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def certificates(folder: Path) -> None:
-    """An authority, the broker's certificate (for the loopback's address), and the reader's in four forms."""
-    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
-            "-subj", "/CN=tests", "-days", "2")  # fmt: skip
-    (folder / "names").write_text(f"subjectAltName=IP:{HOST}\n")
-    for name in ("broker", "reader"):
-        openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
-                "-subj", f"/CN={name}")  # fmt: skip
-        openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                "-out", f"{name}.pem", "-days", "2", "-extfile", "names")  # fmt: skip
-    (folder / "store.pem").write_text((folder / "broker.key").read_text() + (folder / "broker.pem").read_text())
-    openssl(folder, "rsa", "-in", "reader.key", "-traditional", "-aes256", "-passout", "pass:secret", "-out", "old.key")
-    openssl(folder, "pkcs12", "-export", "-in", "reader.pem", "-inkey", "reader.key", "-certfile", "ca.pem",
-            "-passout", "pass:secret", "-out", "reader.p12")  # fmt: skip
+def forms_of(own: Path) -> None:
+    """The reader's certificate and key, which are in one file, apart; the key as old files have it; both as PKCS#12."""
+    folder, text = own.parent, own.read_bytes()
+    certificate, key = x509.load_pem_x509_certificate(text), serialization.load_pem_private_key(text, None)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    pem = serialization.Encoding.PEM
+    forms = {
+        "reader.crt": certificate.public_bytes(pem),
+        "reader.key": key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        "old.key": key.private_bytes(pem, serialization.PrivateFormat.TraditionalOpenSSL, secret),
+        "reader.p12": pkcs12.serialize_key_and_certificates(b"reader", key, certificate, None, secret),
+    }
+    for name, content in forms.items():
+        (folder / name).write_bytes(content)
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
-    certificates(folder)
+    own_ca, own = make_ca(folder, "broker")
+    reader_ca, reader = make_ca(folder, "reader")
+    forms_of(reader)
     mtls = free_port()
-    it = Secured(folder, mtls, free_port({mtls}), f"a-{uuid.uuid4().hex[:8]}", f"f-{uuid.uuid4().hex[:8]}")
+    it = Secured(folder, own_ca, mtls, free_port({mtls}), f"a-{uuid.uuid4().hex[:8]}", f"f-{uuid.uuid4().hex[:8]}")
     escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
     plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="{escaped}";'
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(folder / "store.pem"),
+        "ssl.keystore.location": str(own),
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(folder / "ca.pem"),
+        "ssl.truststore.location": str(reader_ca),
         "listener.name.ssl.ssl.client.auth": "required",
         "ssl.principal.mapping.rules": r"RULE:^CN=(.*?)$/$1/",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
@@ -146,7 +148,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 @pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512"])
 def test_planning_and_spark_read_as_the_same_user(secured: Secured, spark: SparkSession, way: str) -> None:
     at = secured.folder
-    mine = {"ssl.certificate.location": str(at / "reader.pem")}
+    mine = {"ssl.certificate.location": str(at / "reader.crt")}
     config = {
         "PEM": lambda: secured.by_certificate(**mine, **{"ssl.key.location": str(at / "reader.key")}),
         "old key with a password": lambda: secured.by_certificate(

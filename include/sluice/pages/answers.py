@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -60,13 +61,10 @@ def described(openapi: Mapping[str, Any]) -> dict[str, Any]:
     """A description of the API with the fields of its answers."""
     adapters = [(path, "serialization", TypeAdapter(kind)) for path, kind in ANSWERS.items()]
     shapes, definitions = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-    known = definitions["$defs"]
+    told = deepcopy(dict(openapi))
+    known = told.setdefault("components", {}).setdefault("schemas", {})
+    known |= definitions["$defs"]
     known["TableStatus"]["properties"]["lag_records"] = LAG
-    paths = {path: dict(methods) for path, methods in openapi["paths"].items()}
     for (path, _), shape in shapes.items():
-        answers = paths[path]["get"]["responses"]
-        answer = {**answers["200"], "content": {"application/json": {"schema": shape}}}
-        paths[path]["get"] = {**paths[path]["get"], "responses": {**answers, "200": answer}}
-    components = openapi.get("components", {})
-    schemas = {**components.get("schemas", {}), **known}
-    return {**openapi, "paths": paths, "components": {**components, "schemas": schemas}}
+        told["paths"][path]["get"]["responses"]["200"]["content"] = {"application/json": {"schema": shape}}
+    return told

@@ -29,7 +29,9 @@
     box.remove();
     return done ? Promise.resolve() : Promise.reject();
   };
+  let clicked = 0;
   document.addEventListener("click", (event) => {
+    clicked = Date.now();
     const link = event.target.closest("a[data-airflow-path]");
     if (link && framed) {
       // The frame's sandbox lets no link out of it: one that Airflow's own page follows does.
@@ -66,7 +68,8 @@
     }
     banner.textContent = `This page is not up to date: ${why}. It looks again by itself.`;
   };
-  const calm = () => !document.hidden && !document.activeElement.closest("form") && getSelection().isCollapsed;
+  // Nor what was just clicked, which may tell how that went.
+  const calm = () => !document.hidden && !document.activeElement.closest("form") && getSelection().isCollapsed && Date.now() - clicked > 10000;
   // Not by loading the page again: what then comes in its place, an error or a login, would have no script to look again.
   const look = async () => {
     if (calm()) {
@@ -77,7 +80,7 @@
       } catch {
         missed("Airflow does not answer");
       }
-      if (text !== undefined) {
+      if (text !== undefined && calm()) {
         if ((answer.ok || answer.status === 404) && text.includes("data-airflow")) renew(text);
         else missed(answer.ok || answer.status === 401 || answer.status === 403 ? "log in again" : `Airflow answered ${answer.status}`);
       }
