@@ -21,9 +21,10 @@ import pyspark
 import pytest
 from pyiceberg.typedef import Identifier
 
-from sluice import cursor, jvm, maintain, tables
+from sluice import cursor, jvm, maintain, refs, run, settle, tables
 from sluice.embedded import archive
 from sluice.embedded.home import REPOSITORY
+from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG
 from sluice.upkeep import Action
 from tests.support import files
@@ -45,6 +46,7 @@ KILLED_AT = [
     "before the ledger",
     "after the ledger",
 ]
+SETTLE = "../tests/support/settler.py"
 STOPPED_AT = ["stage: written", "publish: before land"]
 
 
@@ -56,17 +58,20 @@ def record(n: int) -> dict[str, object]:
 def driver(
     it: Lake, lake_folder: Path, point: str, job: str = "ingest.py", arguments: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver of its own that has come to the point, and stays there."""
+    """A driver of its own that has come to the point, and stays there; settle, as in Airflow, has no Spark."""
     mark, out = it.folder.parent / "mark", it.folder.parent / "driver.log"
     folder = Path(os.environ["SLUICE_JARS"])
     jars = sorted(map(str, folder.glob("*.jar")))
     # As the operator starts it: with the archive of classes, a start takes half the time.
     home = archive.spark_home(folder.parent, jars) or Path(pyspark.__file__).parent
-    command = [
+    spark = [
         str(home / "bin" / "spark-submit"),
         *("--master", "local[1]", "--driver-memory", "768m"),
         *("--driver-class-path", os.pathsep.join(jars)),
         *("--conf", "spark.driver.extraJavaOptions=" + " ".join((*jvm.DRIVER, *archive.options(home)))),
+    ]
+    command = [
+        *([sys.executable] if job == SETTLE else spark),
         str(REPOSITORY / "tests" / "support" / "driver.py"),
         *(arguments or ("--group", it.group)),
         *("--run-id", "killed"),
@@ -157,6 +162,41 @@ def test_the_driver_is_killed_and_the_next_run_goes_on(
             uncommitted(it, name)
         kill(process)
     # The records that came meanwhile wait for the plan that is frozen.
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+    it.drain(appended)
+    check(it, appended, merged)
+
+
+@pytest.mark.parametrize(
+    ("point", "again"),
+    [("settle: tidied", True), ("before the ledger", True), ("before the ledger", False), ("after the ledger", True)],
+)
+def test_settle_is_killed_and_tried_again_or_given_up(
+    lake: Callable[..., Lake], lake_folder: Path, point: str, again: bool
+) -> None:
+    it = lake()
+    appended, merged = prepared(it)
+    promises = it.contracts
+    group, planned = promises.group(it.group), it.plan("killed")
+    run.run(it.context("killed"), group, promises, it.admin, deadline=time.monotonic() + 600)
+    # Branches that a driver left, which settle drops, and a tag that is behind, which it moves.
+    for name in (appended, merged):
+        table = it.catalog.load_table(name)
+        first = table.metadata.snapshots[0].snapshot_id
+        table.manage_snapshots().create_branch(first, refs.new_branch(it.topic, 1)).create_tag(
+            first, CURSOR_TAG
+        ).commit()
+    promised = settle.expected(planned)
+    with driver(it, lake_folder, point, SETTLE, ("--group", it.group, "--promised", json.dumps(promised))) as process:
+        kill(process)
+    if again:
+        outcomes = settle.settle(group, it.catalog, promised, run_id="killed")
+        assert {name: each["state"] for name, each in outcomes.items()} == dict.fromkeys(
+            (appended, merged), "published"
+        )
+        check(it, appended, merged)
+        settled = [r for r in Ledger(it.catalog).rows({it.topic: 1}) if r.state == State.SETTLED]
+        assert {r.batch_seq for r in settled} == {2}
     it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
     it.drain(appended)
     check(it, appended, merged)

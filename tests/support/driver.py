@@ -23,7 +23,7 @@ def main() -> None:  # noqa: C901 - a catalogue of points
     """Put the stop in place, then run the job as it is."""
     repository = Path(__file__).resolve().parents[2]
     sys.path.insert(0, str(repository / "include"))
-    from sluice import maintain, plan, publish, stage, upkeep
+    from sluice import maintain, plan, publish, settle, stage, upkeep
     from sluice.commit import Attempt
     from sluice.ledger import Ledger
 
@@ -95,6 +95,7 @@ def main() -> None:  # noqa: C901 - a catalogue of points
         # The tasks have written their files, and the commit can't come.
         "stage: files written": lambda: uncommitted(stage, "read", "sluice_staging"),
         "publish: files written": lambda: uncommitted(publish, "merge_in", "db"),
+        "settle: tidied": lambda: around(settle, "_tidy", after=lambda *_: True),
         # Maintenance: files are rewritten and the commit can't come; the mark is set and nothing is deleted yet;
         # what was done is not written down.
         "rewrite: files written": lambda: uncommitted(maintain, "_rewrite", "db"),

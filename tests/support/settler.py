@@ -1,0 +1,17 @@
+"""The task `settle` as a process that can be killed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from sluice import catalog, contracts, settle, topics
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--group")
+parser.add_argument("--promised", type=json.loads)
+parser.add_argument("--run-id")
+given = parser.parse_args()
+lake = catalog.load()
+group = topics.resolve(contracts.load(), lake, None).group(given.group)
+settle.settle(group, lake, given.promised, run_id=given.run_id)
