@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 from sluice import broker as brokers
 from sluice import java_client
 from sluice.embedded.broker import Broker
+from sluice.embedded.home import REPOSITORY
 from sluice.embedded.ports import HOST, free_port
 from sluice.errors import TopicForbiddenError
 from sluice.model import Batch
@@ -37,7 +38,7 @@ from sluice.stage import read
 from tests.support.guarded import make_ca
 
 # What an operator may well have chosen: it must pass through JAAS and Spark's options as it is.
-PASSWORD = "a\"b\\c 'd;$é"
+PASSWORD = "a\"b\\c 's3cr3t;$é"
 COUNT = 30
 
 
@@ -145,8 +146,25 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield it
 
 
+@pytest.fixture
+def drivers_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """What a driver writes into its log, with the settings that jobs/ run with."""
+    log = tmp_path / "spark.log"
+    settings = (REPOSITORY / "jobs" / "log4j2.properties").read_text()
+    copy = tmp_path / "log4j2.properties"
+    copy.write_text(settings.replace("${env:SLUICE_SPARK_LOG:-spark.log}", str(log)))
+    jvm: Any = spark.sparkContext._jvm
+    context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
+    before = context.getConfiguration()
+    jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(copy.as_uri()))
+    yield log
+    context.setConfiguration(before)
+
+
 @pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512"])
-def test_planning_and_spark_read_as_the_same_user(secured: Secured, spark: SparkSession, way: str) -> None:
+def test_planning_and_spark_read_as_the_same_user(
+    secured: Secured, spark: SparkSession, way: str, drivers_log: Path
+) -> None:
     at = secured.folder
     mine = {"ssl.certificate.location": str(at / "reader.crt")}
     config = {
@@ -166,5 +184,11 @@ def test_planning_and_spark_read_as_the_same_user(secured: Secured, spark: Spark
     ends = {p: marks.end for p, marks in state.watermarks.items()}
     assert ends == {0: COUNT // 2, 1: COUNT // 2}
     batch = Batch(secured.allowed, state.topic_id, 1, state.watermarks, ends)
-    rows = read(spark, java_client.spark_options(config), batch).collect()
+    options = java_client.spark_options(config)
+    rows = read(spark, options, batch).collect()
     assert sorted(int(row["value"]) for row in rows) == list(range(COUNT))
+    told = drivers_log.read_text()
+    assert secured.allowed in told, "the log tells nothing of the reading"
+    key = options.get("kafka.ssl.keystore.key", "").splitlines()[1:-1]
+    for secret in ("s3cr3t", *key):
+        assert secret not in told
