@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 TIMEOUT_S = 30.0
+# A client asks the broker that it takes for the controller, which is any one that was up when it last looked at the
+# cluster: by librdkafka's own default it would go on asking one that died for five minutes, whoever else is there.
+DEFAULTS = {"log_level": 2, "topic.metadata.refresh.interval.ms": 10_000}
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def admin(config: Mapping[str, Any] | None = None) -> AdminClient:
     """A client for the questions below; cheap to keep, 50 ms to make."""
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient({"log_level": 2, **client_config(config)})
+    return AdminClient({**DEFAULTS, **client_config(config)})
 
 
 def names(client: AdminClient) -> set[str]:
