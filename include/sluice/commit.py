@@ -22,7 +22,7 @@ from pyiceberg.typedef import Identifier
 from pyspark.sql import SparkSession
 
 from sluice import cursor, refs, tables
-from sluice.errors import CatalogUnavailableError, FencedError
+from sluice.errors import CatalogUnavailableError, ConfigError, FencedError
 from sluice.model import CURSOR_TAG, Batch
 
 log = logging.getLogger(__name__)
@@ -89,13 +89,23 @@ class Attempt:
         return head
 
     def open(self) -> None:
-        """Make the branch."""
+        """Make the branch.
+
+        Raises:
+            ConfigError: the catalog keeps no branches.
+        """
         while True:
             try:
-                refs.commit(self._catalog, self.base, (), (refs.point(self.branch, self.head),))
+                made = refs.commit(self._catalog, self.base, (), (refs.point(self.branch, self.head),))
                 break
             except CommitFailedException:  # somebody else's branch or tag; ours starts from the head we decided by
                 self.base_still_there()
+        if self.branch not in made.refs:  # Nessie answers that all is well, and drops it
+            raise ConfigError(
+                "The catalog keeps no branches of tables, without which nothing can be looked at before it lands.",
+                table=".".join(self.identifier),
+                way_out="Use a catalog that keeps Iceberg's branches and tags, which Nessie for one does not.",
+            )
         self._opened = True
 
     def base_still_there(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
@@ -31,13 +32,14 @@ _BRANCH = re.compile(re.escape(BRANCH_PREFIX) + r"([0-9a-f]{6})_(\d+)_[0-9a-f]{8
 
 def commit(
     catalog: Catalog, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
-) -> None:
-    """One commit on the table with this uuid, if the requirements hold.
+) -> TableMetadata:
+    """One commit on the table with this uuid, if the requirements hold; the table as it then is.
 
     Raises:
         CommitFailedException: they don't, or another commit came first.
     """
-    catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements), updates)
+    required = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
+    return catalog.commit_table(table, required, updates).metadata
 
 
 def point(name: str, snapshot_id: int, *, tag: bool = False) -> SetSnapshotRefUpdate:

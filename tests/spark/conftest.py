@@ -27,12 +27,17 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 
 @pytest.fixture(scope="session")
 def lake_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Catalog and warehouse, and the environment that names them, for as long as Spark tests run."""
+    """Catalog and warehouse, and the environment that names them, for as long as Spark tests run.
+
+    `SLUICE_TEST_REST` names the address of a REST catalog that is to be used instead; see docs/design.md.
+    """
     folder = tmp_path_factory.mktemp("lake")
     patch = pytest.MonkeyPatch()
-    patch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
-    patch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{folder}/iceberg.db?timeout=60")
-    patch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{folder}/warehouse")
+    rest = os.environ.get("SLUICE_TEST_REST")
+    patch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "rest" if rest else "sql")
+    patch.setenv("PYICEBERG_CATALOG__LAKE__URI", rest or f"sqlite:///{folder}/iceberg.db?timeout=60")
+    if not rest:
+        patch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{folder}/warehouse")
     patch.setenv("SLUICE_JARS", str(jars.ensure(jars.SPARK)))
     patch.setenv("JAVA_HOME", str(find_java(cache_folder()).home))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -291,6 +291,27 @@ def test_the_answer_to_a_ledger_commit_is_lost(
     check(it, table)
 
 
+def test_a_catalog_that_keeps_no_branches_is_told_of(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract()
+    fill(it, 0)
+    original = it.catalog.commit_table
+
+    def as_nessie_does(known: Any, requirements: Any, updates: Any) -> Any:
+        """Branches are dropped, and the answer is that all is well: Nessie 0.99, by its REST protocol."""
+        kept = [u for u in updates if not (isinstance(u, SetSnapshotRefUpdate) and u.ref_name != refs.MAIN)]
+        return original(known, requirements, tuple(kept))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(it.catalog, "commit_table", as_nessie_does)
+        outcome = it.run()[table]
+    assert outcome["state"] == "failed" and "The catalog keeps no branches" in outcome["error"]
+    check(it, table)
+
+
 @pytest.mark.parametrize("point", ["stage open", "publish merge", "publish land"])
 def test_the_catalog_is_away_for_a_while(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, lake_folder: Path, point: str
