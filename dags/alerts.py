@@ -50,7 +50,7 @@ def look() -> None:
     use_registry()
     found = status.look(promises, kafka=kafka_config())
     pages = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/sluice"
-    needs_a_person = incidents.of_status(found, alerts.states, pages)
+    needs_a_person = incidents.of_status(found, alerts, pages)
     new, goes_on, over = incidents.compare(needs_a_person, told_before(), found)
     for each in over:
         log.info("over: %s", each.title)

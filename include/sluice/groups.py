@@ -163,16 +163,23 @@ class Alerts(Strict):
     Attributes:
         schedule: When to look, as a group's `schedule`. Default: every five minutes.
         states: Which states are an incident, as docs/pages.md has them.
+        quarantine_ratio: The share of a table's records of the last 24 hours from which on it is `rejecting`.
+        failed_runs: How many runs in a row must have failed at a table's batch before `failed` is an incident.
         notifiers: Who is told. Without any the DAG's own red run tells it.
     """
 
     schedule: Schedule | None = "*/5 * * * *"
     states: Annotated[
         tuple[
-            Literal["blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"], ...
+            Literal[
+                "blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused", "rejecting"
+            ],
+            ...,
         ],
         ListField,
-    ] = ("blocked", "stopped", "failed", "late", "at risk")
+    ] = ("blocked", "stopped", "failed", "late", "at risk", "rejecting")
+    quarantine_ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
+    failed_runs: Annotated[int, Field(ge=1)] = 1
     notifiers: Annotated[tuple[Notify, ...], ListField] = ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -10,7 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sluice import verdicts
-from sluice.status_model import Status
+from sluice.groups import Alerts
+from sluice.status_model import Status, TableStatus
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Incident:
     """A table in a state that needs a person; without a table, what keeps all or many from being looked at.
 
     Attributes:
-        word: the state, as `sluice.verdicts` has it; without a table the error's name.
+        word: the state, as `sluice.verdicts` has it, or `rejecting`; without a table the error's name.
         why, todo: as the pages tell it; text from outside, to be escaped where it is shown.
         url: the table's timeline.
         unheard: those that are to be told and could not be yet.
@@ -53,11 +54,11 @@ class Incident:
         return f"<h3>{escape(self.title)}</h3><p>{escape(self.why)}</p><p>{escape(self.todo)}</p>{link}"
 
 
-def of_status(status: Status, states: Collection[str], pages: str) -> list[Incident]:
+def of_status(status: Status, alerts: Alerts, pages: str) -> list[Incident]:
     """What needs a person now.
 
     Args:
-        states: the states that do, as `sluice.verdicts` names them.
+        alerts: what does.
         pages: the address of Sluice's pages.
     """
     found = [Incident("", type(error).__name__, str(error)) for error in status.errors]
@@ -67,10 +68,20 @@ def of_status(status: Status, states: Collection[str], pages: str) -> list[Incid
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
         words: dict[str, verdicts.Verdict] = {}
-        for each in verdicts.said(table):
+        for each in (*verdicts.said(table), *_rejecting(table, alerts.quarantine_ratio)):
             words.setdefault(each.word, each)
-        found += [Incident(table.table, v.word, v.why, v.todo, url) for v in words.values() if v.word in states]
+        if table.last_error and table.last_error.runs < alerts.failed_runs:
+            words.pop("failed", None)
+        found += [Incident(table.table, v.word, v.why, v.todo, url) for v in words.values() if v.word in alerts.states]
     return found
+
+
+def _rejecting(table: TableStatus, limit: float) -> Iterator[verdicts.Verdict]:
+    """Whether so many records are set apart, though each batch may be within what its contract tolerates."""
+    if table.day_rejected >= limit * max(table.day_records, 1):
+        told = f"{table.day_rejected:,} of {table.day_records:,} records of the last 24 hours are in quarantine"
+        why = f"{told} ({table.day_rejected / table.day_records:.2%}); {limit:.2%} is told of."
+        yield verdicts.Verdict("rejecting", verdicts.Tone.WARN, why, "See the rejected records on the table's page.")
 
 
 def compare(

@@ -102,6 +102,7 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
         except SluiceError as error:
             if str(error) not in entry.problems and contract.table not in world.stops:
                 entry.problems.append(str(error))
+    entry.day_records, entry.day_rejected = world.day.get(contract.table, (0, 0))
     entry.maintenance = world.maintained.get(contract.table, [])
     if results := world.judged.get(contract.table):
         entry.expectations = Judgement.of(results)

@@ -144,7 +144,12 @@ class SnapshotStatus:
 
 @dataclass
 class LastError:
-    """The last row of the ledger that tells of a refusal; `open` while the batch it is about is not published."""
+    """The last row of the ledger that tells of a refusal.
+
+    Attributes:
+        open: while the batch it is about is not published.
+        runs: how many runs were refused in a row for that batch.
+    """
 
     at: datetime
     state: str
@@ -153,6 +158,7 @@ class LastError:
     error: str | None
     run_id: str | None
     open: bool
+    runs: int = 1
 
 
 @dataclass
@@ -194,7 +200,8 @@ class TableStatus:
     """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come.
 
     `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
-    contract asks of the table, where that is due, under review, or was rejected.
+    contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
+    that were published within the last 24 hours, `day_rejected` what of them is in quarantine.
     """
 
     table: str
@@ -208,6 +215,8 @@ class TableStatus:
     open_batches: list[OpenBatch] = field(default_factory=list)
     slices: list[SliceStatus] = field(default_factory=list)
     quarantined: int | None = None
+    day_records: int = 0
+    day_rejected: int = 0
     maintenance: list[MaintenanceStatus] = field(default_factory=list)
     expectations: Judgement | None = None
     last_error: LastError | None = None

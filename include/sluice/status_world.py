@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
@@ -14,7 +15,7 @@ from sluice import topics as matching
 from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import BrokerUnavailableError, SluiceError
-from sluice.filters import one_of
+from sluice.filters import And, above, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
 from sluice.status_model import LastError, MaintenanceStatus, Status
@@ -39,6 +40,7 @@ class World:
     slices: dict[tuple[str, str | None], list[Row]] = field(default_factory=dict)
     warnings: list[kafka_retention.Risk] = field(default_factory=list)
     errors: dict[str, LastError] = field(default_factory=dict)
+    day: dict[str, tuple[int, int]] = field(default_factory=dict)
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     judged: dict[str, list[quality.Result]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
@@ -117,9 +119,22 @@ def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
         refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
         for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
             if row["table"] and (row["batch_seq"] or 0) >= 0:  # a refused slice of a backfill holds nothing up
-                world.errors[row["table"]] = LastError(
+                before = world.errors.get(row["table"])
+                last = world.errors[row["table"]] = LastError(
                     row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"], open=True
                 )
+                if before and (before.topic, before.batch) == (last.topic, last.batch):
+                    last.runs = before.runs + (before.run_id != last.run_id)
+        world.day = _day(world.ledger)
+
+
+def _day(ledger: Ledger) -> dict[str, tuple[int, int]]:
+    """Per table the records of the batches that were published within the last 24 hours, and those rejected of them."""
+    since = datetime.now(UTC) - timedelta(days=1)
+    wanted = And(equal("state", str(State.PUBLISHED)), And(above("at", since.isoformat()), above("batch_seq", 0)))
+    rows = ledger.table.scan(row_filter=wanted, selected_fields=("table", "records", "rejected")).to_arrow()
+    counts = rows.group_by("table").aggregate([("records", "sum"), ("rejected", "sum")]).to_pylist()
+    return {r["table"]: (r["records_sum"] or 0, r["rejected_sum"] or 0) for r in counts}
 
 
 def _ask_planner(

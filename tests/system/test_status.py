@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -214,14 +214,24 @@ def test_a_refusal_is_open_until_its_batch_is_published(site: Site, sluice: Run)
     site.send(0, 2)
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
-    row = Row(site.topic, State.BLOCKED, batch.topic_id, 1, table="db.events", error="2 of 2 records can't be read")
-    Ledger(site.catalog).append([row], run_id="test")
+    ledger, named = Ledger(site.catalog), {"batch_seq": 1, "table": "db.events"}
+    for run_id in ("first", "second"):
+        failed = Row(site.topic, State.FAILED, batch.topic_id, error="no space left", **named)
+        ledger.append([failed, failed], run_id=run_id)  # tried again within one run
+    assert site.status().last_error.runs == 2  # type: ignore[union-attr]
+    row = Row(site.topic, State.BLOCKED, batch.topic_id, error="2 of 2 records can't be read", **named)
+    ledger.append([row], run_id="test")
     code, out, _ = sluice("status")
     assert code == 0
     assert "! db.events: blocked:" in out
     assert "2 of 2 records can't be read" in out
     site.publish(batch)
-    assert site.status().last_error.open is False  # type: ignore[union-attr]
+    long_ago = datetime.now(UTC) - timedelta(days=2)
+    done = Row(site.topic, State.PUBLISHED, batch.topic_id, records=20, rejected=2, **named)
+    ledger.append([done, replace(done, at=long_ago), replace(done, table="db.others")], run_id="test")
+    cured = site.status()
+    assert (cured.day_records, cured.day_rejected) == (20, 2)
+    assert cured.last_error.open is False and cured.last_error.runs == 3  # type: ignore[union-attr]
     assert "blocked" not in sluice("status")[1]
     assert "blocked, since cured" in sluice("status", "db.events")[1]
 

@@ -17,7 +17,7 @@ from sluice.status_model import LastError, Status, TableStatus, TopicStatus
 pytestmark = pytest.mark.unit
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-STATES = Alerts().states
+ALERTS = Alerts()
 PAGES = "http://airflow/sluice"
 CONTRACT = "table: db.t\ntopic: t\ngroup: g\nowner: me\ncolumns: [{name: id, type: long}]\n"
 
@@ -43,24 +43,41 @@ def titles(found: list[Incident]) -> list[str]:
 def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_for() -> None:
     failed = LastError(NOW, "failed", "t", 3, "no space left", "run", open=True)
     both = late(last_error=failed, schema="a change waits", warnings=["Kafka deletes it", "and that"])
-    found = of_status(status(table("db.fine"), both), STATES, PAGES)
+    found = of_status(status(table("db.fine"), both), ALERTS, PAGES)
     assert titles(found) == ["db.t is failed", "db.t is late", "db.t is at risk"]
     assert found[0].why == "no space left" and found[2].why == "Kafka deletes it"
     assert found[0].url == "http://airflow/sluice/tables/db.t/timeline"
-    assert titles(of_status(status(both), ("review",), PAGES)) == ["db.t is review"]
+    assert titles(of_status(status(both), Alerts(states=("review",)), PAGES)) == ["db.t is review"]
 
 
 def test_what_is_blocked_is_told_as_one_thing() -> None:
     blocked = table(last_error=LastError(NOW, "blocked", "t", 3, "50 of 50 records", "run", open=True))
-    assert titles(of_status(status(blocked), STATES, PAGES)) == ["db.t is blocked"]
+    assert titles(of_status(status(blocked), ALERTS, PAGES)) == ["db.t is blocked"]
+
+
+def test_how_often_a_run_must_fail_and_how_much_be_rejected_before_it_is_told() -> None:
+    def told(found: TableStatus, **settings: Any) -> list[str]:
+        return titles(of_status(status(found), Alerts(**settings), PAGES))
+
+    failed = LastError(NOW, "failed", "t", 3, "no space left", "run", open=True, runs=2)
+    twice = table(last_error=failed)
+    assert told(twice) == told(twice, failed_runs=2) == ["db.t is failed"]
+    assert told(twice, failed_runs=3) == []
+    refused = table(last_error=replace(failed, state="blocked", runs=1))
+    assert told(refused, failed_runs=3) == ["db.t is blocked"]  # no run cures it
+    (few,) = of_status(status(table(day_records=200, day_rejected=2)), ALERTS, PAGES)
+    assert few.title == "db.t is rejecting" and "2 of 200 records" in few.why and "1.00%" in few.why
+    assert told(table(day_records=201, day_rejected=2)) == []
+    assert told(table(day_records=201, day_rejected=2), quarantine_ratio=0.001) == ["db.t is rejecting"]
+    assert told(table(day_records=0, day_rejected=0)) == []
 
 
 def test_a_contract_that_can_not_be_read_is_told_and_ends_nothing() -> None:
     broken = replace(status(), broken=["/c/a.yaml:3: modee: unknown field", "/c/b.yaml:4: x", "/c/a.yaml:5: y"])
-    found = of_status(broken, STATES, PAGES)
+    found = of_status(broken, ALERTS, PAGES)
     names = ["Sluice: broken contract a.yaml", "Sluice: broken contract b.yaml"]
     assert titles(found) == names and "modee" in found[0].why and "5: y" in found[0].why
-    known = of_status(status(late(), late("db.u"), away=True), STATES, PAGES)
+    known = of_status(status(late(), late("db.u"), away=True), ALERTS, PAGES)
     new, goes_on, over = compare(found, known, replace(broken, tables=[table("db.u")]))
     assert (titles(new), titles(goes_on), titles(over)) == (
         names, ["db.t is late"], ["Sluice: CatalogUnavailableError", "db.u is late"],
@@ -75,7 +92,7 @@ def test_each_is_told_once_and_again_when_it_comes_back() -> None:
 
     def look(now: Status) -> tuple[list[str], list[str]]:
         nonlocal known
-        new, goes_on, over = compare(of_status(now, STATES, PAGES), known, now)
+        new, goes_on, over = compare(of_status(now, ALERTS, PAGES), known, now)
         known = [*goes_on, *new]
         return titles(new), titles(over)
 
@@ -104,6 +121,8 @@ def test_hostile_text_is_escaped_in_a_mail() -> None:
         ("alerts: {notifiers: [{notifier: 'os; rm'}]}", "alerts.notifiers[0].notifier"),
         ("alerts: {notifiers: [{notifier: a.B, arguments: {smtp_password: x}}]}", "looks like a secret"),
         ("alerts: {whom: me}", "unknown field"),
+        ("alerts: {quarantine_ratio: 1.5}", "alerts.quarantine_ratio"),
+        ("alerts: {failed_runs: 0}", "alerts.failed_runs"),
     ],
 )
 def test_wrong_settings_are_named_and_hide_no_table(tmp_path, text: str, said: str) -> None:
