@@ -30,7 +30,8 @@ _LOGICAL = frozenset(
         "local-timestamp-micros",
     }
 )
-_READ, _WHOLE = "_sluice_read", "_sluice_whole"
+_WHOLE, _END = "_sluice_whole", "_sluice_end"
+_MARK = b"\xf5sluice\xa7"
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _DIGITS = 38
 _INNER = {"[]": "items", "{}": "values"}
@@ -58,18 +59,23 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
             names.add(json.loads(text))
         root = names.add(json.loads(schema.text))
         whole = side.whole in wanted.names
-        record = {"type": "record", "name": _WHOLE, "fields": [{"name": _WHOLE, "type": root}]} if whole else root
-        fields = T.StructType([T.StructField(_WHOLE, wanted[side.whole].dataType)]) if whole else wanted
-        writer, reader = _written(record, names), _wanted(record, names, fields)
+        if not whole:
+            _check(root, names, wanted)
+        want = wanted[side.whole].dataType if whole else wanted
+        writer = _ended(Emitter(names).emit(root))
+        reader = _ended(Emitter(names, strict=True).emit(root, want=want))
     except RecursionError as error:
         raise UnfitError("", "types are nested too deep") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
-    read = from_avro(variant.payload, json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)})
+    read = from_avro(
+        F.concat(variant.payload, F.lit(_MARK)), json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)}
+    )
 
     def opened(it: Column) -> Column:
-        # What can't be read comes as a record of nulls: a field that only the reader has, with a default, tells.
-        return F.when(it.getField(_READ), F.struct(it.getField(_WHOLE).alias(side.whole)) if whole else it)
+        # What can't be read is a record of nulls, and Spark's reader stops where the record ends, whatever follows.
+        read = it.getField(_WHOLE)
+        return F.when(it.getField(_END) == F.lit(_MARK), F.struct(read.alias(side.whole)) if whole else read)
 
     def means(path: str, want: T.DataType) -> Change | None:
         name = names.semantic(root, path.removeprefix(side.whole).removeprefix(".") if whole else path)
@@ -141,25 +147,24 @@ class Names:
 _KEPT = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols", "connect.name"})
 
 
-def _written(schema: Any, names: Names) -> Any:
-    """The whole schema, each named type defined where it is first met."""
-    return Emitter(names).emit(schema)
+def _ended(schema: Any) -> dict[str, Any]:
+    """What is written with a schema, and the mark after it."""
+    mark = {"type": "fixed", "name": _END, "size": len(_MARK)}
+    return {
+        "type": "record",
+        "name": _WHOLE,
+        "fields": [{"name": _WHOLE, "type": schema}, {"name": _END, "type": mark}],
+    }
 
 
-def _wanted(record: Any, names: Names, wanted: T.StructType) -> Any:
-    """What is read of it: the fields that columns want, checked, and the mark that the record was read."""
-    root = names.found.get(record) if isinstance(record, str) else record
-    if not isinstance(root, dict) or root.get("type") != "record":
+def _check(root: Any, names: Names, wanted: T.StructType) -> None:
+    """Refuse what is no record, or has nothing that columns read."""
+    found = names.found.get(root) if isinstance(root, str) else root
+    if not isinstance(found, dict) or found.get("type") != "record":
         raise UnfitError("", "the root is no record with fields")
-    there = wanted_of(root["fields"], wanted)
-    if wanted.names and not there:  # a record of another kind, and a row of nulls would be all that it says
-        raise UnfitError("", f"record {root['name']} has none of the fields that columns read")
-    emitter = Emitter(names, strict=True)
-    fields = [
-        {"name": f["name"], "type": emitter.emit(f["type"], "" if f["name"] == _WHOLE else f["name"], want)}
-        for f, want in there
-    ]
-    return {**root, "fields": [*fields, {"name": _READ, "type": "boolean", "default": True}]}
+    # A record of another kind, and a row of nulls would be all that it says.
+    if wanted.names and not wanted_of(found["fields"], wanted):
+        raise UnfitError("", f"record {found['name']} has none of the fields that columns read")
 
 
 def wanted_of(fields: list[Any], want: T.StructType) -> list[tuple[Any, T.DataType]]:

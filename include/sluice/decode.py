@@ -133,7 +133,11 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     key = F.col("key") if contract.key.format == "bytes" else F.when(F.is_valid_utf8(text), text)
     if contract.key.format == "string":
         garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(each.from_key for each in read))
-        frame = frame.withColumn(KEY.problem, F.when(garbled, problem("the key is not UTF-8 text", KEY.whole)))
+        said = F.when(garbled, problem("the key is not UTF-8 text", KEY.whole))
+        for target in dict.fromkeys(spark_type(each.type) for each in read if each.from_key):
+            none = key.isNotNull() & read_text(key, target).isNull()
+            said = said.when(none, problem(f"the key is nothing that becomes {target.simpleString()}", KEY.whole))
+        frame = frame.withColumn(KEY.problem, said)
     key_problem = [KEY.problem] if KEY.problem in frame.columns else []
     tombstone_column = contract.tombstone_column
     columns: list[Column] = []

@@ -50,10 +50,35 @@ def problem(detail: str | Column, field: str | None = None) -> Column:
 NO_PROBLEM = "struct<detail: string, field: string>"
 
 
+_ROW, _END = "_sluice_row", "_sluice_end"
+_JSON = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE", "allowSingleQuotes": "false"}
+
+
 def parsed(raw: Column, wanted: T.StructType) -> Column:
-    """The wanted fields of a JSON object, and CORRUPT, which is null where all of them could be read."""
-    schema = T.StructType([*wanted.fields, T.StructField(CORRUPT, T.StringType())])
-    return F.from_json(raw.cast("string"), schema, {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE"})
+    """A JSON object with the wanted fields, to be opened with `row`.
+
+    Spark's parser stops at the object's end, whatever comes after it, be it another object. So the text is put where
+    only one object may stand, with a mark behind it.
+    """
+    fields = [(_ROW, T.ArrayType(wanted)), (_END, T.BooleanType()), (CORRUPT, T.StringType())]
+    schema = T.StructType([T.StructField(name, kind) for name, kind in fields])
+    text = F.concat(F.lit(f'{{"{_ROW}":['), raw.cast("string"), F.lit(f'],"{_END}":true}}'))
+    return F.from_json(text, schema, _JSON)
+
+
+def row(read: Column) -> Column:
+    """The wanted fields of what was parsed; where it was no such object, those that could be read."""
+    return F.get(read[_ROW], F.lit(0))
+
+
+def _broken(read: Column) -> Column:
+    """Whether what was parsed is not one JSON object whose wanted fields could be read."""
+    whole = read[CORRUPT].isNull() & read[_END] & (F.size(read[_ROW]) == 1) & row(read).isNotNull()
+    return ~F.coalesce(whole, F.lit(False))
+
+
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF = rf"(?<!\\)(?:\\\\)*(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
 
 
 def unread(raw: Column, side: Side, read: Column, schema: T.StructType, words: str) -> Column:
@@ -66,10 +91,16 @@ def unread(raw: Column, side: Side, read: Column, schema: T.StructType, words: s
     words = f"the {side.raw} is not {words}"
     # Spark's parser would put a replacement character for each byte that is no UTF-8, and go on.
     found = F.when(~F.is_valid_utf8(raw.cast("string")), problem(f"the {side.raw} is not UTF-8 text"))
-    corrupt = read.isNull() | read[CORRUPT].isNotNull()
+    # And "?" for each half of a character that another half should follow.
+    text = raw.cast("string")
+    found = found.when(
+        (F.contains(text, F.lit("\\ud")) | F.contains(text, F.lit("\\uD"))) & text.rlike(_HALF),
+        problem(f"the {side.raw} has half of a character (a surrogate) in a text"),
+    )
+    corrupt = _broken(read)
     needed, spared = _needed(schema)
     if spared:  # looked at again only where something is wrong
-        found = found.when(corrupt & parsed(raw, needed)[CORRUPT].isNull(), problem(words, spared))
+        found = found.when(corrupt & ~_broken(parsed(raw, needed)), problem(words, spared))
     return found.when(corrupt, problem(words))
 
 
@@ -88,7 +119,7 @@ def _needed(schema: T.StructType) -> tuple[T.StructType, str]:
     return T.StructType(kept), spared
 
 
-_NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?$"
+_NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
 
 
 def decimal_of(text: Column, want: T.DecimalType) -> Column:

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.avro import avro_fields
-from sluice.fields import CORRUPT, VALUE, Side, parsed, problem, unread
+from sluice.fields import CORRUPT, VALUE, Side, parsed, problem, row, unread
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.json_connect import connect_fields
-from sluice.json_leaves import Leaves
+from sluice.json_leaves import Leaves, decimal_in
 from sluice.protobuf import protobuf_fields
 from sluice.semantics import number, read_json, read_text
 from sluice.wire import framed
@@ -58,9 +58,21 @@ def spark_type(kind: IcebergType) -> T.DataType:
 
 
 _READ = "_sluice_read"
-_AS_TEXT = (T.DecimalType, T.DateType, T.TimestampType, T.TimestampNTZType)
-LEAVES = Leaves(lambda want: T.StringType() if isinstance(want, _AS_TEXT) else None, lambda v, _, k: read_json(v, k))
-"""What is parsed as text. Spark's parser would write out an exponent of nine digits, and read a time as today's."""
+
+
+def _parse_as(want: T.DataType) -> T.DataType | None:
+    if isinstance(want, T.DecimalType):
+        return T.VariantType()
+    return T.StringType() if isinstance(want, (T.DateType, T.TimestampType, T.TimestampNTZType)) else None
+
+
+def _make(value: Column, _: Column | None, want: T.DataType) -> Column:
+    return decimal_in(value, want) if isinstance(want, T.DecimalType) else read_json(value, want)
+
+
+LEAVES = Leaves(_parse_as, _make)
+"""Spark's parser would write out a decimal with an exponent of nine digits, and read a time as today's. As a text it
+would give a number what a double keeps of it, so that decimals are parsed as variants."""
 
 
 def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> DataFrame:
@@ -77,12 +89,12 @@ def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFram
 
 
 def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> DataFrame:
-    read = F.col(_READ)
+    read = row(F.col(_READ))
     asked = T.StructType([T.StructField(f.name, LEAVES.parsed_as(f.dataType), metadata=f.metadata) for f in wanted])
     frame = frame.withColumn(_READ, parsed(text, asked))
     made = [LEAVES.made(read[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
     frame = frame.withColumn(side.fields, F.struct(*made) if made else F.struct(F.lit(None).alias(CORRUPT)))
-    said = unread(text, side, read, asked, "a JSON object with fields of the contract's types")
+    said = unread(text, side, F.col(_READ), asked, "a JSON object with fields of the contract's types")
     for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted):
         said = said.when(lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
     return frame.withColumn(side.problem, F.when(F.col(side.raw).isNotNull(), said)).drop(_READ)

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice import semantics
-from sluice.fields import CORRUPT, Side, decimal_of, parsed, problem, unread
-from sluice.json_leaves import Leaves
+from sluice.fields import CORRUPT, Side, parsed, problem, row, unread
+from sluice.json_leaves import Leaves, decimal_in, text_of, told
 
 SCHEMA, PAYLOAD = "schema", "payload"
 _READ = "_sluice_envelope"
@@ -28,7 +28,7 @@ def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFr
     want = wanted[side.whole].dataType if whole else fields_wanted
     envelope = T.StructType([T.StructField(SCHEMA, _node([want])), T.StructField(PAYLOAD, LEAVES.parsed_as(want))])
     frame = frame.withColumn(_READ, parsed(F.col(side.raw), envelope))
-    read = F.col(_READ)
+    read = row(F.col(_READ))
     schema, payload = read[SCHEMA], read[PAYLOAD]
     made = LEAVES.made(payload, schema, want)
     fields = F.when(payload.isNotNull(), F.struct(made.alias(side.whole)) if whole else made)
@@ -37,7 +37,9 @@ def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFr
     keys = F.json_object_keys(F.col(side.raw).cast("string"))
     both = F.coalesce(F.array_contains(keys, SCHEMA) & F.array_contains(keys, PAYLOAD), F.lit(False))
     words = '{"schema": …, "payload": …}'
-    said = unread(F.col(side.raw), side, read, envelope, f"{words} with a payload of the contract's types").when(
+    said = unread(
+        F.col(side.raw), side, F.col(_READ), envelope, f"{words} with a payload of the contract's types"
+    ).when(
         ~(schema.isNotNull() & payload.isNotNull()) & ~both,
         problem(f"the {side.raw} is not {words}, which Kafka Connect writes with schemas.enable"),
     )
@@ -73,17 +75,9 @@ def _make(value: Column, node: Column | None, want: T.DataType) -> Column:
     return _date(value, node) if isinstance(want, T.DateType) else _moment(value, node, want)
 
 
-def _text(value: Column) -> Column:
-    return F.try_variant_get(value, "$", "string")
-
-
-def _is(value: Column, kind: str) -> Column:
-    return F.schema_of_variant(value).startswith(kind)
-
-
 def _decimal(value: Column, node: Column, want: T.DecimalType) -> Column:
     """Of a text, Connect's Decimal is the bytes of the unscaled number, in base64; of a number, it is that number."""
-    raw = F.try_to_binary(_text(value), F.lit("base64"))
+    raw = F.try_to_binary(text_of(value), F.lit("base64"))
     digits = F.hex(raw)
     sign = F.when(F.conv(F.substring(digits, 1, 1), 16, 10).cast("int") >= 8, "F").otherwise("0")
     padded = F.lpad(digits, 2 * _MOST_BYTES, sign)
@@ -94,17 +88,15 @@ def _decimal(value: Column, node: Column, want: T.DecimalType) -> Column:
     scale = F.when(given.between(-_MOST_DIGITS, want.scale), given)
     scaled = F.concat(unscaled.cast("string"), F.lit("E"), (-scale).cast("string"))
     fits = F.length(raw).between(1, _MOST_BYTES)
-    is_number = _is(value, "BIGINT") | _is(value, "DECIMAL") | _is(value, "DOUBLE")
-    of_bytes = (node["name"] == semantics.DECIMAL) & _is(value, "STRING")
-    number = decimal_of(_text(value), want)
-    return F.when(of_bytes, F.when(fits, scaled).try_cast(want)).when(is_number | _is(value, "STRING"), number)
+    of_bytes = (node["name"] == semantics.DECIMAL) & told(value, "STRING")
+    return F.when(of_bytes, F.when(fits, scaled).try_cast(want)).otherwise(decimal_in(value, want))
 
 
 def _date(value: Column, node: Column) -> Column:
     days = F.try_variant_get(value, "$", "int")
     named = F.coalesce(node["name"].isin(*semantics.DATES), F.lit(False))
-    return F.when(named & _is(value, "BIGINT"), semantics.date(days)).when(
-        _is(value, "STRING"), semantics.read_text(_text(value), T.DateType())
+    return F.when(named & told(value, "BIGINT"), semantics.date(days)).when(
+        told(value, "STRING"), semantics.read_text(text_of(value), T.DateType())
     )
 
 
@@ -114,8 +106,8 @@ def _moment(value: Column, node: Column, want: T.DataType) -> Column:
     for name, micros in semantics.MOMENTS.items():
         factor = F.when(node["name"] == name, F.lit(micros).cast("long")).otherwise(factor)
     moment = semantics.moment(units, factor, want)
-    return F.when(_is(value, "BIGINT"), moment).when(_is(value, "STRING"), semantics.read_text(_text(value), want))
+    return F.when(told(value, "BIGINT"), moment).when(told(value, "STRING"), semantics.read_text(text_of(value), want))
 
 
-LEAVES = Leaves(_parse_as, _make, lambda value: value.isNotNull() & ~F.is_variant_null(value))
+LEAVES = Leaves(_parse_as, _make)
 """Types that JSON lacks are parsed as variants: these tell whether a value was a text or a number."""

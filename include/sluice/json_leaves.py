@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.fields import dotted
+from sluice.fields import decimal_of, dotted
 
 
 class Leaves(NamedTuple):
@@ -24,12 +24,10 @@ class Leaves(NamedTuple):
         parse_as: The type to parse a value as that shall become another; None where it is left to Spark.
         make: From what was parsed, what the record's own schema says of it, if it brings one, and the wanted type to
             the value, null where it is none.
-        there: Whether there is a value, and not JSON's null.
     """
 
     parse_as: Callable[[T.DataType], T.DataType | None]
     make: Callable[[Column, Column | None, T.DataType], Column]
-    there: Callable[[Column], Column] = lambda value: value.isNotNull()
 
     def touched(self, want: T.DataType) -> bool:
         """Whether anything in a type is read apart."""
@@ -50,7 +48,7 @@ class Leaves(NamedTuple):
 
     def made(self, value: Column, node: Column | None, want: T.DataType) -> Column:
         """What was parsed as the wanted type; null, or null within, where it does not become that."""
-        if not self.touched(want):
+        if not self.touched(want) and not _holds_map(want):
             return value
         match want:
             case T.StructType(fields=fields):
@@ -59,6 +57,9 @@ class Leaves(NamedTuple):
             case T.ArrayType(elementType=element):
                 return F.transform(value, lambda each: self.made(each, _inner(node, "items"), element))
             case T.MapType(valueType=inner):
+                value = _last_of_each(value)
+                if not self.touched(inner) and not _holds_map(inner):
+                    return value
                 return F.transform_values(value, lambda _, each: self.made(each, _inner(node, "values"), inner))
         return self.make(value, node, want)
 
@@ -74,10 +75,13 @@ class Leaves(NamedTuple):
             case T.ArrayType(elementType=element):
                 yield f"{path}[]", element.simpleString(), self._some_lost(parsed, made, element)
             case T.MapType(valueType=value):
-                some = self._some_lost(F.map_values(parsed), F.map_values(made), value)
+                some = self._some_lost(F.map_values(_last_of_each(parsed)), F.map_values(made), value)
                 yield f"{path}{{}}", value.simpleString(), some
             case _:
-                yield path, want.simpleString(), self.there(parsed) & made.isNull()
+                there = parsed.isNotNull()
+                if isinstance(self.parse_as(want), T.VariantType):  # JSON's null is a variant, too
+                    there = there & ~F.is_variant_null(parsed)
+                yield path, want.simpleString(), there & made.isNull()
 
     def _some_lost(self, parsed: Column, made: Column, element: T.DataType) -> Column:
         def lost(one: Column, other: Column) -> Column:
@@ -93,3 +97,44 @@ def _member(node: Column | None, field: T.StructField) -> Column | None:
 
 def _inner(node: Column | None, part: str) -> Column | None:
     return None if node is None else node[part]
+
+
+def _holds_map(kind: T.DataType) -> bool:
+    match kind:
+        case T.StructType(fields=fields):
+            return any(_holds_map(f.dataType) for f in fields)
+        case T.ArrayType(elementType=element):
+            return _holds_map(element)
+    return isinstance(kind, T.MapType)
+
+
+def _last_of_each(value: Column) -> Column:
+    """A map with each key once: Spark's parser leaves a name that stands twice in an object twice in the map."""
+    keys, values = F.map_keys(value), F.map_values(value)
+    once, back = F.array_distinct(keys), F.reverse(keys)
+    last = F.transform(once, lambda key: F.get(values, (F.size(keys) - F.array_position(back, key)).cast("int")))
+    return F.when(F.size(once) == F.size(keys), value).otherwise(F.map_from_arrays(once, last))
+
+
+def told(value: Column, kind: str) -> Column:
+    """Whether a variant is of a type whose name begins so."""
+    return F.schema_of_variant(value).startswith(kind)
+
+
+def text_of(value: Column) -> Column:
+    """The text or number in a variant, as a text; null where it is neither."""
+    return F.try_variant_get(value, "$", "string")
+
+
+_EXACT = r"^-?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:E-?[0-9]+)?$"
+
+
+def decimal_in(value: Column, want: T.DecimalType) -> Column:
+    """A variant's text or number as a decimal; null where it is none, or no longer has all its digits.
+
+    A variant keeps 38 digits, but of a number with an exponent, or with more of them, only those of a double. Up to 15
+    of them are what was written.
+    """
+    text = text_of(value)
+    exact = ~told(value, "DOUBLE") | text.rlike(_EXACT)
+    return decimal_of(F.when(exact, text), want)

@@ -6,8 +6,8 @@ given these, cut down to the fields that columns want.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -22,6 +22,7 @@ from sluice.wire import Decoded, Framed, Variant, by_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from google.protobuf.descriptor import Descriptor
 
 # How deep a message's type may be nested in others, and how many types a batch may have.
 DEEPEST = 8
@@ -98,19 +99,19 @@ def _handler(files: Files, name: str) -> Any:
 
 def _reader(files: Files, name: str) -> Callable[[pa.Array], pa.Array]:
     def read(payloads: pa.Array) -> pa.Array:
-        return _read(_handler(files, name), payloads)
+        return _read(_handler(files, name), descriptor(files, name), payloads)
 
     read.__annotations__ = {}  # they are for the type checker; Spark would take them to pieces
     return read
 
 
-def _read(handler: Any, payloads: pa.Array) -> pa.Array:
+def _read(handler: Any, message: Descriptor, payloads: pa.Array) -> pa.Array:
     """Messages as a struct array; null for what is none of them."""
     import pyarrow as pa
 
     target = pa.struct(_plain_schema(handler.schema()))
     there = payloads.drop_null()
-    pieces = _pieces(handler, there, target)
+    pieces = _pieces(handler, message, there, target)
     structs = pa.concat_arrays(pieces) if pieces else pa.array([], target)
     if len(there) == len(payloads):
         return structs
@@ -119,7 +120,7 @@ def _read(handler: Any, payloads: pa.Array) -> pa.Array:
     return structs.take(places)
 
 
-def _pieces(handler: Any, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:
+def _pieces(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:
     import pyarrow as pa
 
     if not len(payloads):
@@ -129,6 +130,8 @@ def _pieces(handler: Any, payloads: pa.Array, target: pa.DataType) -> list[pa.Ar
         arrays = [a.cast(f.type) for a, f in zip(batch.columns, target, strict=True)]
         if any(map(_beyond, arrays)):
             raise ValueError("a moment that is none")
+        if _several(message, dict(zip(target.names, arrays, strict=True))):
+            raise ValueError("several members of a oneof")
         return [pa.StructArray.from_arrays(arrays, fields=list(target))]
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -136,7 +139,30 @@ def _pieces(handler: Any, payloads: pa.Array, target: pa.DataType) -> list[pa.Ar
         if len(payloads) == 1:
             return [pa.nulls(1, target)]
     middle = len(payloads) // 2
-    return _pieces(handler, payloads[:middle], target) + _pieces(handler, payloads[middle:], target)
+    return [
+        *_pieces(handler, message, payloads[:middle], target), *_pieces(handler, message, payloads[middle:], target)
+    ]  # fmt: skip
+
+
+def _several(message: Descriptor, fields: Mapping[str, pa.Array]) -> bool:
+    """Whether a record has two members of a oneof. The last one counts, and which that was is not told any more."""
+    import pyarrow as pa
+
+    for one in message.oneofs:
+        there = [fields[f.name].is_valid().cast("int8") for f in one.fields]
+        if len(there) > 1 and pa.compute.any(pa.compute.greater(reduce(pa.compute.add, there), 1)).as_py():
+            return True
+    for field in message.fields:
+        inner, array = field.message_type, fields[field.name]
+        if pa.types.is_map(array.type):
+            inner, array = inner.fields_by_name["value"].message_type, array.items
+        elif pa.types.is_list(array.type):
+            array = array.flatten()
+        if inner and pa.types.is_struct(array.type):
+            parts = dict(zip(array.type.names, array.flatten(), strict=True))
+            if _several(inner, parts):
+                return True
+    return False
 
 
 def _beyond(array: pa.Array) -> bool:

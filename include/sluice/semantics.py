@@ -59,4 +59,8 @@ def read_text(text: Column, want: T.DataType) -> Column:
     if shape := _ISO.get(type(want)):
         text = text.cast("string")
         text = F.when(text.rlike(rf"^{shape}\z"), text)
-    return from_text(text, want)
+    made = from_text(text, want)
+    if isinstance(want, T.TimestampType):  # a zone may lead out of the years
+        first, last = (F.timestamp_micros(F.lit(each)) for each in (FIRST_MOMENT_US, LAST_MOMENT_US))
+        made = F.when(made.between(first, last), made)
+    return made

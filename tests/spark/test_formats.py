@@ -589,6 +589,11 @@ PLAIN: list[tuple[str, str, dict[bytes, Any], list[bytes]]] = [
 
 
 def test_plain_values(spark: SparkSession) -> None:
+    keyed = [{"name": "v", "type": "long", "source": "$key"}, {"name": "n", "type": "long"}]
+    rows = read(spark, [(b"12", b"{}"), (b"x", b"{}"), (None, b"{}")], keyed)
+    assert [(row["v"], row[ERROR], row[FIELD]) for row in rows] == [
+        (12, None, None), (None, "malformed", "$key"), (None, None, None)
+    ]  # fmt: skip
     for form, kind, good, bad in PLAIN:
         columns = [{"name": "v", "type": kind, "source": "$value"}]
         rows = read(spark, [(None, each) for each in [*good, *bad]], columns, value=form)
