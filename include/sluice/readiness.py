@@ -185,10 +185,10 @@ def _comes_again(contract: Contract, contracts: Contracts, catalog: Catalog, tab
     again = [held for batches in found.again.values() for held in batches]
     gone = [held for held in again if not held.whole]
     kept, window = contract.maintenance.staging_retention, contract.maintenance.snapshot_age
-    margin = duration(abs(kept - window).total_seconds())
+    margin = duration((kept - window).total_seconds())
     told = f"from the restore point on {len(again):,} batches would be published again, {len(gone):,} of them are gone"
     told += f"; staging keeps them {duration(kept.total_seconds())} after they are published, "
-    told += f"{margin} {'longer' if kept >= window else 'shorter'} than snapshots are kept to go back to"
+    told += f"{margin} longer than snapshots are kept to go back to"
     return Line(subject, not gone, told, "Let staging_retention be longer than snapshot_age." if gone else "")
 
 
