@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sluice.errors import (
     BrokerUnavailableError,
@@ -24,6 +25,9 @@ from sluice.model import OffsetRange
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 TIMEOUT_S = 30.0
 # A client asks the broker that it takes for the controller, which is any one that was up when it last looked at the
@@ -94,6 +98,28 @@ def names(client: AdminClient) -> set[str]:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
 
 
+def _outlives_a_broker(ask: Callable[P, R]) -> Callable[P, R]:
+    """Ask once more when the broker that was asked died before it answered, as each does in a rolling restart.
+
+    A cluster that cannot be reached at all fails otherwise, by time, and is not waited for twice.
+    """
+
+    @wraps(ask)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            return ask(*args, **kwargs)
+        except BrokerUnavailableError as error:
+            cause = error.__cause__
+            if not isinstance(cause, KafkaException) or cause.args[0].code() != KafkaError._TRANSPORT:
+                raise
+            return ask(*args, **kwargs)
+
+    return asked
+
+
+@_outlives_a_broker
 def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState | SluiceError]:
     """The state of each topic, in four requests whatever their number.
 
@@ -158,6 +184,7 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
     return found
 
 
+@_outlives_a_broker
 def topic_id(client: AdminClient, topic: str) -> str:
     """Kafka's id of a topic, another one when it is made again.
 
@@ -208,6 +235,7 @@ def offsets_at(client: AdminClient, topic: str, partitions: Iterable[int], momen
     return offsets_at_each(client, topic, dict.fromkeys(partitions, moment))
 
 
+@_outlives_a_broker
 def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datetime]) -> dict[int, int]:
     """The same with a moment per partition, in one request.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,8 +87,15 @@ def test_a_broker_dies_and_only_what_it_alone_held_is_unavailable(tmp_path: Path
         )
         # In KRaft each answer names any broker as the controller: the client shall hold the one that dies for it.
         until(lambda: client.list_topics(timeout=10).controller_id == 2)
-        other.kill()
-        other.wait()
+        # It dies with our question in its hands: it is stopped, asked, and killed before it can answer.
+        other.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as beside:
+            asked = beside.submit(look, client)
+            with pytest.raises(TimeoutError):
+                asked.result(2)
+            other.kill()
+            other.wait()
+            assert isinstance(asked.result(60)["whole"], brokers.TopicState)
         until(lambda: isinstance(look(client)["half"], BrokerUnavailableError), brokers.TIMEOUT_S)
         found = look(client)
         assert isinstance(found["whole"], brokers.TopicState)
