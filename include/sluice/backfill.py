@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from sluice import backfill_figures as figures
 from sluice import backfill_ranges, backlog, broker, cursor, evolve, slices, tables
 from sluice.ahead import cut
 from sluice.backfill_ranges import Request, Sources
 from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import PlanLostError, RefusedError, SluiceError
-from sluice.ledger import ConflictError, Ledger, Row, State
+from sluice.ledger import ConflictError, Ledger
 from sluice.model import Batch, OffsetRange, Ranges, Through, encode_gaps, encode_ranges, joined_ranges
 from sluice.slices import Origin
 
@@ -33,8 +34,6 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 10
 # Airflow maps no more tasks than 1024 by default.
 MOST_SLICES = 1_000
-# More rows than this are not counted one by one to show a plan.
-COUNTABLE = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ class Backfill:
     Attributes:
         ranges: what is asked for, resolved.
         slices: the parts, each a task and a commit of its own.
-        in_kafka: what of it Kafka lacks; with `in_staging` likewise.
+        not_in_kafka: what of it Kafka lacks; with `not_in_staging` likewise.
+        records: how many there are to read, in words.
         there: rows of the range that the table holds now, and whether that is exact.
         seconds: what the ledger's own figures let expect; None where there are none.
         frozen: the slices stand in the ledger.
@@ -58,6 +58,7 @@ class Backfill:
     slices: tuple[Batch, ...]
     not_in_kafka: Mapping[int, Sequence[OffsetRange]]
     not_in_staging: Mapping[int, Sequence[OffsetRange]]
+    records: str
     there: tuple[int, bool]
     seconds: float | None
     frozen: bool = False
@@ -76,6 +77,7 @@ class Backfill:
         takes = "unknown" if self.seconds is None else f"about {self.seconds:,.0f} s, and the start of each slice"
         return [
             about,
+            f"records {self.records}",
             f"kafka   {_lacks(self.not_in_kafka)}",
             f"staging {_lacks(self.not_in_staging)}",
             f"table   {'' if exact else 'at most '}{rows:,} rows of the range are in it now",
@@ -143,6 +145,9 @@ def look(
     last = slices.last_number(catalog, contracts.topics[topic].tables, topic, known)
     lows = {p: m.start for p, m in state.watermarks.items()}
     gone = {p: [OffsetRange(r.start, min(r.end, lows[p]))] for p, r in ranges.items() if r.start < lows[p]}
+    holes = slices.missing(ranges, staged)
+    sparse = contracts.topics[topic].transactional or state.compacted
+    count, records = figures.records(request.origin, whole, ledger, sparse, quarantine, None if holes else staging)
     return Backfill(
         table=contract.table,
         group=contract.group,
@@ -151,9 +156,10 @@ def look(
         ranges=ranges,
         slices=_slices(request, contracts, whole, last, quarantine),
         not_in_kafka=gone,
-        not_in_staging=slices.missing(ranges, staged),
-        there=_rows(typed, whole) if typed else (0, True),
-        seconds=_seconds(ledger, contract.table, whole, known),
+        not_in_staging=holes,
+        records=records,
+        there=figures.rows(typed, whole) if typed else (0, True),
+        seconds=figures.seconds(ledger, contract.table, topic, count, known),
     )
 
 
@@ -218,28 +224,6 @@ def _slices(
     return tuple(replace(whole, seq=last - 1 - i, ranges=piece) for i, piece in enumerate(pieces))
 
 
-def _rows(table: Table, whole: Batch) -> tuple[int, bool]:
-    """How many rows of the range the table holds; only a bound where counting would take long."""
-    scan = table.scan(row_filter=slices.within(whole))
-    most = sum(task.file.record_count for task in scan.plan_files())
-    return (scan.count(), True) if most <= COUNTABLE else (most, False)
-
-
-def _seconds(ledger: Ledger | None, table: str, whole: Batch, known: Sequence[Row]) -> float | None:
-    """What earlier slices took for each record; else what staging and publishing of batches took."""
-    rates = [_rate(known, State.REPLAYED, table)]
-    if rates == [None] and ledger:
-        rows = ledger.rows({whole.topic: 0}, (State.STAGED, State.PUBLISHED))
-        rates = [_rate(rows, State.STAGED, None), _rate(rows, State.PUBLISHED, table)]
-    span = sum(r.span for r in whole.ranges.values())
-    return None if None in rates else span * sum(filter(None, rates))
-
-
-def _rate(rows: Sequence[Row], state: State, table: str | None) -> float | None:
-    mine = [r for r in rows if r.state == state and r.table == table and r.records and r.seconds][-50:]
-    return sum(r.seconds or 0 for r in mine) / sum(r.records or 0 for r in mine) if mine else None
-
-
 def write(
     request: Request, contracts: Contracts, catalog: Catalog, client: AdminClient, *, who: str, run_id: str
 ) -> Backfill:
@@ -274,4 +258,4 @@ def _again(request: Request, contract: Contract, topic: str, own: tuple[Batch, .
     """The same slices once more; what was told when they were planned is not asked again."""
     ranges = joined_ranges(sorted(own, key=lambda s: -s.seq))
     name, group = contract.table, contract.group
-    return Backfill(name, group, topic, request.origin, ranges, own, {}, {}, (0, False), None, frozen=True)
+    return Backfill(name, group, topic, request.origin, ranges, own, {}, {}, "", (0, False), None, frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 
-_PLACE = ("_kafka_partition", "_kafka_offset")
+PLACE = ("_kafka_partition", "_kafka_offset")
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
     table, topic = sources.quarantine, sources.state.topic
     found: dict[int, OffsetRange] = {}
     if table is not None and table.current_snapshot():
-        partition, offset = _PLACE
-        rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=_PLACE).to_arrow()
+        partition, offset = PLACE
+        rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=PLACE).to_arrow()
         ends = rows.group_by(partition).aggregate([(offset, "min"), (offset, "max")]).to_pylist()
         found = {
             (p := r[partition]): OffsetRange(r[f"{offset}_min"], min(r[f"{offset}_max"] + 1, sources.reached.get(p, 0)))
@@ -163,10 +163,10 @@ def cut_rejected(whole: Batch, quarantine: Table | None, most: int) -> list[dict
     """The ranges cut where so many of their records lie in quarantine: few do, and far apart."""
     marks: dict[int, list[int]] = {}
     if quarantine is not None and quarantine.current_snapshot():
-        rows = quarantine.scan(row_filter=slices.within(whole), selected_fields=_PLACE).to_arrow()
-        once = rows.group_by(list(_PLACE)).aggregate([]).sort_by([(name, "ascending") for name in _PLACE])
+        rows = quarantine.scan(row_filter=slices.within(whole), selected_fields=PLACE).to_arrow()
+        once = rows.group_by(list(PLACE)).aggregate([]).sort_by([(name, "ascending") for name in PLACE])
         for each in once.take(pa.array(range(most, len(once), most), pa.int64())).to_pylist():
-            marks.setdefault(each[_PLACE[0]], []).append(each[_PLACE[1]])
+            marks.setdefault(each[PLACE[0]], []).append(each[PLACE[1]])
     pieces: list[dict[int, OffsetRange]] = [{}]
     for p, r in sorted(whole.ranges.items()):
         at = r.start

@@ -23,7 +23,16 @@ from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import CursorUnknownError, FencedError, RefusedError, SluiceError
 from sluice.ledger import Ledger, Row, State
-from sluice.model import BRANCH_PREFIX, CURSOR_TAG, PUBLISHED_THROUGH, RUN_ID, Through, decode_through
+from sluice.model import (
+    BRANCH_PREFIX,
+    CURSOR_TAG,
+    PUBLISHED_THROUGH,
+    RUN_ID,
+    Through,
+    decode_through,
+    encode_ranges,
+    joined_ranges,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +75,12 @@ class Rollback:
         ]
         for topic, held in self.again.items():
             out += [f"{'again  ' if each.whole else 'LOST   '} {topic} batch {each}" for each in held]
+            if lost := [each.batch for each in held if not each.whole]:
+                ranges = encode_ranges(joined_ranges(lost))
+                out.append(
+                    f"kafka   python -m sluice backfill plan {self.table} --topic {topic} --ranges '{ranges}' tells "
+                    "what it still has of the lost; DAG backfill brings that after the next run"
+                )
         if not any(self.again.values()):
             out.append("again   no batch: nothing was published since")
         out += [
@@ -243,7 +258,8 @@ def loss(found: Rollback) -> RefusedError:
     return RefusedError(
         f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: they would be gone for good.",
         table=found.table,
-        way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss.",
+        way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss. What "
+        "Kafka still has of them DAG backfill brings after the next run.",
     )
 
 

@@ -250,11 +250,16 @@ def check_held(table: str, piece: Batch, batches: Sequence[Batch]) -> None:
 
 def within(piece: Batch) -> BooleanExpression:
     """The filter by which a table with Kafka's coordinates is scanned for the slice."""
+    return And(equal("_kafka_topic", piece.topic), spanned(piece))
+
+
+def spanned(piece: Batch) -> BooleanExpression:
+    """The same for a table that holds one topic, which is staging."""
     parts: list[BooleanExpression] = [
         And(equal("_kafka_partition", p), And(above("_kafka_offset", r.start - 1), at_most("_kafka_offset", r.end - 1)))
         for p, r in sorted(piece.ranges.items())
     ]
-    return And(equal("_kafka_topic", piece.topic), reduce(Or, parts))
+    return reduce(Or, parts)
 
 
 def any_within(table: Table, piece: Batch) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sluice import backfill, cursor, rebuild, rollback, slices, tables
+from sluice.backfill_ranges import Request
 from sluice.errors import BlockedError, InvalidReplayError
 from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG
@@ -28,6 +29,10 @@ def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
     return table
 
 
+def shown(it: Lake, request: Request) -> str:
+    return "\n".join(backfill.look(request, it.contracts, it.catalog, it.admin, Ledger(it.catalog)).lines())
+
+
 @pytest.mark.parametrize("origin", [Origin.KAFKA, Origin.STAGING])
 def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Origin) -> None:
     it = lake()
@@ -38,10 +43,10 @@ def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Or
     assert len(it.rows(table)) == 120 - 26
     # Wider than the hole: what is there stays as it is, once.
     request = asked(table, {0: [5, 50], 1: [0, 5]}, origin=origin)
-    shown = backfill.look(request, it.contracts, it.catalog, it.admin, Ledger(it.catalog))
-    text = "\n".join(shown.lines())
+    text = shown(it, request)
     for part in (
         '{"0":[5,50],"1":[0,5]}: 50 offsets',
+        "records 50\n",
         "kafka   holds all of it",
         "staging holds all of it",
         "24 rows of the range",
@@ -151,6 +156,7 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(lake: Callable[..
     (first,) = fill_in(it, asked(table, {0: [0, 5]}, origin=Origin.QUARANTINE), "a part")
     assert (first["records"], first["rejected"]) == (3, 0)
     assert len(it.quarantined(table)) == 8
+    assert "records 8\n" in shown(it, asked(table, origin=Origin.QUARANTINE))
     (rest,) = fill_in(it, asked(table, origin=Origin.QUARANTINE), "the rest")
     assert (rest["records"], rest["rejected"]) == (8, 1)
     (left,) = it.quarantined(table)
@@ -245,10 +251,17 @@ def test_offsets_without_records_are_expected_where_the_topic_is_written_in_tran
     (end,) = cursor.published(it.catalog.load_table(table))[it.topic].next_offsets.values()
     assert end > 31
     cut_out(it, table, "_kafka_offset BETWEEN 4 AND 25")
-    for origin in (Origin.KAFKA, Origin.STAGING):
-        (found,) = fill_in(it, asked(table, {0: [0, end]}, origin=origin), f"from {origin}")
+    for origin, says in ((Origin.KAFKA, "records at most 30"), (Origin.STAGING, "records 30")):
+        request = asked(table, {0: [0, end]}, origin=origin)
+        assert says in shown(it, request)
+        (found,) = fill_in(it, request, f"from {origin}")
         assert found["records"] == 30
         it.assert_appended(table)
+    with it.catalog.load_table(tables.staging(it.topic)).transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: "1"})
+    # Without the slice, only the ledger tells that 30 of the offsets held a record.
+    cut_out(it, ".".join(tables.staging(it.topic)), "batch_seq < 0")
+    assert f"records about {round(20 * 30 / end)}, as" in shown(it, asked(table, {0: [0, 20]}))
 
 
 def test_a_rollback_tells_which_backfills_it_undoes_and_a_lost_ledger_is_told_of_them(

@@ -18,9 +18,10 @@ from sluice.embedded.home import REPOSITORY
 from sluice.errors import ContractError, FencedError, RefusedError, TerminalError
 from sluice.filters import equal
 from sluice.ledger import Ledger, State
-from sluice.model import CURSOR_TAG, batches_of
+from sluice.model import CURSOR_TAG, batches_of, decode_ranges
 from sluice.publish import publish
 from sluice.rollback import Rollback
+from tests.support.backfills import asked, fill_in
 from tests.support.faults import Driver, Pause
 from tests.support.lake import Lake
 
@@ -201,6 +202,8 @@ def test_what_staging_no_longer_holds_is_lost_by_name_only(lake: Callable[..., L
     found = look(it, table, before_run=f"{it.group}-2")
     assert [each.batch.seq for each in found.lost] == [2]
     assert "LOST" in "\n".join(found.lines())
+    ranges = '{"0":[10,20],"1":[10,20]}'
+    assert f"backfill plan {table} --topic {it.topic} --ranges '{ranges}'" in "\n".join(found.lines())
     for word in ("", "yes", beside):
         with pytest.raises(RefusedError, match=r"2 \{.*0 of 20 rows"):
             act(it, found, accept_loss=word)
@@ -216,6 +219,9 @@ def test_what_staging_no_longer_holds_is_lost_by_name_only(lake: Callable[..., L
     it.drain(table)
     it.assert_appended(table, without=gone)
     it.assert_appended(beside)
+    # Kafka still has them.
+    fill_in(it, asked(table, decode_ranges(ranges)))
+    it.assert_appended(table)
 
 
 def test_a_table_never_publishes_less_than_was_staged(lake: Callable[..., Lake]) -> None:
