@@ -27,14 +27,13 @@ def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any])
     """
     identifier = tables.typed(contracts.table(promised["table"]))
     table = catalog.load_table(identifier)
-    ledger = Ledger(catalog)
-    known = slices.rows(ledger, promised["topic"])
+    known = slices.rows(Ledger(catalog), promised["topic"])
     pieces = {seq: b for seq, b in slices.planned(known).items() if seq in promised["slices"]}
     ends = {r.batch_seq: r for r in known if r.state in ENDS and r.table == promised["table"]}
     out = []
     for seq in promised["slices"]:
         piece = pieces.get(seq)
-        snapshot_id = slices.landed_as(table, promised["table"], piece, known, ledger) if piece else None
+        snapshot_id = slices.landed_as(table, promised["table"], piece, known) if piece else None
         end = ends.get(seq)
         if snapshot_id is not None:
             told = end.why if end and end.state == State.REPLAYED else "landed"

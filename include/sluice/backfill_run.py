@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
 
@@ -72,7 +73,7 @@ def told(done: Replayed) -> str:
 
 def row(piece: Batch, table: str, done: Replayed) -> Row:
     """The ledger's row of a slice that landed."""
-    return Row(
+    found = Row(
         topic=piece.topic,
         state=State.REPLAYED,
         topic_id=piece.topic_id,
@@ -84,3 +85,5 @@ def row(piece: Batch, table: str, done: Replayed) -> Row:
         seconds=done.seconds if done.counts else None,
         why=told(done),
     )
+    # When it landed, not when that is told: a rollback in between has undone it.
+    return replace(found, at=done.at) if done.at else found

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,11 +37,13 @@ class Replayed:
 
     Attributes:
         snapshot_id: the snapshot that brought it.
+        at: when that was committed; None where it is not there any more.
         counts: what it held; None where it had landed before.
         before: rows of the range in main before, with `after` and `added` as in `Compared`.
     """
 
     snapshot_id: int
+    at: datetime | None
     counts: check.Counts | None = None
     before: int = 0
     after: int = 0
@@ -69,7 +72,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     ledger = Ledger(context.catalog)
     known = slices.rows(ledger, piece.topic)
     expected: int | None = None
-    if origin == Origin.KAFKA and slices.landed_as(attempt.base, contract.table, piece, known, ledger) is None:
+    if origin == Origin.KAFKA and slices.landed_as(attempt.base, contract.table, piece, known) is None:
         _check_below(attempt, contract, piece, ledger)
         expected = stage(context, piece, gaps_expected=gaps_expected).records
         if expected is None:  # staged before
@@ -77,10 +80,11 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         # Reading takes its time, and the live feed has gone on.
         attempt = Attempt(context, tables.typed(contract), piece)
         contract = publish.in_force(context, attempt, file)
-    done = slices.landed_as(attempt.base, contract.table, piece, known, ledger)
+    done = slices.landed_as(attempt.base, contract.table, piece, known)
     if done is not None:
         _release(context, contract, piece, origin)
-        return Replayed(done, seconds=time.monotonic() - began)
+        brought = attempt.base.snapshot_by_id(done)
+        return Replayed(done, cursor.committed_at(brought) if brought else None, seconds=time.monotonic() - began)
     through = _check_below(attempt, contract, piece, ledger)
     refs.drop_branches(context.catalog, attempt.identifier, slices.leftovers(attempt.base, [piece]))
     still_held = _holding(context, contract, piece, origin, ledger, expected)
@@ -105,7 +109,8 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         snapshot = attempt.land()
     _release(context, contract, piece, origin)
     seconds = time.monotonic() - began
-    return Replayed(snapshot.snapshot_id, counts, compared.before, compared.after, compared.added, seconds)
+    at = cursor.committed_at(snapshot)
+    return Replayed(snapshot.snapshot_id, at, counts, compared.before, compared.after, compared.added, seconds)
 
 
 def _check_below(attempt: Attempt, contract: Contract, piece: Batch, ledger: Ledger) -> Mapping[str, Through]:

@@ -7,6 +7,7 @@ the next run publishes it again by itself.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, TableUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetPropertiesUpdate, TableUpdate
 
 from sluice import backlog, cursor, forget, refs, slices, tables, words
 from sluice.backlog import Held
@@ -233,7 +234,12 @@ def roll_back(
     if found.lost and accept_loss != found.table:
         raise loss(found)
     head = found.base.metadata.current_snapshot_id
-    updates: list[TableUpdate] = [refs.point(refs.MAIN, found.target.snapshot_id)]
+    # The table itself tells, since the ledger's row may not follow. Clocks differ.
+    now_ms = max(int(time.time() * 1000), found.undone[0].timestamp_ms)
+    updates: list[TableUpdate] = [
+        refs.point(refs.MAIN, found.target.snapshot_id),
+        SetPropertiesUpdate(updates={tables.SLICES_SINCE: str(now_ms)}),
+    ]
     if found.carrier:
         updates.append(refs.point(CURSOR_TAG, found.carrier.snapshot_id, tag=True))
     elif CURSOR_TAG in found.base.metadata.refs:

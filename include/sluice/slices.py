@@ -104,8 +104,10 @@ def landed(table: Table, piece: Batch) -> Snapshot | None:
     return None
 
 
-def landed_as(table: Table, name: str, piece: Batch, known: Iterable[Row], ledger: Ledger) -> int | None:
+def landed_as(table: Table, name: str, piece: Batch, known: Iterable[Row]) -> int | None:
     """The snapshot that brought the slice, also where it expired since; None where it is not in main.
+
+    None as well where it came before the table was rolled back, or made again: run again, it changes nothing there.
 
     Args:
         name: the table's, as the ledger has it.
@@ -120,9 +122,8 @@ def landed_as(table: Table, name: str, piece: Batch, known: Iterable[Row], ledge
     cut = oldest is not None and oldest.sequence_number != 1  # else it is all there, or the table was made again
     if last is None or snapshot_id is None or not cut or table.snapshot_by_id(snapshot_id):
         return None  # what is there and no ancestor of main was rolled back
-    undone = And(And(equal("topic", piece.topic), equal("table", name)), equal("state", str(State.ROLLED_BACK)))
-    scan = ledger.table.scan(row_filter=And(undone, above("at", last.at.isoformat())), selected_fields=("at",), limit=1)
-    return None if scan.to_arrow().num_rows else snapshot_id
+    since_ms = int(table.properties.get(tables.SLICES_SINCE, "0"))
+    return snapshot_id if last.at.timestamp() * 1000 > since_ms else None
 
 
 def brought(snapshots: Iterable[Snapshot]) -> list[tuple[Batch, Snapshot]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -34,6 +35,9 @@ SCHEMAS: Identifier = ("sluice", "schemas")
 
 TRIMMED_THROUGH = "sluice.trimmed-through"
 """Property of a staging table: the last batch whose raw records were deleted after their retention."""
+
+SLICES_SINCE = "sluice.slices-since"
+"""Property of a typed table: when it was made or last rolled back, in ms. It may lack slices that landed before."""
 
 # Small commits are many: keep their metadata files few, and their manifests merged.
 SERVICE_PROPERTIES = {
@@ -247,7 +251,11 @@ def ensure_typed(catalog: Catalog, contract: Contract) -> Table:
         effective(found, contract)
         return found
     wanted = schema.typed_schema(contract)
-    properties = {**schema.table_properties(contract), CONTRACT: InForce.first(contract).text()}
+    properties = {
+        **schema.table_properties(contract),
+        CONTRACT: InForce.first(contract).text(),
+        SLICES_SINCE: str(int(time.time() * 1000)),
+    }
     table = ensure(catalog, typed(contract), wanted, schema.partition_spec(contract, wanted), properties)
     effective(table, contract)
     return table
