@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import cursor, refs, tables
+from sluice import backlog, cursor, refs, tables
 from sluice import ledger as ledgers
 from sluice.errors import RefusedError, StagingTrimmedError, TopicRecreatedError
 from sluice.filters import And, BooleanExpression, Or, above, at_most, equal, one_of
@@ -212,8 +212,11 @@ def in_staging(staging: Table | None, topic: str, known: Iterable[Row], ledger: 
         told = ledgers.batches(ledger.rows({topic: gone}, written))
         given_up = ledger.gaps([topic])
         live = {seq: with_gaps(b, given_up) for (_, seq), b in told.items() if last and seq <= last.seq} | live
+    successive = [b for _, b in sorted(live.items())]
+    # By their rows too: where offsets may lack a record, what somebody deleted by hand would be missed by nobody.
+    whole = [each.batch for each in backlog.held(staging, successive, ledger) if each.whole]
     there = held(staging)
-    return [*live.values(), *(b for seq, b in planned(known).items() if seq in there)]
+    return [*whole, *(b for seq, b in planned(known).items() if seq in there)]
 
 
 def missing(wanted: Ranges, batches: Sequence[Batch]) -> dict[int, list[OffsetRange]]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sluice import backfill_end, slices, tables
+from sluice import backfill_end, check, slices, tables
 from sluice.commit import Attempt
+from sluice.errors import StagingTrimmedError
 from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG
+from sluice.slices import Origin
+from sluice.upkeep import Action
 from tests.spark.test_kills import driver, kill
-from tests.support.backfills import asked, carry_out, cut_out, planned, told, where_it_stands
+from tests.spark.test_maintenance import STRICT, good
+from tests.spark.test_maintenance import run as maintained
+from tests.support import files
+from tests.support.backfills import asked, carry_out, cut_out, fill_in, planned, told, where_it_stands
 from tests.support.faults import Driver, Pause
 from tests.support.lake import Lake
 
@@ -21,9 +28,9 @@ pytestmark = pytest.mark.timeout(600)
 KILLED_AT = ["stage: written", "staged", "publish: files written", "publish: before land", "published"]
 
 
-def prepared(it: Lake, mode: str = "append") -> str:
+def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
     it.create_topic(2)
-    table = it.contract(mode=mode, limits={"records_per_batch": 40})
+    table = it.contract(mode=mode, limits={"records_per_batch": 40}, **contract)
     it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(80))
     it.run()
     return table
@@ -82,6 +89,59 @@ def test_two_slices_side_by_side_both_land(lake: Callable[..., Lake]) -> None:
         each.end()
         assert each.error is None
     assert len([r for r in it.rows(table) if r["_kafka_partition"] == 0]) == 40
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_all_maintenance_comes_between_a_slices_branch_and_its_landing(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    it = lake()
+    table = prepared(it, mode, maintenance=STRICT)
+    cut_out(it, table, "n BETWEEN 30 AND 70")
+    found = planned(it, asked(table, {0: [0, 40], 1: [0, 40]}))
+    pause = Pause(monkeypatch, Attempt, "land", lambda attempt, **_: attempt.identifier[0] == "db")
+    backfill = Driver(lambda: carry_out(it, found))
+    pause.reached(backfill)
+    live = where_it_stands(it, table)
+    time.sleep(1.1)
+    for name in (table, ".".join(tables.staging(it.topic))):
+        files.make_old(it.catalog.load_table(name))
+    done = {action: good(maintained(it, action))[table].state for action in Action}
+    assert done == dict.fromkeys(Action, "done")
+    pause.go()
+    backfill.end()
+    assert backfill.error is None
+    assert all(o["snapshot_id"] for o in told(it, found))
+    assert where_it_stands(it, table) == live
+    hold(it, table, mode)
+
+
+@pytest.mark.parametrize("origin", [Origin.KAFKA, Origin.STAGING])
+def test_raw_records_that_go_while_a_slice_reads_them_are_missed_before_it_lands(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, origin: Origin
+) -> None:
+    it = lake()
+    # Where each offset has a record, the count alone tells.
+    table = prepared(it, transactional=True)
+    cut_out(it, table, "n BETWEEN 30 AND 70")
+    before = sorted(r["n"] for r in it.rows(table))
+    found = planned(it, asked(table, {0: [0, 40]}, origin=origin))
+    pause = Pause(monkeypatch, check, "counted")
+    backfill = Driver(lambda: carry_out(it, found))
+    pause.reached(backfill)
+    mine = "batch_seq < 0" if origin == Origin.KAFKA else "batch_seq > 0"
+    cut_out(it, ".".join(tables.staging(it.topic)), f"{mine} AND _kafka_partition = 0 AND _kafka_offset = 17")
+    pause.go()
+    backfill.end()
+    assert isinstance(backfill.error, StagingTrimmedError), backfill.error
+    assert [o["snapshot_id"] for o in told(it, found)] == [None]
+    assert sorted(r["n"] for r in it.rows(table)) == before
+    assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}
+    if origin == Origin.STAGING:
+        with pytest.raises(StagingTrimmedError, match=r"0: \[\(10, 20\)\]"):
+            planned(it, asked(table, {0: [10, 40]}, origin=origin), "again")
+    fill_in(it, asked(table, {0: [0, 40], 1: [0, 40]}), "from kafka")
+    hold(it, table, "append")
 
 
 @pytest.mark.parametrize("point", KILLED_AT)
