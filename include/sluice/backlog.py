@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from sluice import cursor, tables
 from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.errors import LedgerError, SluiceError
-from sluice.filters import And, above, at_most
+from sluice.filters import And, BooleanExpression, above, at_most
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch, Through, encode_ranges
 from sluice.words import covers, untold, with_gaps
@@ -152,7 +153,7 @@ def whole(
             if covers(words, batch, table):
                 if each.rows == 0:
                     batch = replace(batch, gaps={p: (r,) for p, r in batch.ranges.items()})
-            elif not lost or lost[-1].seq == batch.seq - 1:  # what lies apart gets a word of its own
+            else:
                 lost.append(batch)
         out.append(batch)
     if lost:
@@ -164,15 +165,30 @@ def _number(value: int | None) -> str:
     return "an unknown number of" if value is None else f"{value:,}"
 
 
+def rows_by_batch(staging: Table | None, wanted: BooleanExpression) -> dict[int, int]:
+    """How many rows staging holds of each batch or slice, by its files, without reading them.
+
+    A row that an engine deleted by a file of positions is not there; one that two such files name counts twice, so that
+    these numbers may be too low, never too high.
+    """
+    counted: dict[int, int] = {}
+    deletes: set[DataFile] = set()
+    if staging is not None and staging.current_snapshot():
+        for task in staging.scan(row_filter=wanted).plan_files():
+            seq = task.file.partition[0]
+            counted[seq] = counted.get(seq, 0) + task.file.record_count
+            deletes |= task.delete_files
+    for file in deletes:
+        counted[file.partition[0]] -= file.record_count
+    return counted
+
+
 def held(staging: Table | None, batches: Sequence[Batch], ledger: Ledger | None) -> tuple[Held, ...]:
     """How many rows of successive batches staging holds, by its files and by what it says is trimmed."""
     if not batches or staging is None:
         return ()
     topic, first, last = batches[0].topic, batches[0].seq, batches[-1].seq
-    counted: dict[int, int] = {}
-    for task in staging.scan(row_filter=And(above("batch_seq", first - 1), at_most("batch_seq", last))).plan_files():
-        seq = task.file.partition[0]
-        counted[seq] = counted.get(seq, 0) + task.file.record_count
+    counted = rows_by_batch(staging, And(above("batch_seq", first - 1), at_most("batch_seq", last)))
     told = {seq: cursor.summary(s) for seq, (_, s) in cursor.staged_batches(staging, first - 1).items()}
     staged = {seq: int(properties.get("added-records", "0")) for seq, properties in told.items()}
     if ledger and any(b.seq not in staged for b in batches):

@@ -22,6 +22,7 @@ from sluice.decode import DELETE, ERROR, OP, decode
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError
 from sluice.ledger import Ledger
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through, joined, publish_properties
+from sluice.words import covers
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def publish(
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
         FencedError: another writer moved main meanwhile; main is as that one left it.
-        StagingTrimmedError: staging no longer keeps their records.
+        StagingTrimmedError: staging no longer keeps their records, or not all of them.
     """
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
@@ -108,9 +109,11 @@ def publish(
         watched, observation = check.observed(taken, watch.columns if len(batches) == 1 else ())
         fresh = not replay and _begins_at(whole, done)
         merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
-        known = _staged(context, batches, staged or {})
+        known = _staged(context, staging, batches, staged or {})
         seen = check.seen(observation, sum(known.values()))
         found = check.counts(seen, decoded, sum(known.values()))
+        if found.records != sum(known.values()):
+            known = _left(context, contract, batches, known, found.records)
         each = check.by_batch(decoded, batches, found, known)
         judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
         anew = partial(decoded_in, context.spark)
@@ -196,13 +199,42 @@ def _decoded(
     return expect.marked(decode(staged.where(_read_of(batches)), contract, topic), contract)
 
 
-def _staged(context: Context, batches: Sequence[Batch], known: Mapping[int, int]) -> dict[int, int]:
-    """How many records each batch has in staging: what is known, else counted without reading them."""
+def _staged(
+    context: Context, staging: Table | None, batches: Sequence[Batch], known: Mapping[int, int]
+) -> dict[int, int]:
+    """How many records of each batch were staged: what staging tells, or is known; else how many there are."""
+    told = cursor.staged_batches(staging, batches[0].seq - 1)
+    known = {**known, **{seq: int(cursor.summary(s).get("added-records", "0")) for seq, (_, s) in told.items()}}
     if any(b.seq not in known for b in batches):
-        name = tables.spark_name(context.catalog_name, tables.staging(batches[-1].topic))
-        rows = context.spark.table(name).where(_read_of(batches)).groupBy("batch_seq").count().collect()
-        known = {row["batch_seq"]: row["count"] for row in rows}
+        known = {**_there(context, batches), **known}
     return {b.seq: known.get(b.seq, 0) if b.span else 0 for b in batches}
+
+
+def _there(context: Context, batches: Sequence[Batch]) -> dict[int, int]:
+    """How many records each batch has in staging, counted without reading them."""
+    name = tables.spark_name(context.catalog_name, tables.staging(batches[-1].topic))
+    rows = context.spark.table(name).where(_read_of(batches)).groupBy("batch_seq").count().collect()
+    return {row["batch_seq"]: row["count"] for row in rows}
+
+
+def _left(
+    context: Context, contract: Contract, batches: Sequence[Batch], staged: Mapping[int, int], read: int
+) -> dict[int, int]:
+    """How many records each batch has where others were read than were staged: fewer, if they were given up.
+
+    Raises:
+        StagingTrimmedError: somebody deleted records from staging that nobody has given up for this table.
+        AuditError: there are more than were staged, or they became others while they were read.
+    """
+    there = _there(context, batches)
+    left = {b.seq: there.get(b.seq, 0) if b.span else 0 for b in batches}
+    words = Ledger(context.catalog).gaps([batches[-1].topic])
+    lost = [b for b in batches if left[b.seq] < staged[b.seq] and not covers(words, b, contract.table)]
+    if lost:
+        raise tables.no_longer_staged(contract.table, lost)
+    if sum(left.values()) != read or any(left[b.seq] > staged[b.seq] for b in batches):
+        raise AuditError(f"{read} records were read where {sum(staged.values())} were staged.", table=contract.table)
+    return left
 
 
 def _read(batches: Sequence[Batch]) -> list[Batch]:

@@ -76,7 +76,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         _check_below(attempt, contract, piece, ledger)
         expected = stage(context, piece, gaps_expected=gaps_expected).records
         if expected is None:  # staged before
-            expected = slices.rows_of(context.catalog.load_table(tables.staging(piece.topic)), piece)
+            expected = slices.rows_staged(context.catalog.load_table(tables.staging(piece.topic)), piece)
         # Reading takes its time, and the live feed has gone on.
         attempt = Attempt(context, tables.typed(contract), piece)
         contract = publish.in_force(context, attempt, file)
@@ -190,7 +190,7 @@ def _holding(
                     f"Of {expected} raw records that were staged for the slice, {left} are left.",
                     table=contract.table,
                     topic=piece.topic,
-                    way_out="Raise `maintenance.staging_retention`, and run the slice again.",
+                    way_out="Trigger the backfill again: slices with new numbers are read from Kafka anew.",
                 )
         elif origin == Origin.STAGING:
             known = slices.rows(ledger, piece.topic)

@@ -95,11 +95,11 @@ def last_number(catalog: Catalog, names: Iterable[str], topic: str, known: Itera
     return min(numbers)
 
 
-def landed(table: Table, piece: Batch) -> Snapshot | None:
-    """The snapshot among main's ancestors that brought the slice."""
+def landed(table: Table, piece: Batch, step: str = "replay") -> Snapshot | None:
+    """The snapshot among main's ancestors that brought the slice; with step `stage`, into staging."""
     for snapshot in cursor.ancestors(table.metadata):
         told = cursor.summary(snapshot)
-        if told.get(BACKFILL) == str(piece.seq) and told.get(TOPIC) == piece.topic and told.get(STEP) == "replay":
+        if told.get(BACKFILL) == str(piece.seq) and told.get(TOPIC) == piece.topic and told.get(STEP) == step:
             return snapshot
     return None
 
@@ -148,14 +148,9 @@ def rebuilt(name: str, table: Table, kept: Iterable[Row]) -> list[Row]:
     return out
 
 
-def held(staging: Table | None, wanted: BooleanExpression | None = None) -> dict[int, int]:
-    """The slices of which staging holds rows, and how many, by its files."""
-    counted: dict[int, int] = {}
-    if staging is not None and staging.current_snapshot():
-        for task in staging.scan(row_filter=wanted or at_most("batch_seq", -1)).plan_files():
-            seq = task.file.partition[0]
-            counted[seq] = counted.get(seq, 0) + task.file.record_count
-    return counted
+def held(staging: Table | None) -> dict[int, int]:
+    """The slices of which staging has files, and how many rows."""
+    return backlog.rows_by_batch(staging, at_most("batch_seq", -1))
 
 
 def is_staged(staging: Table, piece: Batch) -> bool:
@@ -165,7 +160,13 @@ def is_staged(staging: Table, piece: Batch) -> bool:
 
 def rows_of(staging: Table, piece: Batch) -> int:
     """How many rows staging holds under the slice's number."""
-    return sum(held(staging, equal("batch_seq", piece.seq)).values())
+    return backlog.rows_by_batch(staging, equal("batch_seq", piece.seq)).get(piece.seq, 0)
+
+
+def rows_staged(staging: Table, piece: Batch) -> int:
+    """How many rows were staged under the slice's number; where that has expired, how many there are."""
+    brought = landed(staging, piece, "stage")
+    return int(cursor.summary(brought).get("added-records", "0")) if brought else rows_of(staging, piece)
 
 
 def check_below(table: str, piece: Batch, through: Through | None) -> None:
@@ -216,7 +217,10 @@ def in_staging(staging: Table | None, topic: str, known: Iterable[Row], ledger: 
     # By their rows too: where offsets may lack a record, what somebody deleted by hand would be missed by nobody.
     whole = [each.batch for each in backlog.held(staging, successive, ledger) if each.whole]
     there = held(staging)
-    return [*whole, *(b for seq, b in planned(known).items() if seq in there)]
+    return [
+        *whole,
+        *(b for seq, b in planned(known).items() if seq in there and there[seq] >= rows_staged(staging, b)),
+    ]
 
 
 def missing(wanted: Ranges, batches: Sequence[Batch]) -> dict[int, list[OffsetRange]]:

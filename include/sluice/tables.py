@@ -117,7 +117,12 @@ def check_not_trimmed(table: Table | None, contract: Contract, batches: Iterable
 
 
 def no_longer_staged(table: str, gone: Sequence[Batch]) -> StagingTrimmedError:
-    """The error that names the successive batches whose raw records a table lacks, and their offsets."""
+    """The error that names the first batches whose raw records a table lacks, and their offsets.
+
+    Args:
+        gone: in order. What lies apart from the first ones gets a word of its own.
+    """
+    gone = [b for number, b in enumerate(gone) if b.seq == gone[0].seq + number]
     return StagingTrimmedError(
         f"The raw records of batches {gone[0].seq} to {gone[-1].seq} were deleted from staging, and the table does "
         "not hold them.",

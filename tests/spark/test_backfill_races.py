@@ -134,6 +134,8 @@ def test_raw_records_that_go_while_a_slice_reads_them_are_missed_before_it_lands
     pause.go()
     backfill.end()
     assert isinstance(backfill.error, StagingTrimmedError), backfill.error
+    with pytest.raises(StagingTrimmedError):
+        carry_out(it, found)
     assert [o["snapshot_id"] for o in told(it, found)] == [None]
     assert sorted(r["n"] for r in it.rows(table)) == before
     assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sluice import broker as brokers
+from sluice import gaps, status, tables
 from sluice import publish as publishing
-from sluice import status, tables
 from sluice.ahead import plan_topic
 from sluice.errors import OffsetsBeyondEndError, PlanLostError, TopicMissingError, TopicRecreatedError
 from sluice.ledger import Ledger, plan_rows
@@ -23,6 +23,7 @@ from sluice.model import OffsetRange
 from sluice.publish import publish
 from sluice.rebuild import rebuild
 from sluice.stage import stage
+from tests.support.backfills import by_hand, cut_out
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -268,6 +269,37 @@ def test_an_append_that_brings_fewer_rows_than_there_are_good_records(
     assert it.rows(table) == []
     it.drain(table)
     it.assert_appended(table)
+
+
+@pytest.mark.parametrize("way", ["copy-on-write", "merge-on-read"])
+def test_raw_records_that_somebody_deletes_by_hand_are_missed(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    # Where offsets may lack a record, only the number that was staged tells.
+    table = it.contract(transactional=True, limits={"records_per_batch": 20})
+    fill(it, 0)
+    it.run()
+    staging, going_on = ".".join(tables.staging(it.topic)), publishing.in_force
+    by_hand(it, staging, f"ALTER TABLE {{}} SET TBLPROPERTIES ('write.delete.mode'='{way}')")
+
+    def meanwhile(*arguments: Any) -> Any:
+        if it.catalog.load_table(staging).current_snapshot().summary["sluice.batch-seq"] == "3":
+            monkeypatch.undo()
+            cut_out(it, staging, "batch_seq = 3 AND _kafka_partition = 1 AND _kafka_offset = 25")
+        return going_on(*arguments)
+
+    monkeypatch.setattr(publishing, "in_force", meanwhile)
+    fill(it, 20, 40)
+    told = "batches 3 to 3 were deleted from staging"
+    # By the reading, and afterwards by the files.
+    for _ in range(2):
+        stopped(it.run()[table], table, told)
+        assert {r["n"] for r in it.rows(table)} <= set(range(40))
+    gaps.accept(table, None, it.contracts, it.catalog, it.admin, who="ann", why="lost", run_id="by hand", dry_run=False)
+    it.drain(table)
+    it.assert_appended(table, without=[(1, 25)])
 
 
 def test_new_partitions_are_read_from_their_beginning(lake: Callable[..., Lake]) -> None:

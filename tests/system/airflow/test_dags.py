@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,7 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     stack.send("plain.orders", records(1000, 20))
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     starts = cursor.published(stack.catalog.load_table("plain.orders"))["plain.orders"].next_offsets
+    since = datetime.now(UTC).isoformat()
     stack.send("plain.orders", records(1020, 240))
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     whole = stack.ids("plain.orders")
@@ -206,11 +208,13 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     ranges = {str(p): [starts[p], end] for p, end in ends.items() if end > starts[p]}  # a partition may get nothing
     form = {"table": "plain.orders", "ranges": ranges, "why": "a hole was found"}
     with changed(stack, "plain.orders", "limits: {records_per_batch: 70}\n"), slots(stack, 2):
-        state, tasks, log = stack.by_hand("backfill", "plan", **form)
+        time = {"since": since, "until": datetime.now(UTC).isoformat(), "source": "staging"}
+        state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": {}, **time})
         assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
             "success", "success", "skipped", "skipped",
         ), tasks  # fmt: skip
-        assert "240 offsets" in log
+        assert "240 offsets" in log and "staging holds all of it" in log
+        assert all(f":[{start},{end}]" in log for start, end in ranges.values())
         assert len(stack.ids("plain.orders")) == len(whole) - 240
         run = stack.trigger("backfill", {"plan"}, **form, dry_run=False)
         planned = stack.until(lambda: slices.planned(slices.rows(Ledger(stack.catalog), "plain.orders"), run))
