@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyiceberg.table import Table
 
-from sluice import slices
+from sluice import slices, tables
 from sluice.backfill_ranges import PLACE
 from sluice.filters import BooleanExpression
 from sluice.ledger import Ledger, Row, State, batches
@@ -48,17 +48,19 @@ def _places(table: Table | None, wanted: BooleanExpression) -> int | None:
     """How many records lie there, each once, however often it does; None where reading them would take long."""
     if table is None or table.current_snapshot() is None:
         return 0
-    scan = table.scan(row_filter=wanted, selected_fields=PLACE)
-    if sum(task.file.record_count for task in scan.plan_files()) > COUNTABLE:
+    if _at_most(table, wanted) > COUNTABLE:
         return None
-    return len(scan.to_arrow().group_by(list(PLACE)).aggregate([]))
+    return len(table.scan(row_filter=wanted, selected_fields=PLACE).to_arrow().group_by(list(PLACE)).aggregate([]))
 
 
 def rows(table: Table, whole: Batch) -> tuple[int, bool]:
     """How many rows of the range the table holds; only a bound where counting would take long."""
-    scan = table.scan(row_filter=slices.within(whole))
-    most = sum(task.file.record_count for task in scan.plan_files())
-    return (scan.count(), True) if most <= COUNTABLE else (most, False)
+    most = _at_most(table, slices.within(whole))
+    return (table.scan(row_filter=slices.within(whole)).count(), True) if most <= COUNTABLE else (most, False)
+
+
+def _at_most(table: Table, wanted: BooleanExpression) -> int:
+    return sum(task.file.record_count for task in tables.files(table, wanted))
 
 
 def seconds(ledger: Ledger | None, table: str, topic: str, count: int, known: Sequence[Row]) -> float | None:

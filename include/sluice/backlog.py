@@ -173,11 +173,10 @@ def rows_by_batch(staging: Table | None, wanted: BooleanExpression) -> dict[int,
     """
     counted: dict[int, int] = {}
     deletes: set[DataFile] = set()
-    if staging is not None and staging.current_snapshot():
-        for task in staging.scan(row_filter=wanted).plan_files():
-            seq = task.file.partition[0]
-            counted[seq] = counted.get(seq, 0) + task.file.record_count
-            deletes |= task.delete_files
+    for task in tables.files(staging, wanted) if staging else ():
+        seq = task.file.partition[0]
+        counted[seq] = counted.get(seq, 0) + task.file.record_count
+        deletes |= task.delete_files
     for file in deletes:
         counted[file.partition[0]] -= file.record_count
     return counted

@@ -133,7 +133,7 @@ def quarantine(
     if rejected == 0:
         table = tables.load(context.catalog, tables.quarantine(contract))
         mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", topic))
-        if table is None or not any(True for _ in table.scan(row_filter=mine).plan_files()):
+        if table is None or not tables.files(table, mine):
             return
     tables.ensure_quarantine(context.catalog, contract)
     name = tables.spark_name(context.catalog_name, tables.quarantine(contract))

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import TimestamptzType
 
-from sluice import broker
+from sluice import broker, tables
 from sluice.errors import BrokerUnavailableError
 from sluice.filters import equal
 from sluice.model import Offsets, Ranges
@@ -59,7 +59,7 @@ def table_clock(staging: Table | None, seq: int, typed: Table | None, snapshot: 
         snapshot: the typed table's snapshot that published the batch.
     """
     if staging is not None:
-        files = [task.file for task in staging.scan(row_filter=equal("batch_seq", seq)).plan_files()]
+        files = [task.file for task in tables.files(staging, equal("batch_seq", seq))]
         if found := _between(staging, files):
             return found[1]
     if typed is not None and snapshot is not None and (found := span(typed, snapshot)):

@@ -159,11 +159,21 @@ class CompactedDeletesError(TerminalError):
 
 
 class TableDamagedError(TerminalError):
-    """The catalog names a metadata file of the table that is not there."""
+    """A metadata file, manifest list or manifest that the table names is not there or can't be read."""
 
     advice = (
         "Restore the file from the storage's versions or a backup, or register the table at an older metadata file "
         "(catalog.register_table): Sluice goes on from the offsets that it carries."
+    )
+
+
+class EqualityDeletesError(TerminalError):
+    """Another engine deleted rows of the table by their values; which are left only an engine can tell."""
+
+    advice = (
+        "Let Spark write the files anew without those rows: CALL system.rewrite_data_files(table => '…', options => "
+        "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')). What was deleted from staging is then "
+        "missed by name."
     )
 
 
@@ -246,6 +256,12 @@ class LedgerError(TerminalError):
 def naming(error: SluiceError, table: str) -> SluiceError:
     """The same error, naming the table that it stops."""
     return type(error)(error.message, way_out=error.way_out, **{"table": table, **error.fields})
+
+
+def first_line(error: BaseException) -> str:
+    """The error's type and the first line of what it says, at most 300 characters."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
 
 
 def exit_code(error: BaseException | None) -> int:

@@ -118,7 +118,7 @@ def _tell(
     part = And(equal("_kafka_topic", topic), equal("batch_seq", seq))
     for _ in range(TRIES):
         held = catalog.load_table(tables.quarantine(contract))
-        if sum(task.file.file_size_in_bytes for task in held.scan(row_filter=part).plan_files()) > LARGEST:
+        if sum(task.file.file_size_in_bytes for task in tables.files(held, part)) > LARGEST:
             return 0, held.scan(row_filter=And(part, above("quarantined_at", since.isoformat()))).count()
         rows = held.scan(row_filter=part).to_arrow()
         before, fields, times = (rows[n].to_pylist() for n in ("error", "field", "quarantined_at"))

@@ -234,7 +234,7 @@ def _plan_table(
                 batches = backlog.pending(contract.table, known[topic], last, through.get(topic))
                 pending[topic] = backlog.whole(contract.table, staging, batches, ledger, given_up)
             except SluiceError as error:
-                stops.setdefault(contract.table, error)
+                stops.setdefault(contract.table, naming(error, contract.table))
     return TablePlan(contract, through, pending)
 
 
@@ -264,7 +264,7 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
                     tables.ensure_typed(catalog, auto.resolved(contract))
                     new.append(contract)
             except SluiceError as error:
-                stops.setdefault(contract.table, error)
+                stops.setdefault(contract.table, naming(error, contract.table))
         evolve.created(catalog, new, run_id=run_id)
         for topic, topic_plan in plan.topics.items():
             if topic_plan.to_stage:

@@ -115,7 +115,7 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
         table = tables.ensure(catalog, tables.QUALITY, SCHEMA, _BY_TABLE)
         data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
         try:
-            if _any(table, mine):
+            if tables.files(table, mine):
                 table.overwrite(data, overwrite_filter=mine)
             else:
                 tables.ready_to_append(table)
@@ -125,10 +125,6 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
             if attempt == TRIES - 1:
                 raise
             time.sleep(0.1 * (attempt + 1))
-
-
-def _any(table: Table, mine: BooleanExpression) -> bool:
-    return table.current_snapshot() is not None and any(True for _ in table.scan(row_filter=mine).plan_files())
 
 
 def observed_before(catalog: Catalog, table: str, topic: str, seq: int, batches: int) -> list[Result]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice.errors import BrokerUnavailableError, CatalogUnavailableError, SluiceError
+from sluice.errors import BrokerUnavailableError, CatalogUnavailableError, SluiceError, first_line
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -65,12 +65,6 @@ def catalog_errors() -> Iterator[None]:
         if isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _OUTSIDE:
             raise CatalogUnavailableError(f"The Iceberg catalog did not answer: {first_line(error)}") from error
         raise
-
-
-def first_line(error: BaseException) -> str:
-    """The error's type and the first line of what it says, at most 300 characters."""
-    text = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
 
 
 def open_catalog(seconds: float = PATIENCE_S) -> Catalog:

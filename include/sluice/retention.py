@@ -149,9 +149,7 @@ def trim(
     through = min(settled, published, last.seq - 1 if last else 0)
     needed, going = _for_backfills(ledger, staging, topic, retention, now)
     through = max(min(through, needed - 1), gone)
-    left = gone > 0 and any(
-        True for _ in staging.scan(row_filter=And(above("batch_seq", 0), at_most("batch_seq", gone))).plan_files()
-    )
+    left = gone > 0 and bool(tables.files(staging, And(above("batch_seq", 0), at_most("batch_seq", gone))))
     return Trim(gone + 1, through, going, left) if through > gone or going or left else None
 
 
@@ -161,7 +159,7 @@ def outlived(table: Table, history: timedelta, now: datetime) -> datetime | None
     So a table is not rewritten each day for the rows of one.
     """
     long_ago = at_most("at", (now - history - history / 10).isoformat())
-    return now - history if any(True for _ in table.scan(row_filter=long_ago).plan_files()) else None
+    return now - history if tables.files(table, long_ago) else None
 
 
 def _for_backfills(

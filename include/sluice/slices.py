@@ -272,7 +272,7 @@ def spanned(piece: Batch) -> BooleanExpression:
 
 def any_within(table: Table, piece: Batch) -> bool:
     """Whether some file may hold records of the slice."""
-    return table.current_snapshot() is not None and any(True for _ in table.scan(row_filter=within(piece)).plan_files())
+    return bool(tables.files(table, within(piece)))
 
 
 def leftovers(table: Table, pieces: Iterable[Batch]) -> set[str]:

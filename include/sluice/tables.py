@@ -14,17 +14,26 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationError,
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Identifier
 from pyiceberg.types import PrimitiveType
 
 from sluice import schema
 from sluice.contract import Contract
-from sluice.errors import SchemaChangeError, SchemaMissingError, StagingTrimmedError, TableDamagedError
+from sluice.errors import (
+    EqualityDeletesError,
+    SchemaChangeError,
+    SchemaMissingError,
+    StagingTrimmedError,
+    TableDamagedError,
+    first_line,
+)
 from sluice.evolve_force import CONTRACT, InForce, effective
+from sluice.filters import BooleanExpression
 from sluice.model import Batch, joined_ranges
 
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
@@ -88,7 +97,7 @@ def load(catalog: Catalog, identifier: Identifier) -> Table | None:
     """The table, or None where it does not exist (yet).
 
     Raises:
-        TableDamagedError: the catalog names a metadata file that is not there.
+        TableDamagedError: the catalog names a metadata file that is not there, or that can't be read.
     """
     try:
         return catalog.load_table(identifier)
@@ -96,6 +105,29 @@ def load(catalog: Catalog, identifier: Identifier) -> Table | None:
         return None
     except FileNotFoundError as error:
         raise TableDamagedError(f"The metadata of {'.'.join(identifier)} is gone: {error}") from error
+    except ValidationError as error:
+        raise TableDamagedError(f"The metadata of {'.'.join(identifier)} can't be read: {first_line(error)}") from error
+
+
+def files(table: Table, wanted: BooleanExpression) -> list[FileScanTask]:
+    """The data files of the head that may hold such rows, each with the files of deletes that apply to it.
+
+    Raises:
+        TableDamagedError: a manifest is not there or can't be read.
+        EqualityDeletesError: another engine deleted rows by their values, which PyIceberg does not read.
+    """
+    name = ".".join(table.name())
+    head = table.current_snapshot()
+    if head and head.summary and int(head.summary.additional_properties.get("total-equality-deletes", "0")):
+        raise EqualityDeletesError(f"Another engine deleted rows of {name} by their values.")
+    try:
+        return list(table.scan(row_filter=wanted).plan_files())
+    except FileNotFoundError as error:
+        raise TableDamagedError(f"A manifest of {name} is gone: {error}") from error
+    except OSError:  # the storage is away, which passes
+        raise
+    except Exception as error:
+        raise TableDamagedError(f"A manifest of {name} can't be read: {first_line(error)}") from error
 
 
 def trimmed_through(table: Table | None) -> int:

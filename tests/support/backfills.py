@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,29 @@ def by_hand(it: Lake, table: str, statement: str) -> None:
 
 def cut_out(it: Lake, table: str, where: str) -> None:
     by_hand(it, table, f"DELETE FROM {{}} WHERE {where}")
+
+
+def delete_by_key(it: Lake, table: str, key: str, partition: str) -> None:
+    """Delete rows as Flink does, by a file of their values; Spark writes none, so Iceberg is asked itself."""
+    jvm = it.spark._jvm
+    name = f"{it.context().catalog_name}.{table}"
+    found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(it.spark._jsparkSession, name)
+    ids = it.spark.sparkContext._gateway.new_array(jvm.int, 1)
+    ids[0] = found.schema().findField("key").fieldId()
+    chosen = found.schema().select(["key"])
+    parquet = jvm.org.apache.iceberg.FileFormat.PARQUET
+    factory = jvm.org.apache.iceberg.data.GenericFileWriterFactory.Builder(found)
+    factory = factory.dataFileFormat(parquet).deleteFileFormat(parquet)
+    factory = factory.equalityFieldIds(ids).equalityDeleteRowSchema(chosen).build()
+    location = found.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet")
+    output = jvm.org.apache.iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(found.io().newOutputFile(location))
+    where = jvm.org.apache.iceberg.DataFiles.data(found.spec(), partition)
+    writer = factory.newEqualityDeleteWriter(output, found.spec(), where)
+    row = jvm.org.apache.iceberg.data.GenericRecord.create(chosen)
+    row.setField("key", jvm.java.nio.ByteBuffer.wrap(key.encode()))
+    writer.write(row)
+    writer.close()
+    found.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
 
 
 def where_it_stands(it: Lake, table: str) -> Any:

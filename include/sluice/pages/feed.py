@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Generic, TypeVar
 
-from sluice.errors import SluiceError
-from sluice.reach import first_line
+from sluice.errors import SluiceError, first_line
 
 T = TypeVar("T")
 
