@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
 from sluice import semantics
-from sluice.fields import Side, dotted, problem
+from sluice.fields import MARK, Side, dotted, problem
 from sluice.fit import Change, UnfitError, text_in
 from sluice.wire import Decoded, Variant, by_schema
 
@@ -31,7 +31,6 @@ _LOGICAL = frozenset(
     }
 )
 _WHOLE, _END = "_sluice_whole", "_sluice_end"
-_MARK = b"\xf5sluice\xa7"
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _DIGITS = 38
 _INNER = {"[]": "items", "{}": "values"}
@@ -69,13 +68,13 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
     read = from_avro(
-        F.concat(variant.payload, F.lit(_MARK)), json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)}
+        F.concat(variant.payload, F.lit(MARK)), json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)}
     )
 
     def opened(it: Column) -> Column:
         # What can't be read is a record of nulls, and Spark's reader stops where the record ends, whatever follows.
         read = it.getField(_WHOLE)
-        return F.when(it.getField(_END) == F.lit(_MARK), F.struct(read.alias(side.whole)) if whole else read)
+        return F.when(it.getField(_END) == F.lit(MARK), F.struct(read.alias(side.whole)) if whole else read)
 
     def means(path: str, want: T.DataType) -> Change | None:
         name = names.semantic(root, path.removeprefix(side.whole).removeprefix(".") if whole else path)
@@ -149,7 +148,7 @@ _KEPT = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols
 
 def _ended(schema: Any) -> dict[str, Any]:
     """What is written with a schema, and the mark after it."""
-    mark = {"type": "fixed", "name": _END, "size": len(_MARK)}
+    mark = {"type": "fixed", "name": _END, "size": len(MARK)}
     return {
         "type": "record",
         "name": _WHOLE,

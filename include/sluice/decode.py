@@ -118,13 +118,17 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
 
 def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     """Columns and inputs as they were read, the record as it was staged, what kept it from being read, its event."""
-    frame = FORMATS[contract.value.format](staged, wanted(contract), VALUE)
+    # Asked of the bytes before they are read, so that Spark need not carry them through the reading.
+    frame = FORMATS[contract.value.format](staged.withColumn(TOMBSTONE, _no_value(contract)), wanted(contract), VALUE)
     read = (*contract.columns, *contract.inputs)
     # A key that is the column, as it is or as text, is simply cast; others are read as values are.
     fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
     if fields_of_key:
         frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
-    frame = frame.withColumn(TOMBSTONE, _tombstone(contract))
+    if contract.value.format == "json_connect":
+        # A schema, and no payload.
+        no_payload = F.col(VALUE.fields).isNull() & F.col(VALUE.problem).isNull()
+        frame = frame.withColumn(TOMBSTONE, F.col(TOMBSTONE) | no_payload)
     tombstone = F.col(TOMBSTONE)
     row, event = FIELDS, []
     if contract.cdc:
@@ -134,7 +138,8 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     if contract.key.format == "string":
         garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(each.from_key for each in read))
         said = F.when(garbled, problem("the key is not UTF-8 text", KEY.whole))
-        for target in dict.fromkeys(spark_type(each.type) for each in read if each.from_key):
+        targets = dict.fromkeys(spark_type(each.type) for each in read if each.from_key)
+        for target in (t for t in targets if not isinstance(t, T.StringType)):
             none = key.isNotNull() & read_text(key, target).isNull()
             said = said.when(none, problem(f"the key is nothing that becomes {target.simpleString()}", KEY.whole))
         frame = frame.withColumn(KEY.problem, said)
@@ -166,13 +171,10 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     )  # fmt: skip
 
 
-def _tombstone(contract: Contract) -> Column:
-    """Whether a record has no value, of a frame that was read."""
+def _no_value(contract: Contract) -> Column:
+    """Whether a record has no value."""
     nothing = F.col(VALUE.raw).isNull()
-    if contract.value.format == "json_connect":
-        # A schema, and no payload.
-        nothing = nothing | (F.col(VALUE.fields).isNull() & F.col(VALUE.problem).isNull())
-    elif contract.cdc and contract.value.format == "json":
+    if contract.cdc and contract.value.format == "json":
         # What Kafka Connect's converter makes of no value where Debezium's unwrap has left it a schema.
         nothing = nothing | (F.col(VALUE.raw) == F.lit(b"null"))
     return nothing

@@ -14,10 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.avro import avro_fields
-from sluice.fields import CORRUPT, VALUE, Side, parsed, problem, row, unread
+from sluice.fields import CORRUPT, VALUE, Side, problem
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.json_connect import connect_fields
 from sluice.json_leaves import Leaves, decimal_in
+from sluice.json_object import FLAW, READ, TEXT, unread, with_object
 from sluice.protobuf import protobuf_fields
 from sluice.semantics import number, read_json, read_text
 from sluice.wire import framed
@@ -57,9 +58,6 @@ def spark_type(kind: IcebergType) -> T.DataType:
             return T.StructType([T.StructField(n, spark_type(inner)) for n, inner in fields])
 
 
-_READ = "_sluice_read"
-
-
 def _parse_as(want: T.DataType) -> T.DataType | None:
     if isinstance(want, T.DecimalType):
         return T.VariantType()
@@ -89,15 +87,15 @@ def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFram
 
 
 def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> DataFrame:
-    read = row(F.col(_READ))
+    read = F.col(READ)
     asked = T.StructType([T.StructField(f.name, LEAVES.parsed_as(f.dataType), metadata=f.metadata) for f in wanted])
-    frame = frame.withColumn(_READ, parsed(text, asked))
+    frame = with_object(frame, text, asked, side)
     made = [LEAVES.made(read[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
     frame = frame.withColumn(side.fields, F.struct(*made) if made else F.struct(F.lit(None).alias(CORRUPT)))
-    said = unread(text, side, F.col(_READ), asked, "a JSON object with fields of the contract's types")
+    said = unread(side, asked, "a JSON object with fields of the contract's types")
     for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted):
         said = said.when(lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
-    return frame.withColumn(side.problem, F.when(F.col(side.raw).isNotNull(), said)).drop(_READ)
+    return frame.withColumn(side.problem, said).drop(READ, TEXT, FLAW)
 
 
 def _plain(convert: Callable[[Column], Column], words: str, read: Read = number) -> Format:

@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice import semantics
-from sluice.fields import CORRUPT, Side, parsed, problem, row, unread
+from sluice.fields import CORRUPT, Side, problem
 from sluice.json_leaves import Leaves, decimal_in, text_of, told
+from sluice.json_object import FLAW, READ, TEXT, unread, with_object
 
 SCHEMA, PAYLOAD = "schema", "payload"
-_READ = "_sluice_envelope"
 _MOST_DIGITS, _MOST_BYTES = 38, 16
 
 
@@ -27,9 +27,8 @@ def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFr
     fields_wanted = wanted if wanted.fields else T.StructType([T.StructField(CORRUPT, T.StringType())])
     want = wanted[side.whole].dataType if whole else fields_wanted
     envelope = T.StructType([T.StructField(SCHEMA, _node([want])), T.StructField(PAYLOAD, LEAVES.parsed_as(want))])
-    frame = frame.withColumn(_READ, parsed(F.col(side.raw), envelope))
-    read = row(F.col(_READ))
-    schema, payload = read[SCHEMA], read[PAYLOAD]
+    frame = with_object(frame, F.col(side.raw), envelope, side)
+    schema, payload = F.col(READ)[SCHEMA], F.col(READ)[PAYLOAD]
     made = LEAVES.made(payload, schema, want)
     fields = F.when(payload.isNotNull(), F.struct(made.alias(side.whole)) if whole else made)
     frame = frame.withColumn(side.fields, fields)
@@ -37,15 +36,13 @@ def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFr
     keys = F.json_object_keys(F.col(side.raw).cast("string"))
     both = F.coalesce(F.array_contains(keys, SCHEMA) & F.array_contains(keys, PAYLOAD), F.lit(False))
     words = '{"schema": …, "payload": …}'
-    said = unread(
-        F.col(side.raw), side, F.col(_READ), envelope, f"{words} with a payload of the contract's types"
-    ).when(
+    said = unread(side, envelope, f"{words} with a payload of the contract's types").when(
         ~(schema.isNotNull() & payload.isNotNull()) & ~both,
         problem(f"the {side.raw} is not {words}, which Kafka Connect writes with schemas.enable"),
     )
     for path, kind, lost in LEAVES.lost(payload, made, want, side.whole if whole else ""):
         said = said.when(lost, problem(f"field {path!r} is by its schema nothing that becomes {kind}", path))
-    return frame.withColumn(side.problem, F.when(F.col(side.raw).isNotNull(), said)).drop(_READ)
+    return frame.withColumn(side.problem, said).drop(READ, TEXT, FLAW)
 
 
 def _node(wants: list[T.DataType]) -> T.StructType:

@@ -24,6 +24,7 @@ _ISO: dict[type[T.DataType], str] = {
     T.TimestampType: rf"{_FACE}(?:[Zz]| ?UTC|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?",
 }
 """What is read. Spark alone would drop a zone, or a time, and read a time without a day as today's."""
+_FIRST_DAY, _LAST_DAY = "0001-01-01", "9999-12-31"
 _SECONDS = r"^-?[0-9]{1,12}\z"
 
 
@@ -56,11 +57,15 @@ def read_json(text: Column, want: T.DataType) -> Column:
 
 def read_text(text: Column, want: T.DataType) -> Column:
     """An ISO 8601 text, or a number's, as the wanted type; null where it is none, or has a zone that would be lost."""
-    if shape := _ISO.get(type(want)):
-        text = text.cast("string")
-        text = F.when(text.rlike(rf"^{shape}\z"), text)
-    made = from_text(text, want)
-    if isinstance(want, T.TimestampType):  # a zone may lead out of the years
-        first, last = (F.timestamp_micros(F.lit(each)) for each in (FIRST_MOMENT_US, LAST_MOMENT_US))
-        made = F.when(made.between(first, last), made)
-    return made
+    shape = _ISO.get(type(want))
+    if shape is None:
+        return from_text(text, want)
+    text = text.cast("string")
+    made = from_text(F.when(text.rlike(rf"^{shape}\z"), text), want)
+    if not isinstance(want, T.TimestampType):
+        return made
+    # A zone leads out of the years from their first and last day alone. Asked of all, Spark would work each moment out
+    # once for every time that the plan names it.
+    edge = text.startswith(_FIRST_DAY) | text.startswith(_LAST_DAY)
+    first, last = (F.timestamp_micros(F.lit(each)) for each in (FIRST_MOMENT_US, LAST_MOMENT_US))
+    return F.when(edge & ~made.between(first, last), None).otherwise(made)

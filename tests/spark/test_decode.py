@@ -73,7 +73,7 @@ HOSTILE = {
     "truncated": b'{"n": 1',
     "not an object": b"[1, 2]",
     "a number": b"7",
-    "empty": b"",
+    "no bytes": b"",
     "a word for a number": b'{"n": "x"}',
     "a fraction for a whole number": b'{"n": 1.5}',
     "too large a number": b'{"n": 99999999999999999999}',
@@ -97,6 +97,17 @@ HOSTILE = {
     "seconds without a zone": b'{"ts": 1359675000}',
     "days": b'{"day": 15736}',
     "a moment that is an object": b'{"tz": {"seconds": 1}}',
+    "two objects": b'{"n": 1} {"n": 2}',
+    "an object and a brace": b'{"n": 1}}',
+    "an object and the middle of another": b'{"n": 1}, "n": 2}',
+    "an object and an empty one": b'{"n": 1}{}',
+    "what would close and open a list around it": b'{"n": 1}], "x": [{"n": 2}',
+    "a comma before the end": b'{"n": 1,}',
+    "a comma alone": b"{,}",
+    "a text that the end lies in": b'{"n": 1, "s": "}',
+    "an object within that the end closes": b'{"n": 1, "x": {"y": 2}',
+    "a brace alone": b"}",
+    "a space that is none in JSON": b'{"n": 1}\x0b',
 }
 
 
@@ -118,6 +129,12 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
         "wide": b'{"n": 5, "x": "' + b"y" * 10_000_000 + b'"}',
         "seconds": b'{"n": 6, "tz": 1359675000}',
         "seconds as text": b'{"n": 7, "tz": "-1"}',
+        "empty": b"{}",
+        "empty with a line in it": b" {\r\n\t} ",
+        "spaces around": b' \r\n{"n": 9}\t\n ',
+        "written over lines": b'{\n  "n": 10,\n  "x": {}\n}\n',
+        "braces in a text": b'{"n": 11, "s": "}{}"}',
+        "an empty name": b'{"": {"": {}}}',
         "in words": b'{"n": 8, "tz": "2013-01-31 23:30:00 UTC", "ts": "2013-01-31 23:30", "day": "0001-01-01"}',
     }
     producer = Producer({**it.kafka, "message.max.bytes": 20_000_000})
@@ -126,6 +143,7 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     assert outcome["state"] == "published", outcome["error"]
     rows = {row["id"]: row for row in it.rows(table)}
     assert sorted(rows) == sorted(good)
+    assert {key: rows[key]["n"] for key in good} == {key: json.loads(text).get("n") for key, text in good.items()}
     moment = dt.datetime(2013, 1, 31, 23, 30, tzinfo=dt.UTC)
     assert rows["seconds"]["tz"] == rows["in words"]["tz"] == moment
     assert rows["seconds as text"]["tz"] == dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
