@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -82,6 +82,28 @@ def standing(lines: Sequence[Line], table: TableStatus) -> list[Line]:
         replace(line, ready=False, evidence=now + line.evidence, step=step) if line.subject == FRESHNESS else line
         for line in lines
     ]
+
+
+def access(group: str, manager: str, may_start: Mapping[str, bool], *, anybody: bool) -> Line:
+    """Who may read the table, and what the reader may do.
+
+    Args:
+        manager: the name of Airflow's auth manager.
+        may_start: whether the reader may start each of these DAGs.
+        anybody: whether no login is asked for.
+    """
+    told = f"read by those who may read DAG ingest_{group}, as {manager} says"
+    if anybody:
+        told = "everybody who reaches Airflow is an administrator, without a login"
+    for may, words in ((True, "you may start"), (False, "you may not start")):
+        if dags := [dag for dag, allowed in may_start.items() if allowed is may]:
+            told += f"; {words} {', '.join(dags)}"
+    step = (
+        "Let [core] simple_auth_manager_all_admins be False, or set an auth manager that knows people."
+        if anybody
+        else ""
+    )
+    return Line("Access", not anybody, told, step)
 
 
 def _promised(contract: Contract) -> Iterator[Line]:

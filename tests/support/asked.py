@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
@@ -71,6 +72,7 @@ def main() -> None:
     """Fill the readings, and ask."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
     import sluice_plugin as plugin
+    from sluice_web import reading
 
     tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[topic(f"t.{n}")], **FULL) for n in NAMES]
     events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
@@ -87,13 +89,17 @@ def main() -> None:
         histories=known(History(NOW, events[:1])),
         history=known(History(NOW, events), busy=True),
     )
-    plugin.feeds = lambda: filled
+    reading.feeds = lambda: filled
     (login,) = plugin.app.router.dependencies
 
     def authorized(*, user: str, method: str) -> set[str]:
         return {"ingest_mine"} if (user, method) == ("somebody", "GET") else set()
 
-    plugin.get_auth_manager = lambda: SimpleNamespace(get_authorized_dag_ids=authorized)
+    def may(*, details: DagDetails, **_: Any) -> bool:
+        return details.id == "ingest_mine"
+
+    manager = SimpleNamespace(get_authorized_dag_ids=authorized, is_authorized_dag=may)
+    reading.get_auth_manager = lambda: manager
     plugin.app.dependency_overrides |= {login.dependency: lambda: None, get_user: lambda: "somebody"}
     client = TestClient(plugin.app)
     asked = (

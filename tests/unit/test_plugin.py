@@ -62,6 +62,14 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
     assert len(others) >= 5 and set(others.values()) == {404}, others
 
 
+def test_a_table_says_who_may_read_it_and_what_the_reader_may_do(found: dict[str, tuple[int, str]]) -> None:
+    access = json.loads(found["/api/tables/db.mine/readiness"][1])[-1]
+    assert (access["subject"], access["ready"]) == ("Access", True)
+    assert "those who may read DAG ingest_mine, as " in access["evidence"]
+    assert "you may start ingest_mine; you may not start backfill, rollback, accept_gap" in access["evidence"]
+    assert "those who may read DAG ingest_mine" in found["/tables/db.mine"][1]
+
+
 def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tuple[int, str]]) -> None:
     described = json.loads(found["/api/openapi.json"][1])
     for shape in described["components"]["schemas"].values():

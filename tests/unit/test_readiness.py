@@ -104,3 +104,11 @@ def test_drills_files_and_restore_point_are_facts_of_the_tables(catalog, tmp_pat
     assert {s: told[s].ready for s in ("Rollback drilled", "Replay drilled", "Orphan files")} == {
         "Rollback drilled": True, "Replay drilled": False, "Orphan files": True,
     }  # fmt: skip
+
+
+def test_without_a_login_nobody_is_kept_out() -> None:
+    closed = readiness.access("g", "SimpleAuthManager", {"ingest_g": True, "rollback": False}, anybody=False)
+    assert closed.ready and not closed.step
+    assert closed.evidence.endswith("as SimpleAuthManager says; you may start ingest_g; you may not start rollback")
+    opened = readiness.access("g", "SimpleAuthManager", {"ingest_g": True}, anybody=True)
+    assert opened.ready is False and opened.evidence.startswith("everybody") and opened.step

@@ -18,9 +18,10 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 
 def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack):
-    paths = re.findall(r'@app.get\("([^"]+)"', (REPOSITORY / "plugins/sluice_plugin.py").read_text())
+    sources = [path.read_text() for path in (REPOSITORY / "plugins").rglob("*.py")]
+    paths = [path for text in sources for path in re.findall(r'@(?:app|router)\.get\("([^"]+)"', text)]
     paths = [path.replace("/tables/{name}", "/tables/mixed.bad").replace("{name}", "sluice.css") for path in paths]
-    assert len(paths) > 6
+    assert len(paths) > 12
     stack.until(lambda: stack.ask("/api/tables").status_code == 200)
     for path in paths:
         without = requests.get(f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", timeout=30)

@@ -1,0 +1,110 @@
+"""The same facts as JSON, and as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, HTTPException
+from fastapi.responses import JSONResponse, Response
+
+from sluice_web import reading
+from sluice_web.pages import visible
+from sluice_web.reading import Hours, MayStart, Moment, Readable
+
+if TYPE_CHECKING:
+    from sluice.pages.detail import Detail, Trend
+    from sluice.pages.history import History
+    from sluice.timeline import Event
+
+router = APIRouter()
+
+
+@router.get("/metrics", include_in_schema=False)
+def metrics(readable: Readable) -> Response:
+    """The tables that the caller may see, for Prometheus; 503 until they were read once."""
+    from sluice.pages import metrics, render
+
+    status = reading.known_status(readable)
+    known = reading.feeds().history.get(wait=reading.FIRST_WAIT_S).value
+    text = metrics.text(status.tables, known)
+    return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
+
+
+@router.get("/api/tables", response_class=JSONResponse)
+def api_tables(readable: Readable) -> dict[str, Any]:
+    """Where every table stands, as `python -m sluice status --json` tells it; 503 until it was read once."""
+    from sluice import status_text
+
+    return status_text.as_json(reading.known_status(readable))
+
+
+@router.get("/api/tables/{name}", response_class=JSONResponse)
+def api_table(readable: Readable, name: str) -> dict[str, Any]:
+    """Where one table stands; 404 where there is none of that name that the caller may read."""
+    from sluice import status_text
+
+    (told,) = status_text.as_json(
+        replace(reading.known_status(readable), tables=[reading.known_table(readable, name)])
+    )["tables"]
+    return dict(told)
+
+
+@router.get("/api/timeline", response_class=JSONResponse)
+def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
+    """What happened to all tables, newest first; 503 until it was read once."""
+    past: History = reading.value(reading.feeds().history.get(wait=reading.FIRST_WAIT_S))
+    return _events(past, visible(past, reading.known_status(readable).tables), hours)
+
+
+@router.get("/api/tables/{name}/timeline", response_class=JSONResponse)
+def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Moment = "") -> dict[str, Any]:
+    """What happened to one table, newest first, and the snapshot and offsets that readers saw at a moment, or now.
+
+    `standing` is null where the table's own history does not reach back so far, or `trouble` says why it is not known.
+    """
+    from sluice import status_text, timeline
+    from sluice.backfill_ranges import moment
+    from sluice.errors import RefusedError, SluiceError
+
+    reading.known_table(readable, name)
+    past: History = reading.value(reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S))
+    told = _events(past, past.events, hours) | {"standing": None, "trouble": None}
+    try:
+        asked = moment(at, "The moment") or past.at
+        standing = timeline.standing(past.table, asked) if past.table is not None else None
+        told["standing"] = status_text.plain(asdict(standing)) if standing else None
+    except RefusedError as error:
+        raise HTTPException(400, str(error)) from error
+    except SluiceError as error:
+        told["trouble"] = str(error)
+    return told
+
+
+@router.get("/api/tables/{name}/readiness", response_class=JSONResponse)
+def api_readiness(readable: Readable, may_start: MayStart, name: str) -> list[dict[str, Any]]:
+    """The scorecard of one table: `ready` is null where the facts that would tell are not there yet."""
+    table = reading.known_table(readable, name)
+    found: Detail = reading.value(reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S))
+    return [asdict(line) for line in reading.ready(found, table, may_start)]
+
+
+@router.get("/api/quality", response_class=JSONResponse)
+def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
+    """Per table every expectation judged within a week, with the results of its last batches, the oldest first."""
+    from sluice import status_text
+
+    found: dict[str, list[Trend]] = reading.value(reading.feeds().quality.get(wait=reading.FIRST_WAIT_S))
+    names = {t.table for t in reading.known_status(readable).tables}
+    return {n: status_text.plain([asdict(t) for t in trends]) for n, trends in sorted(found.items()) if n in names}
+
+
+def _events(past: History, events: Sequence[Event], hours: int) -> dict[str, Any]:
+    from sluice import status_text
+    from sluice.pages import history
+
+    shown = history.window(past, hours, events)
+    told = [asdict(e) for e in shown.events]
+    found: dict[str, Any] = status_text.plain({"at": past.at, "start": shown.start, "cut": shown.cut, "events": told})
+    return found

@@ -1,0 +1,192 @@
+"""The pages: Tables, a table, data quality, timelines. None of them changes anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, Response
+
+from sluice_web import reading
+from sluice_web.reading import MayStart, Moment, Name, Readable
+
+if TYPE_CHECKING:
+    from sluice.pages.feed import Reading
+    from sluice.pages.history import History
+    from sluice.status_model import Status, TableStatus
+    from sluice.timeline import Event
+
+PREFIX = "/sluice"
+UNREAD = "It could not be read; the page looks again by itself."
+EVENTS_SHOWN = 200
+DAY_H = 24
+KINDS = 30  # of error and field, the most frequent, that a table's page shows one by one
+# When a page looks again: while it has nothing to show, while what it shows is being read anew, and else.
+FIRST_S, RENEWED_S, CALM_S = 2, 5, 30
+
+router = APIRouter(include_in_schema=False)
+
+
+def _page(
+    request: Request, template: str, known: Reading[Status], *more: Reading[Any], code: int = 200, **values: Any
+) -> HTMLResponse:
+    """A page of the status and what else was read: it says what did not answer, and looks again soon if it must."""
+    from sluice.pages import render
+
+    readings = (known, *more)
+    unfinished = any(each.value is None and each.error is None for each in readings)
+    again = FIRST_S if unfinished else RENEWED_S if any(each.busy for each in readings) else CALM_S
+    troubles = [each.error for each in readings if each.error]
+    troubles += [str(e) for e in (known.value.errors if known.value else ())]
+    unread = any(each.value is None for each in readings)
+    values |= {
+        "reading": unfinished,
+        "unread": unread,
+        "troubles": troubles,
+        "read_at": known.value.at if known.value else None,
+    }
+    base = request.scope.get("root_path", "").rstrip("/")
+    airflow = base.removesuffix(PREFIX)
+    text = render.page(template, base=base, airflow=airflow, again=again, **values)
+    return HTMLResponse(text, code, headers=render.SECURITY)
+
+
+def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLResponse:
+    words = reading.NO_TABLE if known.value else UNREAD if known.error else "Reading Kafka and the catalog…"
+    code = 200 if known.value is None else 404
+    return _page(request, "message.html", known, code=code, here="tables", title=name, words=words)
+
+
+@router.get("/tables", response_class=HTMLResponse)
+def tables_page(
+    request: Request, readable: Readable, q: Annotated[str, Query(max_length=200)] = "", state: str = ""
+) -> HTMLResponse:
+    """One row per table, those that need a person first."""
+    from sluice import verdicts
+
+    known = reading.status(readable)
+    mine = sorted(known.value.tables, key=verdicts.sort_key) if known.value else []
+    judged = [(table, verdicts.of_table(table)) for table in mine]
+    wanted = q.casefold()
+    rows = [
+        (table, verdict)
+        for table, verdict in judged
+        if (not state or verdict.word == state)
+        and any(wanted in text.casefold() for text in (table.table, table.owner, *(t.topic for t in table.topics)))
+    ]
+    return _page(
+        request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=q, state=state,
+        words=sorted(Counter(v.word for _, v in judged).items()),
+    )  # fmt: skip
+
+
+@router.get("/tables/{name}", response_class=HTMLResponse)
+def table_page(request: Request, readable: Readable, may_start: MayStart, name: str) -> HTMLResponse:
+    """One table: offsets, a day of batches, expectations, rejected records, versions, snapshots, maintenance."""
+    from sluice import verdicts
+    from sluice.pages import history
+
+    known = reading.status(readable)
+    table = reading.table(known, name)
+    if table is None:
+        return _no_table(request, known, name)
+    detail = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S)
+    past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
+    return _page(
+        request, "table.html", known, detail, past, here="tables", table=table, verdict=verdicts.of_table(table),
+        detail=detail.value, readiness=reading.ready(detail.value, table, may_start), kinds=KINDS,
+        window=history.window(past.value, DAY_H, past.value.events) if past.value else None,
+    )  # fmt: skip
+
+
+@router.get("/quality", response_class=HTMLResponse)
+def quality_page(
+    request: Request, readable: Readable, dag_id: Name = None, run_id: Name = None, task_id: Name = None
+) -> HTMLResponse:
+    """Every expectation of every table with its last results; of one run, or backfill, where it is named.
+
+    The task that stands for a table has its name, and shows that table alone.
+    """
+    known = reading.status(readable)
+    feed = reading.feeds().runs.of(run_id) if run_id else reading.feeds().quality
+    found = feed.get(wait=reading.FIRST_WAIT_S)
+    groups = {t.table: t.group for t in known.value.tables} if known.value else {}
+    rows = []
+    for name, trends in sorted((found.value or {}).items()):
+        mine = [t.of_slices(dag_id == "backfill") for t in trends]
+        mine = [t for t in mine if t.results]
+        of_dag = name in groups and dag_id in (None, "backfill", f"ingest_{groups[name]}")
+        if mine and of_dag and (task_id not in groups or task_id == name):
+            rows.append((name, mine, sum(t.last.success is False for t in mine)))
+    rows.sort(key=lambda row: (-row[2], row[0]))
+    return _page(request, "quality.html", known, found, here="quality", rows=rows, run_id=run_id)
+
+
+def _timeline(
+    request: Request, known: Reading[Status], past: Reading[History], mine: list[Event], hours: int, **values: Any
+) -> HTMLResponse:
+    from sluice.pages import history
+
+    hours = hours if hours in history.HOURS else history.HOURS[-2]
+    window = history.window(past.value, hours, mine) if past.value else None
+    tables = known.value.tables if known.value else ()
+    groups = {name: t.group for t in tables for name in (t.table, *(topic.topic for topic in t.topics))}
+    return _page(
+        request, "timeline.html", known, past, here="timeline", window=window, hours=hours, choices=history.HOURS,
+        shown=EVENTS_SHOWN, groups=groups, **values,
+    )  # fmt: skip
+
+
+@router.get("/timeline", response_class=HTMLResponse)
+def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTMLResponse:
+    """What happened to all tables, on one axis."""
+    known = reading.status(readable)
+    past = reading.feeds().history.get(wait=reading.FIRST_WAIT_S)
+    mine = visible(past.value, known.value.tables) if past.value and known.value else []
+    return _timeline(request, known, past, mine, hours, name="", promised=None)
+
+
+def visible(past: History, mine: Sequence[TableStatus]) -> list[Event]:
+    """Those events of all tables that are about these."""
+    names, topics = {t.table for t in mine}, {topic.topic for t in mine for topic in t.topics}
+    return [e for e in past.events if (e.table in names if e.table else e.topic in topics)]
+
+
+@router.get("/tables/{name}/timeline", response_class=HTMLResponse)
+def table_timeline_page(
+    request: Request, readable: Readable, name: str, hours: int = 24, at: Moment = ""
+) -> HTMLResponse:
+    """What happened to one table, and which offsets it held at a moment."""
+    from sluice import timeline
+    from sluice.backfill_ranges import moment
+    from sluice.errors import SluiceError
+
+    known = reading.status(readable)
+    table = reading.table(known, name)
+    if table is None:
+        return _no_table(request, known, name)
+    past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
+    asked = standing = trouble = None
+    try:
+        asked = moment(at, "The moment")
+        if past.value and past.value.table is not None:
+            standing = timeline.standing(past.value.table, asked or past.value.at)
+    except SluiceError as error:
+        trouble = str(error)
+    return _timeline(
+        request, known, past, list(past.value.events) if past.value else [], hours, name=name, at=at, asked=asked,
+        standing=standing, trouble=trouble, promised=table.freshness_promised_seconds,
+    )  # fmt: skip
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """The pages' own stylesheet and script."""
+    from sluice.pages import render
+
+    found = render.static(name)
+    if found is None:
+        raise HTTPException(404)
+    return Response(found[0], media_type=found[1], headers={**render.SECURITY, "Cache-Control": "max-age=300"})

@@ -1,0 +1,162 @@
+"""What is known of the tables, and to whom it is told.
+
+A table is told of to those who may read the DAG of its group. The API server does not wait for Kafka or the catalog:
+they are read in threads of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.configuration import conf
+from airflow.exceptions import AirflowNotFoundException
+from airflow.models.connection import Connection
+from fastapi import Depends, HTTPException, Query
+
+from sluice import connections
+
+if TYPE_CHECKING:
+    from sluice.pages.detail import Detail, Trend
+    from sluice.pages.feed import Reading
+    from sluice.pages.history import History
+    from sluice.readiness import Line
+    from sluice.status_model import Status, TableStatus
+
+FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
+NO_TABLE = "There is no such table, or you may not read its DAG."
+BY_HAND = ("backfill", "rollback", "accept_gap", "review_schema")
+
+
+def _read_status() -> Status:
+    from sluice import contracts, status
+
+    if registry := _connection(connections.REGISTRY):
+        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
+    return status.look(contracts.load(strict=False), kafka=_kafka())
+
+
+def _read_detail(name: str) -> Detail:
+    from sluice.pages import detail
+
+    return detail.read(name, _kafka())
+
+
+def _kafka() -> dict[str, Any] | None:
+    found = _connection(connections.KAFKA)
+    return connections.kafka_settings(found) if found else None
+
+
+def _reader(module: str, name: str) -> Callable[..., Any]:
+    """A function of `sluice.pages`, imported where it is called: in a feed's thread, and no visitor waits for it."""
+
+    def read(*given: str) -> Any:
+        return getattr(import_module(f"sluice.pages.{module}"), name)(*given)
+
+    return read
+
+
+def _connection(name: str) -> Connection | None:
+    try:
+        return Connection.get_connection_from_secrets(name)
+    except AirflowNotFoundException:
+        return None
+
+
+class _Feeds:
+    """What was read; made at the first request, so that loading the plugin costs nothing."""
+
+    def __init__(self) -> None:
+        from sluice.pages.feed import Feed, Feeds
+
+        self.status: Feed[Status] = Feed(_read_status)
+        self.details: Feeds[Detail] = Feeds(_read_detail)
+        self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("detail", "trends_of_all"))
+        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("detail", "trends_of_run"))
+        self.histories: Feeds[History] = Feeds(_reader("history", "read"))
+        self.history: Feed[History] = Feed(_reader("history", "read"))
+
+
+@cache
+def feeds() -> _Feeds:
+    """The readings of this process."""
+    return _Feeds()
+
+
+def _readable(user: GetUserDep) -> set[str]:
+    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+def _may_start(user: GetUserDep) -> Callable[[str], bool]:
+    def may(dag: str) -> bool:
+        return get_auth_manager().is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag), user=user
+        )
+
+    return may
+
+
+Readable = Annotated[set[str], Depends(_readable)]
+MayStart = Annotated[Callable[[str], bool], Depends(_may_start)]
+Hours = Annotated[int, Query(ge=1, le=168, description="How far back, at most a week.")]
+Name = Annotated[str | None, Query(max_length=250)]
+Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; none: now.")]
+
+
+def status(readable: set[str]) -> Reading[Status]:
+    """What is known of the tables that somebody may read."""
+    known = feeds().status.get(wait=FIRST_WAIT_S)
+    mine = known.value.readable(lambda group: f"ingest_{group}" in readable) if known.value else None
+    return replace(known, value=mine)
+
+
+def table(known: Reading[Status], name: str) -> TableStatus | None:
+    """One of the tables that are known."""
+    return next((t for t in known.value.tables if t.table == name), None) if known.value else None
+
+
+def value(known: Reading[Any]) -> Any:
+    """What was read.
+
+    Raises:
+        HTTPException: 503, there is nothing yet.
+    """
+    if known.value is None:
+        raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
+    return known.value
+
+
+def known_status(readable: set[str]) -> Status:
+    """What is known of the tables that somebody may read; 503 where nothing is."""
+    known: Status = value(status(readable))
+    return known
+
+
+def known_table(readable: set[str], name: str) -> TableStatus:
+    """One table; 404 where there is none that somebody may read, 503 where nothing is known."""
+    known = status(readable)
+    value(known)
+    found = table(known, name)
+    if found is None:
+        raise HTTPException(404, NO_TABLE)
+    return found
+
+
+def ready(detail: Detail | None, table: TableStatus, may_start: Callable[[str], bool]) -> Sequence[Line]:
+    """The scorecard of a table; empty until it was read."""
+    if detail is None:
+        return ()
+    readiness = import_module("sluice.readiness")
+    # Without a login each visitor is an administrator: only this one of Airflow's auth managers can be so.
+    anybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
+    asked = {dag: may_start(dag) for dag in (f"ingest_{table.group}", *BY_HAND)}
+    access = readiness.access(table.group, type(get_auth_manager()).__name__, asked, anybody=anybody)
+    return [*readiness.standing(detail.readiness, table), access]
