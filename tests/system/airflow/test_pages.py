@@ -31,10 +31,16 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
         # What answers programs says 503 until it was read once.
         allowed = stack.until(lambda path=path: (found := stack.ask(path)).status_code != 503 and found)
         assert allowed.status_code == 200, path
+        assert stack.ask(path, "op").status_code == 200, path
         if not path.startswith("/api"):
             assert "script-src 'self'" in allowed.headers["Content-Security-Policy"], path
     for path in ("/tables/no.such", "/tables/no.such/timeline", "/api/tables/no.such", "/api/tables/no.such/readiness"):
         assert stack.ask(path).status_code == 404, path
+    for role, words in (("viewer", "you may not start ingest_mixed, backfill"), ("op", "you may start ingest_mixed, ")):
+        (access,) = [
+            line for line in stack.ask("/api/tables/mixed.bad/readiness", role).json() if line["subject"] == "Access"
+        ]
+        assert access["ready"] is True and words in access["evidence"], access
 
 
 def test_the_pages_tell_where_every_table_stands(stack):
