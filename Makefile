@@ -97,10 +97,11 @@ $(UV):
 
 $(VENV)/.runtime: requirements.txt | $(UV)
 	@echo "installing the pinned packages (some 160; a few minutes the first time)"
-	@$(UV) pip install --python $(PY) -r requirements.txt
+	@# Compiled at once, as pip does it: where Python may not write bytecode (containers), each process would compile anew.
+	@$(UV) pip install --compile-bytecode --python $(PY) -r requirements.txt
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 	@echo "installing the development tools"
-	@$(UV) pip install --python $(PY) -r requirements-dev.txt
+	@$(UV) pip install --compile-bytecode --python $(PY) -r requirements-dev.txt
 	@touch $@
