@@ -109,8 +109,7 @@ class Stack:
         """Trigger a DAG with a form: the run's state, its tasks' states, and the log of one of them."""
         run = self.trigger(dag, {task}, **form)
         state, tasks = self.end(dag, run)
-        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={task}")
-        return state, {t["task_id"]: t["state"] for t in tasks}, (folder / "attempt=1.log").read_text()
+        return state, {t["task_id"]: t["state"] for t in tasks}, self.log_of(dag, run, task)
 
     def token(self, role: str | None, secret: str | None = None) -> str:
         """Airflow's own token of the administrator, made out to another role, and signed by another secret."""
@@ -128,8 +127,13 @@ class Stack:
         return list(self.airflow._ask("GET", f"/api/v2/assets/events?source_dag_id=ingest_{group}")["asset_events"])
 
     def log(self, group: str, run: str, task: str, attempt: int = 1) -> str:
-        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id=ingest_{group}", f"run_id={run}", f"task_id={task}")
-        return (folder / f"attempt={attempt}.log").read_text()
+        return self.log_of(f"ingest_{group}", run, task, attempt)
+
+    def log_of(self, dag: str, run: str, task: str, attempt: int = 1) -> str:
+        """What a task has said so far; empty before it has begun."""
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={task}")
+        file = folder / f"attempt={attempt}.log"
+        return file.read_text() if file.exists() else ""
 
     def ids(self, table: str) -> list[int]:
         return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())

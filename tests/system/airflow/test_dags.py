@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,16 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     assert state == "success"
     assert "1 snapshot(s) undone" in log
     assert "dry run" in log
+    assert stack.ids("plain.orders") == list(range(150))
+    # Lost on its way to the commit, it has changed nothing, and is started again.
+    with closing(locked(stack)):
+        lost = stack.trigger("rollback", {"rollback"}, **asked, dry_run=False)
+        stack.until(lambda: "1 snapshot(s) undone" in stack.log_of("rollback", lost, "rollback"))
+        (attempt,) = stack.airflow.tasks("rollback", lost)
+        workers = [p for p in psutil.process_iter() if attempt["id"] in " ".join(_command(p))]
+        for process in {each for p in workers for each in (p, *p.children(recursive=True)) if not each.children()}:
+            process.kill()
+    assert stack.end("rollback", lost)[0] == "failed"
     assert stack.ids("plain.orders") == list(range(150))
     state, _, log = stack.by_hand("rollback", "rollback", **asked, dry_run=False)
     assert state == "success"
@@ -262,12 +272,10 @@ def killed(stack: Stack, drivers: dict[str, Callable[[], Any]], *, uncommitted: 
     """
 
     # Before the driver is there: on a busy machine it may have committed when it is seen.
-    catalog = sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60, check_same_thread=False)
-    if uncommitted:
-        catalog.execute("BEGIN IMMEDIATE")
+    catalog = closing(locked(stack)) if uncommitted else nullcontext()
 
     def lose(name: str, has_come: Callable[[], Any]) -> None:
-        with closing(catalog):
+        with catalog:
             driver = stack.until(lambda: next((p for p in psutil.process_iter() if _is_driver(p, stack, name)), None))
             stack.until(has_come, every=0.005)
             for process in (*driver.children(recursive=True), driver):
@@ -278,6 +286,13 @@ def killed(stack: Stack, drivers: dict[str, Callable[[], Any]], *, uncommitted: 
         yield
         for each in lost:
             each.result()
+
+
+def locked(stack: Stack) -> sqlite3.Connection:
+    """Until it is closed nobody can commit to the catalog."""
+    catalog = sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60, check_same_thread=False)
+    catalog.execute("BEGIN IMMEDIATE")
+    return catalog
 
 
 @contextmanager
@@ -382,9 +397,16 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     assert (approved.why, approved.who) == ("it has grown", stack.env["SLUICE_PAGES_USER"])
 
 
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def _is_driver(process: psutil.Process, stack: Stack, group: str) -> bool:
     try:
-        command = process.cmdline()
+        command = _command(process)
         return (
             "java" in Path(command[0]).name
             and "org.apache.spark.deploy.SparkSubmit" in command
