@@ -18,7 +18,7 @@ from sluice.fields import CORRUPT, VALUE, Side, problem
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.json_connect import connect_fields
 from sluice.json_leaves import Leaves, decimal_in
-from sluice.json_object import FLAW, READ, TEXT, unread, with_object
+from sluice.json_object import ADDED, READ, unread, with_object
 from sluice.protobuf import protobuf_fields
 from sluice.semantics import number, read_json, read_text
 from sluice.wire import framed
@@ -95,7 +95,7 @@ def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> D
     said = unread(side, asked, "a JSON object with fields of the contract's types")
     for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted):
         said = said.when(lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
-    return frame.withColumn(side.problem, said).drop(READ, TEXT, FLAW)
+    return frame.withColumn(side.problem, said).drop(*ADDED)
 
 
 def _plain(convert: Callable[[Column], Column], words: str, read: Read = number) -> Format:

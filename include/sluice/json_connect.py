@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from sluice import semantics
 from sluice.fields import CORRUPT, Side, problem
 from sluice.json_leaves import Leaves, decimal_in, text_of, told
-from sluice.json_object import FLAW, READ, TEXT, unread, with_object
+from sluice.json_object import ADDED, READ, unread, with_object
 
 SCHEMA, PAYLOAD = "schema", "payload"
 _MOST_DIGITS, _MOST_BYTES = 38, 16
@@ -42,7 +42,7 @@ def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFr
     )
     for path, kind, lost in LEAVES.lost(payload, made, want, side.whole if whole else ""):
         said = said.when(lost, problem(f"field {path!r} is by its schema nothing that becomes {kind}", path))
-    return frame.withColumn(side.problem, said).drop(READ, TEXT, FLAW)
+    return frame.withColumn(side.problem, said).drop(*ADDED)
 
 
 def _node(wants: list[T.DataType]) -> T.StructType:

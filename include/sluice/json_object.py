@@ -14,7 +14,9 @@ from sluice.fields import CORRUPT, MARK, NO_PROBLEM, SPARE, Side, problem
 
 READ = "_sluice_read"
 """What was parsed: the wanted fields, and whether that was all."""
-TEXT, FLAW = "_sluice_text", "_sluice_flaw"
+_TEXT, _FLAW = "_sluice_text", "_sluice_flaw"
+ADDED = (READ, _TEXT, _FLAW)
+"""The columns of a frame `with_object`, to be dropped when it is opened."""
 _RAW = "_sluice_payload"
 _LAST = MARK.hex()
 _PARSER = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE", "allowSingleQuotes": "false"}
@@ -34,7 +36,7 @@ def with_object(frame: DataFrame, raw: Column, wanted: T.StructType, side: Side)
     """
     # The bytes themselves are asked about before the parse, so that Spark need not carry them through it.
     frame = frame.withColumn(_RAW, raw)
-    frame = frame.withColumns({TEXT: _trimmed(F.col(_RAW)), FLAW: _flaw(F.col(_RAW), side)}).drop(_RAW)
+    frame = frame.withColumns({_TEXT: _trimmed(F.col(_RAW)), _FLAW: _flaw(F.col(_RAW), side)}).drop(_RAW)
     return frame.withColumn(READ, _parsed(wanted))
 
 
@@ -44,7 +46,7 @@ def unread(side: Side, wanted: T.StructType, words: str) -> Column:
     Args:
         words: what it is not.
     """
-    words, flaw, corrupt = f"the {side.raw} is not {words}", F.col(FLAW), _broken(F.col(READ))
+    words, flaw, corrupt = f"the {side.raw} is not {words}", F.col(_FLAW), _broken(F.col(READ))
     found = F.when(flaw == _ABSENT, F.lit(None).cast(NO_PROBLEM)).when(flaw.isNotNull(), problem(flaw))
     needed, spared = _needed(wanted)
     if spared:  # looked at again only where something is wrong
@@ -75,7 +77,8 @@ def _flaw(raw: Column, side: Side) -> Column:
 
 
 def _parsed(wanted: T.StructType) -> Column:
-    raw = F.col(TEXT)
+    """The parse of a trimmed text, and the member that is written behind its own; null where there is no object."""
+    raw = F.col(_TEXT)
     told = [T.StructField(_LAST, T.BooleanType()), T.StructField(CORRUPT, T.StringType())]
     schema = T.StructType([*wanted.fields, *told])
     open_ = F.substring(raw, F.lit(1), F.length(raw) - 1)
