@@ -1,7 +1,8 @@
 """One JSON object, whole, and nothing after it: the parse that all formats of JSON share.
 
-Spark's parser stops where an object ends, whatever comes after it, be it another object. So a last member is written
-into each text, before the brace that ends it: where the parser has not seen that member, the object ended before.
+Spark's parser stops where an object ends, whatever comes after it, be it another object. In a text with one closing
+brace, at its end, nothing can. Into any other a last member is written before that brace: where the parser has not seen
+the member, the object ended before.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from sluice.fields import CORRUPT, MARK, NO_PROBLEM, SPARE, Side, problem
 
 READ = "_sluice_read"
 """What was parsed: the wanted fields, and whether that was all."""
-_TEXT, _FLAW = "_sluice_text", "_sluice_flaw"
-ADDED = (READ, _TEXT, _FLAW)
+_TEXT, _MARKED, _FLAW = "_sluice_text", "_sluice_marked", "_sluice_flaw"
+ADDED = (READ, _TEXT, _MARKED, _FLAW)
 """The columns of a frame `with_object`, to be dropped when it is opened."""
-_RAW = "_sluice_payload"
+_RAW, _TRIMMED = "_sluice_payload", "_sluice_trimmed"
 _LAST = MARK.hex()
+_MEMBER = f',"{_LAST}":true}}'
 _PARSER = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE", "allowSingleQuotes": "false"}
 _SPACES = " \t\r\n"
-_BEFORE_THE_END = [f"{c}}}".encode() for c in f"{_SPACES}{{"]
-_EMPTY = rf"^[{_SPACES}]*\{{[{_SPACES}]*\}}\z"
 _ABSENT = "absent"
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = rf"(?<!\\)(?:\\\\)*(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
@@ -36,8 +36,10 @@ def with_object(frame: DataFrame, raw: Column, wanted: T.StructType, side: Side)
     """
     # The bytes themselves are asked about before the parse, so that Spark need not carry them through it.
     frame = frame.withColumn(_RAW, raw)
-    frame = frame.withColumns({_TEXT: _trimmed(F.col(_RAW)), _FLAW: _flaw(F.col(_RAW), side)}).drop(_RAW)
-    return frame.withColumn(READ, _parsed(wanted))
+    frame = frame.withColumns({_TRIMMED: _trimmed(F.col(_RAW)), _FLAW: _flaw(F.col(_RAW), side)}).drop(_RAW)
+    frame = frame.withColumn(_TEXT, _text(F.col(_TRIMMED))).drop(_TRIMMED)
+    # Named twice, or Spark would make the text within the parse, where nothing is compiled.
+    return frame.withColumns({READ: _parsed(wanted), _MARKED: F.endswith(F.col(_TEXT), F.lit(_MEMBER))})
 
 
 def unread(side: Side, wanted: T.StructType, words: str) -> Column:
@@ -55,11 +57,19 @@ def unread(side: Side, wanted: T.StructType, words: str) -> Column:
 
 
 def _trimmed(raw: Column) -> Column:
-    """The bytes from an object's first brace to its last, with a member at least, if they are an object."""
-    ready = F.endswith(raw, F.lit(b"}")) & ~F.substring(raw, F.lit(-2), F.lit(2)).isin(*map(F.lit, _BEFORE_THE_END))
-    text = F.rtrim(raw.cast("string"), F.lit(_SPACES))
-    other = F.when(text.rlike(_EMPTY), F.lit('{"":null}')).otherwise(text)
-    return F.when(ready, raw).otherwise(other.cast("binary"))
+    """The bytes, without what spaces follow them."""
+    return F.when(_ends(raw), raw).otherwise(F.rtrim(raw.cast("string"), F.lit(_SPACES)).cast("binary"))
+
+
+def _ends(raw: Column) -> Column:
+    return F.endswith(raw, F.lit(b"}"))
+
+
+def _text(raw: Column) -> Column:
+    """The text of trimmed bytes, with a last member if it has more than one closing brace; null if it ends in none."""
+    before = F.substring(raw, F.lit(1), F.length(raw) - 1)
+    alone = ~F.contains(before.cast("string"), F.lit("}"))
+    return F.when(_ends(raw), F.when(alone, raw).otherwise(F.concat(before, F.lit(_MEMBER.encode())))).cast("string")
 
 
 def _flaw(raw: Column, side: Side) -> Column:
@@ -77,18 +87,14 @@ def _flaw(raw: Column, side: Side) -> Column:
 
 
 def _parsed(wanted: T.StructType) -> Column:
-    """The parse of a trimmed text, and the member that is written behind its own; null where there is no object."""
-    raw = F.col(_TEXT)
+    """The parse of a text, with the member that may be written behind its own; null where there is no object."""
     told = [T.StructField(_LAST, T.BooleanType()), T.StructField(CORRUPT, T.StringType())]
-    schema = T.StructType([*wanted.fields, *told])
-    open_ = F.substring(raw, F.lit(1), F.length(raw) - 1)
-    text = F.concat(open_, F.lit(f',"{_LAST}":true}}'.encode())).cast("string")
-    return F.from_json(F.when(F.endswith(raw, F.lit(b"}")), text), schema, _PARSER)
+    return F.from_json(F.col(_TEXT), T.StructType([*wanted.fields, *told]), _PARSER)
 
 
 def _broken(read: Column) -> Column:
     """Whether what was parsed is not one JSON object whose wanted fields could be read."""
-    return ~F.coalesce(read[CORRUPT].isNull() & read[_LAST], F.lit(False))
+    return ~F.coalesce(read[CORRUPT].isNull() & (~F.col(_MARKED) | read[_LAST]), F.lit(False))
 
 
 def _needed(schema: T.StructType) -> tuple[T.StructType, str]:
