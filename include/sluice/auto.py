@@ -16,7 +16,7 @@ from sluice.contract_fields import shown
 from sluice.contract_messages import explain
 from sluice.contract_yaml import path_text
 from sluice.errors import SchemaChangeError, SchemaMissingError
-from sluice.registry import Registry, subject_of_topic
+from sluice.registry import Registry, subjects_of
 
 if TYPE_CHECKING:
     from sluice.auto_types import Field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def subject_of(contract: Contract) -> str:
     """The subject whose newest schema gives the columns."""
     named = contract.auto.subject if contract.auto else None
-    return named or subject_of_topic(contract.topics[0])
+    return named or subjects_of(contract.topics[0])[0]
 
 
 def resolved(contract: Contract, registry: Registry | None = None) -> Contract:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,7 @@ from pyspark.sql.avro.functions import from_avro
 from sluice import semantics
 from sluice.fields import MARK, Side, dotted, problem
 from sluice.fit import Change, UnfitError, text_in
+from sluice.registry import WriterSchema
 from sluice.wire import Decoded, Variant, by_schema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -39,7 +42,7 @@ _STEP = re.compile(r"\[\]|\{\}|[^.\[{]+")
 
 def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of Avro in Confluent's wire format."""
-    frame = by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side))
+    frame = by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side), _name)
     # Spark takes the bytes of a string as they are; a table with others than UTF-8 can't be read by everybody.
     fields = F.col(side.fields)
     garbled = [
@@ -50,23 +53,44 @@ def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame
     return frame.withColumn(side.problem, F.coalesce(F.col(side.problem), *garbled)) if garbled else frame
 
 
-def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
-    schema = variant.schema
+def _name(variant: Variant) -> str | None:
+    """The full name of the type at the root, if that is a named one."""
+    root, names = _parsed(variant.schema)
+    return root if isinstance(root, str) and root in names.found else None
+
+
+def _parsed(schema: WriterSchema) -> tuple[Any, Names]:
+    """A schema's root, and all types that it names.
+
+    Raises:
+        UnfitError: There is no Avro schema, or one that is nested too deep.
+    """
     names = Names()
-    try:
+    with _no_schema():
         for _, text in schema.references:
             names.add(json.loads(text))
-        root = names.add(json.loads(schema.text))
+        return names.add(json.loads(schema.text)), names
+
+
+@contextmanager
+def _no_schema() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise UnfitError("", "types are nested too deep") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
+
+
+def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
+    root, names = _parsed(variant.schema)
+    with _no_schema():
         whole = side.whole in wanted.names
         if not whole:
             _check(root, names, wanted)
         want = wanted[side.whole].dataType if whole else wanted
         writer = _ended(Emitter(names).emit(root))
         reader = _ended(Emitter(names, strict=True).emit(root, want=want))
-    except RecursionError as error:
-        raise UnfitError("", "types are nested too deep") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
     read = from_avro(
         F.concat(variant.payload, F.lit(MARK)), json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)}
     )

@@ -62,9 +62,15 @@ class KeyFormat(Strict):
 
 
 class ValueFormat(Strict):
-    """How the record's value is read: `json`, an object without a schema, unless another format is named."""
+    """How the record's value is read: `json`, an object without a schema, unless another format is named.
+
+    Attributes:
+        types: Of a topic with several record types, the names of those that the table takes, as the schemas have them:
+            Avro's and Protobuf's full names, a JSON Schema's title. Default: all are read alike.
+    """
 
     format: Format = "json"
+    types: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField] = ()
 
 
 class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read from one key

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sluice.contract_cdc import check_cdc
 from sluice.contract_columns import check_auto, check_columns
 from sluice.contract_fields import KAFKA_COLUMNS, Flaws
-from sluice.contract_formats import PLAIN, check_whole
+from sluice.contract_formats import PLAIN, REGISTERED, check_whole
 from sluice.contract_history import check_history
 from sluice.contract_topics import check_topics
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
@@ -67,6 +67,9 @@ def check_contract(contract: Contract, flaws: Flaws) -> None:
     check_columns(contract, flaws)
     check_history(contract, flaws)
     check_cdc(contract, flaws)
+    if contract.value.types and contract.value.format not in REGISTERED:
+        message = f"stand in a registry's schemas ({', '.join(REGISTERED)}), not in {contract.value.format}"
+        flaws.add("value", "types", message=message)
     _check_sources(contract, flaws)
     check_topics(contract, flaws)
     _check_identifier(contract, flaws)

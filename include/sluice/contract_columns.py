@@ -125,8 +125,8 @@ def check_auto(contract: Contract, flaws: Flaws) -> None:
     if contract.cdc and contract.cdc.format == "debezium":
         message = "auto takes the value's own fields, which are those of the envelope here: list the columns"
         flaws.add("columns", message=message)
-    if auto.subject is None and contract.mixed:
-        flaws.add("auto", message="with several topics, name the subject: - auto: {subject: …}")
+    if auto.subject is None and (contract.mixed or contract.value.types):
+        flaws.add("auto", message="with several topics, or types, name the subject: - auto: {subject: …}")
 
 
 class Column(Input):

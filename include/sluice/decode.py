@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
-from sluice.fields import FIELDS, KEY, NO_PROBLEM, STAGED, VALUE, Side, problem
+from sluice.fields import FIELDS, KEY, NO_PROBLEM, OTHER, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.iceberg_types import Fixed, Primitive
 from sluice.json_connect import PAYLOAD
@@ -80,6 +80,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     event_error = cdc.error(tombstone) if contract.cdc else F.lit(None).cast("string")
     deleted = F.col(cdc.KIND) == cdc.DELETED if contract.cdc else F.lit(False)
     op, tombstone_error = _operation(contract, tombstone, deleted)
+    other = F.col(OTHER) if contract.value.types else F.lit(False)
+    op = F.when(other, IGNORE).otherwise(op)
     failed = unavailable = none = F.lit(None).cast("string")
     if contract.computes:
         sound = ~tombstone & unread.isNull() & event_error.isNull() & (op != IGNORE)
@@ -97,6 +99,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         unavailable = F.when(F.col(OP) == UPSERT, cdc.unavailable(contract))
     error = (
         F.when(tombstone, tombstone_error)
+        .when(other, none)
         .when(unread.isNotNull(), F.lit("malformed"))
         .when(event_error.isNotNull(), event_error)
         .when(failed.isNotNull(), F.lit("expression"))
@@ -104,7 +107,7 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         .when(unavailable.isNotNull(), F.lit("unavailable"))
         .when(misfit.isNotNull(), F.lit("misfit"))
     )
-    detail = F.when(~tombstone, unread["detail"])
+    detail = F.when(~tombstone & ~other, unread["detail"])
     frame = frame.withColumn(ERROR, error)
     for kind, words in (*WHY.items(), ("misfit", misfit["detail"])):
         detail = F.when(F.col(ERROR) == kind, words).otherwise(detail)
@@ -119,7 +122,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
 def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     """Columns and inputs as they were read, the record as it was staged, what kept it from being read, its event."""
     # Asked of the bytes before they are read, so that Spark need not carry them through the reading.
-    frame = FORMATS[contract.value.format](staged.withColumn(TOMBSTONE, _no_value(contract)), wanted(contract), VALUE)
+    side = VALUE._replace(types=contract.value.types)
+    frame = FORMATS[contract.value.format](staged.withColumn(TOMBSTONE, _no_value(contract)), wanted(contract), side)
     read = (*contract.columns, *contract.inputs)
     # A key that is the column, as it is or as text, is simply cast; others are read as values are.
     fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
@@ -167,7 +171,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
         *[F.col(name).alias(kept) for name, kept in STAGED.items()],
-        TOMBSTONE, VALUE.problem, *key_problem, *event,
+        TOMBSTONE, VALUE.problem, *key_problem, *event, *([OTHER] if side.types else ()),
     )  # fmt: skip
 
 

@@ -119,6 +119,25 @@ def _compiled(schema: WriterSchema) -> bytes:
         return made.read_bytes()
 
 
+def name_of(files: Files, path: tuple[int, ...]) -> str:
+    """The full name of the message at a path of indexes.
+
+    Raises:
+        UnfitError: There is no such message.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    main = FileDescriptorProto.FromString(files[-1])
+    names = [main.package] if main.package else []
+    at: Any = main.message_type
+    for index in path:
+        if index >= len(at):
+            raise UnfitError("", f"there is no message at {list(path)}")
+        names.append(at[index].name)
+        at = at[index].nested_type
+    return ".".join(names)
+
+
 def cut(files: Files, path: tuple[int, ...], wanted: T.StructType) -> tuple[Files, str, str]:
     """The same files with a copy of a message that has only what is wanted of it, however deep; both full names.
 
@@ -128,15 +147,7 @@ def cut(files: Files, path: tuple[int, ...], wanted: T.StructType) -> tuple[File
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     protos = [FileDescriptorProto.FromString(each) for each in files]
-    main = protos[-1]
-    names = [main.package] if main.package else []
-    at: Any = main.message_type
-    for index in path:
-        if index >= len(at):
-            raise UnfitError("", f"there is no message at {list(path)}")
-        names.append(at[index].name)
-        at = at[index].nested_type
-    full = ".".join(names)
+    full = name_of(files, path)
     copy = _Cutter({each.name: each for each in protos}).message(descriptor(files, full), wanted, "")
     return tuple(each.SerializeToString() for each in protos), full, copy
 

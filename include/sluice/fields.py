@@ -18,16 +18,21 @@ class Side(NamedTuple):
         fields: The struct of fields that a format adds; null where there are none.
         problem: Why the bytes could not be read, a struct of `detail` and `field` that a format adds; else null.
         whole: The source, and the field, of a key or value that is one thing and no object with fields.
+        types: The names of the only types that are read; empty for all. Of others `OTHER` is true.
     """
 
     raw: str
     fields: str
     problem: str
     whole: str
+    types: tuple[str, ...] = ()
 
 
 STAGED = {name: f"_sluice_{name}" for name in ("key", "value", "headers", "batch_seq")}
 """What decode calls the record as it was staged: the contract's own columns may have these names."""
+
+OTHER = "_sluice_other"
+"""Whether a record is of a type that is not asked for, a column that formats add where a side names types."""
 
 SPARE = "sluice.spare"
 """In a field's metadata: what is wrong with it alone may not matter, and is told by its name."""

@@ -7,6 +7,7 @@ without a change to any step. None of it runs row by row in Python.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
@@ -20,6 +21,7 @@ from sluice.json_connect import connect_fields
 from sluice.json_leaves import Leaves, decimal_in
 from sluice.json_object import ADDED, READ, unread, with_object
 from sluice.protobuf import protobuf_fields
+from sluice.registry import WriterSchema
 from sluice.semantics import number, read_json, read_text
 from sluice.wire import framed
 
@@ -81,9 +83,20 @@ def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> D
 def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of JSON in Confluent's wire format: the prefix is checked, the object tells its fields."""
     found = framed(frame, side, "JSON")
-    known = found.number.isin([*found.known, -1])
-    frame = _json(frame, F.when(known, found.payload), wanted, side)
+    mine = [n for n, s in found.known.items() if not (side.types and found.is_other(found.number == n, n, _title(s)))]
+    known = found.number.isin([*mine, -1])
+    frame = _json(frame, F.when(known, found.payload), wanted, side).withColumns(found.other())
     return frame.withColumn(side.problem, F.coalesce(found.problem(F.lit(True)), F.col(side.problem)))
+
+
+def _title(schema: WriterSchema) -> str | None:
+    """What RecordNameStrategy takes for a schema's name."""
+    try:
+        told = json.loads(schema.text)
+    except (ValueError, RecursionError):
+        return None
+    title = told.get("title") if isinstance(told, dict) else None
+    return title if isinstance(title, str) else None
 
 
 def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.descriptors import Files, cut, descriptor, files_of
+from sluice.descriptors import Files, cut, descriptor, files_of, name_of
 from sluice.fields import Side
 from sluice.fit import UnfitError
 from sluice.semantics import FIRST_MOMENT_US, LAST_MOMENT_US
@@ -34,7 +34,11 @@ _PATH = f"^(?:00|{'|'.join(f'{2 * count:02X}{_INDEX}{{{count}}}' for count in ra
 
 def protobuf_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of Protobuf in Confluent's wire format."""
-    return by_schema(frame, wanted, side, "PROTOBUF", lambda variant: _decode(variant, wanted, side), _by_message)
+    return by_schema(frame, wanted, side, "PROTOBUF", lambda v: _decode(v, wanted, side), _name, _by_message)
+
+
+def _name(variant: Variant) -> str:
+    return name_of(files_of(variant.schema), variant.message)
 
 
 def _by_message(frame: DataFrame, found: Framed) -> list[Variant]:

@@ -17,7 +17,7 @@ from sluice.contracts import Contracts
 from sluice.errors import RefusedError, SluiceError
 from sluice.filters import And, equal, one_of
 from sluice.ledger import Ledger, State
-from sluice.registry import Registry, subject_of_topic
+from sluice.registry import Registry, subjects_of
 from sluice.registry_settings import config
 from sluice.status_text import duration
 from sluice.status_text import moment as utc
@@ -146,7 +146,8 @@ def _compatibility(contract: Contract) -> Iterator[Line]:
     """Whether the registry lets any schema in; what has none tells nothing."""
     if contract.value.format not in REGISTERED:
         return
-    subjects = [subject_of(contract)] if contract.auto else [subject_of_topic(topic) for topic in contract.topics]
+    each = [subjects_of(topic, contract.value.types) for topic in contract.topics]
+    subjects = [subject_of(contract)] if contract.auto else list(dict.fromkeys(s for some in each for s in some))
     try:
         registry = Registry({**config(), **IMPATIENT})
         known = [s for s in subjects[:SUBJECTS] if registry.newest(s)]

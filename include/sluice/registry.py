@@ -61,9 +61,14 @@ _clients: dict[str, SchemaRegistryClient] = {}
 """By all of their settings: each has connections, and a cache of its own for newest schemas."""
 
 
-def subject_of_topic(topic: str) -> str:
-    """The subject of a topic's values, by TopicNameStrategy."""
-    return f"{topic}-value"
+def subjects_of(topic: str, types: Iterable[str] = ()) -> list[str]:
+    """The subjects that schemas of a topic's values may stand under.
+
+    Args:
+        types: names of the types that are read; by these go TopicRecordNameStrategy and RecordNameStrategy. Without
+            any it is TopicNameStrategy's.
+    """
+    return [subject for each in types for subject in (f"{topic}-{each}", each)] or [f"{topic}-value"]
 
 
 class Registry:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import or_
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -16,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.fields import NO_PROBLEM, Side, problem
+from sluice.fields import NO_PROBLEM, OTHER, Side, problem
 from sluice.fit import Meaning, UnfitError, fit, lost, plain
 from sluice.registry import Registry, WriterSchema
 
@@ -32,12 +33,14 @@ class Framed:
         number: The schema's id, as a column; null where a record has no such prefix.
         known: The schemas that records of the batch were written with, of the kind that was asked for.
         refused: Which records can't be read because of their schema, and why.
+        others: Which records are of a type that is not asked for.
     """
 
     side: Side
     number: Column
     known: dict[int, WriterSchema]
     refused: list[tuple[Column, Column]] = field(default_factory=list)
+    others: list[Column] = field(default_factory=list)
 
     @property
     def payload(self) -> Column:
@@ -50,8 +53,26 @@ class Framed:
         what = f"field {error.path!r} {error.words}" if error.path else error.words
         self.refused.append((applies, problem(f"in schema {number}, {what}", error.path or None)))
 
+    def is_other(self, applies: Column, number: int, name: str | None) -> bool:
+        """Whether records of a type are not asked for; notes which these are, and those whose type has no name."""
+        if not self.side.types or name in self.side.types:
+            return False
+        if name is None:
+            words = "the type has no name, and the contract takes types by their names alone"
+            self.refuse(applies, number, UnfitError("", words))
+        else:
+            self.others.append(applies)
+        return True
+
+    def other(self) -> dict[str, Column]:
+        """The column `OTHER`, where the side names types."""
+        return {OTHER: F.coalesce(reduce(or_, self.others, F.lit(False)), F.lit(False))} if self.side.types else {}
+
     def problem(self, fields: Column) -> Column:
-        """What is wrong with a record, given its fields (null where its bytes were not read)."""
+        """What is wrong with a record, given its fields (null where its bytes were not read).
+
+        Of records that `OTHER` is true of, it means nothing.
+        """
         raw, what = F.col(self.side.raw), self.side.raw
         first = F.hex(F.substring(raw, 1, 1))
         short = f"the {what} is shorter than the {PREFIX} bytes that name its schema"
@@ -127,6 +148,8 @@ class Variant:
 Decoder = Callable[[Variant], Decoded]
 """How a variant is read; UnfitError where no column can hold what the schema says."""
 Splitter = Callable[[DataFrame, Framed], Sequence[Variant]]
+Namer = Callable[[Variant], str | None]
+"""The name of a variant's type; None where it has none."""
 
 
 def _by_id(_: DataFrame, found: Framed) -> list[Variant]:
@@ -134,7 +157,13 @@ def _by_id(_: DataFrame, found: Framed) -> list[Variant]:
 
 
 def by_schema(
-    frame: DataFrame, wanted: T.StructType, side: Side, kind: str, decoder: Decoder, split: Splitter = _by_id
+    frame: DataFrame,
+    wanted: T.StructType,
+    side: Side,
+    kind: str,
+    decoder: Decoder,
+    named: Namer,
+    split: Splitter = _by_id,
 ) -> DataFrame:
     """Read each record with its own writer's schema, and bring it to the wanted fields by name."""
     found = framed(frame, side, kind)
@@ -143,6 +172,8 @@ def by_schema(
     for index, variant in enumerate(split(frame, found)):
         name = f"{side.fields}_{index}"
         try:
+            if side.types and found.is_other(variant.applies, variant.schema.id, named(variant)):
+                continue
             decoded = decoder(variant)
             opened = decoded.opened(F.col(name))
             shape = _type(frame.select(decoded.read.alias(name)), opened)
@@ -157,7 +188,7 @@ def by_schema(
     frame = frame.withColumns(reads)
     none = F.when(F.lit(False), F.lit(None).cast(wanted))
     fields = reduce(lambda at, one: at.when(*one), each, none)
-    frame = frame.withColumn(side.fields, fields)
+    frame = frame.withColumns({side.fields: fields, **found.other()})
     return frame.withColumn(side.problem, found.problem(F.col(side.fields))).drop(*reads)
 
 

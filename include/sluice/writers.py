@@ -13,7 +13,7 @@ from sluice.contract import Contract
 from sluice.errors import SluiceError
 from sluice.iceberg_types import IcebergType, Struct
 from sluice.kafka_retention import Risk
-from sluice.registry import Registry, WriterSchema, subject_of_topic
+from sluice.registry import Registry, WriterSchema, subjects_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -26,10 +26,12 @@ _FORMATS = ("avro", "protobuf")
 def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     """A warning per topic whose newest schema lacks fields that columns or inputs are read from.
 
-    Subjects are those of TopicNameStrategy; a topic without one is passed over, and so are change events, whose
-    fields depend on how the connector is set. A registry that does not answer is no reason to stop planning.
+    A topic without a subject is passed over, and so are several types, of which each has what others lack, and change
+    events, whose fields depend on how the connector is set. A registry that does not answer is no reason to stop
+    planning.
     """
-    if contract.value.format not in _FORMATS or contract.cdc:
+    types = contract.value.types
+    if contract.value.format not in _FORMATS or contract.cdc or len(types) > 1:
         return []
     from sluice.decode import wanted  # with Spark's types
 
@@ -37,7 +39,8 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     found: list[Risk] = []
     for topic in contract.topics if needed.fields else ():
         try:
-            schema = (registry or Registry()).newest(subject_of_topic(topic))
+            newest = ((s, (registry or Registry()).newest(s)) for s in subjects_of(topic, types))
+            subject, schema = next(((s, there) for s, there in newest if there), ("", None))
         except SluiceError as error:
             log.info("%s: the writers' newest schema was not looked at: %s", contract.table, error.message)
             return found
@@ -45,7 +48,7 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
         if schema is None or not have.keys() & set(needed.names):  # of another message, or of a kind we can't read
             continue
         if lost := list(_missing(have, needed)):
-            found.append(Risk(topic, _words(contract, schema, topic, lost), contract.table))
+            found.append(Risk(topic, _words(contract, schema, subject, lost), contract.table))
     return found
 
 
@@ -77,10 +80,10 @@ def _missing(have: Mapping[str, IcebergType | None], needed: StructType, path: s
             yield from _missing(dict(inner.fields), field.dataType, f"{path}{field.name}.")
 
 
-def _words(contract: Contract, schema: WriterSchema, topic: str, lost: list[str]) -> str:
+def _words(contract: Contract, schema: WriterSchema, subject: str, lost: list[str]) -> str:
     gone = [tuple(path.split(".")) for path in lost]
     names = [c.name for c in contract.columns if any(c.path[: len(g)] == g[: len(c.path)] for g in gone if c.path)]
     required = [c.name for c in contract.columns if c.required and any(c.path[: len(g)] == g for g in gone)]
-    told = f"the newest schema of {topic}-value (id {schema.id}) has no field {', '.join(lost)}, which "
+    told = f"the newest schema of {subject} (id {schema.id}) has no field {', '.join(lost)}, which "
     told += f"{', '.join(names) or 'an expression'} reads: it is null in records written with that schema"
     return told + (f"; {', '.join(required)} may not be, so they go to the quarantine" if required else "")

@@ -182,7 +182,10 @@ def read(
     spark: SparkSession, records: Iterable[tuple[bytes | None, bytes | None]], columns: list[Any], **more: Any
 ) -> list[dict[str, Any]]:
     """Keys and values through the real decoder, without broker and table; in the order given."""
-    fields = {name: {"format": each} if name in ("key", "value") else each for name, each in more.items()}
+    fields = {
+        name: {"format": each} if isinstance(each, str) and name in ("key", "value") else each
+        for name, each in more.items()
+    }
     contract = Contract.model_validate(
         {"table": "db.t", "topic": "t", "group": "g", "owner": "tests", "columns": columns, **fields}
     )
@@ -882,6 +885,74 @@ def test_several_record_types_in_a_topic(spark: SparkSession, client: SchemaRegi
         columns = [{"name": "id", "type": "long"}, {"name": "reason", "type": "string"}]
         rows = read(spark, [(None, each) for each in values], columns, value="avro", where="reason IS NOT NULL")
         assert [(r["id"], r["reason"], r[OP]) for r in rows[:2]] == [(1, None, "i"), (1, HTML, "u")]
+
+
+def test_a_table_takes_some_of_a_topics_types_by_their_names(
+    lake: Callable[..., Lake], client: SchemaRegistryClient
+) -> None:
+    """Of others nothing is read: that a field of theirs has the same name and another type is no error here."""
+    it = lake()
+    it.create_topic(1)
+    by_name = {"subject.name.strategy": record_subject_name_strategy}
+
+    def event(kind: str, value: Any, **fields: str) -> bytes:
+        schema = record(**fields) | {"name": f"{kind}{it.topic}".replace("-", "_"), "namespace": "shop"}
+        return AvroSerializer(client, json.dumps(schema), conf=by_name)(value, context(it.topic)) or b""
+
+    created, moved = (f"shop.{kind}{it.topic}".replace("-", "_") for kind in ("Created", "Moved"))
+    n = {"name": "n", "type": "long"}
+    one = it.contract(columns=[{**n, "required": True}], value={"format": "avro", "types": [created]})
+    both = it.contract(columns=[n], value={"format": "avro", "types": [created, moved]}, errors={"max_ratio": 0.5})
+    kept = it.contract(
+        mode="upsert",
+        columns=[{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "string"}],
+        value={"format": "avro", "types": [moved]},
+    )
+    auto = it.contract(columns=[{"auto": {"subject": created}}], value={"format": "avro", "types": [created]})
+    values = [
+        event("Created", {"n": 1}, n="long"),
+        event("Moved", {"n": HTML}, n="string"),
+        event("Created", {"n": 2, "more": 3}, n="long", more="int"),
+        avro(client, {"type": "string"}, "of no name"),
+    ]
+    it.send([(0, f"key{at}", value) for at, value in enumerate(values[:3])])
+    outcomes = it.run()
+    assert {o["state"] for o in outcomes.values()} == {"published"}, outcomes
+    assert sorted(row["n"] for row in it.rows(one)) == sorted(row["n"] for row in it.rows(auto)) == [1, 2]
+    assert sorted(row["n"] for row in it.rows(both)) == [1, 2]
+    (number,) = struct.unpack_from(">xI", values[1])
+    why = [row["error"] for row in it.quarantined(both)]
+    assert why == [f"in schema {number}, field 'n' is string, and its column bigint"]
+    assert [(row["id"], row["n"]) for row in it.rows(kept)] == [("key1", HTML)]
+    assert not it.quarantined(one) and not it.quarantined(kept)
+
+    # A delete tells no type. A type without a name is not passed over in silence.
+    it.send([(0, "key1", None), (0, "key9", values[3])])
+    outcomes = it.run()
+    assert outcomes[one]["state"] == outcomes[kept]["state"] == "blocked", outcomes
+    (number,) = struct.unpack_from(">xI", values[3])
+    words = "the type has no name, and the contract takes types by their names alone"
+    assert [row["error"] for row in it.quarantined(kept)] == [f"in schema {number}, {words}"]
+
+
+def test_types_of_protobuf_and_json_schema_by_their_names(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    columns = [{"name": "n", "type": "long"}]
+    files = compiled('syntax = "proto3"; package shop; message A { int32 n = 1; message B { string n = 1; } }')
+    values = [protobuf(client, message_of(files, *each[:1], n=each[1])) for each in [("shop.A", 5), ("shop.A.B", "x")]]
+    rows = read(spark, [(None, each) for each in values], columns, value={"format": "protobuf", "types": ["shop.A"]})
+    assert [(r["n"], r[OP], r[ERROR], r[DETAIL]) for r in rows] == [(5, "u", None, None), (None, "i", None, None)]
+    rows = read(spark, [(None, each) for each in values], columns, value={"format": "protobuf", "types": ["shop.A.B"]})
+    assert [(r[OP], r[ERROR]) for r in rows] == [("i", None), ("u", "malformed")]
+
+    def titled(title: str | None, value: Any) -> bytes:
+        schema = {"type": "object", "properties": {}} | ({"title": title} if title else {})
+        return JSONSerializer(json.dumps(schema), client)(value, context(name())) or b""
+
+    values = [titled("Order", {"n": 7}), titled("Other", {"n": "x"}), titled(None, {"n": 8})]
+    rows = read(spark, [(None, each) for each in values], columns, value={"format": "json_schema", "types": ["Order"]})
+    found = [(r["n"], r[OP], r[ERROR], r[DETAIL]) for r in rows]
+    assert found[:2] == [(7, "u", None, None), (None, "i", None, None)]
+    assert (found[2][2], "the type has no name" in found[2][3]) == ("malformed", True)
 
 
 def test_fields_nested_fifty_deep(spark: SparkSession, client: SchemaRegistryClient) -> None:

@@ -274,6 +274,13 @@ def test_properties_become_text_and_keep_the_invariants():
         ({"errors": {"max_ratio": 2}}, "errors.max_ratio", "less than or equal to 1"),
         ({"errors": {"max_ratio": "x"}}, "errors.max_ratio", "must be a number"),
         ({"value": {"format": "yaml"}}, "value.format", "'yaml' is not 'json'"),
+        (
+            {"value": {"format": "json", "types": ["x"]}},
+            "value.types",
+            "schemas (avro, protobuf, json_schema), not in json",
+        ),
+        ({"value": {"format": "avro", "types": [""]}}, "value.types.0", "must not be empty"),
+        ({"value": {"format": "avro", "types": ["x"]}, "columns": "auto"}, "columns.auto", "name the subject"),
         ({"tabel": "x.y"}, "tabel", "unknown field (did you mean 'table'?)"),
         ({"zzzzzz": 1}, "zzzzzz", "unknown field (known: table, topic,"),
         ({"group": "defaults"}, "group", "is not a group name"),

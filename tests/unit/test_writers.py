@@ -44,9 +44,9 @@ class Answers(Registry):
         return self.schema
 
 
-def contract(value: str = "avro") -> Contract:
+def contract(value: str = "avro", *types: str) -> Contract:
     about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": COLUMNS}
-    return Contract.model_validate({**about, "value": {"format": value}})
+    return Contract.model_validate({**about, "value": {"format": value, "types": list(types)}})
 
 
 def avro(*fields: dict[str, Any]) -> WriterSchema:
@@ -98,3 +98,14 @@ def test_nobody_is_asked_where_names_prove_nothing_and_nothing_stops_where_nobod
     assert writers.look(contract("json_schema"), answers) == writers.look(contract("json"), answers) == []
     assert answers.asked == []
     assert writers.look(contract(), Answers(away=True)) == []
+
+
+def test_a_type_is_looked_up_by_its_name_and_several_are_not() -> None:
+    answers = Answers(avro(N, nested("place", "town"), BOX))
+    (told,) = writers.look(contract("avro", "shop.Order"), answers)
+    assert answers.asked == ["t-shop.Order"]
+    assert "the newest schema of t-shop.Order (id 7) has no field place.city" in str(told)
+    nothing = Answers()
+    assert writers.look(contract("avro", "shop.Order"), nothing) == []
+    assert nothing.asked == ["t-shop.Order", "shop.Order"]
+    assert writers.look(contract("avro", "shop.Order", "shop.Sent"), answers) == []
