@@ -126,6 +126,16 @@ class Contracts:
         """
         return _look_up("group", name, self.groups, self.folder)
 
+    def together(self, names: Iterable[str]) -> Group:
+        """Several groups as one, for a look at all of their tables at once; it has no settings of its own.
+
+        Raises:
+            ContractError: If no table is in a group of one of the names.
+        """
+        groups = [self.group(name) for name in names]
+        contracts, templates = (tuple(c for g in groups for c in getattr(g, of)) for of in ("contracts", "templates"))
+        return Group(", ".join(g.name for g in groups), GroupSettings(), contracts, templates)
+
     def with_topics(self, tables: Iterable[Contract], stopped: Mapping[str, SluiceError]) -> Contracts:
         """The same with the topics and tables that were found; the templates stay as they are."""
         settings = {g.name: g.settings for g in self.groups.values()}

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import reduce
+from math import inf
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from sluice import tables
 from sluice.errors import LedgerError, RetryableError, SluiceError
-from sluice.filters import And, BooleanExpression, Or, above, equal, one_of
+from sluice.filters import And, BooleanExpression, above, equal, one_of
 from sluice.model import Batch, OffsetRange, Remembered, Through
 
 log = logging.getLogger(__name__)
@@ -123,21 +127,41 @@ class Ledger:
         """The rows of the named topics with a batch number above the given one, oldest first."""
         if not after or self.table.metadata.current_snapshot_id is None:
             return []
-        # One term per topic would make the filter's cost grow with the square of their number, as it is evaluated per
-        # file. Topics with floors of like size share a term; what it lets through too much is dropped below.
-        alike: dict[int, list[str]] = {}
-        for topic, seq in after.items():
-            alike.setdefault(seq.bit_length(), []).append(topic)
-        terms: list[BooleanExpression] = [
-            And(one_of("topic", topics), above("batch_seq", min(after[t] for t in topics))) for topics in alike.values()
-        ]
-        wanted = reduce(Or, terms)
-        if states is not None:
-            wanted = And(wanted, one_of("state", [str(s) for s in states]))
-        found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
+        # The topics are no part of the filter, which is evaluated whole for each file: each file is of one topic.
+        # Files whose floors are of like size are read at once; what that lets through too much is dropped below.
+        stated = [] if states is None else [one_of("state", [str(s) for s in states])]
+        lowest = min(after.values())
+        alike: dict[int, list[tuple[int, FileScanTask]]] = {}
+        for task in self.table.scan(row_filter=reduce(And, stated, above("batch_seq", lowest))).plan_files():
+            topic = self._topic(task.file)
+            floor = lowest if topic is None else after.get(topic)
+            if floor is not None and self._last_seq(task.file) > floor:
+                alike.setdefault(floor.bit_length(), []).append((floor, task))
+        if not alike:
+            return []
+        read = []
+        for some in alike.values():
+            wanted = reduce(And, stated, above("batch_seq", min(floor for floor, _ in some)))
+            read.append(self._read([task for _, task in some], wanted))
+        found = pa.concat_tables(read, promote_options="permissive").sort_by([("at", "ascending")])
         place = pc.index_in(found["topic"], pa.array(list(after), found.schema.field("topic").type))
-        floors = pa.array(list(after.values()), pa.int64()).take(place)
-        return [row_of(r) for r in found.filter(pc.greater(found["batch_seq"], floors)).to_pylist()]
+        least = pa.array(list(after.values()), pa.int64()).take(place)
+        return [row_of(r) for r in found.filter(pc.greater(found["batch_seq"], least)).to_pylist()]
+
+    def _topic(self, file: DataFile) -> str | None:
+        """The one topic of a file; None where somebody has partitioned the ledger otherwise."""
+        spec = self.table.specs()[file.spec_id]
+        return str(file.partition[0]) if spec.fields == SPEC.fields else None
+
+    def _last_seq(self, file: DataFile) -> float:
+        """The highest batch number of a file, as far as its bounds tell."""
+        field = self.table.schema().find_field("batch_seq")
+        bound = (file.upper_bounds or {}).get(field.field_id)
+        return inf if bound is None else int(from_bytes(LongType(), bound))
+
+    def _read(self, tasks: Sequence[FileScanTask], wanted: BooleanExpression) -> pa.Table:
+        table = self.table
+        return ArrowScan(table.metadata, table.io, table.schema(), wanted).to_table(tasks)
 
     def remembered(self, table: str) -> Remembered | None:
         """How far the ledger saw a table come, for the case that the table itself can no longer tell."""

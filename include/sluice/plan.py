@@ -168,16 +168,17 @@ def look(
         for topic in contract.topics:
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
-    risks = _risks(client, plans, table_plans, group.settings.schedule) if extend else ()
+    risks = _risks(client, plans, table_plans, contracts) if extend else ()
     return GroupPlan(group.name, plans, table_plans, stops, broken, heal, risks, outlooks)
 
 
 def _risks(
-    client: AdminClient, plans: Mapping[str, TopicPlan], table_plans: Mapping[str, TablePlan], schedule: str | None
+    client: AdminClient, plans: Mapping[str, TopicPlan], table_plans: Mapping[str, TablePlan], contracts: Contracts
 ) -> tuple[kafka_retention.Risk, ...]:
     """What a person is warned of before it happens."""
     risks: list[kafka_retention.Risk] = []
     for topic, plan in plans.items():
+        schedule = contracts.group(contracts.topics[topic].group).settings.schedule
         waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
         risks += kafka_retention.look(client, plan, waiting, schedule)
         if any(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.typedef import Identifier
 
 from sluice import broker, cursor, kafka_retention, plan, quality, reach, slices, tables, upkeep
 from sluice import ledger as ledgers
@@ -48,6 +50,29 @@ class World:
     broken: dict[str, SluiceError] = field(default_factory=dict)
 
 
+class _Once:
+    """A catalog that is asked once for each table: planner and status want the same, and of one moment."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._asked: dict[Identifier, Table | NoSuchTableError] = {}
+
+    def load_table(self, identifier: Identifier) -> Table:
+        """The table as it was when it was first asked for."""
+        if identifier not in self._asked:
+            try:
+                self._asked[identifier] = self._catalog.load_table(identifier)
+            except NoSuchTableError as error:
+                self._asked[identifier] = error
+        found = self._asked[identifier]
+        if isinstance(found, NoSuchTableError):
+            raise found
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+
 def open_all(status: Status, patience: float, kafka: Mapping[str, Any] | None = None) -> World:
     """Kafka and the catalog, as far as they answer."""
     world = World()
@@ -56,7 +81,7 @@ def open_all(status: Status, patience: float, kafka: Mapping[str, Any] | None = 
     except SluiceError as error:
         status.unavailable.append(error)
     try:
-        world.catalog = reach.open_catalog(patience)
+        world.catalog = cast("Catalog", _Once(reach.open_catalog(patience)))
     except SluiceError as error:
         status.unavailable.append(error)
     return world
@@ -141,9 +166,9 @@ def _ask_planner(
     contracts: Contracts, chosen: list[Contract], world: World, catalog: Catalog, client: AdminClient
 ) -> None:
     """What the next run would stop for: the planner's own answer, not a second opinion."""
-    for name in sorted({c.group for c in chosen}):
-        with reach.catalog_errors():
-            found = plan.look(contracts.group(name), contracts, catalog, client, world.ledger)
-        world.stops |= found.stops
-        world.warnings += found.warnings
-        world.schemas |= {name: line for name, each in found.outlooks.items() if (line := each.line())}
+    groups = contracts.together(sorted({c.group for c in chosen}))
+    with reach.catalog_errors():
+        found = plan.look(groups, contracts, catalog, client, world.ledger)
+    world.stops |= found.stops
+    world.warnings += found.warnings
+    world.schemas |= {name: line for name, each in found.outlooks.items() if (line := each.line())}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask
 
 from sluice import catalog as catalogs
 from sluice import tables, words
@@ -37,6 +41,42 @@ def test_words_are_kept_beside_batches(catalog: Catalog):
     (row,) = ledger.gaps(["t", "u"])
     assert (row.partition, row.start_offset, row.end_offset, row.who, row.why) == (0, 5, 8, "ann", "lost")
     assert ledger.gaps(["u"]) == []
+
+
+def test_each_topic_is_read_from_its_own_floor_on(catalog: Catalog, monkeypatch: pytest.MonkeyPatch):
+    ledger = Ledger(catalog)
+    there = {"a": range(1, 4), "b": range(1, 41), "c": range(1, 3), "d": range(-2, 2)}
+    for some in (("a", "b"), ("c", "d")):
+        rows = [r for t in some for seq in there[t] for r in plan_rows(replace(BATCH, topic=t, seq=seq))]
+        ledger.append(rows, run_id="r")
+    ledger.append(plan_rows(replace(BATCH, topic="b", seq=41), State.STAGED), run_id="r")
+    opened: list[str] = []
+
+    def read(self: Ledger, tasks: Sequence[FileScanTask], wanted: BooleanExpression) -> pa.Table:
+        opened.extend(self._topic(task.file) or "any" for task in tasks)
+        return original(self, tasks, wanted)
+
+    original = Ledger._read
+    monkeypatch.setattr(Ledger, "_read", read)
+
+    def found(after: dict[str, int], states: Sequence[State] | None = None) -> list[tuple[str, int]]:
+        opened.clear()
+        return sorted((r.topic, r.batch_seq or 0) for r in ledger.rows(after, states))
+
+    assert found({"a": 2, "b": 39, "d": 0, "elsewhere": 0}) == [("a", 3), ("b", 40), ("b", 41), ("d", 1)]
+    assert found({"a": 3, "b": 39, "c": 2}) == [("b", 40), ("b", 41)]
+    assert opened == ["b", "b"], "what has nothing above its floor is not opened"
+    assert found({"b": 0}, [State.STAGED]) == [("b", 41)]
+    assert found({"b": 41}) == found({}) == []
+
+    # Partitioned otherwise by somebody, a file may hold any topic.
+    with ledger.table.update_spec() as change:
+        change.remove_field("topic")
+    ledger.append(
+        [*plan_rows(replace(BATCH, topic="a", seq=4)), *plan_rows(replace(BATCH, topic="c", seq=3))], run_id="r"
+    )
+    assert found({"a": 2, "c": 2}) == [("a", 3), ("a", 4), ("c", 3)]
+    assert sorted(opened) == ["a", "any"]
 
 
 def test_a_ledger_of_before_gets_the_new_columns(catalog: Catalog):
