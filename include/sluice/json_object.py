@@ -94,7 +94,8 @@ def _parsed(wanted: T.StructType) -> Column:
 
 def _broken(read: Column) -> Column:
     """Whether what was parsed is not one JSON object whose wanted fields could be read."""
-    return ~F.coalesce(read[CORRUPT].isNull() & (~F.col(_MARKED) | read[_LAST]), F.lit(False))
+    whole = read.isNotNull() & read[CORRUPT].isNull() & (~F.col(_MARKED) | read[_LAST])
+    return ~F.coalesce(whole, F.lit(False))
 
 
 def _needed(schema: T.StructType) -> tuple[T.StructType, str]:

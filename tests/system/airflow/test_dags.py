@@ -257,10 +257,19 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
     for name in ("plain.orders", tables.staging("plain.orders")):
         assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
-    # What can't be is refused in the plan, with the reason.
-    state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": {"9": [0, 5]}}, dry_run=False)
+    # What Kafka has deleted is refused in the plan, with the reason; staging still has it.
+    client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
+    for future in client.delete_records([TopicPartition("plain.orders", p, end) for p, end in ends.items()]).values():
+        future.result(30)
+    with stack.catalog.load_table("plain.orders").transaction() as transaction:
+        transaction.delete("id >= 1200")
+    state, tasks, log = stack.by_hand("backfill", "plan", **form, dry_run=False)
     assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
-    assert "no partition 9" in log
+    assert "Kafka no longer holds the range" in log
+    state, tasks, log = stack.by_hand("backfill", "plan", **form, source="staging", dry_run=False)
+    assert (state, tasks["spark_plain"], tasks["outcome"]) == ("success", "success", "success"), tasks
+    assert "staging holds all of it" in log
+    assert stack.ids("plain.orders") == whole
 
 
 @contextmanager
