@@ -149,8 +149,9 @@ def _request(coordinates: Iterable[Coordinate], *, transitive: bool) -> str:
         "</dependency>\n"
         for c in coordinates
     )
+    # Ivy goes by the prefix `m`; XML wants it declared, as whatever.
     return (
-        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<ivy-module version="2.0" xmlns:m="urn:sluice:maven">'
         '<info organisation="sluice" module="jars"/>\n'
         f'<configurations><conf name="default"/></configurations>\n<dependencies>\n{rows}</dependencies></ivy-module>\n'
     )
