@@ -133,7 +133,8 @@ class Contracts:
             ContractError: If no table is in a group of one of the names.
         """
         groups = [self.group(name) for name in names]
-        contracts, templates = (tuple(c for g in groups for c in getattr(g, of)) for of in ("contracts", "templates"))
+        contracts = tuple(c for g in groups for c in g.contracts)
+        templates = tuple(c for g in groups for c in g.templates)
         return Group(", ".join(g.name for g in groups), GroupSettings(), contracts, templates)
 
     def with_topics(self, tables: Iterable[Contract], stopped: Mapping[str, SluiceError]) -> Contracts:

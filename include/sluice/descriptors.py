@@ -35,6 +35,7 @@ Files = tuple[bytes, ...]
 """Serialized FileDescriptorProtos, what is needed first coming first; the last one is the schema's own."""
 
 
+@cache
 def files_of(schema: WriterSchema) -> Files:
     """The descriptors of a schema and of all that it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -83,7 +84,7 @@ def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> D
 def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of JSON in Confluent's wire format: the prefix is checked, the object tells its fields."""
     found = framed(frame, side, "JSON")
-    mine = [n for n, s in found.known.items() if not (side.types and found.is_other(found.number == n, n, _title(s)))]
+    mine = [n for n, s in found.known.items() if not found.is_other(found.number == n, n, partial(_title, s))]
     known = found.number.isin([*mine, -1])
     frame = _json(frame, F.when(known, found.payload), wanted, side).withColumns(found.other())
     return frame.withColumn(side.problem, F.coalesce(found.problem(F.lit(True)), F.col(side.problem)))

@@ -146,8 +146,8 @@ def _compatibility(contract: Contract) -> Iterator[Line]:
     """Whether the registry lets any schema in; what has none tells nothing."""
     if contract.value.format not in REGISTERED:
         return
-    each = [subjects_of(topic, contract.value.types) for topic in contract.topics]
-    subjects = [subject_of(contract)] if contract.auto else list(dict.fromkeys(s for some in each for s in some))
+    named = dict.fromkeys(s for topic in contract.topics for s in subjects_of(topic, contract.value.types))
+    subjects = [subject_of(contract)] if contract.auto else list(named)
     try:
         registry = Registry({**config(), **IMPATIENT})
         known = [s for s in subjects[:SUBJECTS] if registry.newest(s)]

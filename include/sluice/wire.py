@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 from py4j.protocol import Py4JJavaError
@@ -53,9 +53,13 @@ class Framed:
         what = f"field {error.path!r} {error.words}" if error.path else error.words
         self.refused.append((applies, problem(f"in schema {number}, {what}", error.path or None)))
 
-    def is_other(self, applies: Column, number: int, name: str | None) -> bool:
-        """Whether records of a type are not asked for; notes which these are, and those whose type has no name."""
-        if not self.side.types or name in self.side.types:
+    def is_other(self, applies: Column, number: int, named: Callable[[], str | None]) -> bool:
+        """Whether records of a type are not asked for; notes which these are, and those whose type has no name.
+
+        Args:
+            named: the type's name; asked for only where types are.
+        """
+        if not self.side.types or (name := named()) in self.side.types:
             return False
         if name is None:
             words = "the type has no name, and the contract takes types by their names alone"
@@ -172,7 +176,7 @@ def by_schema(
     for index, variant in enumerate(split(frame, found)):
         name = f"{side.fields}_{index}"
         try:
-            if side.types and found.is_other(variant.applies, variant.schema.id, named(variant)):
+            if found.is_other(variant.applies, variant.schema.id, partial(named, variant)):
                 continue
             decoded = decoder(variant)
             opened = decoded.opened(F.col(name))

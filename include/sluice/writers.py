@@ -39,8 +39,9 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     found: list[Risk] = []
     for topic in contract.topics if needed.fields else ():
         try:
-            newest = ((s, (registry or Registry()).newest(s)) for s in subjects_of(topic, types))
-            subject, schema = next(((s, there) for s, there in newest if there), ("", None))
+            asked = registry or Registry()
+            newest = ((s, schema) for s in subjects_of(topic, types) if (schema := asked.newest(s)))
+            subject, schema = next(newest, ("", None))
         except SluiceError as error:
             log.info("%s: the writers' newest schema was not looked at: %s", contract.table, error.message)
             return found

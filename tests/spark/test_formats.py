@@ -938,7 +938,7 @@ def test_a_table_takes_some_of_a_topics_types_by_their_names(
 def test_types_of_protobuf_and_json_schema_by_their_names(spark: SparkSession, client: SchemaRegistryClient) -> None:
     columns = [{"name": "n", "type": "long"}]
     files = compiled('syntax = "proto3"; package shop; message A { int32 n = 1; message B { string n = 1; } }')
-    values = [protobuf(client, message_of(files, *each[:1], n=each[1])) for each in [("shop.A", 5), ("shop.A.B", "x")]]
+    values = [protobuf(client, message_of(files, full, n=n)) for full, n in [("shop.A", 5), ("shop.A.B", "x")]]
     rows = read(spark, [(None, each) for each in values], columns, value={"format": "protobuf", "types": ["shop.A"]})
     assert [(r["n"], r[OP], r[ERROR], r[DETAIL]) for r in rows] == [(5, "u", None, None), (None, "i", None, None)]
     rows = read(spark, [(None, each) for each in values], columns, value={"format": "protobuf", "types": ["shop.A.B"]})
