@@ -109,7 +109,7 @@ class Stack:
         """Trigger a DAG with a form: the run's state, its tasks' states, and the log of one of them."""
         run = self.trigger(dag, {task}, **form)
         state, tasks = self.end(dag, run)
-        return state, {t["task_id"]: t["state"] for t in tasks}, self.log_of(dag, run, task)
+        return state, {t["task_id"]: t["state"] for t in tasks}, self.log_file(dag, run, task).read_text()
 
     def token(self, role: str | None, secret: str | None = None) -> str:
         """Airflow's own token of the administrator, made out to another role, and signed by another secret."""
@@ -127,13 +127,12 @@ class Stack:
         return list(self.airflow._ask("GET", f"/api/v2/assets/events?source_dag_id=ingest_{group}")["asset_events"])
 
     def log(self, group: str, run: str, task: str, attempt: int = 1) -> str:
-        return self.log_of(f"ingest_{group}", run, task, attempt)
+        return self.log_file(f"ingest_{group}", run, task, attempt).read_text()
 
-    def log_of(self, dag: str, run: str, task: str, attempt: int = 1) -> str:
-        """What a task has said so far; empty before it has begun."""
+    def log_file(self, dag: str, run: str, task: str, attempt: int = 1) -> Path:
+        """Where a task's log is, once it has begun."""
         folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={task}")
-        file = folder / f"attempt={attempt}.log"
-        return file.read_text() if file.exists() else ""
+        return folder / f"attempt={attempt}.log"
 
     def ids(self, table: str) -> list[int]:
         return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())

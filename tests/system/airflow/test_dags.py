@@ -72,7 +72,8 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     # Lost on its way to the commit, it has changed nothing, and is started again.
     with closing(locked(stack)):
         lost = stack.trigger("rollback", {"rollback"}, **asked, dry_run=False)
-        stack.until(lambda: "1 snapshot(s) undone" in stack.log_of("rollback", lost, "rollback"))
+        said = stack.log_file("rollback", lost, "rollback")
+        stack.until(lambda: said.exists() and "1 snapshot(s) undone" in said.read_text())
         (attempt,) = stack.airflow.tasks("rollback", lost)
         workers = [p for p in psutil.process_iter() if attempt["id"] in " ".join(_command(p))]
         for process in {each for p in workers for each in (p, *p.children(recursive=True)) if not each.children()}:
@@ -257,15 +258,16 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
     for name in ("plain.orders", tables.staging("plain.orders")):
         assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
-    # What Kafka has deleted is refused in the plan, with the reason; staging still has it.
+    # What can't be is refused in the plan, with the reason; what Kafka has deleted, staging still has.
     client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
     for future in client.delete_records([TopicPartition("plain.orders", p, end) for p, end in ends.items()]).values():
         future.result(30)
     with stack.catalog.load_table("plain.orders").transaction() as transaction:
         transaction.delete("id >= 1200")
-    state, tasks, log = stack.by_hand("backfill", "plan", **form, dry_run=False)
-    assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
-    assert "Kafka no longer holds the range" in log
+    for asked, words in ((ranges, "Kafka no longer holds the range"), ({"9": [0, 5]}, "no partition 9")):
+        state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": asked}, dry_run=False)
+        assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
+        assert words in log
     state, tasks, log = stack.by_hand("backfill", "plan", **form, source="staging", dry_run=False)
     assert (state, tasks["spark_plain"], tasks["outcome"]) == ("success", "success", "success"), tasks
     assert "staging holds all of it" in log
