@@ -77,6 +77,11 @@ def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in given}, **(conf or {}), **spark_conf()}.items():
         builder = builder.config(key, value)
     built = builder.getOrCreate()
+    jvm = built.sparkContext._jvm
     for limit, most in AVRO_LIMITS.items():
-        built.sparkContext._jvm.System.setProperty(limit, most)  # type: ignore[union-attr]
+        jvm.System.setProperty(limit, most)  # type: ignore[union-attr]
+    # PySpark asks for these by name at each function on a column, and each time the JVM looks in one package after the
+    # other: some two hundred times per table and batch.
+    for name in ("org.apache.spark.sql.functions", "PythonUtils"):
+        setattr(jvm, name, getattr(jvm, name))
     return built

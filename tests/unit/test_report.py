@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -76,3 +77,51 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     other = report.keep(catalog, contract, refused, run_id="manual__2026-11-22T06:00:00+00:00", now=NOW)
     assert other != address and "too many" in read(other).text
     assert len(list(tmp_path.glob("reports/*/*.html"))) == 2
+
+
+def test_reports_stay_as_long_as_they_are_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(report.FOLDER, f"file://{tmp_path}/reports")
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
+    columns = [{"name": "id", "type": "long"}]
+    bodies = [{"table": t, "topic": "t", "group": "g", "owner": "o", "columns": columns} for t in ("db.t", "db.quiet")]
+    here = [Contract.model_validate(body) for body in bodies]
+    published = asdict(Outcome("db.t", "published", {"t": [3]})) | {"red": False, "warnings": []}
+    outcomes = {"db.t": published, "db.quiet": published | {"batches": {}}}
+
+    def there() -> set[str]:
+        return {file.name for file in tmp_path.glob("reports/*/*")}
+
+    def run(name: str) -> dict[str, str]:
+        return report.keep_all(catalog, here, outcomes, run_id=name)
+
+    # Without a retention they stay for ever; those of other tables, and what is no report, always.
+    assert set(run("first")) == {"db.t"}
+    (folder,) = tmp_path.glob("reports/*")
+    others = [
+        folder / "notes.txt",
+        tmp_path / "reports" / "other.html",
+        tmp_path / "reports" / "db_other" / "first.html",
+    ]
+    others[-1].parent.mkdir()
+    for file in others:
+        file.write_text("mine")
+    for file in (*others, folder / "first.html"):
+        os.utime(file, (NOW.timestamp(), NOW.timestamp() - 400 * 86400))
+    run("second")
+    assert there() >= {"first.html", "second.html"}
+    monkeypatch.setenv(report.RETENTION, "500d")
+    run("third")
+    assert (folder / "first.html").exists()
+    monkeypatch.setenv(report.RETENTION, "300d")
+    run("fourth")
+    assert {file.name for file in folder.iterdir()} == {"second.html", "third.html", "fourth.html", "notes.txt"}
+    assert all(file.exists() for file in others)
+    # A setting that is no duration deletes nothing, keeps no report from being written, and is told.
+    for wrong in ("soon", "-1d", "0d"):
+        monkeypatch.setenv(report.RETENTION, wrong)
+        caplog.clear()
+        assert set(run(f"fifth {wrong}")) == {"db.t"}
+        assert report.RETENTION in caplog.text and "90d" in caplog.text
+    assert (folder / "second.html").exists()

@@ -10,14 +10,18 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sluice import cursor, quality, reach, tables
 from sluice.contract import Contract
+from sluice.contract_fields import parse_duration
+from sluice.errors import ConfigError
 from sluice.pages import detail, rejected, render
 
 log = logging.getLogger(__name__)
@@ -25,6 +29,8 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 60
 FOLDER = "SLUICE_REPORTS"
 """The environment's variable that names the folder, as PyIceberg's FileIO takes it: a URL, or a path."""
+RETENTION = "SLUICE_REPORTS_RETENTION"
+"""The environment's variable that says how long reports stay, as a contract writes a duration; without it, for ever."""
 
 
 def wanted() -> bool:
@@ -32,10 +38,25 @@ def wanted() -> bool:
     return bool(os.environ.get(FOLDER))
 
 
+def retention() -> timedelta | None:
+    """How long reports stay; None is for ever.
+
+    Raises:
+        ConfigError: what is set is no duration.
+    """
+    text = os.environ.get(RETENTION)
+    try:
+        return parse_duration(text) if text else None
+    except ValueError as error:
+        raise ConfigError(f"{RETENTION} {error}", way_out="Set it to a duration like 90d, or not at all.") from error
+
+
 def keep_all(
     catalog: Catalog, contracts: Iterable[Contract], outcomes: Mapping[str, Mapping[str, Any]], *, run_id: str
 ) -> dict[str, str]:
-    """Write a report per table that something became of, where they are wanted; one that can't be is only told.
+    """Write a report per table that something became of, where they are wanted, and delete what is past its retention.
+
+    What can't be done is only told.
 
     In a thread that is not waited for long: a folder that does not answer must not keep a run from telling its outcome.
 
@@ -51,12 +72,19 @@ def keep_all(
     written: dict[str, str] = {}
 
     def write() -> None:
-        for contract in due:
-            try:
-                written[contract.table] = keep(catalog, contract, outcomes[contract.table], run_id=run_id)
-            except Exception as error:  # noqa: BLE001 - the tables are as they are, whether they are reported or not
-                log.warning("report of %s, and those after it, are not written: %s", contract.table, error)
-                return
+        table = ""
+        try:
+            for contract in due:
+                table = contract.table
+                written[table] = keep(catalog, contract, outcomes[table], run_id=run_id)
+        except Exception as error:  # noqa: BLE001 - the tables are as they are, whether they are reported or not
+            log.warning("report of %s, and those after it, are not written: %s", table, error)
+            return
+        try:
+            for contract in due:
+                drop_old(catalog, contract)
+        except Exception as error:  # noqa: BLE001 - likewise; those of the next run go with the next
+            log.warning("reports past their retention are not deleted: %s", error)
 
     worker = threading.Thread(target=write, name="reports", daemon=True)
     worker.start()
@@ -79,7 +107,7 @@ def keep(
     Returns:
         Its address.
     """
-    address = f"{os.environ[FOLDER].rstrip('/')}/{tables.safe(contract.table)}/{tables.safe(run_id)}.html"
+    address = f"{_folder(contract)}/{tables.safe(run_id)}.html"
     with reach.catalog_errors():
         table = tables.load(catalog, tables.typed(contract))
         results = quality.of_run(catalog, contract.table, run_id) if contract.expectations else []
@@ -92,3 +120,28 @@ def keep(
     with load_file_io(catalog.properties, address).new_output(address).create(overwrite=True) as file:
         file.write(text.encode())
     return address
+
+
+def drop_old(catalog: Catalog, contract: Contract, *, now: datetime | None = None) -> int:
+    """Delete the table's reports that are past their retention.
+
+    Returns:
+        How many.
+
+    Raises:
+        ConfigError: the retention that is set is no duration.
+    """
+    if (kept := retention()) is None:
+        return 0
+    scheme, host, folder = PyArrowFileIO.parse_location(_folder(contract), catalog.properties)
+    files = PyArrowFileIO(catalog.properties).fs_by_scheme(scheme, host)
+    before = (now or datetime.now(UTC)) - kept
+    found = files.get_file_info(FileSelector(folder, allow_not_found=True))
+    old = [file for file in found if file.is_file and file.extension == "html" and file.mtime < before]
+    for file in old:
+        files.delete_file(file.path)
+    return len(old)
+
+
+def _folder(contract: Contract) -> str:
+    return f"{os.environ[FOLDER].rstrip('/')}/{tables.safe(contract.table)}"
