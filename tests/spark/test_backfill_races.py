@@ -15,12 +15,12 @@ from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG
 from sluice.slices import Origin
 from sluice.upkeep import Action
-from tests.spark.test_kills import driver, kill
 from tests.spark.test_maintenance import STRICT, good
 from tests.spark.test_maintenance import run as maintained
 from tests.support import files
 from tests.support.backfills import asked, carry_out, cut_out, fill_in, planned, told, where_it_stands
 from tests.support.faults import Driver, Pause
+from tests.support.killed import Stopped, driver, kill
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.timeout(600)
@@ -146,26 +146,31 @@ def test_raw_records_that_go_while_a_slice_reads_them_are_missed_before_it_lands
     hold(it, table, "append")
 
 
-@pytest.mark.parametrize("point", KILLED_AT)
 def test_a_slice_is_killed_and_goes_on_when_it_runs_again(
-    lake: Callable[..., Lake], lake_folder: Path, point: str
+    lake: Callable[..., Lake], lake_folder: Path, subtests: pytest.Subtests
 ) -> None:
-    it = lake()
-    mode = "append" if point == "publish: files written" else "upsert"
-    table = prepared(it, mode)
-    cut_out(it, table, "n BETWEEN 20 AND 70")
-    found = planned(it, asked(table, {0: [0, 40]}))
-    other = planned(it, asked(table, {1: [0, 40]}), "other")
-    arguments = ("--table", table, "--topic", it.topic, "--slice", "-1", "--source", "kafka")
-    with driver(it, lake_folder, point, "backfill.py", arguments) as process:
+    killed, jobs = [], []
+    for point in KILLED_AT:
+        it = lake()
+        mode = "append" if point == "publish: files written" else "upsert"
+        table = prepared(it, mode)
+        cut_out(it, table, "n BETWEEN 20 AND 70")
+        found = planned(it, asked(table, {0: [0, 40]}))
+        other = planned(it, asked(table, {1: [0, 40]}), "other")
+        arguments = ("--table", table, "--topic", it.topic, "--slice", "-1", "--source", "kafka")
+        jobs.append(Stopped(it, point, "jobs.backfill", arguments))
+        killed.append((it, mode, table, found, other))
+    with driver(lake_folder, *jobs) as process:
         kill(process)
-    # The outcome tells what is true, and takes the branch of the killed attempt away.
-    (outcome,) = backfill_end.outcome(it.contracts, it.catalog, found.promised())
-    assert (outcome["snapshot_id"] is not None) == (point == "published")
-    it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(200, 220))
-    it.run()
-    carry_out(it, found)
-    carry_out(it, other, run_id="other")
-    states = [r.state for r in slices.rows(Ledger(it.catalog), it.topic) if r.batch_seq == -1]
-    assert states == [State.PLANNED, State.REPLAYED]
-    hold(it, table, mode)
+    for point, (it, mode, table, found, other) in zip(KILLED_AT, killed, strict=True):
+        with subtests.test(point):
+            # The outcome tells what is true, and takes the branch of the killed attempt away.
+            (outcome,) = backfill_end.outcome(it.contracts, it.catalog, found.promised())
+            assert (outcome["snapshot_id"] is not None) == (point == "published")
+            it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(200, 220))
+            it.run()
+            carry_out(it, found)
+            carry_out(it, other, run_id="other")
+            states = [r.state for r in slices.rows(Ledger(it.catalog), it.topic) if r.batch_seq == -1]
+            assert states == [State.PLANNED, State.REPLAYED]
+            hold(it, table, mode)

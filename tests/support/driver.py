@@ -1,49 +1,87 @@
-"""The real driver of a run, which stops for ever at a named point and says so by making a file.
+"""The real driver, which stops for ever at named points and says so by making files.
 
-Started by spark-submit in place of a file of jobs/ (`SLUICE_TEST_JOB`, else ingest.py), with the same arguments;
-`SLUICE_TEST_POINT` and `SLUICE_TEST_MARK` name the point and the file. What happens to it there (kill -9, SIGSTOP) is
-the test's to choose.
+Started by spark-submit in place of a file of jobs/. `SLUICE_TEST_JOBS` is a JSON list of jobs: the module whose `main`
+is the job, its arguments, the point where it stops, and the file that says that it has. Each is carried out in a thread
+of its own, as starting a driver costs more than what it does until it is killed; the first that ends, ends the process.
+What happens to the driver then (kill -9, SIGSTOP) is the test's to choose.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
-import runpy
+import queue
 import signal
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 
-def main() -> None:  # noqa: C901 - a catalogue of points
-    """Put the stop in place, then run the job as it is."""
-    repository = Path(__file__).resolve().parents[2]
-    sys.path.insert(0, str(repository / "include"))
+@dataclass(eq=False)
+class Job:
+    """One of the driver's jobs; every thread that comes of its thread knows it.
+
+    Attributes:
+        waiting: it is at its point, but for what nobody may do who has still to commit.
+    """
+
+    module: str
+    arguments: list[str]
+    point: str
+    mark: Path
+    waiting: bool = False
+
+    def stop(self) -> None:
+        self.mark.touch()
+        # A zombie goes on from here when the file is gone; one that is killed never does.
+        while self.mark.exists():
+            time.sleep(0.05)
+
+
+JOBS = [Job(**{**job, "mark": Path(job["mark"])}) for job in json.loads(os.environ["SLUICE_TEST_JOBS"])]
+
+
+def inherit() -> None:
+    """A thread's job is that of the one that starts it."""
+    begin = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        self.__dict__.setdefault("job", vars(threading.current_thread()).get("job"))
+        begin(self)
+
+    threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def at(point: str) -> Job | None:
+    """This thread's job, where that is its point."""
+    job: Job | None = vars(threading.current_thread()).get("job")
+    return job if job and job.point == point else None
+
+
+def put_stops() -> None:  # noqa: C901 - a catalogue of points
+    """What stops a thread at its job's point."""
     from sluice import maintain, plan, publish, settle, stage, upkeep
     from sluice.commit import Attempt
     from sluice.ledger import Ledger
 
-    mark = Path(os.environ["SLUICE_TEST_MARK"])
-
-    def stop() -> None:
-        mark.touch()
-        # A zombie goes on from here when the file is gone; one that is killed never does.
-        while mark.exists():
-            time.sleep(0.05)
-
-    def around(owner: Any, name: str, *, before: Callable[..., bool] | None = None, after: Any = None) -> None:
+    def around(
+        point: str, owner: Any, name: str, *, before: Callable[..., bool] | None = None, after: Any = None
+    ) -> None:
         original = getattr(owner, name)
 
         def wrapped(*arguments: Any, **named: Any) -> Any:
-            if before and before(*arguments):
-                stop()
+            job = at(point)
+            if job and before and before(*arguments):
+                job.stop()
             result = original(*arguments, **named)
-            if after and after(*arguments):
-                stop()
+            if job and after and after(*arguments):
+                job.stop()
             return result
 
         setattr(owner, name, wrapped)
@@ -54,23 +92,31 @@ def main() -> None:  # noqa: C901 - a catalogue of points
     def typed(attempt: Attempt) -> bool:
         return not staging(attempt)
 
-    def uncommitted(owner: Any, name: str, namespace: str) -> None:
+    def uncommitted(point: str, owner: Any, name: str, namespace: str) -> None:
         """From that call on nobody can commit, until this process ends; the mark is made when the files are written."""
         original = getattr(owner, name)
         data = Path(os.environ["SLUICE_TEST_WAREHOUSE"]) / namespace
 
         def wrapped(*arguments: Any, **named: Any) -> Any:
+            job = at(point)
+            if not job:
+                return original(*arguments, **named)
+            job.waiting = True
+            while not all(other.waiting or other.mark.exists() for other in JOBS):
+                time.sleep(0.05)
             before = set(data.glob("*/data/**/*.parquet"))
-            writer = sqlite3.connect(os.environ["SLUICE_TEST_DATABASE"], check_same_thread=False)
-            writer.execute("BEGIN IMMEDIATE")
-            held.append(writer)
+            with locking:
+                if not held:
+                    writer = sqlite3.connect(os.environ["SLUICE_TEST_DATABASE"], check_same_thread=False)
+                    writer.execute("BEGIN IMMEDIATE")
+                    held.append(writer)
 
             def watch() -> None:
                 # A file is complete when its writer is closed; Spark's commit then waits for the database.
                 while not any(f.stat().st_size > 0 for f in set(data.glob("*/data/**/*.parquet")) - before):
                     time.sleep(0.05)
                 time.sleep(1)
-                mark.touch()
+                job.mark.touch()
 
             threading.Thread(target=watch, daemon=True).start()
             return original(*arguments, **named)
@@ -78,58 +124,81 @@ def main() -> None:  # noqa: C901 - a catalogue of points
         setattr(owner, name, wrapped)
 
     held: list[sqlite3.Connection] = []
-    points: dict[str, Callable[[], None]] = {
-        "planned": lambda: around(plan, "look", before=lambda *_: True),
+    locking = threading.Lock()
+    points: dict[str, Callable[[str], None]] = {
+        "planned": lambda point: around(point, plan, "look", before=lambda *_: True),
         # Inside stage: the branch is made, nothing is written; the rows are on the branch; main has moved onto them.
-        "stage: branch made": lambda: around(stage, "read", before=lambda *_: True),
-        "stage: written": lambda: around(Attempt, "land", before=staging),
-        "staged": lambda: around(Attempt, "land", after=staging),
+        "stage: branch made": lambda point: around(point, stage, "read", before=lambda *_: True),
+        "stage: written": lambda point: around(point, Attempt, "land", before=staging),
+        "staged": lambda point: around(point, Attempt, "land", after=staging),
         # Inside publish, likewise.
-        "publish: branch made": lambda: around(publish, "merge_in", before=lambda *_: True),
-        "publish: merged": lambda: around(publish, "merge_in", after=lambda *_: True),
-        "publish: before land": lambda: around(Attempt, "land", before=typed),
-        "published": lambda: around(Attempt, "land", after=typed),
+        "publish: branch made": lambda point: around(point, publish, "merge_in", before=lambda *_: True),
+        "publish: merged": lambda point: around(point, publish, "merge_in", after=lambda *_: True),
+        "publish: before land": lambda point: around(point, Attempt, "land", before=typed),
+        "published": lambda point: around(point, Attempt, "land", after=typed),
         # The run is over but for its rows in the ledger.
-        "before the ledger": lambda: around(Ledger, "append", before=lambda *_: True),
-        "after the ledger": lambda: around(Ledger, "append", after=lambda *_: True),
+        "before the ledger": lambda point: around(point, Ledger, "append", before=lambda *_: True),
+        "after the ledger": lambda point: around(point, Ledger, "append", after=lambda *_: True),
         # The tasks have written their files, and the commit can't come.
-        "stage: files written": lambda: uncommitted(stage, "read", "sluice_staging"),
-        "publish: files written": lambda: uncommitted(publish, "merge_in", "db"),
-        "settle: tidied": lambda: around(settle, "_tidy", after=lambda *_: True),
+        "stage: files written": lambda point: uncommitted(point, stage, "read", "sluice_staging"),
+        "publish: files written": lambda point: uncommitted(point, publish, "merge_in", "db"),
+        "settle: tidied": lambda point: around(point, settle, "_tidy", after=lambda *_: True),
         # Maintenance: files are rewritten and the commit can't come; the mark is set and nothing is deleted yet;
         # what was done is not written down.
-        "rewrite: files written": lambda: uncommitted(maintain, "_rewrite", "db"),
-        "expire: marked": lambda: around(maintain, "_delete_through", before=lambda *_: True),
-        "expire: deleted": lambda: around(maintain, "_delete_through", after=lambda *_: True),
+        "rewrite: files written": lambda point: uncommitted(point, maintain, "_rewrite", "db"),
+        "expire: marked": lambda point: around(point, maintain, "_delete_through", before=lambda *_: True),
+        "expire: deleted": lambda point: around(point, maintain, "_delete_through", after=lambda *_: True),
         # The snapshots are gone from the metadata, their files partly; of the orphans some are gone.
-        "expire: half of the files gone": lambda: half_way(mark, "expire_snapshots", "metadata/*.avro"),
-        "orphans: half of the files gone": lambda: half_way(mark, "remove_orphan_files", "data/orphan-*"),
-        "before it is kept": lambda: around(upkeep, "keep", before=lambda *_: True),
+        "expire: half of the files gone": lambda point: half_way(point, "expire_snapshots", "metadata/*.avro"),
+        "orphans: half of the files gone": lambda point: half_way(point, "remove_orphan_files", "data/orphan-*"),
+        "before it is kept": lambda point: around(point, upkeep, "keep", before=lambda *_: True),
     }
-    points[os.environ["SLUICE_TEST_POINT"]]()
-    runpy.run_path(str(repository / "jobs" / os.environ.get("SLUICE_TEST_JOB", "ingest.py")), run_name="__main__")
+    for point in {job.point for job in JOBS}:
+        points[point](point)
 
 
-def half_way(mark: Path, procedure: str, pattern: str) -> None:
+def carried_out() -> int:
+    """All jobs at once; returns the exit code of the first that ends."""
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def carry_out(job: Job) -> None:
+        code = 1
+        try:
+            code = importlib.import_module(job.module).main(job.arguments)
+        finally:
+            ended.put(code)
+
+    for job in JOBS:
+        thread = threading.Thread(target=carry_out, args=(job,), daemon=True)
+        vars(thread)["job"] = job
+        thread.start()
+    return ended.get()
+
+
+def half_way(point: str, procedure: str, pattern: str) -> None:
     """The whole driver stops, JVM and all, as soon as the procedure has removed one of the files there are."""
     from sluice import maintain
 
     original = maintain._rows
 
-    def watch(paths: list[Path]) -> None:
+    def watch(job: Job, paths: list[Path]) -> None:
         while all(path.exists() for path in paths):
             pass
-        mark.touch()
+        job.mark.touch()
         os.killpg(os.getpgrp(), signal.SIGSTOP)
 
     def wrapped(context: Any, subject: Any, called: str, **named: Any) -> Any:
-        if called == procedure and not named.get("dry_run"):
+        if (job := at(point)) and called == procedure and not named.get("dry_run"):
             table = Path(os.environ["SLUICE_TEST_WAREHOUSE"]).joinpath(*subject.identifier)
-            threading.Thread(target=watch, args=(list(table.glob(pattern)),), daemon=True).start()
+            threading.Thread(target=watch, args=(job, list(table.glob(pattern))), daemon=True).start()
         return original(context, subject, called, **named)
 
     maintain._rows = wrapped
 
 
 if __name__ == "__main__":
-    main()
+    repository = Path(__file__).resolve().parents[2]
+    sys.path[:0] = [str(repository / "include"), str(repository)]
+    inherit()
+    put_stops()
+    sys.exit(carried_out())

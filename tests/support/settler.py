@@ -7,11 +7,14 @@ import json
 
 from sluice import catalog, contracts, settle, topics
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--group")
-parser.add_argument("--promised", type=json.loads)
-parser.add_argument("--run-id")
-given = parser.parse_args()
-lake = catalog.load()
-group = topics.resolve(contracts.load(), lake, None).group(given.group)
-settle.settle(group, lake, given.promised, run_id=given.run_id)
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--group")
+    parser.add_argument("--promised", type=json.loads)
+    parser.add_argument("--run-id")
+    given = parser.parse_args(argv)
+    lake = catalog.load()
+    group = topics.resolve(contracts.load(), lake, None).group(given.group)
+    settle.settle(group, lake, given.promised, run_id=given.run_id)
+    return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sluice import jvm
 from sluice.embedded import jars
 from sluice.embedded.failure import StackError, last_lines
 from sluice.embedded.home import cache_folder
@@ -97,7 +98,7 @@ def broker_service(
     config.write_text("".join(f"{key}={value}\n" for key, value in sorted(properties.items())), encoding="utf-8")
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J, encoding="utf-8")
-    options = ["-Xms128m", "-Xmx512m", f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{jar_folder}/*"]
+    options = ["-Xms128m", "-Xmx512m", *jvm.SERVICE, f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{jar_folder}/*"]
     env = {**os.environ, "JAVA_HOME": str(java.home), MARK: mark}
     cluster = _format(folder, config, [str(java.executable), *options], env, log)
     return Service(

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from sluice import jvm
 from sluice.embedded import jars
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import Java, find_java
@@ -69,7 +70,7 @@ def registry_service(
         "apicurio.datasource.jdbc.max-size": "8",
         "apicurio.storage.snapshot.location": str(folder),
     }
-    options = ["-Xms64m", "-Xmx512m", *(f"-D{name}={value}" for name, value in settings.items())]
+    options = ["-Xms64m", "-Xmx512m", *jvm.SERVICE, *(f"-D{name}={value}" for name, value in settings.items())]
     return Service(
         name="registry",
         argv=[str(java.executable), *options, "-jar", str(app / "quarkus-run.jar")],
