@@ -14,7 +14,7 @@ RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
 # Tests of what is done with a table beside its ingestion; many wait for drivers of their own more than they work.
-OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_refusals backfill_races kills maintenance rewrites rollback)
+OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_races kills maintenance rewrites rollback)
 
 .PHONY: help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
 

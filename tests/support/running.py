@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,23 @@ owner: tests
 columns:
   - {{name: id, type: long, required: true}}
 """
+# One that keeps the last record of each key.
+KEYED = """\
+table: {table}
+topic: {topic}
+group: {group}
+owner: tests
+mode: upsert
+identifier: [id]
+columns:
+  - {{name: id, type: string, source: $key}}
+  - {{name: n, type: long}}
+"""
 # Table by group; the topic is named as the table.
 GROUPS = {
     "plain": ["plain.orders"],
     "kept": ["kept.orders"],
-    "calm": ["calm.orders"],
+    "calm": ["calm.orders", "calm.latest"],
     "mixed": ["mixed.good", "mixed.bad"],
     "killed": ["killed.orders"],
     "reviewed": ["reviewed.orders"],
@@ -67,10 +80,10 @@ class Stack:
             warehouse=env["PYICEBERG_CATALOG__LAKE__WAREHOUSE"],
         )
 
-    def send(self, topic: str, values: list[bytes]) -> None:
+    def send(self, topic: str, values: Sequence[bytes | None], keys: Iterable[bytes | None] = repeat(None)) -> None:
         producer = Producer({"bootstrap.servers": self.env["KAFKA_BOOTSTRAP_SERVERS"]})
-        for value in values:
-            producer.produce(topic, value=value)
+        for value, key in zip(values, keys, strict=False):
+            producer.produce(topic, value=value, key=key)
         assert producer.flush(30) == 0
 
     def start(self, group: str) -> str:

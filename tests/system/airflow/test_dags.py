@@ -174,6 +174,33 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
     assert stack.ids("kept.orders") == list(range(300))
 
 
+def test_a_replay_that_meets_newer_updates_and_deletes_brings_back_what_was_lost_alone(stack):
+    keys = [f"k{n}".encode() for n in range(30)]
+    times = [datetime.now(UTC).isoformat()]
+    for number, some in ((1, keys), (2, keys[:10])):
+        stack.send("calm.latest", [json.dumps({"n": number}).encode() for _ in some], some)
+        times.append(datetime.now(UTC).isoformat())
+    stack.send("calm.latest", [None] * 10, keys[10:20])
+    assert stack.finish("calm", stack.start("calm"))[1]["calm.latest"] == "success"
+
+    def latest() -> dict[str, int]:
+        return {row["id"]: row["n"] for row in stack.catalog.load_table("calm.latest").scan().to_arrow().to_pylist()}
+
+    expected = {f"k{n}": 2 if n < 10 else 1 for n in (*range(10), *range(20, 30))}
+    assert latest() == expected
+    table = stack.catalog.load_table("calm.latest")
+    through = cursor.published(table)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
+        transaction.delete("id == 'k25'")
+    form = {"table": "calm.latest", "ranges": {}, "since": times[0], "until": times[1], "why": "a row is missing"}
+    state, tasks, log = stack.by_hand("backfill", "plan", **form, dry_run=False)
+    assert (state, tasks["spark_calm"], tasks["outcome"]) == ("success", "success", "success"), log
+    assert "30 offsets" in log
+    assert latest() == expected
+    assert cursor.published(stack.catalog.load_table("calm.latest")) == through
+
+
 def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
     stack.send("mixed.good", records(0, 50))
     stack.send("many-good", records(0, 30))
@@ -293,6 +320,31 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     assert (state, tasks["spark_plain"], tasks["outcome"]) == ("success", "success", "success"), tasks
     assert "staging holds all of it" in log
     assert stack.ids("plain.orders") == whole
+
+
+def test_the_strictest_expiry_leaves_what_a_rollback_within_the_window_needs(stack):
+    """Of a table with a history, whose records Kafka has no more."""
+    before, whole = stack.catalog.load_table("plain.orders"), stack.ids("plain.orders")
+    oldest, back_to = before.metadata.snapshots[0], before.current_snapshot()
+    stack.send("plain.orders", records(1900, 50))
+    undone = stack.start("plain")
+    assert stack.finish("plain", undone)[0] == "success"
+    # The window ends before the snapshot to go back to, by as much as expiry may need to come, and after the oldest.
+    margin = (back_to.timestamp_ms - oldest.timestamp_ms) / 2
+    window = f"{datetime.now(UTC).timestamp() - (back_to.timestamp_ms - margin) / 1000:.0f}s"
+    strict = f"maintenance: {{min_snapshots: 1, snapshot_age: {window}, staging_retention: {window}}}\n"
+    names = ["plain.orders", ".".join(tables.staging("plain.orders"))]
+    with changed(stack, "plain.orders", strict):
+        _, told = stack.maintain("expire_snapshots", tables=names)
+    assert [told[name][0] for name in names] == ["success", "success"], told
+    left = stack.catalog.load_table("plain.orders")
+    assert left.snapshot_by_id(back_to.snapshot_id)
+    assert not left.snapshot_by_id(oldest.snapshot_id)
+    asked = {"table": "plain.orders", "before_run": undone, "why": "the contract was wrong"}
+    assert stack.by_hand("rollback", "rollback", **asked, dry_run=False)[0] == "success"
+    assert stack.ids("plain.orders") == whole
+    assert stack.finish("plain", stack.start("plain"))[0] == "success"
+    assert stack.ids("plain.orders") == sorted([*whole, *range(1900, 1950)])
 
 
 @contextmanager
