@@ -13,7 +13,7 @@ UV_VERSION := 0.13.8
 RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
-# Tests of what is done with a table beside its ingestion; many wait for drivers of their own more than they work.
+# Tests of what is done with a table beside its ingestion.
 OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_races kills maintenance rewrites rollback)
 
 .PHONY: help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean

@@ -21,6 +21,7 @@ from sluice import cursor, maintain, refs, run, settle, tables
 from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG
 from sluice.upkeep import Action
+from tests.spark.test_maintenance import STRICT
 from tests.support import files
 from tests.support.killed import SETTLE, Stopped, driver, kill
 from tests.support.lake import Lake
@@ -148,12 +149,11 @@ def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
         "expire: deleted": Action.EXPIRE,
         "before it is kept": Action.ORPHANS,
     }
-    strict = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1, "min_input_files": 2}
     lakes = {point: lake() for point in actions}
     names, jobs = {}, []
     for point, it in lakes.items():
         it.create_topic(2)
-        appended, merged = it.contract(maintenance=strict), it.contract(mode="upsert", maintenance=strict)
+        appended, merged = it.contract(maintenance=STRICT), it.contract(mode="upsert", maintenance=STRICT)
         for number in range(3):
             it.send((n % 2, f"k{n % 20}", record(n)) for n in range(100 * number, 100 * number + 30))
             it.run()
@@ -192,8 +192,7 @@ def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
 ) -> None:
     it = lake()
     it.create_topic(2)
-    strict = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1, "min_input_files": 2}
-    appended, merged = it.contract(maintenance=strict), it.contract(mode="upsert", maintenance=strict)
+    appended, merged = it.contract(maintenance=STRICT), it.contract(mode="upsert", maintenance=STRICT)
     it.send((n % 2, f"k{n % 20}", record(n)) for n in range(30))
     it.run()
     table = it.catalog.load_table(appended)

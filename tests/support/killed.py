@@ -30,12 +30,13 @@ class Stopped:
     """A job that has come to a point, and stays there.
 
     Attributes:
+        module: whose `main` is the job.
         arguments: the job's, without the run's id; the group's, where there are none.
     """
 
     it: Lake
     point: str
-    job: str = "jobs.ingest"
+    module: str = "jobs.ingest"
     arguments: Sequence[str] = ()
 
     @property
@@ -55,7 +56,7 @@ def driver(lake_folder: Path, *jobs: Stopped) -> Iterator[subprocess.Popen[bytes
                 shutil.copy(file, here / "contracts")
         told = [
             {
-                "module": job.job,
+                "module": job.module,
                 "arguments": [*(job.arguments or ("--group", job.it.group)), "--run-id", "killed"],
                 "point": job.point,
                 "mark": str(job.mark),
@@ -73,7 +74,7 @@ def driver(lake_folder: Path, *jobs: Stopped) -> Iterator[subprocess.Popen[bytes
             *("--conf", f"spark.driver.extraJavaOptions={' '.join((*jvm.DRIVER, *jvm.SMALL, *archive.options(home)))}"),
         ]
         command = [
-            *([sys.executable] if jobs[0].job == SETTLE else spark),
+            *([sys.executable] if jobs[0].module == SETTLE else spark),
             str(REPOSITORY / "tests" / "support" / "driver.py"),
         ]
         variables = {

@@ -25,7 +25,7 @@ owner: tests
 columns:
   - {{name: id, type: long, required: true}}
 """
-# One that keeps the last record of each key.
+# The last record of each key.
 KEYED = """\
 table: {table}
 topic: {topic}
@@ -48,7 +48,9 @@ GROUPS = {
 }
 # Group `mixed` has two more, by one contract, and Airflow learns of them when a run is planned.
 MANY = ["many-good", "many-bad"]
-# What contracts say beyond the least.
+# Contracts that are not the least.
+OWN = {"calm.latest": KEYED}
+# What contracts say beyond it.
 MORE = {
     "kept.orders": (
         "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
@@ -85,6 +87,12 @@ class Stack:
         for value, key in zip(values, keys, strict=False):
             producer.produce(topic, value=value, key=key)
         assert producer.flush(30) == 0
+
+    def cut_out(self, table: str, where: str) -> None:
+        """Rows are lost; no batch is."""
+        with self.catalog.load_table(table).transaction() as transaction:
+            transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
+            transaction.delete(where)
 
     def start(self, group: str) -> str:
         return self.trigger(f"ingest_{group}", set(GROUPS[group]))

@@ -17,7 +17,7 @@ from sluice.embedded.home import REPOSITORY, Home
 from sluice.embedded.process import end
 from sluice.embedded.state import load as load_state
 from tests.support.mailbox import Mailbox
-from tests.support.running import CONTRACT, GROUPS, KEYED, MAIL, MANY, MORE, Stack
+from tests.support.running import CONTRACT, GROUPS, MAIL, MANY, MORE, OWN, Stack
 
 
 @pytest.fixture(scope="package")
@@ -33,7 +33,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
     contracts.mkdir()
     for group, names in GROUPS.items():
         for name in names:
-            text = (KEYED if name == "calm.latest" else CONTRACT).format(table=name, topic=name, group=group)
+            text = OWN.get(name, CONTRACT).format(table=name, topic=name, group=group)
             (contracts / f"{name}.yaml").write_text(text + MORE.get(name, ""))
     text = CONTRACT.format(table="mixed.{topic}", topic='{pattern: "many-.*"}', group="mixed")
     (contracts / "many.yaml").write_text(text)

@@ -176,10 +176,10 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
 
 def test_a_replay_that_meets_newer_updates_and_deletes_brings_back_what_was_lost_alone(stack):
     keys = [f"k{n}".encode() for n in range(30)]
-    times = [datetime.now(UTC).isoformat()]
-    for number, some in ((1, keys), (2, keys[:10])):
-        stack.send("calm.latest", [json.dumps({"n": number}).encode() for _ in some], some)
-        times.append(datetime.now(UTC).isoformat())
+    since = datetime.now(UTC).isoformat()
+    stack.send("calm.latest", [b'{"n": 1}'] * 30, keys)
+    until = datetime.now(UTC).isoformat()
+    stack.send("calm.latest", [b'{"n": 2}'] * 10, keys[:10])
     stack.send("calm.latest", [None] * 10, keys[10:20])
     assert stack.finish("calm", stack.start("calm"))[1]["calm.latest"] == "success"
 
@@ -188,12 +188,9 @@ def test_a_replay_that_meets_newer_updates_and_deletes_brings_back_what_was_lost
 
     expected = {f"k{n}": 2 if n < 10 else 1 for n in (*range(10), *range(20, 30))}
     assert latest() == expected
-    table = stack.catalog.load_table("calm.latest")
-    through = cursor.published(table)
-    with table.transaction() as transaction:
-        transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
-        transaction.delete("id == 'k25'")
-    form = {"table": "calm.latest", "ranges": {}, "since": times[0], "until": times[1], "why": "a row is missing"}
+    through = cursor.published(stack.catalog.load_table("calm.latest"))
+    stack.cut_out("calm.latest", "id == 'k25'")
+    form = {"table": "calm.latest", "ranges": {}, "since": since, "until": until, "why": "a row is missing"}
     state, tasks, log = stack.by_hand("backfill", "plan", **form, dry_run=False)
     assert (state, tasks["spark_calm"], tasks["outcome"]) == ("success", "success", "success"), log
     assert "30 offsets" in log
@@ -257,12 +254,9 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     stack.send("plain.orders", records(1020, 240))
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     whole = stack.ids("plain.orders")
-    table = stack.catalog.load_table("plain.orders")
-    through = cursor.published(table)
+    through = cursor.published(stack.catalog.load_table("plain.orders"))
     ends = through["plain.orders"].next_offsets
-    with table.transaction() as transaction:
-        transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
-        transaction.delete("id >= 1020")
+    stack.cut_out("plain.orders", "id >= 1020")
     assert len(stack.ids("plain.orders")) == len(whole) - 240
     ranges = {str(p): [starts[p], end] for p, end in ends.items() if end > starts[p]}  # a partition may get nothing
     form = {"table": "plain.orders", "ranges": ranges, "why": "a hole was found"}
@@ -310,8 +304,7 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
     for future in client.delete_records([TopicPartition("plain.orders", p, end) for p, end in ends.items()]).values():
         future.result(30)
-    with stack.catalog.load_table("plain.orders").transaction() as transaction:
-        transaction.delete("id >= 1200")
+    stack.cut_out("plain.orders", "id >= 1200")
     for asked, words in ((ranges, "Kafka no longer holds the range"), ({"9": [0, 5]}, "no partition 9")):
         state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": asked}, dry_run=False)
         assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
