@@ -199,6 +199,16 @@ class AddressMismatchError(TerminalError):
     )
 
 
+class FolderSharedError(TerminalError):
+    """Another table's files lie in a table's folder: a clean-up would take them for orphans."""
+
+    advice = (
+        "Nothing was removed. Give one of them a folder of its own: a new table name in its contract, or a table that "
+        "is made beforehand with another LOCATION, or write.data.path and write.metadata.path elsewhere. Files stay "
+        "where they were written, so an old table must be written anew. Until then this one's orphan files stay."
+    )
+
+
 class SchemaChangeError(TerminalError):
     """The contract and the table disagree on columns, identifier or partitioning."""
 

@@ -11,19 +11,21 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache, partial
 from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import Row, SparkSession
 
-from sluice import assess, facts, refs, retention, tables, upkeep
+from sluice import assess, facts, folders, refs, retention, tables, upkeep
 from sluice.assess import Need
 from sluice.commit import Context
 from sluice.contract import Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import AddressMismatchError, SluiceError
+from sluice.folders import Folders
 from sluice.literals import literal, quoted
 from sluice.upkeep import Action, Effect, Kind, Subject
 
@@ -63,6 +65,8 @@ def run(
         ConfigError: a name is not that of a table which Sluice maintains.
     """
     cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
+    # Read once for all: a table that is made meanwhile has none but young files.
+    where = cache(partial(folders.known, contracts, context.catalog))
     effects: list[Effect] = []
     unkept: list[Effect] = []
     turns = upkeep.turns(context.catalog, action)
@@ -71,7 +75,7 @@ def run(
         if time.monotonic() > deadline:
             effect = Effect(subject.name, action, "waiting", error="the time of this run was used up")
         else:
-            effect = _maintain(context, subject, contracts, action, cleaned)
+            effect = _maintain(context, subject, contracts, action, cleaned, where)
         log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
         effects.append(effect)
         unkept.append(effect)
@@ -86,13 +90,18 @@ def run(
 
 
 def _maintain(
-    context: Context, subject: Subject, contracts: Contracts, action: Action, cleaned: Mapping[str, datetime]
+    context: Context,
+    subject: Subject,
+    contracts: Contracts,
+    action: Action,
+    cleaned: Mapping[str, datetime],
+    where: Callable[[], Folders],
 ) -> Effect:
     began = time.monotonic()
     effect = Effect(subject.name, action, "failed")
     for attempt in range(1, TRIES + 1):
         try:
-            _attempt(context, subject, contracts, action, cleaned, effect)
+            _attempt(context, subject, contracts, action, cleaned, where, effect)
             effect.error = None
             break
         except Exception as error:
@@ -115,6 +124,7 @@ def _attempt(
     contracts: Contracts,
     action: Action,
     cleaned: Mapping[str, datetime],
+    where: Callable[[], Folders],
     effect: Effect,
 ) -> None:
     now = datetime.now(UTC)
@@ -133,6 +143,7 @@ def _attempt(
     elif action == Action.EXPIRE:
         result = _expire(context, subject, contracts, need, now)
     else:
+        folders.check_own(subject.name, table.location(), where())
         result = _remove_orphans(context, subject, contracts, now, effect)
     effect.result = json.dumps(result, separators=(",", ":"))
     effect.after = facts.size(context.catalog.load_table(subject.identifier))
