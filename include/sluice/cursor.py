@@ -43,6 +43,15 @@ def committed_at(snapshot: Snapshot) -> datetime:
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
 
 
+def landed_at(metadata: TableMetadata, snapshot: Snapshot) -> datetime:
+    """When readers first saw the snapshot: it is committed to a branch, and main moves onto it later.
+
+    Where the table's log no longer tells, when it was committed.
+    """
+    seen = (entry.timestamp_ms for entry in metadata.snapshot_log if entry.snapshot_id == snapshot.snapshot_id)
+    return datetime.fromtimestamp(next(seen, snapshot.timestamp_ms) / 1000, UTC)
+
+
 def rows(table: Table) -> int:
     """The rows of the table's data files; those that delete files take away are among them."""
     head = table.metadata.current_snapshot()

@@ -32,13 +32,22 @@ ATTEMPTS = 5
 _Key = tuple[str, int]
 
 
+@dataclass(frozen=True)
+class Brought:
+    """The snapshot that brought a batch, when readers first saw it, and how many rows it added, where that is known."""
+
+    snapshot_id: int
+    at: datetime
+    records: int | None
+
+
 @dataclass
 class Told:
-    """What the tables tell of one batch: which snapshot of which table holds it, when, and with how many records."""
+    """What the tables tell of one batch: which snapshot of which table holds it."""
 
     batch: Batch
-    staged: Snapshot | None = None
-    published: dict[str, Snapshot] = field(default_factory=dict)
+    staged: Brought | None = None
+    published: dict[str, Brought] = field(default_factory=dict)
 
 
 def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]:
@@ -101,18 +110,18 @@ def _tell(contracts: Contracts, catalog: Catalog) -> tuple[dict[_Key, Told], dic
     reached: dict[str, Mapping[str, int]] = {}
     unknown: list[str] = []
     for table in _staging_tables(catalog, unknown):
-        for batch, snapshot in _carriers(table):
-            told.setdefault((batch.topic, batch.seq), Told(batch)).staged = snapshot
+        for batch, brought in _carriers(table):
+            told.setdefault((batch.topic, batch.seq), Told(batch)).staged = brought
     for name, loaded in _typed_tables(contracts, catalog, unknown):
-        for batch, snapshot in _carriers(loaded):
+        for batch, brought in _carriers(loaded):
             known = told.setdefault((batch.topic, batch.seq), Told(batch))
             if known.batch != batch:
                 raise LedgerError(
-                    f"Snapshot {snapshot.snapshot_id} gives {batch}; another table's snapshot gives {known.batch}.",
+                    f"Snapshot {brought.snapshot_id} gives {batch}; another table's snapshot gives {known.batch}.",
                     table=name,
                     way_out="Roll one of the two tables back to before that batch.",
                 )
-            known.published[name] = snapshot
+            known.published[name] = brought
         try:
             reached[name] = {t: x.seq for t, x in cursor.published(loaded).items()}
         except SluiceError as error:
@@ -142,14 +151,16 @@ def _whole(catalog: Catalog, identifier: Identifier, unknown: list[str]) -> Tabl
         return None
 
 
-def _carriers(table: Table) -> list[tuple[Batch, Snapshot]]:
+def _carriers(table: Table) -> list[tuple[Batch, Brought]]:
     """Each batch with the snapshot of main that first brought it; replays bring nothing new."""
-    found: dict[_Key, tuple[Batch, Snapshot]] = {}
+    found: dict[_Key, tuple[Batch, Brought]] = {}
     for snapshot in cursor.ancestors(table.metadata):
         properties = cursor.summary(snapshot)
         if BATCH_SEQ in properties and TOPIC in properties and properties.get(STEP) != "replay":
+            at = cursor.landed_at(table.metadata, snapshot)
+            brought = Brought(snapshot.snapshot_id, at, _records(snapshot))
             for batch in batches_of(properties):
-                found[batch.topic, batch.seq] = (batch, snapshot)
+                found[batch.topic, batch.seq] = (batch, brought)
     return list(found.values())
 
 
@@ -159,10 +170,10 @@ def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str,
         places = {name: s.snapshot_id for name, s in each.published.items()}
         if each.staged:
             places[".".join(tables.staging(topic))] = each.staged.snapshot_id
-        moments = [cursor.committed_at(s) for s in (each.staged, *each.published.values()) if s]
+        moments = [s.at for s in (each.staged, *each.published.values()) if s]
         if each.staged:
-            rows += _dated(plan_rows(each.batch, State.STAGED, places), cursor.committed_at(each.staged))
-        for name, snapshot in sorted(each.published.items()):
+            rows += _dated(plan_rows(each.batch, State.STAGED, places), each.staged.at)
+        for name, brought in sorted(each.published.items()):
             rows.append(
                 Row(
                     topic,
@@ -170,9 +181,9 @@ def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str,
                     each.batch.topic_id,
                     seq,
                     table=name,
-                    snapshots={name: snapshot.snapshot_id},
-                    records=_records(snapshot),
-                    at=cursor.committed_at(snapshot),
+                    snapshots={name: brought.snapshot_id},
+                    records=brought.records,
+                    at=brought.at,
                 )
             )
         feeds = contracts.topics[topic].tables if topic in contracts.topics else ()

@@ -191,8 +191,8 @@ def _untold(
     for topic, seqs in outcome.batches.items():
         for seq, snapshot_id in sorted(_snapshots(table, topic, seqs[0] - 1).items()):
             snapshot = table.snapshot_by_id(snapshot_id) if table else None
-            if snapshot and seq in seqs and (topic, seq) not in told:
-                place, at = {outcome.table: snapshot_id}, cursor.committed_at(snapshot)
+            if table and snapshot and seq in seqs and (topic, seq) not in told:
+                place, at = {outcome.table: snapshot_id}, cursor.landed_at(table.metadata, snapshot)
                 out.append(Row(topic, State.PUBLISHED, batch_seq=seq, table=outcome.table, snapshots=place, at=at))
     if outcome.error == ENDED:
         topic, seq = next((t, seqs[0]) for t, seqs in promised.items() if seqs and t not in outcome.batches)

@@ -98,7 +98,7 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
             entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
             through = cursor.published(table, remembered)
             carrier = cursor.carrier(table, PUBLISHED_THROUGH) if table else None
-            entry.snapshot = SnapshotStatus.of(carrier) if carrier else None
+            entry.snapshot = SnapshotStatus.of(table.metadata, carrier) if table and carrier else None
         except SluiceError as error:
             if str(error) not in entry.problems and contract.table not in world.stops:
                 entry.problems.append(str(error))

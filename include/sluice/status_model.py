@@ -11,6 +11,7 @@ from sluice.errors import ContractError, SluiceError
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 
 if TYPE_CHECKING:  # a page that shows a status need not load PyIceberg for it
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
     from sluice.ledger import Row
@@ -122,11 +123,11 @@ class SnapshotStatus:
     step: str | None
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Self:
-        """What a snapshot tells of itself."""
+    def of(cls, metadata: TableMetadata, snapshot: Snapshot) -> Self:
+        """What a snapshot tells of itself, and its table of when readers first saw it."""
         from sluice import cursor
 
-        at = cursor.committed_at(snapshot)
+        at = cursor.landed_at(metadata, snapshot)
         properties = cursor.summary(snapshot)
         batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
         return cls(

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import cli, quality, schemas, tables, timeline, upkeep
+from sluice import (
+    cli,
+    contracts,
+    cursor,
+    quality,
+    rebuild,
+    refs,
+    schemas,
+    settle,
+    tables,
+    timeline,
+    upkeep,
+    verdicts,
+)
 from sluice.contract import Contract
 from sluice.errors import CursorUnknownError
 from sluice.ledger import Ledger, Row, State
-from sluice.model import PUBLISHED_THROUGH, Batch, OffsetRange, encode_through
-from sluice.pages import history, metrics
-from sluice.status_model import LastError, PartitionStatus, TableStatus, TopicStatus
+from sluice.model import PUBLISHED_THROUGH, STEP, Batch, OffsetRange, encode_through
+from sluice.pages import detail, history, metrics, render
+from sluice.status_model import LastError, PartitionStatus, SnapshotStatus, TableStatus, TopicStatus
 from sluice.timeline import Event, Lane
 
 pytestmark = pytest.mark.unit
@@ -99,6 +114,43 @@ def test_a_rollback_does_not_change_what_was_true_before_it(catalog: SqlCatalog)
     time.sleep(0.01)
     again = publish(table, 2)
     assert [seq_at(table, m) for m in (*moments, rolled_back, again)] == [1, 2, 3, 1, 2]
+
+
+def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
+    catalog: SqlCatalog, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "t.yaml").write_text(json.dumps(FIELDS))
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+    table = typed(catalog)
+    publish(table, 1)
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "b").commit()  # type: ignore[union-attr]
+    batch = Batch("t", "id", 2, {0: OffsetRange(10, 20)}, {0: 20})
+    told = {**batch.properties(), STEP: "publish", PUBLISHED_THROUGH: encode_through({"t": through(2)})}
+    rows = pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow())
+    table.append(rows, snapshot_properties=told, branch="b")
+    landed = table.refs()["b"].snapshot_id
+    time.sleep(0.05)  # somebody looks at it, and the clock goes on
+    refs.commit(catalog, table, (), (refs.point(refs.MAIN, landed),))
+    table = catalog.load_table(NAME)
+    snapshot = table.snapshot_by_id(landed)
+    assert snapshot is not None and seq_at(table, cursor.committed_at(snapshot)) == 1
+    seen = cursor.landed_at(table.metadata, snapshot)
+    assert (seq_at(table, seen), SnapshotStatus.of(table.metadata, snapshot).at) == (2, seen)
+    found = detail.read(NAME)
+    html = render.page(
+        "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=seen, here="tables",
+        troubles=[], readiness=(), window=None, kinds=9, table=status(NAME), detail=found,
+        verdict=verdicts.of_table(status(NAME)),
+    )  # fmt: skip
+    link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
+    assert re.findall(rf'<a href="(.*?)" title="What was true then"><code>{landed}<', html) == [link] * 2
+    # What an application that was killed left untold, and a ledger that is written anew.
+    promises = contracts.load(tmp_path)
+    promised = {"tables": {NAME: {"t": [2]}}, "stops": {}, "warnings": {}}
+    settle.settle(promises.group("g"), catalog, promised, run_id="r")
+    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (State.PUBLISHED,))] == [seen]
+    rebuild.rebuild(promises, catalog, run_id="r")
+    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (State.PUBLISHED,))] == [seen]
 
 
 def test_what_expiry_took_is_not_guessed(catalog: SqlCatalog) -> None:

@@ -194,7 +194,7 @@ def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequ
         told = cursor.summary(snapshot)
         if TOPIC not in told:
             continue
-        at = cursor.committed_at(snapshot)
+        at = cursor.landed_at(table.metadata, snapshot)
         found += [
             BatchLine(
                 b.topic, b.seq, dict(b.ranges), told.get(STEP, ""), snapshot.snapshot_id, at, told.get(RUN_ID),
@@ -215,8 +215,8 @@ def _snapshots(table: Table) -> list[SnapshotLine]:
         added, removed = (int(told.get(f"{did}-data-files", "0")) for did in ("added", "deleted"))
         found.append(
             SnapshotLine(
-                snapshot.snapshot_id, cursor.committed_at(snapshot), told.get(STEP) or operation, added, removed,
-                cursor.totals(snapshot),
+                snapshot.snapshot_id, cursor.landed_at(table.metadata, snapshot), told.get(STEP) or operation,
+                added, removed, cursor.totals(snapshot),
             )
         )  # fmt: skip
     return found
