@@ -66,7 +66,7 @@ def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
-def effects(*, run_id: Any = None, ti: Any = None) -> list[dict[str, Any]]:
+def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[dict[str, Any]]:
     """Each table's need with what came of it, read from `sluice.maintenance`, whatever became of the application."""
     from sluice import catalog, upkeep
 
@@ -74,7 +74,8 @@ def effects(*, run_id: Any = None, ti: Any = None) -> list[dict[str, Any]]:
     if needs is None:
         raise AirflowFailException("There is nothing to look up: see the log of the task assess.")
     done: dict[str, upkeep.Effect] = {}
-    for effect in upkeep.kept(catalog.load(), run_id=run_id):
+    # A run's id is not enough: those of the three DAGs that are scheduled for the same moment are the same.
+    for effect in upkeep.kept(catalog.load(), run_id=run_id, action=upkeep.Action(action)):
         # A retry has nothing left to do, or no time, where the first try came through.
         before = done.get(effect.table)
         if before is None or before.state != "done" or effect.state not in ("idle", "waiting"):
@@ -120,7 +121,7 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
         doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
         default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     ) as dag:
-        assessed, looked_up = assess(action), effects()
+        assessed, looked_up = assess(action), effects(action)
         assessed >> looked_up
         for group in promises.groups.values():
             settings = group.settings

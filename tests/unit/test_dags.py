@@ -331,6 +331,45 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
     assert answers[5] == "AirflowFailException: shop.a could not be assessed: FileNotFoundError: gone"
 
 
+EFFECTS = """
+import json, sys
+from types import SimpleNamespace
+sys.path.insert(0, {dags!r})
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+module = next(m for n, m in sys.modules.items() if n.endswith("maintain") and hasattr(m, "table"))
+from sluice import catalog, upkeep
+lake = catalog.load()
+for action, state in (("expire_snapshots", "done"), ("rewrite_data_files", "failed")):
+    upkeep.keep(lake, [upkeep.Effect("shop.a", action, state, error=action)], run_id="scheduled__midnight")
+needs = [dict(table="shop.a", group="shop", steps=["files"], reason="", error=None)]
+ti = SimpleNamespace(xcom_pull=lambda **_: needs)
+told = {{}}
+for action in ("expire_snapshots", "rewrite_data_files", "remove_orphan_files"):
+    task = bag.dags["maintain_" + action].get_task("effects")
+    given = {{**task.op_kwargs, "run_id": "scheduled__midnight", "ti": ti}}
+    told[action] = task.python_callable(*task.op_args, **given)[0]["told"]
+print(json.dumps(told))
+"""
+
+
+def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path):
+    """Scheduled runs of the three have one id where they begin at the same moment."""
+    (tmp_path / "lake").mkdir()
+    env = {
+        **airflow_env,
+        "SLUICE_CONTRACTS": str(contracts),
+        "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+        "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{tmp_path}/lake/iceberg.db",
+        "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{tmp_path}/lake",
+    }
+    assert ask(EFFECTS.format(dags=str(DAGS)), env) == {
+        "expire_snapshots": "done, expire_snapshots",
+        "rewrite_data_files": "failed, rewrite_data_files",
+        "remove_orphan_files": None,
+    }
+
+
 def test_parsing_is_light(airflow_env):
     found = ask(LOAD, airflow_env)
     print(f"all DAG files parsed in {found['seconds']:.2f} s of processor time")
