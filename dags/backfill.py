@@ -16,7 +16,7 @@ from sluice_connections import kafka_config, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 from sluice_spark import BackfillOperator
 
-from sluice import contracts
+from sluice import contracts, named
 from sluice.errors import SluiceError, TerminalError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any
     try:
         request = Request(
             params["table"],
-            {int(p): bounds for p, bounds in params["ranges"].items()},
+            named.ranges(params["ranges"]),
             moment(params["since"] or "", "since"),
             moment(params["until"] or "", "until"),
             Origin(params["source"]),

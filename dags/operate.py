@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice_connections import kafka_config, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 
-from sluice import contracts
+from sluice import contracts, named
 from sluice.errors import SluiceError
 
 log = logging.getLogger(__name__)
@@ -42,13 +42,12 @@ with by_hand(
         """Show the lost offsets, and give them up unless this is a dry run."""
         from sluice import broker, catalog, gaps, topics
 
-        named = {int(p): bounds for p, bounds in params["ranges"].items()}
         try:
             use_registry()
             lake, client = catalog.load(), broker.admin(broker.client_config(kafka_config()))
             found = gaps.accept(
                 params["name"],
-                named,
+                named.ranges(params["ranges"]),
                 topics.resolve(contracts.load(strict=False), lake, client),
                 lake,
                 client,

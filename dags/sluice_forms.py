@@ -7,6 +7,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
+from sluice import named
+
 QUICK = timedelta(minutes=5)
 RANGE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
 UNCHANGED = "This was a dry run: nothing was changed. Trigger again with dry_run off to do it."
@@ -19,7 +21,7 @@ def ranges(description: str) -> Param:
     return Param(
         {},
         type="object",
-        propertyNames={"pattern": "^[0-9]+$"},
+        propertyNames={"pattern": f"^{named.PARTITION}$"},
         additionalProperties=RANGE,
         description=description,
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from sluice import named
+from sluice.errors import RefusedError
 
 if TYPE_CHECKING:
     from sluice.contracts import Contracts
@@ -52,14 +54,11 @@ def add(commands: Any, contracts: Callable[[], Contracts]) -> list[argparse.Argu
     return [accept, back, shown]
 
 
-def _ranges(text: str) -> dict[int, list[int]]:
+def _ranges(text: str) -> dict[int, tuple[int, int]]:
     try:
-        found = {int(p): [int(bound) for bound in bounds] for p, bounds in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
-        found = {}
-    if not found or any(len(bounds) != 2 for bounds in found.values()):
-        raise argparse.ArgumentTypeError(f'{text!r} is not like {{"0": [100, 5000]}}')
-    return found
+        return named.read(text)
+    except RefusedError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _gap_accept(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:

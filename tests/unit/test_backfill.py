@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from sluice import refs, slices
+from sluice import named, refs, slices
 from sluice.backfill_ranges import Request, Sources, moment, resolve
 from sluice.broker import TopicState
 from sluice.errors import RefusedError, TopicRecreatedError
@@ -37,6 +38,55 @@ def test_ranges_are_taken_as_they_are_named() -> None:
     assert resolved(sources(), {1: [0, 300], 0: [100, 101]}) == {0: (100, 101), 1: (0, 300)}
     # Staging may hold what Kafka does not.
     assert resolved(sources(), {0: [3, 101]}, origin=Origin.STAGING) == {0: (3, 101)}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"0": [0, 10], "00": [20, 30]}, "'00' is no partition"),
+        ({"9" * 5000: [0, 10]}, "'9+…' is no partition"),
+        ({"4294967296": [0, 10]}, "is no partition"),
+        ({"0\n": [0, 10]}, "is no partition"),
+        ({"-1": [0, 10]}, "is no partition"),
+        ({"7": [0.0, 5.0]}, r"Partition 7: '\[0\.0, 5\.0\]' is no range"),
+        ({"7": "12"}, "Partition 7"),
+        ({"7": [False, True]}, "Partition 7"),
+        ({"7": [1]}, "Partition 7"),
+        ({"7": {"1": 2, "3": 4}}, "Partition 7"),
+        ({"7": [-1, 5]}, "offsets are numbers from 0"),
+        ({"7": [0, 2**63]}, "offsets are numbers from 0"),
+        ([[0, 1]], "names no ranges"),
+    ],
+)
+def test_ranges_are_named_in_one_way_or_refused(given: Any, says: str) -> None:
+    with pytest.raises(RefusedError, match=says) as refused:
+        named.ranges(given)
+    assert "Way out: Write it as" in str(refused.value)
+    assert len(str(refused.value)) < 300
+    with pytest.raises(RefusedError, match=says):
+        named.read(json.dumps(given))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"0": [1, 5], "0": [7, 9]}', "Partition '0' is named twice"),
+        ('{"0": [1.9, 5.2]}', "Partition 0"),
+        ('{"0": [1, 1e999]}', "Partition 0"),
+        ('{"0": [1, ' + "9" * 5000 + "]}", "can't be read"),
+        ("[" * 100_000, "can't be read"),
+        ("0:1-5", "can't be read"),
+        ("{}", "No range is named"),
+    ],
+)
+def test_ranges_on_the_command_line_are_no_guess(text: str, says: str) -> None:
+    with pytest.raises(RefusedError, match=says):
+        named.read(text)
+
+
+def test_ranges_that_are_named_well_are_taken() -> None:
+    assert named.read('{"0": [100, 5000], "17": [0, 1]}') == {0: (100, 5000), 17: (0, 1)}
+    assert named.ranges({}) == {}
 
 
 def test_without_a_time_it_is_all_before_the_live_feed() -> None:

@@ -197,8 +197,9 @@ def test_durations(seconds: float | None, text: str):
     ("arguments", "says"),
     [
         (("gap", "accept", "db.t"), "--why"),
-        (("gap", "accept", "db.t", "--why", "x", "--ranges", '{"0": [1]}'), "is not like"),
-        (("gap", "accept", "db.t", "--why", "x", "--ranges", "0:1-5"), "is not like"),
+        (("gap", "accept", "db.t", "--why", "x", "--ranges", '{"0": [1]}'), "Partition 0: '[1]' is no range"),
+        (("gap", "accept", "db.t", "--why", "x", "--ranges", "0:1-5"), "can't be read as JSON"),
+        (("backfill", "plan", "db.t", "--ranges", '{"0": [1, 1e999]}'), "Partition 0"),
         (("rollback", "db.t", "--why", "x"), "--to-snapshot"),
         (("rollback", "db.t", "--why", "x", "--to-snapshot", "1", "--before-run", "r"), "not allowed with"),
     ],

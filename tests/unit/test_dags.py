@@ -485,6 +485,8 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
         ("accept_gap", {**gap, "ranges": {"0": [100]}}, "refused"),
         ("accept_gap", {**gap, "ranges": {"0": [-1, 5]}}, "refused"),
         ("accept_gap", {**gap, "ranges": {"all": [1, 5]}}, "refused"),
+        ("accept_gap", {**gap, "ranges": {"0": [1, 5], "00": [7, 9]}}, "refused"),
+        ("accept_gap", {**gap, "ranges": {"9" * 5000: [1, 5]}}, "refused"),
         ("rollback", {**back, "snapshot_id": "8612345678901234567"}, "taken"),
         ("rollback", {**back, "before_run": "scheduled__2026-01-01", "accept_loss": "db.t"}, "taken"),
         ("rollback", {"table": "db.t", "snapshot_id": "1"}, "refused"),
