@@ -28,7 +28,8 @@ class SchemaPolicy(Strict):
         rename_column: By `renamed_from`. Default review.
         change_type: Any other type; the old column is kept aside under another name. Default review; not auto.
         make_required: A column may no longer be null, or a new one may not. Default review.
-        change_key: `mode` or `identifier`. Default review; not auto, and it can't be approved for a table as it is.
+        change_key: `mode` or `identifier`, which can't be approved for a table as it is; or how a column of the key is
+            read. Default review; not auto.
         change_partitioning: `partition_by`, for what is written from then on. Default review.
         change_nested: A field inside a struct, list or map. Default review.
     """

@@ -27,7 +27,7 @@ from sluice.iceberg_types import is_primitive
 def impossible(table: Table, old: Contract, new: Contract, changes: Sequence[Change]) -> str | None:
     """Why the table can't be changed so where it stands, and what to do instead; None where it can."""
     instead = f"Write to a new table name, bring the history by DAG backfill, then drop {old.table}."
-    if any(c.kind == "change_key" for c in changes):
+    if any(c.kind == "change_key" and not c.column for c in changes):
         return f"The rows of a table can't be given another key. {instead}"
     known = origins(old, new)
     held = {table.schema().find_column_name(f.source_id) for s in table.specs().values() for f in s.fields}

@@ -31,12 +31,18 @@ READ = "read"
 
 TYPE_KINDS = ("widen", "change_type", "change_nested", "reorder")
 _WIDER = {"int": "long", "float": "double"}
-_SHAPED = {"name", "type", "required", "doc", "renamed_from"}
+READING = frozenset(Column.model_fields) - {"name", "type", "required", "doc", "renamed_from"}
+"""Fields of a column that say how it is read."""
+
+_SECOND = "rows that are there keep theirs, and one whose key comes out otherwise gets a second row"
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `column` is its name in the new contract, of a dropped one its old name; empty: the table's."""
+    """One change. `column` is its name in the new contract, of a dropped one its old name; empty: the table's.
+
+    A `change_key` with a column alters no table, only how that column of the key is read.
+    """
 
     kind: str
     words: str
@@ -114,11 +120,14 @@ def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
     differing = sorted(_reading(was) ^ _reading(now))
     if differing:
         names = ", ".join(dict.fromkeys(name for name, _ in differing))
-        yield Change(READ, f"reads column {now.name} differently ({names})", now.name)
+        if key:
+            yield Change("change_key", f"reads the key {now.name} differently ({names}): {_SECOND}", now.name)
+        else:
+            yield Change(READ, f"reads column {now.name} differently ({names})", now.name)
 
 
 def _reading(column: Column) -> set[tuple[str, str]]:
-    body = column.model_dump(mode="json", exclude=_SHAPED)
+    body = column.model_dump(mode="json", include=set(READING))
     return {(name, json.dumps(value, sort_keys=True)) for name, value in body.items()}
 
 
@@ -138,8 +147,12 @@ def _whole(old: Contract, new: Contract, known: dict[str, Column]) -> Iterator[C
         was, now = (", ".join(c.partition_by) or "none" for c in (old, new))
         yield Change("change_partitioning", f"changes the partitions: {was} to {now}, for what is written from then on")
     a, b = ({k: v for k, v in shape(c).items() if k not in _ELSEWHERE} for c in (old, new))
-    if changed := sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k) and not _renamed(k, a, b, now_called)):
-        yield Change(READ, f"reads records differently ({', '.join(changed)})")
+    changed = {k for k in a.keys() | b.keys() if a.get(k) != b.get(k) and not _renamed(k, a, b, now_called)}
+    if "key" in changed and (read := [n for n in new.identifier if n in known and new.column(n).from_key]):
+        changed.remove("key")
+        yield Change("change_key", f"reads the key {read[0]} differently (key): {_SECOND}", read[0])
+    if changed:
+        yield Change(READ, f"reads records differently ({', '.join(sorted(changed))})")
 
 
 _ELSEWHERE = {"columns", "mode", "identifier", "partition_by", "valid_from"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sluice.contract import Column, Contract
-from sluice.evolve_diff import TYPE_KINDS, Change, origins
+from sluice.evolve_diff import READING, TYPE_KINDS, Change, origins
 from sluice.partitioning import PartitionField
 
 Skipped = set[tuple[str, str]]
@@ -40,6 +40,8 @@ def without(old: Contract, new: Contract, ignored: Iterable[Change]) -> Contract
     body.pop("valid_from", None)
     body |= _names(old, new, known, skipped)
     body["columns"] = [c.model_dump(mode="json", exclude_defaults=True) for c in columns]
+    if any(("change_key", name) in skipped and was.from_key for name, was in known.items()):
+        body["key"] = old.key.model_dump(mode="json", exclude_unset=True)
     if ("change_key", "") in skipped and not old.keyed:
         body.pop("deletes")
     return Contract.model_validate({**body, "start": new.start})
@@ -53,6 +55,8 @@ def _column(column: Column, was: Column | None, new: Contract, skipped: Skipped)
     for field, kinds in _FIELDS.items():
         if any((kind, column.name) in skipped for kind in kinds):
             changed[field] = getattr(was, field)
+    if ("change_key", column.name) in skipped:
+        changed |= {field: getattr(was, field) for field in READING}
     if ("change_key", "") in skipped and column.name in new.identifier:  # a key is required by itself
         changed["required"] = was.required
     if was.name == column.name or "name" in changed:

@@ -144,6 +144,19 @@ def test_every_kind_by_every_policy(catalog, kind):
     assert catalog.load_table("ns.t").metadata_location == now.metadata_location
 
 
+def test_a_key_that_is_read_otherwise_waits_for_a_person_who_knows_that_it_is_the_same(catalog):
+    before = made(catalog, contract(**KEYED))
+    asked = contract([{**ID, "source": "elsewhere"}, *COLUMNS[1:]], **KEYED)
+    found = evolve.settle(catalog, asked, run_id="r")
+    assert (found.review, found.due) == ("open", False)
+    assert "reads the key id differently (source)" in found.line()
+    assert effective(catalog.load_table("ns.t"), asked).column("id").source == "id"
+    evolve.decide(catalog, asked, approve=True, who="ann", why="the same ids", run_id="r")
+    now = catalog.load_table("ns.t")
+    assert effective(now, asked).column("id").source == "elsewhere"
+    assert now.schema() == before.schema()
+
+
 def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
     made(catalog, contract())
     policy = {"schema_policy": {k: "auto" for k in KINDS if k not in ("change_key", "change_type")}}

@@ -16,6 +16,7 @@ from sluice.iceberg_types import parse_type
 pytestmark = pytest.mark.unit
 
 ID = {"name": "id", "type": "long"}
+TEXT_ID = {"name": "id", "type": "string"}
 N = {"name": "n", "type": "int"}
 BASE = [ID, N, {"name": "s", "type": "string"}]
 
@@ -97,6 +98,22 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
             [{**ID, "name": "key", "source": "id", "renamed_from": "id"}, *BASE[1:]], mode="upsert", identifier=["key"]
         ),
         [("rename_column", "key")],
+    ),
+    "identifier that is read from elsewhere": (
+        contract(**UPSERT), contract([{**ID, "source": "a.id"}, *BASE[1:]], **UPSERT), [("change_key", "id")],
+    ),
+    "identifier that is masked no more": (
+        contract([{**TEXT_ID, "mask": "sha256"}, *BASE[1:]], **UPSERT), contract([TEXT_ID, *BASE[1:]], **UPSERT),
+        [("change_key", "id")],
+    ),
+    "another format of a key that is the identifier": (
+        contract([{**TEXT_ID, "source": "$key.a"}, *BASE[1:]], **UPSERT, key={"format": "json"}),
+        contract([{**TEXT_ID, "source": "$key.a"}, *BASE[1:]], **UPSERT, key={"format": "avro"}),
+        [("change_key", "id")],
+    ),
+    "identifier that is computed": (
+        contract([TEXT_ID, *BASE[1:]], **UPSERT),
+        contract([{**TEXT_ID, "expression": "lower(s)"}, *BASE[1:]], **UPSERT), [("change_key", "id")],
     ),
     "how it is run": (contract(), contract(owner="you", topic="u", errors={"max_ratio": 0.5}, doc="x"), []),
 }  # fmt: skip
