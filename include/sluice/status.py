@@ -19,6 +19,7 @@ from sluice.contracts import Contracts
 from sluice.errors import SluiceError
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Through
 from sluice.status_model import (
+    CATALOG,
     GivenUp,
     Judgement,
     LastError,
@@ -64,10 +65,12 @@ def look(
         ]
         status.broken += map(str, contracts.problems)
     status_world.ask(contracts, chosen, world, status)
+    status.unasked = world.unasked
     for contract in chosen:
         entry = TableStatus(
             contract.table, contract.group, contract.mode, contract.owner,
             freshness_promised_seconds=contract.freshness.total_seconds() if contract.freshness else None,
+            unasked=list(status.unasked),
         )  # fmt: skip
         status.tables.append(entry)
         try:
@@ -75,6 +78,7 @@ def look(
                 _fill(entry, contract, world)
         except SluiceError as error:
             entry.problems.append(str(error))
+            entry.unasked = sorted({*entry.unasked, CATALOG})
     return status
 
 

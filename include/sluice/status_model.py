@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Self
 from sluice.errors import ContractError, SluiceError
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 
+KAFKA, CATALOG = "kafka", "catalog"
+
 if TYPE_CHECKING:  # a page that shows a status need not load PyIceberg for it
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -202,7 +204,8 @@ class TableStatus:
 
     `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
     contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
-    that were published within the last 24 hours, `day_rejected` what of them is in quarantine.
+    that were published within the last 24 hours, `day_rejected` what of them is in quarantine. `unasked` names who did
+    not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there.
     """
 
     table: str
@@ -227,6 +230,7 @@ class TableStatus:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     schema: str | None = None
+    unasked: list[str] = field(default_factory=list)
 
     @property
     def unknown(self) -> bool:
@@ -248,6 +252,7 @@ class Status:
         unavailable: what did not answer.
         stopped: what keeps the tables of a pattern from being known, each with its group.
         broken: contracts that can't be read: their tables are not among those told of.
+        unasked: who did not answer, `KAFKA` or `CATALOG`.
     """
 
     at: datetime
@@ -255,6 +260,7 @@ class Status:
     unavailable: list[SluiceError] = field(default_factory=list)
     stopped: list[tuple[str, SluiceError]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
 
     @property
     def errors(self) -> list[SluiceError]:

@@ -20,7 +20,7 @@ from sluice.errors import BrokerUnavailableError, SluiceError
 from sluice.filters import And, above, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
-from sluice.status_model import LastError, MaintenanceStatus, Status
+from sluice.status_model import CATALOG, KAFKA, LastError, MaintenanceStatus, Status
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -48,6 +48,13 @@ class World:
     stops: dict[str, SluiceError] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
     broken: dict[str, SluiceError] = field(default_factory=dict)
+    unread: bool = False
+
+    @property
+    def unasked(self) -> list[str]:
+        """Who did not answer, or not all that was asked."""
+        away = {KAFKA: self.client is None, CATALOG: self.catalog is None or self.unread}
+        return [name for name, is_away in away.items() if is_away]
 
 
 class _Once:
@@ -123,6 +130,7 @@ def ask(contracts: Contracts, chosen: list[Contract], world: World, status: Stat
         if world.client is not None:
             _ask_planner(contracts, chosen, world, world.catalog, world.client)
     except SluiceError as error:
+        world.unread = not isinstance(error, BrokerUnavailableError)
         status.unavailable.append(error)
 
 

@@ -28,7 +28,7 @@ def metrics(readable: Readable) -> Response:
 
     status = reading.known_status(readable)
     known = reading.feeds().history.get(wait=reading.FIRST_WAIT_S).value
-    text = metrics.text(status.tables, known)
+    text = metrics.text(status, known)
     return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
 
 

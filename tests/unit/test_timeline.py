@@ -24,17 +24,19 @@ from sluice import (
     refs,
     schemas,
     settle,
+    status_world,
     tables,
     timeline,
     upkeep,
     verdicts,
 )
 from sluice.contract import Contract
-from sluice.errors import CursorUnknownError
+from sluice.errors import CatalogUnavailableError, CursorUnknownError
 from sluice.ledger import Ledger, Row, State
 from sluice.model import PUBLISHED_THROUGH, STEP, Batch, OffsetRange, encode_through
 from sluice.pages import detail, history, metrics, render
-from sluice.status_model import LastError, PartitionStatus, SnapshotStatus, TableStatus, TopicStatus
+from sluice.status import look
+from sluice.status_model import LastError, PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
 from sluice.timeline import Event, Lane
 
 pytestmark = pytest.mark.unit
@@ -280,9 +282,21 @@ def status(name: str, **changes: Any) -> TableStatus:
     return TableStatus(name, "g", "append", "me", exists=True, topics=topics, **changes)
 
 
+def exported(
+    week: history.History | None, *known: TableStatus, unasked: list[str] | None = None
+) -> tuple[dict[str, dict[str, float]], str]:
+    text = metrics.text(Status(LONG_AGO, list(known), unasked=unasked or []), week).decode()
+    told: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {k: sample.labels[k] for k in ("table", "of", "source") if k in sample.labels}
+            told.setdefault(sample.name, {})["/".join(labels.values())] = sample.value
+    return told, text
+
+
 def test_prometheus_reads_what_is_known_and_only_that() -> None:
     hostile = 'db.t"} 1\nevil{a="b'
-    failed = LastError(LONG_AGO, "failed", "t", 3, "why", "run", open=True)
+    failed = LastError(LONG_AGO, "failed", "t", 3, "why", "run", open=True, runs=3)
     known = status(
         hostile, last_error=failed, totals={"records": 10, "delete files": 2}, quarantined=3,
         freshness_promised_seconds=900.0, freshness_now_seconds=60.0, freshness_kept=True,
@@ -292,14 +306,13 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
         Event(LONG_AGO, Lane.PUBLISHED, "not for this reader", "db.secret", seconds=1.0),
     ]
     week = history.History(LONG_AGO, (), last=last, ledger_rows=44)
-    text = metrics.text([known, status("db.new")], week).decode()
-    told: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = {k: sample.labels[k] for k in ("table", "of") if k in sample.labels}
-            told.setdefault(sample.name, {})["/".join(labels.values())] = sample.value
+    told, text = exported(week, known, status("db.new"))
     assert told["sluice_table_lag_offsets"] == {hostile: 7, "db.new": 7}
     assert told["sluice_table_failing"] == {hostile: 1, "db.new": 0}
+    assert told["sluice_table_failed_runs"] == {hostile: 3, "db.new": 0}
+    assert told["sluice_table_open_batches"] == {hostile: 0, "db.new": 0}
+    assert told["sluice_read_timestamp_seconds"] == {"": LONG_AGO.timestamp()}
+    assert told["sluice_unavailable"] == {"kafka": 0, "catalog": 0}
     assert told["sluice_table_behind_seconds"] == {hostile: 60}
     assert told["sluice_table_freshness_kept"] == {hostile: 1}
     assert told["sluice_table_quarantined_records"] == {hostile: 3}
@@ -309,3 +322,30 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
     assert told["sluice_table_last_batch_rejected"] == {hostile: 0}
     assert told["sluice_ledger_rows"] == {"": 44}
     assert "evil" not in told and "secret" not in text
+
+
+def test_what_the_catalog_did_not_tell_is_not_exported_as_calm(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
+    (tmp_path / "t.yaml").write_text(json.dumps(FIELDS))
+    promises = contracts.load(tmp_path)
+    typed(catalog)
+    Ledger(catalog).append([Row("t", State.FAILED, batch_seq=1, table=NAME, error="why")], run_id="r")
+
+    def told(found: Status) -> dict[str, dict[str, float]]:
+        return exported(None, *found.tables, unasked=found.unasked)[0]
+
+    alone = told(look(promises))  # Kafka is not there, and knows nothing of it
+    assert alone["sluice_table_failing"] == alone["sluice_table_failed_runs"] == {NAME: 1}
+    assert alone["sluice_unavailable"] == {"kafka": 1, "catalog": 0}
+
+    def broke(*_: Any) -> None:
+        raise CatalogUnavailableError("It went away.")
+
+    with monkeypatch.context() as patched:  # after the first question
+        patched.setattr(status_world, "_read_tables", broke)
+        within = look(promises)
+    assert within.tables[0].exists and within.unasked == ["kafka", "catalog"]
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite:////nowhere/catalog.db")
+    for found in (within, look(promises)):
+        away = told(found)
+        assert not {"sluice_table_failing", "sluice_table_failed_runs", "sluice_table_open_batches"} & away.keys()
+        assert away["sluice_unavailable"] == {"kafka": 1, "catalog": 1}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from sluice import verdicts
 from sluice.pages.history import History
-from sluice.status_model import TableStatus
+from sluice.status_model import CATALOG, KAFKA, Status
 from sluice.timeline import Event
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
-def text(tables: Sequence[TableStatus], known: History | None) -> bytes:
-    """The metrics of these tables in Prometheus' text format.
+def text(status: Status, known: History | None) -> bytes:
+    """The metrics of these tables in Prometheus' text format. What nobody could be asked is left out: 0 would be calm.
 
     Args:
         known: what happened of late; the metrics of last batches are left out where it is not known.
@@ -32,19 +32,23 @@ def text(tables: Sequence[TableStatus], known: History | None) -> bytes:
     promised = gauge("table_freshness_promised_seconds", "the freshness that the contract promises")
     kept = gauge("table_freshness_kept", "1: no unread record is older than promised; 0: there are such")
     failing = gauge("table_failing", "1: the last attempt was blocked or failed, and its batch is not published")
+    failed = gauge("table_failed_runs", "runs in a row that were blocked or failed at a batch that is not published")
     quarantined = gauge("table_quarantined_records", "records in quarantine now")
     snapshot = gauge("table_snapshot_timestamp_seconds", "when the last durable snapshot with offsets was committed")
     waiting = gauge("table_open_batches", "batches planned or staged that the table does not hold")
     size = gauge("table_size", "what the table's newest snapshot says of it", "of")
     unmet = gauge("table_expectations_failed", "expectations of the batch judged last that did not hold")
-    for table in tables:
+    for table in status.tables:
         name = table.table
         state.labels(name, verdicts.of_table(table).word, table.group).set(1)
         for topic in table.topics:
             if topic.lag_records is not None:
                 lag.labels(name, topic.topic).set(topic.lag_records)
-        failing.labels(name).set(bool(table.last_error and table.last_error.open))
-        waiting.labels(name).set(len(table.open_batches))
+        if CATALOG not in table.unasked:
+            runs = table.last_error.runs if table.last_error and table.last_error.open else 0
+            failing.labels(name).set(runs > 0)
+            failed.labels(name).set(runs)
+            waiting.labels(name).set(len(table.open_batches))
         for of, count in table.totals.items():
             size.labels(name, of.replace(" ", "_")).set(count)
         known_values = {
@@ -58,8 +62,13 @@ def text(tables: Sequence[TableStatus], known: History | None) -> bytes:
         for metric, value in known_values.items():
             if value is not None:
                 metric.labels(name).set(value)
+    read = Gauge("sluice_read_timestamp_seconds", "when what is exported here was read", registry=registry)
+    read.set(status.at.timestamp())
+    away = Gauge("sluice_unavailable", "1: it did not answer, or not all it was asked", ("source",), registry=registry)
+    for source in (KAFKA, CATALOG):
+        away.labels(source).set(source in status.unasked)
     if known:
-        _last_batches(registry, {t.table for t in tables}, known.last)
+        _last_batches(registry, {t.table for t in status.tables}, known.last)
         rows = Gauge("sluice_ledger_rows", "rows of the ledger", registry=registry)
         rows.set(known.ledger_rows)
     return generate_latest(registry)
