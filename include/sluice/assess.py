@@ -162,7 +162,9 @@ def trim(
     if subject.kind != Kind.STAGING or subject.topic is None:
         return None
     published = retention.floor(catalog, contracts, subject.topic, now)
-    return retention.trim(catalog, table, subject.topic, published, subject.settings.staging_retention, now)
+    undoable = retention.undoable(catalog, contracts, subject.topic, now)
+    kept = subject.settings.staging_retention
+    return retention.trim(catalog, table, subject.topic, published, undoable, kept, now)
 
 
 def _expire(

@@ -129,13 +129,31 @@ def _least(catalog: Catalog, contract: Contract, topic: str, now: datetime) -> i
     return through[topic].seq if topic in through else 0
 
 
+def undoable(catalog: Catalog, contracts: Contracts, topic: str, now: datetime) -> dict[int, Batch]:
+    """The slices of backfills that a rollback of one of the topic's tables may undo."""
+    found: dict[int, Batch] = {}
+    for name in contracts.topics[topic].tables:
+        contract = contracts.tables[name]
+        if table := tables.load(catalog, tables.typed(contract)):
+            kept = cut(table, contract.maintenance, now, carries_published).kept
+            found |= {piece.seq: piece for piece, _ in slices.brought(kept[:-1]) if piece.topic == topic}
+    return found
+
+
 def trim(
-    catalog: Catalog, staging: Table, topic: str, published: int, retention: timedelta, now: datetime
+    catalog: Catalog,
+    staging: Table,
+    topic: str,
+    published: int,
+    undoable: Mapping[int, Batch],
+    retention: timedelta,
+    now: datetime,
 ) -> Trim | None:
     """The batches whose raw records may go.
 
     Args:
         published: see `floor`.
+        undoable: slices, see there.
         retention: how long they stay after the ledger saw all tables of the topic hold them.
     """
     found = tables.load(catalog, tables.LEDGER)
@@ -147,7 +165,7 @@ def trim(
     settled = ledger.settled_before(topic, now - retention)
     # The newest batch stays, whatever its age: it shows where the topic stands.
     through = min(settled, published, last.seq - 1 if last else 0)
-    needed, going = _for_backfills(ledger, staging, topic, retention, now)
+    needed, going = _for_backfills(ledger, staging, topic, undoable, retention, now)
     through = max(min(through, needed - 1), gone)
     left = gone > 0 and bool(tables.files(staging, And(above("batch_seq", 0), at_most("batch_seq", gone))))
     return Trim(gone + 1, through, going, left) if through > gone or going or left else None
@@ -163,26 +181,35 @@ def outlived(table: Table, history: timedelta, now: datetime) -> datetime | None
 
 
 def _for_backfills(
-    ledger: Ledger, staging: Table, topic: str, retention: timedelta, now: datetime
+    ledger: Ledger,
+    staging: Table,
+    topic: str,
+    undoable: Mapping[int, Batch],
+    retention: timedelta,
+    now: datetime,
 ) -> tuple[int, tuple[int, ...]]:
-    """The first live batch that a running slice may read, and the slices whose own raw records may go."""
+    """The first live batch that a slice may read, and the slices whose own raw records may go.
+
+    Those that are running read; and those that landed, should they be undone: a rollback shows what can't come again.
+    """
     known = slices.rows(ledger, topic)
     at = {r.batch_seq: r.at for r in known if r.state == State.PLANNED}
-    running = slices.unfinished(known, now)
+    readers = {**slices.unfinished(known, now), **undoable}
     there = slices.held(staging) if at else {}
     old = {seq: piece for seq, piece in slices.planned(known).items() if seq in there and at[seq] < now - retention}
-    going = tuple(sorted(seq for seq in old if seq not in running and not _may_read(running, old[seq])))
-    if not running:
+    going = tuple(sorted(seq for seq in old if seq not in readers and not _may_read(readers, old[seq])))
+    if not readers:
         return sys.maxsize, going
-    live = batches(ledger.rows({topic: tables.trimmed_through(staging)}, (State.PLANNED, State.STAGED)))
-    return min((seq for (_, seq), batch in live.items() if _may_read(running, batch)), default=sys.maxsize), going
+    written = (State.PLANNED, State.STAGED, State.SETTLED)
+    live = batches(ledger.rows({topic: tables.trimmed_through(staging)}, written))
+    return min((seq for (_, seq), batch in live.items() if _may_read(readers, batch)), default=sys.maxsize), going
 
 
-def _may_read(running: Mapping[int, Batch], batch: Batch) -> bool:
-    """Whether the ranges of a running slice overlap those of the batch."""
+def _may_read(readers: Mapping[int, Batch], batch: Batch) -> bool:
+    """Whether the ranges of such a slice overlap those of the batch."""
     return any(
         r.start < batch.ranges[p].end and batch.ranges[p].start < r.end
-        for piece in running.values()
+        for piece in readers.values()
         for p, r in piece.ranges.items()
         if p in batch.ranges
     )

@@ -18,7 +18,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetPropertiesUpdate, TableUpdate
 
-from sluice import backlog, cursor, forget, refs, slices, tables, words
+from sluice import backlog, cursor, forget, refs, tables, words
+from sluice import undone as undone_slices
 from sluice.backlog import Held
 from sluice.contract import Contract
 from sluice.contracts import Contracts
@@ -29,11 +30,13 @@ from sluice.model import (
     CURSOR_TAG,
     PUBLISHED_THROUGH,
     RUN_ID,
+    Ranges,
     Through,
     decode_through,
     encode_ranges,
     joined_ranges,
 )
+from sluice.undone import Undone
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,7 @@ class Rollback:
         carrier: target's nearest ancestor, or itself, that carries offsets; None before the first of them.
         again: per topic the batches that the next run publishes again.
         undone: main's snapshots that are left, newest first.
+        slices: the slices of backfills that these brought, which are not brought again by themselves.
         branches: attempts that are under way, or were left behind; what they write is refused.
         memory: the memory of deleted keys, and the state it goes back to; None where it stays as it is.
     """
@@ -58,13 +62,19 @@ class Rollback:
     carrier: Snapshot | None
     undone: tuple[Snapshot, ...]
     again: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)
+    slices: tuple[Undone, ...] = ()
     branches: tuple[str, ...] = ()
     memory: Table | None = None
     memory_back_to: int | None = None
 
     @property
-    def lost(self) -> list[Held]:
-        """The batches whose rows staging no longer holds whole."""
+    def lost(self) -> list[Held | Undone]:
+        """The batches and slices whose rows staging no longer holds whole."""
+        return [*self.lost_batches, *(each for each in self.slices if not each.whole)]
+
+    @property
+    def lost_batches(self) -> list[Held]:
+        """Those that the next run would publish again."""
         return [each for held in self.again.values() for each in held if not each.whole]
 
     def lines(self) -> list[str]:
@@ -77,21 +87,24 @@ class Rollback:
         for topic, held in self.again.items():
             out += [f"{'again  ' if each.whole else 'LOST   '} {topic} batch {each}" for each in held]
             if lost := [each.batch for each in held if not each.whole]:
-                ranges = encode_ranges(joined_ranges(lost))
-                out.append(
-                    f"kafka   python -m sluice backfill plan {self.table} --topic {topic} --ranges '{ranges}' tells "
-                    "what it still has of the lost; DAG backfill brings that after the next run"
-                )
+                out.append(self._kafka(topic, joined_ranges(lost)))
         if not any(self.again.values()):
             out.append("again   no batch: nothing was published since")
-        out += [
-            f"undone  {s}: not published again by itself; backfill it again" for s, _ in slices.brought(self.undone)
-        ]
+        for each in self.slices:
+            told = "not published again by itself; backfill it again"
+            out.append(f"{'undone ' if each.whole else 'LOST   '} {each.batch.topic} {each}: {told}")
+            out += [] if each.whole else [self._kafka(each.batch.topic, each.batch.ranges)]
         if self.memory_back_to is not None:
             state = f"snapshot {self.memory_back_to}" if self.memory_back_to else "nothing"
             out.append(f"deletes the memory of deleted keys goes back to {state}")
         out += [f"branch  {name}: what is being written there will be refused" for name in self.branches]
         return out
+
+    def _kafka(self, topic: str, ranges: Ranges) -> str:
+        return (
+            f"kafka   python -m sluice backfill plan {self.table} --topic {topic} --ranges '{encode_ranges(ranges)}' "
+            "tells what it still has of the lost; DAG backfill brings that after the next run"
+        )
 
 
 def look(
@@ -132,6 +145,7 @@ def look(
         carrier=then,
         undone=undone,
         again=_again(contract, catalog, ledger, table, through),
+        slices=undone_slices.look(undone, catalog, ledger),
         branches=tuple(sorted(n for n in table.metadata.refs if n.startswith(BRANCH_PREFIX) and n != CURSOR_TAG)),
         memory=memory,
         memory_back_to=forget.state_before(memory, undone[-1]),
@@ -223,7 +237,8 @@ def roll_back(
     """Do what `look` worked out, in one commit: main, and the tag that keeps the offsets. Then tell the ledger.
 
     Args:
-        accept_loss: the table's name, typed out, if batches are to be lost for it that staging no longer holds.
+        accept_loss: the table's name, typed out, if batches and slices are to be lost for it that staging no longer
+            holds.
 
     Raises:
         RefusedError: staging no longer holds what would be published again; or no reason is given.
@@ -260,7 +275,7 @@ def roll_back(
 
 
 def loss(found: Rollback) -> RefusedError:
-    """What is said where staging no longer holds what would be published again."""
+    """What is said where staging no longer holds what would be published again, or could be backfilled again."""
     return RefusedError(
         f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: they would be gone for good.",
         table=found.table,
@@ -275,7 +290,7 @@ def _rows(found: Rollback, who: str, why: str) -> list[Row]:
     moved = {"from": metadata.current_snapshot_id or 0, "to": found.target.snapshot_id}
     given_up = [
         row
-        for each in found.lost
+        for each in found.lost_batches
         for row in words.rows(
             each.batch.topic, each.batch.topic_id, each.batch.ranges, who=who, why=why, table=found.table
         )

@@ -287,11 +287,11 @@ def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_pa
         append(staging, seq, {"sluice.step": "stage"})
     plan(-3, 8, 0)
     staging = catalog.load_table(tables.staging("orders"))
-    found = retention.trim(catalog, staging, "orders", 0, timedelta(days=2), NOW)
+    found = retention.trim(catalog, staging, "orders", 0, {}, timedelta(days=2), NOW)
     assert found is not None and found.slices == (-2,)
     ended = Row("orders", State.REPLAYED, "id", -3, table="shop.orders", snapshots={"shop.orders": 1})
     ledger.append([ended], run_id="r")
-    found = retention.trim(catalog, staging, "orders", 0, timedelta(days=2), NOW)
+    found = retention.trim(catalog, staging, "orders", 0, {}, timedelta(days=2), NOW)
     assert found is not None and found.slices == (-2, -1)
 
 
