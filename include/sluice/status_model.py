@@ -205,7 +205,7 @@ class TableStatus:
     `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
     contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
     that were published within the last 24 hours, `day_rejected` what of them is in quarantine. `unasked` names who did
-    not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there.
+    not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there; with `as_of`, what they told then.
     """
 
     table: str
@@ -231,11 +231,12 @@ class TableStatus:
     warnings: list[str] = field(default_factory=list)
     schema: str | None = None
     unasked: list[str] = field(default_factory=list)
+    as_of: datetime | None = None
 
     @property
     def unknown(self) -> bool:
-        """Whether Kafka or the catalog did not tell where it stands."""
-        return self.exists is None or self.lag_records is None
+        """Whether Kafka or the catalog did not tell where it stands now."""
+        return self.as_of is not None or self.exists is None or self.lag_records is None
 
     @property
     def lag_records(self) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from sluice.status_model import TableStatus
-from sluice.status_text import duration
+from sluice.status_text import duration, moment
 
 # What needs a person most comes first.
 URGENCY = (
@@ -71,7 +71,8 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         why = refused[0].error or f"Slice {refused[0].number} of a backfill was refused."
         yield Verdict("backfill refused", Tone.WARN, why, "See the backfill's run.")
     if table.unknown:
-        yield Verdict("unknown", Tone.UNKNOWN, "Kafka or the catalog did not answer.", "")
+        last = f" What is told of it was so at {moment(table.as_of)}." if table.as_of else ""
+        yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", "")
     elif not table.exists:
         yield Verdict("new", Tone.UNKNOWN, "Nothing was written yet.", "The group's first run makes it.")
     elif table.lag_records:

@@ -38,10 +38,12 @@ BY_HAND = ("backfill", "rollback", "accept_gap", "review_schema")
 
 def _read_status() -> Status:
     from sluice import contracts, status
+    from sluice.pages import known
 
     if registry := _connection(connections.REGISTRY):
         os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
-    return status.look(contracts.load(strict=False), kafka=_kafka())
+    found = status.look(contracts.load(strict=False), kafka=_kafka())
+    return known.beside(found, feeds().status.last)
 
 
 def _read_detail(name: str) -> Detail:

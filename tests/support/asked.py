@@ -17,7 +17,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from sluice import quality
+from sluice import contracts, quality, status
 from sluice.errors import SluiceError
 from sluice.model import OffsetRange
 from sluice.pages.detail import Detail, trends
@@ -81,8 +81,15 @@ def main() -> None:
     tables.append(replace(tables[0], table="db.mine_too"))
     judged = {n: quality.Result(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()}
     stopped = [(n, SluiceError(f"two topics make db.{n}")) for n in NAMES]
+    whole = Status(NOW, tables, stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])
+    # Of one table nobody could be asked the second time.
+    unasked = TableStatus("db.mine_too", "mine", "append", "me", unasked=["catalog"])
+    reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=whole))
+    reading._connection = lambda _: None
+    contracts.load = lambda **_: None
+    status.look = lambda *_, **__: replace(whole, tables=[*tables[:2], unasked])
     filled = SimpleNamespace(
-        status=known(Status(NOW, tables, stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])),
+        status=known(reading._read_status()),
         details=known(Detail(readiness=[Line("Owner", True, "me"), Line("Key", None, "?", "look")])),
         quality=known({n: trends([r]) for n, r in judged.items()}),
         runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),

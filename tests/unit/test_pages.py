@@ -18,7 +18,7 @@ import pytest
 from sluice import quality, verdicts
 from sluice.errors import CatalogUnavailableError
 from sluice.model import OffsetRange, Through
-from sluice.pages import detail, feed, history, render
+from sluice.pages import detail, feed, history, known, render
 from sluice.pages.feed import Feed
 from sluice.pages.rejected import Rejected, Wrong
 from sluice.readiness import FRESHNESS, Line, standing
@@ -28,6 +28,7 @@ from sluice.status_model import (
     PartitionStatus,
     SliceStatus,
     SnapshotStatus,
+    Status,
     TableStatus,
     TopicStatus,
 )
@@ -76,6 +77,31 @@ def test_the_most_urgent_state_is_the_one_that_is_shown(given: TableStatus, word
     found = verdicts.of_table(given)
     assert (found.word, found.tone) == (word, tone)
     assert found.why
+
+
+def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> None:
+    live = table(quarantined=3, freshness_kept=True, freshness_now_seconds=0.0)
+    failing = replace(late(last_error=error()), table="db.u")
+    before = Status(NOW, [live, failing])
+    blank = [TableStatus(t.table, "g", "append", "me", unasked=["catalog"]) for t in before.tables]
+    away = Status(NOW + timedelta(minutes=1), blank, unasked=["catalog"])
+    now = known.beside(away, before)
+    assert known.beside(away, None) is away and known.beside(before, now) is before
+    assert [(t.as_of, t.quarantined, t.lag_records) for t in now.tables] == [(NOW, 3, 0), (NOW, None, 0)]
+    assert [verdicts.of_table(t).word for t in now.tables] == ["unknown", "failed"]
+    assert "so at 2026-11-22 06:00:00 UTC" in verdicts.of_table(now.tables[0]).why
+    assert now.at == away.at and known.beside(away, now).tables == now.tables  # of when it was, however long it lasts
+    rows = [(t, verdicts.of_table(t)) for t in now.tables]
+    assert page("tables.html", rows=rows, total=2, q="", state="", words=[]).count("<small>as of <time") == 2
+    alone = page("table.html", table=now.tables[0], verdict=rows[0][1], detail=None)
+    assert "what catalog would tell is as of <time" in alone
+    # The catalog alone answers: what it tells is of now.
+    newer = TableStatus("db.t", "g", "append", "me", True, [TopicStatus("t")], quarantined=4, unasked=["kafka"])
+    (seen,) = known.beside(Status(away.at, [newer], unasked=["kafka"]), before).tables
+    assert (seen.quarantined, seen.lag_records, seen.freshness_now_seconds, seen.as_of) == (4, 0, 0.0, NOW)
+    # By a pattern, and nobody to ask which tables it stands for.
+    assert len(known.beside(Status(away.at, [], unasked=["kafka", "catalog"]), before).tables) == 2
+    assert known.beside(Status(away.at, [], unasked=["kafka"]), before).tables == []
 
 
 def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:

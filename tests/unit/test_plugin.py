@@ -70,6 +70,15 @@ def test_a_table_says_who_may_read_it_and_what_the_reader_may_do(found: dict[str
     assert "those who may read DAG ingest_mine" in found["/tables/db.mine"][1]
 
 
+def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, tuple[int, str]]) -> None:
+    told = {t["table"]: t for t in json.loads(found["/api/tables"][1])["tables"]}
+    kept = told["db.mine_too"]
+    assert kept.pop("as_of") and kept.pop("unasked") == ["catalog"]
+    assert kept == {k: v for k, v in (told["db.mine"] | {"table": "db.mine_too"}).items() if k in kept}
+    (row,) = (row for row in found["/tables"][1].split("<tr>") if "db.mine_too" in row)
+    assert "<small>as of <time" in row and "blocked" in row
+
+
 def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tuple[int, str]]) -> None:
     described = json.loads(found["/api/openapi.json"][1])
     for shape in described["components"]["schemas"].values():

@@ -349,3 +349,5 @@ def test_what_the_catalog_did_not_tell_is_not_exported_as_calm(catalog: SqlCatal
         away = told(found)
         assert not {"sluice_table_failing", "sluice_table_failed_runs", "sluice_table_open_batches"} & away.keys()
         assert away["sluice_unavailable"] == {"kafka": 1, "catalog": 1}
+    kept = status(NAME, quarantined=3, totals={"records": 1}, freshness_now_seconds=1.0, unasked=["catalog"])
+    assert {n for n in exported(None, kept)[0] if n.startswith("sluice_table")} == {"sluice_table_state"}

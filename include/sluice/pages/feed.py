@@ -50,6 +50,11 @@ class Feed(Generic[T]):
         self._reading: Reading[T] = Reading()
         self._done = threading.Event()
 
+    @property
+    def last(self) -> T | None:
+        """What was read last."""
+        return self._reading.value
+
     def get(self, *, wait: float = 0.0) -> Reading[T]:
         """What is known; a new reading begins if it is due.
 

@@ -9,10 +9,22 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from sluice import verdicts
 from sluice.pages.history import History
-from sluice.status_model import CATALOG, KAFKA, Status
+from sluice.status_model import CATALOG, KAFKA, Status, TableStatus
 from sluice.timeline import Event
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_OF_TABLE = {
+    "behind_seconds": "how far the table is behind its topics, in the records' own time",
+    "freshness_promised_seconds": "the freshness that the contract promises",
+    "freshness_kept": "1: no unread record is older than promised; 0: there are such",
+    "failing": "1: the last attempt was blocked or failed, and its batch is not published",
+    "failed_runs": "runs in a row that were blocked or failed at a batch that is not published",
+    "open_batches": "batches planned or staged that the table does not hold",
+    "quarantined_records": "records in quarantine now",
+    "snapshot_timestamp_seconds": "since when readers see the last durable snapshot with offsets",
+    "expectations_failed": "expectations of the batch judged last that did not hold",
+}
 
 
 def text(status: Status, known: History | None) -> bytes:
@@ -24,44 +36,23 @@ def text(status: Status, known: History | None) -> bytes:
     registry = CollectorRegistry()
 
     def gauge(name: str, words: str, *labels: str) -> Gauge:
-        return Gauge(f"sluice_{name}", words, ("table", *labels), registry=registry)
+        return Gauge(f"sluice_table_{name}", words, ("table", *labels), registry=registry)
 
-    state = gauge("table_state", "1: the table's state in a word", "state", "group")
-    lag = gauge("table_lag_offsets", "offsets in Kafka that the table does not hold", "topic")
-    behind = gauge("table_behind_seconds", "how far the table is behind its topics, in the records' own time")
-    promised = gauge("table_freshness_promised_seconds", "the freshness that the contract promises")
-    kept = gauge("table_freshness_kept", "1: no unread record is older than promised; 0: there are such")
-    failing = gauge("table_failing", "1: the last attempt was blocked or failed, and its batch is not published")
-    failed = gauge("table_failed_runs", "runs in a row that were blocked or failed at a batch that is not published")
-    quarantined = gauge("table_quarantined_records", "records in quarantine now")
-    snapshot = gauge("table_snapshot_timestamp_seconds", "when the last durable snapshot with offsets was committed")
-    waiting = gauge("table_open_batches", "batches planned or staged that the table does not hold")
-    size = gauge("table_size", "what the table's newest snapshot says of it", "of")
-    unmet = gauge("table_expectations_failed", "expectations of the batch judged last that did not hold")
+    state = gauge("state", "1: the table's state in a word", "state", "group")
+    lag = gauge("lag_offsets", "offsets in Kafka that the table does not hold", "topic")
+    size = gauge("size", "what the table's newest snapshot says of it", "of")
+    made = {name: gauge(name, words) for name, words in _OF_TABLE.items()}
     for table in status.tables:
-        name = table.table
-        state.labels(name, verdicts.of_table(table).word, table.group).set(1)
+        state.labels(table.table, verdicts.of_table(table).word, table.group).set(1)
         for topic in table.topics:
-            if topic.lag_records is not None:
-                lag.labels(name, topic.topic).set(topic.lag_records)
-        if CATALOG not in table.unasked:
-            runs = table.last_error.runs if table.last_error and table.last_error.open else 0
-            failing.labels(name).set(runs > 0)
-            failed.labels(name).set(runs)
-            waiting.labels(name).set(len(table.open_batches))
+            if topic.lag_records is not None and not table.unasked:
+                lag.labels(table.table, topic.topic).set(topic.lag_records)
         for of, count in table.totals.items():
-            size.labels(name, of.replace(" ", "_")).set(count)
-        known_values = {
-            behind: table.freshness_now_seconds,
-            promised: table.freshness_promised_seconds,
-            kept: table.freshness_kept,
-            quarantined: table.quarantined,
-            snapshot: table.snapshot.at.timestamp() if table.snapshot else None,
-            unmet: len(table.expectations.failed) if table.expectations else None,
-        }
-        for metric, value in known_values.items():
+            if CATALOG not in table.unasked:
+                size.labels(table.table, of.replace(" ", "_")).set(count)
+        for name, value in _of_table(table).items():
             if value is not None:
-                metric.labels(name).set(value)
+                made[name].labels(table.table).set(value)
     read = Gauge("sluice_read_timestamp_seconds", "when what is exported here was read", registry=registry)
     read.set(status.at.timestamp())
     away = Gauge("sluice_unavailable", "1: it did not answer, or not all it was asked", ("source",), registry=registry)
@@ -72,6 +63,23 @@ def text(status: Status, known: History | None) -> bytes:
         rows = Gauge("sluice_ledger_rows", "rows of the ledger", registry=registry)
         rows.set(known.ledger_rows)
     return generate_latest(registry)
+
+
+def _of_table(table: TableStatus) -> dict[str, float | None]:
+    told: dict[str, float | None] = {"freshness_promised_seconds": table.freshness_promised_seconds}
+    if CATALOG not in table.unasked:
+        runs = table.last_error.runs if table.last_error and table.last_error.open else 0
+        told |= {
+            "failing": runs > 0,
+            "failed_runs": runs,
+            "open_batches": len(table.open_batches),
+            "quarantined_records": table.quarantined,
+            "snapshot_timestamp_seconds": table.snapshot.at.timestamp() if table.snapshot else None,
+            "expectations_failed": len(table.expectations.failed) if table.expectations else None,
+        }
+    if not table.unasked:
+        told |= {"behind_seconds": table.freshness_now_seconds, "freshness_kept": table.freshness_kept}
+    return told
 
 
 def _last_batches(registry: CollectorRegistry, names: set[str], last: Iterable[Event]) -> None:
