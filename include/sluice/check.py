@@ -151,7 +151,7 @@ def bad(decoded: DataFrame, contract: Contract, refused: Sequence[Refused] = ())
         raw = [F.lit(None).cast(decoded.schema[STAGED[name]].dataType).alias(name) for name in RAW]
         # Empty, not null: replayed, a record whose value is gone must not pass for one that deletes.
         raw[1] = F.when(F.col(STAGED["value"]).isNotNull(), F.lit(b"")).alias("value")
-    about = F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD))
+    about = _about(contract)
     why = [F.when(about.rlike(each.fields), F.lit(each.text)) for each in refused]
     error = F.nullif(F.concat_ws("; ", F.col(DETAIL), *why), F.lit("")) if why else F.col(DETAIL)
     return sifted(decoded, F.col(ERROR).isNotNull()).select(
@@ -165,17 +165,45 @@ def bad(decoded: DataFrame, contract: Contract, refused: Sequence[Refused] = ())
     )
 
 
-def verdict(contract: Contract, batches: Sequence[Batch], found: Mapping[int, Counts]) -> None:
+def _about(contract: Contract) -> Column:
+    """The field that the error of a record is about."""
+    return F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD))
+
+
+def bad_in(decoded: DataFrame, contract: Contract, fields: str) -> dict[int, int]:
+    """How many records were rejected for these fields (a regular expression), by batch number."""
+    rows = sifted(decoded, F.col(ERROR).isNotNull()).where(_about(contract).rlike(fields)).groupBy(SEQ).count()
+    return {row[SEQ]: row["count"] for row in rows.collect()}
+
+
+def verdict(
+    contract: Contract,
+    batches: Sequence[Batch],
+    found: Mapping[int, Counts],
+    excused: Callable[[], Mapping[int, int]] = dict,
+) -> None:
     """Refuse a batch with more bad records than the contract tolerates.
+
+    Args:
+        excused: how many of the bad ones, by batch number, wait for a person's answer, or have got it; asked where a
+            batch would be refused.
 
     Raises:
         BlockedError: with the counts; the batch stays in staging.
     """
     errors = contract.errors
     share, count = (0.0, 0) if errors.tolerance == "none" else (errors.max_ratio, errors.max_count)
+
+    def too_many(number: int, others: Mapping[int, int]) -> bool:
+        known = others.get(number, 0)
+        return found[number].rejected - known > max(share * (found[number].records - known), count)
+
+    others: Mapping[int, int] = {}
+    if errors.tolerance != "none" and any(too_many(batch.seq, others) for batch in batches):
+        others = excused()
     for batch in batches:
         here = found[batch.seq]
-        if here.rejected > max(share * here.records, count):
+        if too_many(batch.seq, others):
             tolerated = f"{share:.2%}{f' or {count}' if count else ''}"
             raise BlockedError(
                 f"{here.rejected} of {here.records} records don't fit the contract, which tolerates {tolerated}.",

@@ -67,11 +67,15 @@ def _refused(row: Row, contract: Contract) -> Refused | None:
     except (ValueError, SchemaChangeError) as error:
         log.warning("%s: what was rejected can't be read: %s", contract.table, error)
         return None
-    names = {n for c in _touched(contract, asked, compare(contract, asked)) for n in _names(c)}
-    if not names:
-        return None
+    fields = touched(contract, asked, compare(contract, asked))
     text = f"its change ({'; '.join(row.words)}) was rejected by {row.who or 'somebody'}: {row.why}"
-    return Refused(text[:LONGEST], f"^({'|'.join(map(re.escape, sorted(names)))})($|[.\\[{{])")
+    return Refused(text[:LONGEST], fields) if fields else None
+
+
+def touched(old: Contract, new: Contract, changes: Iterable[Change]) -> str | None:
+    """The fields that changes are about, as in `Refused`; None where they are about none."""
+    names = {n for column in _touched(old, new, changes) for n in _names(column)}
+    return f"^({'|'.join(map(re.escape, sorted(names)))})($|[.\\[{{])" if names else None
 
 
 def _touched(old: Contract, new: Contract, changes: Iterable[Change]) -> Iterator[Column]:

@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, evolve_force, evolve_refused, expect, merge, tables, versions
+from sluice import check, cursor, evolve, evolve_force, evolve_refused, expect, merge, tables, versions
 from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.decode import DELETE, ERROR, OP, decode
-from sluice.errors import AuditError, BatchOrderError, OrderUnknownError
+from sluice.errors import AuditError, BatchOrderError, OrderUnknownError, SluiceError
 from sluice.ledger import Ledger
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through, joined, publish_properties
 from sluice.words import covers
@@ -74,7 +74,7 @@ def publish(
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
     attempt = Attempt(context, tables.typed(contract), batches[-1])
-    contract = in_force(context, attempt, contract)
+    file, contract = contract, in_force(context, attempt, contract)
     topic, last = batches[-1].topic, batches[-1].seq
     through = dict(cursor.published(attempt.base, lambda: Ledger(context.catalog).remembered(contract.table)))
     done = through.get(topic)
@@ -117,7 +117,8 @@ def publish(
         each = check.by_batch(decoded, batches, found, known)
         judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
         anew = partial(decoded_in, context.spark)
-        _aside(context, attempt.base, contract, batches, found, each, judge, anew, replay=replay)
+        excused = partial(_excused, context, attempt.base, file, contract, anew)
+        _aside(context, attempt.base, contract, batches, found, each, excused, judge, anew, replay=replay)
         _look(session, attempt, contract, whole, found, fresh=fresh)
         if found.ignored:
             log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
@@ -146,6 +147,7 @@ def _aside(
     batches: Sequence[Batch],
     found: check.Counts,
     each: Mapping[int, check.Counts],
+    excused: Callable[[], Mapping[int, int]],
     judge: Callable[[], object],
     decoded: Callable[[], DataFrame],
     *,
@@ -162,10 +164,26 @@ def _aside(
     if not replay and (mine := _read(batches)):
         refused = evolve_refused.standing(context.catalog, base, contract) if found.rejected else ()
         check.quarantine(context, contract, mine, decoded, found.rejected, refused)
-    check.verdict(contract, batches, each)
+    check.verdict(contract, batches, each, excused)
     judge()
     if found.deleted:
         remember_deletes(context, contract, decoded())
+
+
+def _excused(
+    context: Context, base: Table, file: Contract, contract: Contract, decoded: Callable[[], DataFrame]
+) -> Mapping[int, int]:
+    """How many records of each batch were rejected for what a change is about that a person is asked, or has refused.
+
+    What still fits goes on being published meanwhile, however many there are of the others.
+    """
+    try:
+        asked = evolve.look(context.catalog, base, file)
+    except SluiceError as error:
+        log.warning("%s: what its contract's file asks for is not known: %s", contract.table, error)
+        return {}
+    fields = evolve_refused.touched(asked.old, asked.new, asked.changes)
+    return check.bad_in(decoded(), contract, fields) if fields and asked.review in ("open", "rejected") else {}
 
 
 def split_by(size: int | None = None, cores: int = 1) -> dict[str, str]:
