@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +27,7 @@ TOLERANT = {"errors": {"max_ratio": 1.0}}
 
 def changed(it: Lake, table: str, **fields: Any) -> None:
     """Write the table's contract anew."""
-    it.contract(table=table, **TOLERANT, **fields)
+    it.contract(table=table, **{**TOLERANT, **fields})
 
 
 def values(it: Lake, table: str, *names: str) -> list[tuple[Any, ...]]:
@@ -125,12 +126,12 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
     old = [KEY, {"name": "n", "type": "int"}, {"name": "text", "type": "string"}]
     new = [{**KEY, "name": "customer", "renamed_from": "id"}, {"name": "n", "type": "string"}]
     for name in (yes, no):
-        changed(it, name, mode="upsert", columns=old)
+        changed(it, name, mode="upsert", columns=old, errors={})
     it.send([(0, "a", {"n": 1, "text": "x"}), (0, "gone", {"n": 1}), (0, "gone", None)])
     assert {o["state"] for o in it.run().values()} == {"published"}
 
     for name in (yes, no):
-        changed(it, name, mode="upsert", columns=new, identifier=["customer"])
+        changed(it, name, mode="upsert", columns=new, identifier=["customer"], errors={})
     it.send([(0, "b", {"n": 2, "text": "y"}), (0, "later", {"n": "two", "text": "z"})])
     assert {o["state"] for o in it.run().values()} == {"published"}
     lines = it.plan().lines()
@@ -241,75 +242,151 @@ def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tell
     assert {r["_kafka_offset"]: r["error"] for r in it.quarantined(no)} == {o: errors[o] for o in (1, 5)}
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "change_partitioning": {"partition_by": ["bucket(4, id)"]},
-    "make_required": {"columns": [KEY, {"name": "n", "type": "int", "required": True}]},
-    "document": {"columns": [KEY, {"name": "n", "type": "int", "doc": "how many"}]},
-    "change_key": {"mode": "upsert"},
-}
-BY_POLICY = [
-    *(("change_partitioning", policy) for policy in ("auto", "review", "ignore", "refuse")),
-    *(("make_required", policy) for policy in ("auto", "review", "ignore", "refuse")),
-    *(("document", policy) for policy in ("auto", "review", "ignore")),
-    *(("change_key", policy) for policy in ("review", "ignore")),
+Columns = list[dict[str, Any]]
+
+OLD = [
+    KEY,
+    {"name": "n", "type": "int"},
+    {"name": "text", "type": "string", "source": "text"},
+    {"name": "must", "type": "int", "required": True},
+    {"name": "place", "type": "struct<city: string>"},
 ]
 
 
-def test_a_batch_that_is_staged_when_its_contract_changes_is_published_by_the_one_in_force(lake):
+def with_other(column: str, **changes: Any) -> dict[str, Any]:
+    """The old columns, one of them changed."""
+    return {"columns": [{**c, **changes} if c["name"] == column else c for c in OLD]}
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "add_column": {"columns": [*OLD, {"name": "extra", "type": "string"}]},
+    "widen": with_other("n", type="long"),
+    "make_optional": with_other("must", required=False),
+    "reorder": {"columns": OLD[::-1]},
+    "document": with_other("n", doc="how many"),
+    "drop_column": {"columns": [c for c in OLD if c["name"] != "text"]},
+    "rename_column": with_other("text", name="words", renamed_from="text"),
+    "change_type": with_other("n", type="string"),
+    "make_required": with_other("n", required=True),
+    "change_key": {"mode": "upsert"},
+    "change_partitioning": {"partition_by": ["bucket(4, id)"]},
+    "change_nested": with_other("place", type="struct<city: string, zip: int>"),
+}
+BY_POLICY = [
+    (kind, policy)
+    for kind in CHANGES
+    for policy in ("auto", "review", "ignore", "refuse")
+    if policy != "auto" or kind not in ("change_type", "change_key")  # which no contract may say
+]
+# Each of them but the first is in the table or is not, by what became of one of the changes.
+VALUES: list[dict[str, Any]] = [
+    {"n": 1, "text": "x", "must": 1, "place": {"city": "X", "zip": 7}, "extra": "e"},
+    {"must": 2},
+    {"n": 5 << 31, "must": 3},
+    {"n": "four", "must": 4},
+    {"n": 5},
+]
+SENT = [VALUES[:2], VALUES, VALUES]
+
+
+def typed(value: dict[str, Any], columns: Columns) -> dict[str, Any] | None:
+    """The row that columns make of a value, but for its key; None where it is to be set apart."""
+    row: dict[str, Any] = {}
+    for column in columns:
+        kind, found = column["type"], value.get(column.get("source", column["name"]))
+        if kind in ("int", "long") and found is not None:
+            if not isinstance(found, int) or found >= 1 << (31 if kind == "int" else 63):
+                return None
+        elif kind.startswith("struct"):
+            found = found and {field: found.get(field) for field in re.findall(r"(\w+):", kind)}
+        elif kind == "string" and found is not None:
+            found = str(found)
+        if found is None and column.get("required"):
+            return None
+        row[column["name"]] = found
+    del row["id"]
+    return row
+
+
+def given(row: dict[str, Any], written: Columns, now: Columns) -> dict[str, Any]:
+    """A row that was written by some columns, as a table that has others by now gives it."""
+    aside = with_other("n", type="string")["columns"] == now
+    if written is not now:
+        as_it_is = [{**c, "required": False} for c in now]
+        before, row = row, typed({**row, "n": None} if aside else row, as_it_is) or {}
+    else:
+        before = {"n": None}
+    return {**row, "n_before_1": before["n"]} if aside else row
+
+
+def expected(batches: list[list[Columns]], now: Columns) -> dict[int, dict[str, Any]]:
+    """The rows by their offsets, of batches that were read by one contract or by one after the other."""
+    read_by = [(value, columns) for values, columns in zip(SENT, batches, strict=False) for value in values]
+    found = {}
+    for offset, (value, tried) in enumerate(read_by):
+        for columns in reversed(tried):
+            if row := typed(value, columns):
+                found[offset] = given(row, columns, now)
+    return found
+
+
+def test_every_kind_of_change_by_every_policy_while_a_batch_is_staged(lake):
     it = lake()
     it.create_topic(1)
-    old = {"columns": [KEY, {"name": "n", "type": "int"}]}
     names = {each: f"db.{it.group}_{'_'.join(each)}" for each in BY_POLICY}
+    news = {kind: changes.get("columns", OLD) for kind, changes in CHANGES.items()}
+
+    def send(number: int) -> None:
+        it.send((0, "a", value) for value in SENT[number])
+
+    def check(each: tuple[str, str], batches: list[list[Columns]], *, made: bool) -> None:
+        name, now = names[each], news[each[0]] if made else OLD
+        rows = {r["_kafka_offset"]: r for r in it.rows(name)}
+        assert len(rows) == len(it.rows(name)), each
+        found = {o: {k: v for k, v in r.items() if k[0] != "_" and k != "id"} for o, r in rows.items()}
+        assert found == expected(batches, now), each
+        sent = sum(map(len, SENT[: len(batches)]))
+        assert sorted([*rows, *(r["_kafka_offset"] for r in it.quarantined(name))]) == [*range(sent)], each
+        table = it.catalog.load_table(name)
+        assert [*columns_of(it, name)][: len(now)] == [c["name"] for c in now], each
+        is_made = {"document": table.schema().find_field("n").doc, "change_partitioning": table.spec().fields}
+        assert bool(is_made.get(each[0], made)) is made, each
+        told = evolve.versions(it.catalog, it.loaded(name))
+        assert any(r.state == "applied" and each[0] in r.kinds for r in told) is made, each
+
     for name in names.values():
-        changed(it, name, **old)
-    it.send([(0, "a", {"n": 1})])
+        changed(it, name, columns=OLD)
+    send(0)
     assert {o["state"] for o in it.run().values()} == {"published"}
-    it.send([(0, "a", {"n": 2}), (0, "b", {})])
+    send(1)
     (batch,) = it.plan().topics[it.topic].to_stage
     stage(it.context(), batch, gaps_expected=False)
     for (kind, policy), name in names.items():
-        changed(it, name, **{**old, **CHANGES[kind]}, schema_policy={kind: policy})
+        changed(it, name, **{"columns": OLD, **CHANGES[kind]}, schema_policy={kind: policy})
     outcomes = it.run()
 
-    stopped = {each for each, name in names.items() if outcomes[name]["state"] != "published"}
-    assert stopped == {each for each in BY_POLICY if each[1] == "refuse"}
-    for each in BY_POLICY:
+    assert {each[1] for each, name in names.items() if outcomes[name]["state"] != "published"} == {"refuse"}
+    for each, name in names.items():
         kind, policy = each
-        name = names[each]
-        lacking = [] if each == ("make_required", "auto") else [("b", None)]
-        whole = [("a", 1)] if policy == "refuse" else [("a", 1), ("a", 2), *lacking]
-        assert values(it, name, "id", "n") == whole, each
-        assert [r["field"] for r in it.quarantined(name)] == (["n"] if each == ("make_required", "auto") else []), each
-        assert is_changed(it, name, kind) is (policy == "auto"), each
+        made = policy == "auto"
+        batches = [[OLD]] if policy == "refuse" else [[OLD], [news[kind] if made else OLD]]
+        check(each, batches, made=made)
         more = {"auto": [(2, "applied")], "review": [(2, "review")]}.get(policy, [])
         assert states(it, name) == [(1, "applied"), *more], each
-        if kind == "change_key" and policy == "review":
+        if policy == "refuse":
+            assert outcomes[name]["state"] != "published", each
+            changed(it, name, columns=OLD)  # put back
+        elif each == ("change_key", "review"):
             with pytest.raises(RefusedError, match="another key"):
                 respond(it, name, approve=True)
         elif policy == "review":
-            assert respond(it, name, approve=True).backfills == []
-        elif policy == "refuse":
-            changed(it, name, **old)  # put back
-    it.send([(0, "c", {})])
+            for request in respond(it, name, approve=True).backfills:
+                fill_in(it, request, run_id=name)
+        else:  # nothing more will become of it
+            (it.folder / f"{name}.yaml").unlink()
+    send(2)
     assert {o["state"] for o in it.run().values()} == {"published"}
-    for each, name in names.items():
-        kind, policy = each
-        taken = policy in ("auto", "review") and kind == "make_required"
-        found = {0: 1, 1: 2} | {p: None for p in (2, 3) if not (taken and (p == 3 or policy == "auto"))}
-        assert {r["_kafka_offset"]: r["n"] for r in it.rows(name)} == found, each
-        assert len(it.rows(name)) + len(it.quarantined(name)) == 4, each
-        assert is_changed(it, name, kind) is (policy in ("auto", "review") and kind != "change_key"), each
-        specs = {task.file.spec_id for task in it.catalog.load_table(name).scan().plan_files()}
-        assert len(specs) == (2 if kind == "change_partitioning" and policy in ("auto", "review") else 1), each
-
-
-def is_changed(it: Lake, table: str, kind: str) -> bool:
-    """Whether a change of `CHANGES` is in force."""
-    found = it.catalog.load_table(table)
-    told = evolve.versions(it.catalog, it.loaded(table))
-    return {
-        "change_partitioning": bool(found.spec().fields),
-        "make_required": any(r.state == "applied" and "make_required" in r.kinds for r in told),
-        "document": found.schema().find_field("n").doc == "how many",
-        "change_key": bool(found.schema().identifier_field_names()),
-    }[kind]
+    for each in (each for each in names if each[1] in ("review", "refuse")):
+        made = each[1] == "review" and each[0] != "change_key"
+        now = news[each[0]] if made else OLD
+        check(each, [[OLD], [OLD, now], [now]], made=made)
