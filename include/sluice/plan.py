@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, tables, words, writers
+from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, rolled_back, tables, words, writers
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
@@ -251,6 +251,8 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
     ledger = Ledger(catalog)
     for _ in range(ATTEMPTS):
         plan = look(group, contracts, catalog, client, ledger)
+        if [o for o in plan.outlooks.values() if rolled_back.catch_up(catalog, ledger, o.new, o.base)]:
+            plan = look(group, contracts, catalog, client, ledger)
         if lost and any(t.frozen and t.topic in raced for t in plan.topics.values()):
             raise lost
         fresh = [b for t in plan.topics.values() if not t.frozen for b in t.to_stage]

@@ -13,18 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetPropertiesUpdate, TableUpdate
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetPropertiesUpdate, TableUpdate
 
-from sluice import backlog, cursor, forget, refs, tables, words
+from sluice import backlog, cursor, forget, refs, rolled_back, tables
 from sluice import undone as undone_slices
 from sluice.backlog import Held
 from sluice.contract import Contract
 from sluice.contracts import Contracts
-from sluice.errors import CursorUnknownError, FencedError, RefusedError, SluiceError
-from sluice.ledger import Ledger, Row, State
+from sluice.errors import CursorUnknownError, RefusedError, SluiceError
+from sluice.ledger import Ledger
 from sluice.model import (
     BRANCH_PREFIX,
     CURSOR_TAG,
@@ -36,6 +35,7 @@ from sluice.model import (
     encode_ranges,
     joined_ranges,
 )
+from sluice.rolled_back import NOTE, Note
 from sluice.undone import Undone
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Rollback:
         memory: the memory of deleted keys, and the state it goes back to; None where it stays as it is.
     """
 
-    table: str
+    contract: Contract
     base: Table
     target: Snapshot
     carrier: Snapshot | None
@@ -66,6 +66,11 @@ class Rollback:
     branches: tuple[str, ...] = ()
     memory: Table | None = None
     memory_back_to: int | None = None
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self.contract.table
 
     @property
     def lost(self) -> list[Held | Undone]:
@@ -139,7 +144,7 @@ def look(
     then = _then(name, table, target)
     through = decode_through(cursor.summary(then)[PUBLISHED_THROUGH]) if then else {}
     return Rollback(
-        table=name,
+        contract=contract,
         base=table,
         target=target,
         carrier=then,
@@ -234,7 +239,7 @@ def _again(
 def roll_back(
     found: Rollback, catalog: Catalog, ledger: Ledger, *, who: str, why: str, run_id: str, accept_loss: str = ""
 ) -> None:
-    """Do what `look` worked out, in one commit: main, and the tag that keeps the offsets. Then tell the ledger.
+    """Do what `look` worked out, in one commit: main, and the tag that keeps the offsets. Then what is left to do.
 
     Args:
         accept_loss: the table's name, typed out, if batches and slices are to be lost for it that staging no longer
@@ -243,35 +248,28 @@ def roll_back(
     Raises:
         RefusedError: staging no longer holds what would be published again; or no reason is given.
         FencedError: main moved since it was looked at; nothing was changed.
+        CatalogUnavailableError: the catalog stayed away, and nobody knows yet whether it is done.
     """
     if not why.strip():
         raise RefusedError("No reason is given.", table=found.table, way_out="Say why: it is kept in the ledger.")
     if found.lost and accept_loss != found.table:
         raise loss(found)
-    head = found.base.metadata.current_snapshot_id
     # The table itself tells, since the ledger's row may not follow. Clocks differ.
     now_ms = max(int(time.time() * 1000), found.undone[0].timestamp_ms)
+    note = _note(found, who, why, run_id)
     updates: list[TableUpdate] = [
         refs.point(refs.MAIN, found.target.snapshot_id),
-        SetPropertiesUpdate(updates={tables.SLICES_SINCE: str(now_ms)}),
+        SetPropertiesUpdate(updates={tables.SLICES_SINCE: str(now_ms), NOTE: note.text()}),
     ]
     if found.carrier:
         updates.append(refs.point(CURSOR_TAG, found.carrier.snapshot_id, tag=True))
     elif CURSOR_TAG in found.base.metadata.refs:
         updates.append(RemoveSnapshotRefUpdate(ref_name=CURSOR_TAG))
-    try:
-        refs.commit(catalog, found.base, (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),), tuple(updates))
-    except CommitFailedException as error:
-        raise FencedError(
-            "Main moved since it was looked at; nothing was rolled back.",
-            table=found.table,
-            looked_at=head,
-            way_out="Look again, and decide again.",
-        ) from error
-    log.warning("%s: rolled back from %s to %s", found.table, head, found.target.snapshot_id)
-    if found.memory is not None and found.memory_back_to is not None:
-        forget.go_back(found.memory, catalog, found.memory_back_to)
-    ledger.append(_rows(found, who, why), run_id=run_id)
+    if unfinished := Note.of(found.base):  # the note takes its place
+        rolled_back.tell(ledger, unfinished)
+    rolled_back.commit(catalog, ledger, found.base, tuple(updates), note)
+    log.warning("%s: rolled back from %s to %s", found.table, note.left, note.target)
+    rolled_back.finish(catalog, ledger, found.contract, note)
 
 
 def loss(found: Rollback) -> RefusedError:
@@ -284,17 +282,18 @@ def loss(found: Rollback) -> RefusedError:
     )
 
 
-def _rows(found: Rollback, who: str, why: str) -> list[Row]:
-    """One row per topic; and what staging no longer holds is given up for this table."""
-    metadata = found.base.metadata
-    moved = {"from": metadata.current_snapshot_id or 0, "to": found.target.snapshot_id}
-    given_up = [
-        row
-        for each in found.lost_batches
-        for row in words.rows(
-            each.batch.topic, each.batch.topic_id, each.batch.ranges, who=who, why=why, table=found.table
-        )
-    ]
-    return given_up + [
-        Row(topic, State.ROLLED_BACK, table=found.table, snapshots=moved, who=who, why=why) for topic in found.again
-    ]
+def _note(found: Rollback, who: str, why: str, run_id: str) -> Note:
+    memory = None
+    if found.memory is not None and found.memory_back_to is not None:
+        memory = [found.memory.metadata.current_snapshot_id or 0, found.memory_back_to]
+    return Note(
+        table=found.table,
+        left=found.undone[0].snapshot_id,
+        target=found.target.snapshot_id,
+        topics=list(found.again),
+        lost=[rolled_back.lost(each.batch) for each in found.lost_batches],
+        memory=memory,
+        who=who,
+        why=why,
+        run=run_id,
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice import cursor, gaps, rollback, tables
+from sluice import cursor, gaps, rollback, rolled_back, tables
 from sluice import run as runs
 from sluice.commit import Attempt
 from sluice.embedded.home import REPOSITORY
@@ -384,6 +384,12 @@ def test_killed_in_the_middle(lake: Callable[..., Lake], point: tuple[str, ...],
     assert seq == (1 if done else 3)
     check_refs(it, table)
     if done:
+        it.plan()  # what was left to do is done, once
+        told = [(r.table, r.why) for r in it_acts(it) if r.state == State.ROLLED_BACK]
+        assert told == [(table, WHY)]
+        assert rolled_back.NOTE not in it.catalog.load_table(table).properties
+        memory = it.catalog.load_table(tables.deletes(it.loaded(table))).scan().to_arrow().to_pylist()
+        assert [r["id"] for r in memory] == ["k0"]
         it.drain(table)  # its first run is the fourth
     assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
     act(it, look(it, table, before_run=f"{it.group}-{4 if done else 2}"))

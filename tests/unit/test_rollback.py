@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import retention, rollback, slices, tables
+from sluice import retention, rollback, rolled_back, settle, slices, tables
 from sluice.contracts import Contracts
-from sluice.errors import RefusedError
-from sluice.filters import at_most
+from sluice.errors import CatalogUnavailableError, FencedError, RefusedError
+from sluice.filters import at_most, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import PUBLISHED_THROUGH, Batch, OffsetRange, Through, encode_through
 from sluice.rollback import Rollback
@@ -122,3 +123,94 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
     assert need.reason.startswith("batches 1 to 2 are published and past their retention; 1 slices of backfills")
     need = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(days=1))["sluice_staging.orders"]
     assert "trim" not in need.steps
+
+
+def kinds(catalog: Catalog) -> list[tuple[str, str | None, str | None]]:
+    """What the ledger tells of acts by hand."""
+    rows = Ledger(catalog).table.scan(row_filter=one_of("state", [State.GAP, State.ROLLED_BACK])).to_arrow().to_pylist()
+    return [(r["state"], r["who"], r["why"]) for r in rows]
+
+
+def settled(catalog: Catalog, promises: Contracts) -> None:
+    nothing = {"tables": {"shop.orders": {}}, "stops": {}, "warnings": {}}
+    settle.settle(promises.group("shop"), catalog, nothing, run_id="next")
+
+
+def test_what_a_killed_rollback_left_to_do_is_done_once(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    (target, *_) = catalog.load_table("shop.orders").snapshots()
+    trim(catalog, 2)
+    found = look(catalog, promises, target)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "append", killed)
+        with pytest.raises(KeyboardInterrupt):
+            act(catalog, found, accept_loss="shop.orders")
+    assert head(catalog) == target
+    assert kinds(catalog) == []
+    for _ in range(2):
+        settled(catalog, promises)
+        assert sorted(kinds(catalog)) == [("gap", "ann", "wrong"), ("rolled_back", "ann", "wrong")]
+    (row,) = [r for r in Ledger(catalog).table.scan().to_arrow().to_pylist() if r["state"] == "rolled_back"]
+    assert (row["run_id"], dict(row["snapshots"])) == (
+        "by hand",
+        {"from": found.undone[0].snapshot_id, "to": target.snapshot_id},
+    )
+    assert rolled_back.NOTE not in catalog.load_table("shop.orders").properties
+
+
+def test_a_rollback_whose_answer_was_lost_has_taken_effect(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    (first, second, _) = catalog.load_table("shop.orders").snapshots()
+    real, calls = catalog.commit_table, []
+
+    def lost(*given: Any) -> Any:
+        calls.append(given)
+        answer = real(*given)
+        if len(calls) == 1:
+            raise ConnectionError("reset by peer")
+        return answer
+
+    monkeypatch.setattr(catalog, "commit_table", lost)
+    act(catalog, look(catalog, promises, second))
+    assert (head(catalog), len(kinds(catalog))) == (second, 1)
+    # Not one that never came: it is asked again.
+    calls.clear()
+    monkeypatch.setattr(catalog, "commit_table", lambda *given: real(*given) if calls or calls.append(1) else 1 / 0)
+    act(catalog, look(catalog, promises, first))
+    assert (head(catalog), len(kinds(catalog))) == (first, 2)
+    # Nor one that another commit came before, however it ends.
+    monkeypatch.undo()
+    append(catalog.load_table("shop.orders"), 8, THROUGH)
+    found = look(catalog, promises, first)
+    append(catalog.load_table("shop.orders"), 9, THROUGH)
+    with pytest.raises(FencedError, match="nothing was rolled back"):
+        act(catalog, found)
+    assert len(kinds(catalog)) == 2
+
+
+def test_whether_it_was_rolled_back_is_said_to_be_unknown_while_it_is(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 2)
+    found = look(catalog, promises, catalog.load_table("shop.orders").snapshots()[0])
+    ledger = Ledger(catalog)
+
+    def away(*_: object) -> None:
+        raise ConnectionError("away")
+
+    monkeypatch.setattr(rolled_back, "WAIT_S", 0.1)
+    monkeypatch.setattr(catalog, "commit_table", away)
+    monkeypatch.setattr(catalog, "load_table", away)
+    with pytest.raises(CatalogUnavailableError, match=r"not known whether .* next run of the group finishes it"):
+        rollback.roll_back(found, catalog, ledger, who="ann", why="wrong", run_id="r")
