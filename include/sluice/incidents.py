@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,7 @@ class Incident:
         why, todo: as the pages tell it; text from outside, to be escaped where it is shown.
         url: the table's timeline.
         unheard: those that are to be told and could not be yet.
+        kind: what the table is at risk of; empty in what older versions remember.
     """
 
     table: str
@@ -31,11 +32,12 @@ class Incident:
     todo: str = ""
     url: str = ""
     unheard: tuple[str, ...] = ()
+    kind: str = ""
 
     @property
     def key(self) -> str:
         """What makes it the same incident."""
-        return f"{self.table}: {self.word}"
+        return f"{self.table}: {self.word} {self.kind}".rstrip()
 
     @property
     def title(self) -> str:
@@ -67,12 +69,10 @@ def of_status(status: Status, alerts: Alerts, pages: str) -> list[Incident]:
         found.append(Incident("", f"broken contract {Path(file).name}", why, "Repair it."))
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
-        words: dict[str, verdicts.Verdict] = {}
-        for each in (*verdicts.said(table), *_rejecting(table, alerts.quarantine_ratio)):
-            words.setdefault(each.word, each)
-        if table.last_error and table.last_error.runs < alerts.failed_runs:
-            words.pop("failed", None)
-        found += [Incident(table.table, v.word, v.why, v.todo, url) for v in words.values() if v.word in alerts.states]
+        said = [*verdicts.said(table), *_rejecting(table, alerts.quarantine_ratio)]
+        early = table.last_error and table.last_error.runs < alerts.failed_runs
+        told = [v for v in said if v.word in alerts.states and not (early and v.word == "failed")]
+        found += [Incident(table.table, v.word, v.why, v.todo, url, kind=v.kind) for v in told]
     return found
 
 
@@ -92,7 +92,7 @@ def compare(
     A table that could not be asked is as it was: its incidents go on.
     """
     now = {each.key: each for each in found}
-    before = {each.key: each for each in told}
+    before = {each.key: each for each in (_with_kind(each, now.values()) for each in told)}
     # What no contract names any more is over; what a broken one may name is not known.
     unknown = {t.table for t in status.tables if t.unknown}
     if status.broken:
@@ -100,3 +100,11 @@ def compare(
     new = [each for key, each in now.items() if key not in before]
     goes_on = [each for key, each in before.items() if key in now or each.table in unknown]
     return new, goes_on, [each for each in before.values() if each not in goes_on]
+
+
+def _with_kind(told: Incident, found: Iterable[Incident]) -> Incident:
+    """An incident with the kind of risk that older versions did not remember: they told a table's first."""
+    if told.word != "at risk" or told.kind:
+        return told
+    same = [each for each in found if (each.table, each.word) == (told.table, told.word)]
+    return replace(told, kind=min(same, key=lambda each: each.why != told.why).kind) if same else told

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,20 @@ TIMES = 2
 HALVINGS = 12
 
 
+class Kind(StrEnum):
+    """What a warning is about: one of another kind is news."""
+
+    UNREAD = "unread"
+    UNPUBLISHED = "unpublished"
+    TOMBSTONES = "tombstones"
+    SCHEMA = "schema"
+
+
 @dataclass(frozen=True)
 class Risk:
     """A warning about a topic; with a table if it concerns that one alone."""
 
+    kind: Kind
     topic: str
     text: str
     table: str | None = None
@@ -46,7 +57,16 @@ class Risk:
 
 def of_table(risks: Iterable[Risk], contract: Contract) -> list[str]:
     """Those that concern a table, in words."""
-    return [str(r) for r in risks if r.topic in contract.topics and r.table in (None, contract.table)]
+    return [text for texts in by_kind(risks, contract).values() for text in texts]
+
+
+def by_kind(risks: Iterable[Risk], contract: Contract) -> dict[str, list[str]]:
+    """The same, by kind."""
+    found: dict[str, list[str]] = {}
+    for risk in risks:
+        if risk.topic in contract.topics and risk.table in (None, contract.table):
+            found.setdefault(str(risk.kind), []).append(str(risk))
+    return found
 
 
 def interval(schedule: str | None, now: datetime | None = None) -> timedelta | None:
@@ -90,7 +110,7 @@ def look(
     unread = {p: gone[p] - max(read.get(p, m.start), m.start) for p, m in sorted(state.watermarks.items())}
     if unread := {p: n for p, n in unread.items() if n > 0}:
         text = f"Kafka may delete unread records within {ahead} (twice the schedule): {{partition: offsets}} {unread}"
-        out.append(Risk(topic.topic, f"{text} ({said})."))
+        out.append(Risk(Kind.UNREAD, topic.topic, f"{text} ({said})."))
     for table, batches in waiting.items():
         last = {
             p: (r.start, min(gone.get(p, 0), r.end))
@@ -100,7 +120,7 @@ def look(
         if last:
             text = f"staging's copy is the last, or will be within {ahead} (twice the schedule), of what {table}"
             text += f" has yet to publish: {{partition: (first, end)}} {last} ({said})."
-            out.append(Risk(topic.topic, text, table))
+            out.append(Risk(Kind.UNPUBLISHED, topic.topic, text, table))
     return tuple(out)
 
 
@@ -134,7 +154,7 @@ def tombstones(client: AdminClient, topic: TopicPlan, schedule: str | None) -> t
     when = "has been able to" if gone else f"may within {ahead} (twice the schedule)"
     text = f"compaction {when} remove tombstones that are not read: {{partition: (first, end)}} {gone or soon}"
     text += f" (delete.retention.ms {state.delete_retention_ms}); the rows that they delete would stay."
-    return (Risk(topic.topic, text),)
+    return (Risk(Kind.TOMBSTONES, topic.topic, text),)
 
 
 def left(client: AdminClient, state: broker.TopicState, reached: Offsets) -> dict[int, float]:

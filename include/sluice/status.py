@@ -83,7 +83,7 @@ def look(
 
 
 def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
-    entry.warnings = kafka_retention.of_table(world.warnings, contract)
+    entry.risks = kafka_retention.by_kind(world.warnings, contract)
     entry.schema = world.schemas.get(contract.table)
     if contract.table in world.stops:
         entry.problems.append(str(world.stops[contract.table]))

@@ -200,7 +200,7 @@ class Judgement:
 
 @dataclass
 class TableStatus:
-    """One table. `problems` is what the next run would stop for, or could not be asked; `warnings` what may come.
+    """One table. `problems` is what the next run would stop for, or could not be asked; `risks` what may come, by kind.
 
     `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
     contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
@@ -228,10 +228,15 @@ class TableStatus:
     freshness_now_seconds: float | None = None
     freshness_kept: bool | None = None
     problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    risks: dict[str, list[str]] = field(default_factory=dict)
     schema: str | None = None
     unasked: list[str] = field(default_factory=list)
     as_of: datetime | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What may come, of all kinds."""
+        return [text for texts in self.risks.values() for text in texts]
 
     @property
     def unknown(self) -> bool:

@@ -22,7 +22,7 @@ _HEAD = ("TABLE", "READ TO", "KAFKA END", "LAG", "BEHIND", "SNAPSHOT", "OPEN", "
 
 def as_json(status: Status) -> dict[str, Any]:
     """Everything, in JSON's own types; times in UTC as ISO 8601, ranges as `[start, end)`."""
-    tables = [{**asdict(t), "lag_records": t.lag_records} for t in status.tables]
+    tables = [{**asdict(t), "lag_records": t.lag_records, "warnings": t.warnings} for t in status.tables]
     whole = {"at": status.at, "tables": tables, "unavailable": [str(e) for e in status.errors], "broken": status.broken}
     told: dict[str, Any] = plain(whole)
     return told

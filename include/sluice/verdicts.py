@@ -34,12 +34,14 @@ class Verdict:
         tone: how much it needs a person.
         why: what it was told by.
         todo: the next step; empty where there is none.
+        kind: what a table is at risk of; each kind is told by itself.
     """
 
     word: str
     tone: Tone
     why: str
     todo: str = ""
+    kind: str = ""
 
 
 def of_table(table: TableStatus) -> Verdict:
@@ -64,8 +66,8 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("review", Tone.WARN, table.schema, "Answer in the DAG review_schema.")
     if table.expectations and table.expectations.failed:
         yield Verdict("doubtful", Tone.WARN, table.expectations.failed[0], "See Data quality.")
-    if table.warnings:
-        yield Verdict("at risk", Tone.WARN, table.warnings[0], "")
+    for kind, (first, *more) in table.risks.items():
+        yield Verdict("at risk", Tone.WARN, f"{first} And {len(more):,} like it." if more else first, kind=kind)
     refused = [s for s in table.slices if s.state in ("blocked", "failed")]
     if refused:
         why = refused[0].error or f"Slice {refused[0].number} of a backfill was refused."

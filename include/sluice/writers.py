@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sluice.contract import Contract
 from sluice.errors import SluiceError
 from sluice.iceberg_types import IcebergType, Struct
-from sluice.kafka_retention import Risk
+from sluice.kafka_retention import Kind, Risk
 from sluice.registry import Registry, WriterSchema, subjects_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
         if schema is None or not have.keys() & set(needed.names):  # of another message, or of a kind we can't read
             continue
         if lost := list(_missing(have, needed)):
-            found.append(Risk(topic, _words(contract, schema, subject, lost), contract.table))
+            found.append(Risk(Kind.SCHEMA, topic, _words(contract, schema, subject, lost), contract.table))
     return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,10 +43,10 @@ def titles(found: list[Incident]) -> list[str]:
 
 def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_for() -> None:
     failed = LastError(NOW, "failed", "t", 3, "no space left", "run", open=True)
-    both = late(last_error=failed, schema="a change waits", warnings=["Kafka deletes it", "and that"])
+    both = late(last_error=failed, schema="a change waits", risks={"unread": ["Kafka deletes it.", "And that."]})
     found = of_status(status(table("db.fine"), both), ALERTS, PAGES)
     assert titles(found) == ["db.t is failed", "db.t is late", "db.t is at risk"]
-    assert found[0].why == "no space left" and found[2].why == "Kafka deletes it"
+    assert found[0].why == "no space left" and found[2].why == "Kafka deletes it. And 1 like it."
     assert found[0].url == "http://airflow/sluice/tables/db.t/timeline"
     assert titles(of_status(status(both), Alerts(states=("review",)), PAGES)) == ["db.t is review"]
 
@@ -105,6 +106,19 @@ def test_each_is_told_once_and_again_when_it_comes_back() -> None:
     assert look(status(*unknown, away=True)) == ([], [])
     assert look(status(table(), late("db.u"))) == ([], ["db.t is late", "Sluice: CatalogUnavailableError"])
     assert look(status(late(), late("db.u"))) == (["db.t is late"], [])
+
+
+def test_a_risk_of_another_kind_is_news_while_the_first_goes_on() -> None:
+    schema = {"schema": ["t: a field is gone"]}
+    known = of_status(status(table(risks=schema)), ALERTS, PAGES)
+    both = status(table(risks={**schema, "unread": ["t: Kafka may delete it"]}))
+    new, goes_on, over = compare(of_status(both, ALERTS, PAGES), known, both)
+    assert [(i.title, i.why) for i in new] == [("db.t is at risk", "t: Kafka may delete it")]
+    assert [i.why for i in goes_on] == ["t: a field is gone"] and not over
+    # What an older version remembers has no kind, and is no other incident.
+    stored = json.loads(json.dumps([{k: v for k, v in asdict(i).items() if k != "kind"} for i in known]))
+    new, goes_on, over = compare(of_status(both, ALERTS, PAGES), [Incident(**each) for each in stored], both)
+    assert [i.why for i in new] == ["t: Kafka may delete it"] and len(goes_on) == 1 and not over
 
 
 def test_hostile_text_is_escaped_in_a_mail() -> None:

@@ -62,7 +62,7 @@ def late(**changes: Any) -> TableStatus:
         (replace(table(), exists=False), "new", Tone.UNKNOWN),
         (replace(table(), exists=None), "unknown", Tone.UNKNOWN),
         (replace(table(), topics=[TopicStatus("t")]), "unknown", Tone.UNKNOWN),
-        (table(warnings=["Kafka deletes it soon"]), "at risk", Tone.WARN),
+        (table(risks={"unread": ["Kafka deletes it soon"]}), "at risk", Tone.WARN),
         (table(schema="a change waits"), "review", Tone.WARN),
         (table(expectations=Judgement("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
         (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
@@ -106,7 +106,7 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
 
 def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:
     behind = replace(late(), table="db.z", freshness_now_seconds=9000.0)
-    rows = [table(), replace(table(), exists=None), table(warnings=["x"]), late(), behind]
+    rows = [table(), replace(table(), exists=None), table(risks={"unread": ["x"]}), late(), behind]
     ordered = sorted(rows, key=verdicts.sort_key)
     assert [verdicts.of_table(t).word for t in ordered] == ["late", "late", "at risk", "unknown", "fresh"]
     assert ordered[0].table == "db.z"
@@ -160,7 +160,7 @@ def hostile_table() -> TableStatus:
     return TableStatus(
         HOSTILE, HOSTILE, "append", HOSTILE, exists=True, topics=topics, snapshot=snapshot, quarantined=3,
         totals={"records": 10, "bytes": 12_345_678},
-        problems=[HOSTILE], warnings=[HOSTILE], expectations=Judgement(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
+        problems=[HOSTILE], risks={"schema": [HOSTILE]}, expectations=Judgement(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
     )  # fmt: skip
 
 

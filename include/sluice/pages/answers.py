@@ -15,8 +15,11 @@ from sluice.readiness import Line
 from sluice.status_model import TableStatus
 from sluice.timeline import Event, Lane, Standing
 
-LAG = {"anyOf": [{"type": "integer"}, {"type": "null"}], "title": "Lag Records"}
-"""Over all topics: in the answer, and no field of the class."""
+BESIDE = {
+    "lag_records": {"anyOf": [{"type": "integer"}, {"type": "null"}], "title": "Lag Records"},
+    "warnings": {"items": {"type": "string"}, "type": "array", "title": "Warnings"},
+}
+"""Over all topics, and of all kinds: in the answer, and no fields of the class."""
 
 
 @dataclass
@@ -64,7 +67,7 @@ def described(openapi: Mapping[str, Any]) -> dict[str, Any]:
     told = deepcopy(dict(openapi))
     known = told.setdefault("components", {}).setdefault("schemas", {})
     known |= definitions["$defs"]
-    known["TableStatus"]["properties"]["lag_records"] = LAG
+    known["TableStatus"]["properties"] |= BESIDE
     for (path, _), shape in shapes.items():
         told["paths"][path]["get"]["responses"]["200"]["content"] = {"application/json": {"schema": shape}}
     return told

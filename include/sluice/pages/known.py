@@ -30,5 +30,5 @@ def _of_table(now: TableStatus, was: TableStatus | None) -> TableStatus:
     # The planner, who tells what stops and threatens a table, asks Kafka as well.
     return replace(
         now, topics=was.topics, freshness_now_seconds=was.freshness_now_seconds, freshness_kept=was.freshness_kept,
-        problems=now.problems or was.problems, warnings=was.warnings, schema=was.schema, as_of=was.as_of,
+        problems=now.problems or was.problems, risks=was.risks, schema=was.schema, as_of=was.as_of,
     )  # fmt: skip
