@@ -79,6 +79,13 @@ def test_the_most_urgent_state_is_the_one_that_is_shown(given: TableStatus, word
     assert found.why
 
 
+def test_late_says_what_made_it_late() -> None:
+    # The newest record of one partition is in the table: no distance, and another partition was not read for hours.
+    topics = [TopicStatus("t", lag_records=7, lag_seconds=2.0, late={1: 7}), TopicStatus("u", lag_records=0, late={})]
+    why = verdicts.of_table(replace(late(), topics=topics, freshness_now_seconds=2.0)).why
+    assert why == "7 unread offsets are older than the promised 15m."
+
+
 def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> None:
     live = table(quarantined=3, freshness_kept=True, freshness_now_seconds=0.0)
     failing = replace(late(last_error=error()), table="db.u")
@@ -286,17 +293,18 @@ def test_a_page_tells_what_the_table_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "lag", "says"),
+    ("kept", "lag", "staged", "says"),
     [
-        ({"t": {0: 5400.0}}, 5, "90m"),
-        ({"t": {}}, 0, "all read"),
-        ({}, 5, "for ever"),
-        (None, 5, "-"),
-        ({"t": {}}, None, "-"),
+        ({"t": {0: 5400.0}}, 5, 7, "90m"),
+        ({"t": {}}, 0, 10, "all read"),
+        ({"t": {}}, 5, 10, "all staged"),
+        ({}, 5, 7, "for ever"),
+        (None, 5, 7, "-"),
+        ({"t": {}}, None, 7, "-"),
     ],
 )
-def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, says: str) -> None:
-    topics = [TopicStatus("t", lag_records=lag, partitions=[PartitionStatus(0, 0, 5, 7, 10, lag)])]
+def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged: int, says: str) -> None:
+    topics = [TopicStatus("t", lag_records=lag, partitions=[PartitionStatus(0, 0, 5, staged, 10, lag)])]
     each = replace(table(), topics=topics)
     found = page("table.html", table=each, verdict=verdicts.of_table(each), detail=detail.Detail(kept=kept))
     cells = re.findall("<td.*?>(.*?)</td>", found.partition('id="offsets"')[2].partition("</section>")[0], re.DOTALL)

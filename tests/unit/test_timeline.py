@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice import (
+    broker,
     cli,
     contracts,
     cursor,
@@ -351,3 +352,20 @@ def test_what_the_catalog_did_not_tell_is_not_exported_as_calm(catalog: SqlCatal
         assert away["sluice_unavailable"] == {"kafka": 1, "catalog": 1}
     kept = status(NAME, quarantined=3, totals={"records": 1}, freshness_now_seconds=1.0, unasked=["catalog"])
     assert {n for n in exported(None, kept)[0] if n.startswith("sluice_table")} == {"sluice_table_state"}
+
+
+def test_kafka_need_not_keep_what_is_staged(catalog: SqlCatalog, monkeypatch) -> None:
+    staged = Batch("t", "id", 2, {0: OffsetRange(10, 20)}, {0: 20, 1: 5})
+    staging = tables.ensure_staging(catalog, "t")
+    staging.append(
+        pa.Table.from_pylist([], schema=staging.schema().as_arrow()), snapshot_properties=dict(staged.properties())
+    )
+    state = broker.TopicState("t", "id", {}, compacted=False, retention_ms=1)
+    monkeypatch.setattr(detail.reach, "open_broker", lambda *_: None)
+    monkeypatch.setattr(detail.broker, "describe", lambda *_: {"t": state})
+    monkeypatch.setattr(detail.kafka_retention, "left", lambda _, __, reached: dict(reached))
+    published = timeline.Through(1, "id", {0: 10, 1: 7})
+    assert detail._kept(catalog, contract(), {"t": published}, None) == {"t": {0: 20, 1: 7}}
+    assert detail._kept(catalog, contract(), {}, None) == {"t": {0: 20, 1: 5}}
+    again = timeline.Through(1, "made anew", {0: 1})  # what was staged was another topic's
+    assert detail._kept(catalog, contract(), {"t": again}, None) == {"t": {0: 1}}

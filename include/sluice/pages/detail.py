@@ -106,8 +106,8 @@ class Detail:
 
     Attributes:
         snapshots: the newest first, as far as they are kept.
-        kept: by topic that Kafka does not keep for ever, per partition with unread records how many seconds longer it
-            keeps the first of them at least; None where nobody could say.
+        kept: by topic that Kafka does not keep for ever, per partition with records that are neither in the table nor
+            staged how many seconds longer it keeps the first of them at least; None where nobody could say.
         readiness: the scorecard.
         contract: as YAML, without what is left to its default.
         keeps_raw: whether what is in quarantine can be replayed from there.
@@ -149,7 +149,7 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
             found,
             quarantine,
             _snapshots(table) if table else (),
-            _kept(contract, through, kafka) if through is not None else None,
+            _kept(catalog, contract, through, kafka) if through is not None else None,
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
             readiness.of_table(contract, known, catalog),
@@ -168,20 +168,29 @@ def _published(table: Table | None) -> Mapping[str, Through] | None:
 
 
 def _kept(
-    contract: Contract, through: Mapping[str, Through], kafka: Mapping[str, Any] | None
+    catalog: Catalog, contract: Contract, through: Mapping[str, Through], kafka: Mapping[str, Any] | None
 ) -> dict[str, dict[int, float]] | None:
     try:
         client = reach.open_broker(KAFKA_PATIENCE_S, kafka)
         states = broker.describe(client, contract.topics).values()
         return {
-            state.topic: kafka_retention.left(
-                client, state, through[state.topic].next_offsets if state.topic in through else {}
-            )
+            state.topic: kafka_retention.left(client, state, _safe(catalog, state.topic, through.get(state.topic)))
             for state in states
             if isinstance(state, broker.TopicState) and state.retention_ms >= 0
         }
     except SluiceError:  # the status tells of it
         return None
+
+
+def _safe(catalog: Catalog, topic: str, through: Through | None) -> dict[int, int]:
+    """Per partition the first offset that Kafka alone holds: what is staged no longer needs it."""
+    published = dict(through.next_offsets) if through else {}
+    try:
+        staged = cursor.staged(tables.load(catalog, tables.staging(topic)))
+    except SluiceError:  # the status tells of it
+        staged = None
+    raw = staged.next_offsets if staged and (through is None or staged.topic_id == through.topic_id) else {}
+    return {p: max(published.get(p, 0), raw.get(p, 0)) for p in {*published, *raw}}
 
 
 def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequence[Trend]) -> list[BatchLine]:
