@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetPropertiesUpdate, TableUpdate
 
-from sluice import backlog, cursor, forget, refs, rolled_back, tables
+from sluice import backlog, cursor, forget, refs, rollback_target, rolled_back, tables
 from sluice import undone as undone_slices
 from sluice.backlog import Held
 from sluice.contract import Contract
@@ -51,6 +51,7 @@ class Rollback:
         carrier: target's nearest ancestor, or itself, that carries offsets; None before the first of them.
         again: per topic the batches that the next run publishes again.
         undone: main's snapshots that are left, newest first.
+        between: those of them that others made between the commits of the run that was named.
         slices: the slices of backfills that these brought, which are not brought again by themselves.
         branches: attempts that are under way, or were left behind; what they write is refused.
         memory: the memory of deleted keys, and the state it goes back to; None where it stays as it is.
@@ -61,6 +62,7 @@ class Rollback:
     target: Snapshot
     carrier: Snapshot | None
     undone: tuple[Snapshot, ...]
+    between: tuple[Snapshot, ...] = ()
     again: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)
     slices: tuple[Undone, ...] = ()
     branches: tuple[str, ...] = ()
@@ -89,6 +91,9 @@ class Rollback:
             f"{self.table}: from snapshot {metadata.current_snapshot_id} back to {self.target.snapshot_id}, "
             f"{len(self.undone)} snapshot(s) undone"
         ]
+        if self.between:
+            runs = ", ".join(dict.fromkeys(cursor.summary(s).get(RUN_ID, "unknown") for s in self.between))
+            out.append(f"between {len(self.between)} of them lie between the run's own commits, by others: {runs}")
         for topic, held in self.again.items():
             out += [f"{'again  ' if each.whole else 'LOST   '} {topic} batch {each}" for each in held]
             if lost := [each.batch for each in held if not each.whole]:
@@ -139,9 +144,9 @@ def look(
     if table is None or table.metadata.current_snapshot_id is None:
         raise RefusedError("The table holds nothing yet.", table=name)
     line = list(cursor.ancestors(table.metadata))
-    target = _target(name, line, snapshot_id, before_run)
+    target = rollback_target.target(name, line, snapshot_id, before_run)
     undone = tuple(line[: line.index(target)])
-    then = _then(name, table, target)
+    then = rollback_target.carrier(name, table, target)
     through = decode_through(cursor.summary(then)[PUBLISHED_THROUGH]) if then else {}
     return Rollback(
         contract=contract,
@@ -149,63 +154,13 @@ def look(
         target=target,
         carrier=then,
         undone=undone,
+        between=rollback_target.between(undone, before_run),
         again=_again(contract, catalog, ledger, table, through),
         slices=undone_slices.look(undone, catalog, ledger),
         branches=tuple(sorted(n for n in table.metadata.refs if n.startswith(BRANCH_PREFIX) and n != CURSOR_TAG)),
         memory=memory,
         memory_back_to=forget.state_before(memory, undone[-1]),
     )
-
-
-def _target(name: str, line: list[Snapshot], snapshot_id: int | None, before_run: str | None) -> Snapshot:
-    if (snapshot_id is None) == (before_run is None):
-        raise RefusedError("Name a snapshot, or the run to go back before: one of the two.", table=name)
-    at: int | None
-    if before_run is not None:
-        mine = [s for s in line if cursor.summary(s).get(RUN_ID) == before_run]
-        if not mine:
-            runs = dict.fromkeys(r for s in line if (r := cursor.summary(s).get(RUN_ID)))
-            raise RefusedError(
-                f"Run {before_run!r} made none of main's snapshots.",
-                table=name,
-                way_out=f"Runs that did, newest first: {', '.join(list(runs)[:10]) or 'none'}.",
-            )
-        at = mine[-1].parent_snapshot_id
-    else:
-        at = snapshot_id
-    found = next((s for s in line if s.snapshot_id == at), None)
-    if found is None:
-        raise RefusedError(
-            f"Snapshot {at} is not among main's ancestors that are left."
-            if at is not None
-            else f"Run {before_run!r} made the table's first snapshot: there is nothing before it.",
-            table=name,
-            way_out=f"Snapshots to go back to, newest first: {', '.join(str(s.snapshot_id) for s in line[1:11])}.",
-        )
-    if found is line[0]:
-        raise RefusedError("Main is at that snapshot already.", table=name, snapshot=found.snapshot_id)
-    return found
-
-
-def _then(name: str, table: Table, target: Snapshot) -> Snapshot | None:
-    """The snapshot that says where the table stood then; None before its first offsets.
-
-    Raises:
-        RefusedError: expiry has cut the line before it said.
-    """
-    oldest = target
-    for snapshot in cursor.ancestors(table.metadata, target.snapshot_id):
-        if PUBLISHED_THROUGH in cursor.summary(snapshot):
-            return snapshot
-        oldest = snapshot
-    if oldest.parent_snapshot_id is not None:
-        raise RefusedError(
-            "The snapshots that told which offsets the table held then have expired.",
-            table=name,
-            snapshot=target.snapshot_id,
-            way_out="Choose a newer snapshot.",
-        )
-    return None
 
 
 def _again(
@@ -246,7 +201,8 @@ def roll_back(
             holds.
 
     Raises:
-        RefusedError: staging no longer holds what would be published again; or no reason is given.
+        RefusedError: staging no longer holds what would be published again; or no reason is given; or the snapshot has
+            expired since it was looked at.
         FencedError: main moved since it was looked at; nothing was changed.
         CatalogUnavailableError: the catalog stayed away, and nobody knows yet whether it is done.
     """

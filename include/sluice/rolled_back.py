@@ -17,11 +17,11 @@ from typing import Self
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, TableUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from sluice import forget, refs, tables, words
 from sluice.contract import Contract
-from sluice.errors import CatalogUnavailableError, FencedError
+from sluice.errors import CatalogUnavailableError, FencedError, RefusedError
 from sluice.filters import And, equal
 from sluice.ledger import ConflictError, Ledger, Row, State
 from sluice.model import Batch, decode_ranges, encode_ranges
@@ -99,6 +99,7 @@ def commit(catalog: Catalog, ledger: Ledger, base: Table, updates: tuple[TableUp
 
     Raises:
         FencedError: main moved since.
+        RefusedError: the snapshot to go back to has expired since.
         CatalogUnavailableError: the catalog stayed away, and nobody knows yet whether it is done.
     """
     here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=note.left),)
@@ -116,6 +117,14 @@ def commit(catalog: Catalog, ledger: Ledger, base: Table, updates: tuple[TableUp
         except Exception as error:  # noqa: BLE001 - away: ask again
             log.info("%s: %s", note.table, error)
         else:
+            pointed = {u.snapshot_id for u in updates if isinstance(u, SetSnapshotRefUpdate)}
+            if gone := pointed - {s.snapshot_id for s in table.metadata.snapshots}:
+                raise RefusedError(
+                    "A snapshot to go back to has expired since it was looked at; nothing was rolled back.",
+                    table=note.table,
+                    snapshot=min(gone),
+                    way_out="Look again, and choose a newer snapshot.",
+                ) from failure
             if table.metadata.current_snapshot_id != note.left:
                 raise FencedError(
                     "Main moved since it was looked at; nothing was rolled back.",

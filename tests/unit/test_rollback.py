@@ -17,7 +17,7 @@ from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, FencedError, RefusedError
 from sluice.filters import at_most, one_of
 from sluice.ledger import Ledger, Row, State
-from sluice.model import PUBLISHED_THROUGH, Batch, OffsetRange, Through, encode_through
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, Batch, OffsetRange, Through, encode_through
 from sluice.rollback import Rollback
 from sluice.upkeep import Action
 from tests.unit.test_assess import LATER, NOW, append, filled, needs, promise
@@ -214,3 +214,28 @@ def test_whether_it_was_rolled_back_is_said_to_be_unknown_while_it_is(
     monkeypatch.setattr(catalog, "load_table", away)
     with pytest.raises(CatalogUnavailableError, match=r"not known whether .* next run of the group finishes it"):
         rollback.roll_back(found, catalog, ledger, who="ann", why="wrong", run_id="r")
+
+
+def test_a_snapshot_that_expires_after_the_look_is_refused(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    first, *_ = catalog.load_table("shop.orders").snapshots()
+    found = look(catalog, promises, first)
+    catalog.load_table("shop.orders").maintenance.expire_snapshots().by_ids([first.snapshot_id]).commit()
+    with pytest.raises(RefusedError, match=r"has expired since .* choose a newer snapshot"):
+        act(catalog, found)
+    assert kinds(catalog) == []
+
+
+def test_what_lies_between_the_commits_of_a_run_is_told(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+    for number, run_id in enumerate(("a", "b", "a", "a", "c")):
+        append(catalog.load_table("shop.orders"), number, {**THROUGH, RUN_ID: run_id})
+
+    def told(run_id: str) -> list[str]:
+        found = rollback.look("shop.orders", promises, catalog, Ledger(catalog), before_run=run_id)
+        return [line for line in found.lines() if line.startswith("between")]
+
+    assert told("a") == ["between 1 of them lie between the run's own commits, by others: b"]
+    assert told("b") == told("c") == []
