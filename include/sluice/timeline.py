@@ -178,8 +178,13 @@ def _of_row(row: Row, staged: Row | None) -> Event:
         (row.at - oldest).total_seconds() if oldest and published else None,
         staged.unread if staged and published else row.unread,
         row.commit_seconds,
-        INGEST if row.batch_seq is not None and row.batch_seq > 0 and row.state in _INGESTED else None,
+        _dag(row.batch_seq) if row.state in (*_INGESTED, State.REPLAYED) else None,
     )  # fmt: skip
+
+
+def _dag(batch_seq: int | None) -> str | None:
+    """What a batch was run by, or a slice."""
+    return None if not batch_seq else INGEST if batch_seq > 0 else "backfill"
 
 
 def _of_quality(catalog: Catalog, since: datetime, table: str | None, most: int) -> Iterator[Event]:
@@ -189,8 +194,8 @@ def _of_quality(catalog: Catalog, since: datetime, table: str | None, most: int)
     for (name, topic, seq), results in by_batch.items():
         failed = [f"{r.severity}: {r.told}" for r in results if r.success is False]
         told = f"{topic}, batch {seq}: {'; '.join(failed) or f'{len(results)} expectations, none failed'}"
-        dag = INGEST if seq > 0 else None
-        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), results[-1].run_id, dag=dag)
+        run_id = results[-1].run_id
+        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), run_id, dag=_dag(seq))
 
 
 def _of_schemas(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:

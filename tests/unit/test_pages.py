@@ -292,6 +292,17 @@ def test_a_page_tells_what_the_table_holds() -> None:
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 
 
+def test_a_batch_leads_to_the_run_that_brought_it() -> None:
+    names = [(3, "scheduled__1"), (-2, "manual__2"), (4, "rollback by ann"), (5, None)]
+    lines = [detail.BatchLine("t", seq, {}, "publish", 7, NOW, run_id, 10, 0, None) for seq, run_id in names]
+    found = page("table.html", table=table(), verdict=verdicts.of_table(table()), detail=detail.Detail(lines))
+    cells = re.findall(r"</code></a></td><td>(.*?)</td>", found.replace("\n", ""))[: len(names)]
+    assert [re.sub('<a data-airflow-path="(.*?)" href="#">', r"\1 ", cell).removesuffix("</a>") for cell in cells] == [
+        "/dags/ingest_g/runs/scheduled__1 scheduled__1", "/dags/backfill/runs/manual__2 manual__2", "rollback by ann",
+        "-",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kept", "lag", "staged", "says"),
     [

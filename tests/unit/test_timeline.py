@@ -244,6 +244,12 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert [e.delay for e in found if e is not published] == [None] * (len(found) - 1)
     assert (published.unread, published.commit_seconds) == (30, 0.25)
     assert [e.unread for e in found if e.unread is not None] == [30, 30]
+    assert {e.lane: e.dag for e in found if e.dag} == {
+        **dict.fromkeys((Lane.STAGED, Lane.PUBLISHED, Lane.REFUSED, Lane.QUALITY), timeline.INGEST),
+        Lane.MAINTENANCE: "maintain_rewrite_data_files",
+    }
+    Ledger(catalog).append([Row("t", State.REPLAYED, "id", -1, table=NAME)], run_id="manual")
+    assert timeline.events(catalog, start, contract())[0].dag == "backfill"
     everything = timeline.events(catalog, start)
     assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
     few = timeline.events(catalog, start, most=2)
