@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice_spark import MaintainOperator
 
@@ -38,6 +40,7 @@ something: green, skipped with the figure when nothing was needed, or red with t
 
 
 ASSESS, NEEDS = "assess", "needs"
+RED, GREEN, SKIPPED = "red", "green", "skipped"
 
 
 @task.branch(task_id=ASSESS, execution_timeout=QUICK)
@@ -66,8 +69,8 @@ def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
-def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[dict[str, Any]]:
-    """Each table's need with what came of it, read from `sluice.maintenance`, whatever became of the application."""
+def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[dict[str, str]]:
+    """What each table's task shows: its need, and what `sluice.maintenance` says that the application did."""
     from sluice import catalog, upkeep
 
     needs = ti.xcom_pull(task_ids=ASSESS, key=NEEDS)
@@ -80,33 +83,53 @@ def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[dict[str
         before = done.get(effect.table)
         if before is None or before.state != "done" or effect.state not in ("idle", "waiting"):
             done[effect.table] = effect
-    return [
-        {**need, "state": e.state, "told": e.told}
-        if (e := done.get(need["table"]))
-        else {**need, "state": None, "told": None}
-        for need in needs
-    ]
+    found = [outcome(need, done.get(need["table"])) for need in needs]
+    for each in found:
+        log.info("%s: %s", each["verdict"], each["told"])
+    return bounded(found, conf.getint("core", "max_map_length", fallback=1024))
+
+
+def outcome(need: dict[str, Any], effect: Any) -> dict[str, str]:
+    """What a table's task shows: green, skipped or red, and why."""
+    name, verdict, told = need["table"], GREEN, f"{need['table']}: {effect.told if effect else need['reason']}"
+    if need["error"]:
+        verdict, told = RED, f"{name} could not be assessed: {need['error']}"
+    elif not need["steps"]:
+        verdict, told = SKIPPED, f"{name}: {need['reason']}"
+    elif effect is None:
+        verdict = RED
+        told = (
+            f"{name} needs it ({need['reason']}), but the Spark application ended before it reported on this table; "
+            "the next run goes on."
+        )
+    elif effect.state == "failed":
+        verdict = RED
+    elif effect.state in ("left", "waiting", "idle"):
+        verdict = SKIPPED
+    return {"table": name, "verdict": verdict, "told": told}
+
+
+def bounded(found: list[dict[str, str]], most: int) -> list[dict[str, str]]:
+    """So many as Airflow maps tasks at most: red ones first, then what was done. The last one stands for the rest."""
+    if len(found) <= most:
+        return found
+    first = sorted(found, key=lambda each: (RED, GREEN, SKIPPED).index(each["verdict"]))
+    rest = first[most - 1 :]
+    counts = Counter(each["verdict"] for each in rest)
+    told = f"{len(rest):,} more tables ({', '.join(f'{n:,} {verdict}' for verdict, n in counts.items())})"
+    summary = {"table": f"{len(rest):,} more", "verdict": rest[0]["verdict"], "told": f"{told}: the log of effects"}
+    return [*first[: most - 1], summary]
 
 
 @task(map_index_template="{{ table_name }}", retries=0, execution_timeout=QUICK)
-def table(found: dict[str, Any]) -> None:
+def table(found: dict[str, str]) -> None:
     """Stands for one table: green, skipped, or red."""
     get_current_context()["table_name"] = found["table"]  # type: ignore[typeddict-unknown-key]
-    name = found["table"]
-    if found["error"]:
-        raise AirflowFailException(f"{name} could not be assessed: {found['error']}")
-    if not found["steps"]:
-        raise AirflowSkipException(f"{name}: {found['reason']}")
-    if found["state"] is None:
-        raise AirflowFailException(
-            f"{name} needs it ({found['reason']}), but the Spark application ended before it reported on this table; "
-            "the next run goes on."
-        )
-    if found["state"] == "failed":
-        raise AirflowFailException(f"{name}: {found['told']}")
-    if found["state"] in ("left", "waiting", "idle"):
-        raise AirflowSkipException(f"{name}: {found['told']}")
-    log.info("%s: %s", name, found["told"])
+    if found["verdict"] == RED:
+        raise AirflowFailException(found["told"])
+    if found["verdict"] == SKIPPED:
+        raise AirflowSkipException(found["told"])
+    log.info("%s", found["told"])
 
 
 def build(action: str, schedule: str | None, promises: Contracts) -> DAG:

@@ -34,6 +34,8 @@ from sluice.groups import GroupSettings
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 INCLUDE = Path(sluice.__file__).resolve().parents[1]
 SOMEBODY_MUST_ACT = 3
+# Linux takes no argument of 128 KiB or more.
+MOST_ARGUMENT = 64 << 10
 # What the launcher and the JVM say on every start, and nobody can act on.
 BANNERS = ("WARNING: Using incubator modules", "WARNING: package sun.security.action not in java.base")
 
@@ -204,7 +206,13 @@ class MaintainOperator(JobOperator):
     def nothing_due(self) -> str | None:
         """Nothing is due where no table needs anything; else the tables become an argument."""
         due = [need["table"] for need in self.needs or () if need["group"] == self.group and need["steps"]]
-        self.application_args = [*(self.application_args or []), "--tables", json.dumps(due)]
+        tables = json.dumps(due)
+        if len(tables) > MOST_ARGUMENT:
+            self.listing = tempfile.NamedTemporaryFile("w", prefix="sluice-", suffix=".json")  # noqa: SIM115 - as long as the operator
+            self.listing.write(tables)
+            self.listing.flush()
+            tables = f"@{self.listing.name}"
+        self.application_args = [*(self.application_args or []), "--tables", tables]
         return None if due else "No table needs anything: no Spark application is started."
 
 

@@ -262,19 +262,22 @@ answers = []
 for needs in (
     [{**need, "table": "shop.a", "steps": []}, {**need, "table": "crm.b", "group": "crm", "steps": ["files"]}],
     [{**need, "table": "shop.a", "steps": ["files"]}, {**need, "table": "it's.\\"b", "steps": ["manifests"]}],
+    [{**need, "table": f"shop.orders_of_customer_{n}", "steps": ["files"]} for n in range(5000)],
 ):
     operator = MaintainOperator(
         task_id="m", action="rewrite_data_files", group="shop", seconds=100, settings=GroupSettings(), needs=needs
     )
     said = operator.nothing_due()
     command = operator.ready_hook()._build_spark_submit_command(operator.application)
-    answers.append([said, command[command.index("--name"):]])
+    named = command[-1]
+    read = json.loads(open(named[1:]).read() if named.startswith("@") else named)
+    answers.append([said, command[command.index("--name"):], len(read), max(map(len, command))])
 print(json.dumps(answers))
 """
 
 
 def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_without(airflow_env):
-    idle, due = ask(MAINTAIN, airflow_env)
+    idle, due, many = ask(MAINTAIN, airflow_env)
     assert idle[0] == "No table needs anything: no Spark application is started."
     assert due[0] is None
     assert due[1] == [
@@ -290,6 +293,8 @@ def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_witho
         "--tables",
         json.dumps(["shop.a", "it's.\"b"]),
     ]
+    # Linux takes no argument of 128 KiB.
+    assert many[2] == 5000 and many[3] < 128 << 10
 
 
 TABLE = """
@@ -299,11 +304,13 @@ from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
 module = next(m for n, m in sys.modules.items() if n.endswith("maintain") and hasattr(m, "table"))
 module.get_current_context = dict
-found = dict(table="shop.a", group="shop", steps=["files"], reason="9 small files", error=None, state="done", told="t")
+from sluice.upkeep import Effect
+need = dict(table="shop.a", group="shop", steps=["files"], reason="9 small files", error=None)
 answers = []
-for change in json.loads({changes!r}):
+for change, effect in json.loads({changes!r}):
+    done = Effect("shop.a", "rewrite_data_files", **effect) if effect else None
     try:
-        module.table.function({{**found, **change}})
+        module.table.function(module.outcome({{**need, **change}}, done))
         answers.append("green")
     except Exception as error:
         answers.append(f"{{type(error).__name__}}: {{error}}")
@@ -312,13 +319,13 @@ print(json.dumps(answers))
 
 
 def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
-    changes = [
-        {},
-        {"steps": [], "state": None, "reason": "3 data files"},
-        {"state": None},
-        {"state": "failed", "told": "failed, disk full"},
-        {"state": "left", "told": "left, another writer"},
-        {"error": "FileNotFoundError: gone"},
+    changes: list[tuple[dict[str, Any], dict[str, str] | None]] = [
+        ({}, {"state": "done"}),
+        ({"steps": [], "reason": "3 data files"}, None),
+        ({}, None),
+        ({}, {"state": "failed", "error": "disk full"}),
+        ({}, {"state": "left", "error": "another writer"}),
+        ({"error": "FileNotFoundError: gone"}, None),
     ]
     answers = ask(TABLE.format(dags=str(DAGS), changes=json.dumps(changes)), airflow_env)
     assert answers[0] == "green"
@@ -329,6 +336,31 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
     assert answers[3] == "AirflowFailException: shop.a: failed, disk full"
     assert answers[4] == "AirflowSkipException: shop.a: left, another writer"
     assert answers[5] == "AirflowFailException: shop.a could not be assessed: FileNotFoundError: gone"
+
+
+BOUNDED = """
+import json, sys
+sys.path.insert(0, {dags!r})
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+module = next(m for n, m in sys.modules.items() if n.endswith("maintain") and hasattr(m, "table"))
+names = ["skipped", "red", "green"] * 3
+found = [dict(table=str(n), verdict=name, told="") for n, name in enumerate(names)]
+print(json.dumps([module.bounded(found, most) for most in (9, 8, 5, 3)]))
+"""
+
+
+def test_no_more_tables_have_a_task_than_airflow_maps_and_the_red_ones_come_first(airflow_env):
+    whole, eight, five, three = ask(BOUNDED.format(dags=str(DAGS)), airflow_env)
+    assert [each["table"] for each in whole] == [str(n) for n in range(9)]
+    assert [each["table"] for each in eight] == ["1", "4", "7", "2", "5", "8", "0", "2 more"]
+    assert (eight[-1]["verdict"], eight[-1]["told"]) == ("skipped", "2 more tables (2 skipped): the log of effects")
+    # What is left out is as bad as the worst of it.
+    assert (five[-1]["verdict"], five[-1]["told"]) == (
+        "green",
+        "5 more tables (2 green, 3 skipped): the log of effects",
+    )
+    assert (three[-1]["verdict"], len(three)) == ("red", 3)
 
 
 EFFECTS = """
@@ -348,7 +380,7 @@ told = {{}}
 for action in ("expire_snapshots", "rewrite_data_files", "remove_orphan_files"):
     task = bag.dags["maintain_" + action].get_task("effects")
     given = {{**task.op_kwargs, "run_id": "scheduled__midnight", "ti": ti}}
-    told[action] = task.python_callable(*task.op_args, **given)[0]["told"]
+    told[action] = task.python_callable(*task.op_args, **given)[0]
 print(json.dumps(told))
 """
 
@@ -363,11 +395,9 @@ def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path
         "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{tmp_path}/lake/iceberg.db",
         "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{tmp_path}/lake",
     }
-    assert ask(EFFECTS.format(dags=str(DAGS)), env) == {
-        "expire_snapshots": "done, expire_snapshots",
-        "rewrite_data_files": "failed, rewrite_data_files",
-        "remove_orphan_files": None,
-    }
+    told = ask(EFFECTS.format(dags=str(DAGS)), env)
+    assert (told["expire_snapshots"]["verdict"], told["rewrite_data_files"]["verdict"]) == ("green", "red")
+    assert "ended before it reported" in told["remove_orphan_files"]["told"]
 
 
 def test_parsing_is_light(airflow_env):
