@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from sluice.ahead import TopicPlan
 from sluice.contract import Contract
 from sluice.errors import BrokerUnavailableError
 from sluice.model import Batch, Offsets, joined_ranges
+from sluice.status_model import Kind
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -31,15 +31,6 @@ log = logging.getLogger(__name__)
 RUNS_AHEAD = 8
 TIMES = 2
 HALVINGS = 12
-
-
-class Kind(StrEnum):
-    """What a warning is about: one of another kind is news."""
-
-    UNREAD = "unread"
-    UNPUBLISHED = "unpublished"
-    TOMBSTONES = "tombstones"
-    SCHEMA = "schema"
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from sluice.errors import ContractError, SluiceError
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 
 KAFKA, CATALOG = "kafka", "catalog"
+
+
+class Kind(StrEnum):
+    """What a table is at risk of."""
+
+    UNREAD = "unread"
+    UNPUBLISHED = "unpublished"
+    TOMBSTONES = "tombstones"
+    SCHEMA = "schema"
+
 
 if TYPE_CHECKING:  # a page that shows a status need not load PyIceberg for it
     from pyiceberg.table.metadata import TableMetadata

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from sluice.status_model import TableStatus
+from sluice.status_model import Kind, TableStatus
 from sluice.status_text import duration, moment
 
 # What needs a person most comes first.
@@ -14,6 +14,14 @@ URGENCY = (
     *("blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"),
     *("unknown", "new", "reading", "fresh"),
 )
+
+
+_AT_RISK = {
+    Kind.UNREAD: "See whether the group's DAG runs and keeps up, or raise the topic's retention.",
+    Kind.UNPUBLISHED: "Repair what keeps the table from publishing; until then leave staging as it is.",
+    Kind.TOMBSTONES: "See whether the group's DAG runs and keeps up, or raise the topic's delete.retention.ms.",
+    Kind.SCHEMA: "Ask the writers whether the field is gone for good; then change the contract.",
+}
 
 
 class Tone(IntEnum):
@@ -35,6 +43,7 @@ class Verdict:
         why: what it was told by.
         todo: the next step; empty where there is none.
         kind: what a table is at risk of; each kind is told by itself.
+        dag, run_id: of the run that was refused.
     """
 
     word: str
@@ -42,6 +51,8 @@ class Verdict:
     why: str
     todo: str = ""
     kind: str = ""
+    dag: str = ""
+    run_id: str | None = None
 
 
 def of_table(table: TableStatus) -> Verdict:
@@ -50,14 +61,17 @@ def of_table(table: TableStatus) -> Verdict:
 
 
 def said(table: TableStatus) -> Iterator[Verdict]:
-    """All that is to be said of a table, the most urgent first; the last is that it is fresh."""
+    """All that is to be said of a table, the most urgent first."""
     error = table.last_error
+    dag, run_id = f"ingest_{table.group}", error.run_id if error else None
     if error and error.open and error.state == "blocked":
-        yield Verdict("blocked", Tone.BAD, error.error or "Refused.", "Repair the contract or the records, or replay.")
+        todo = "Repair the contract or the records, or replay."
+        yield Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, dag=dag, run_id=run_id)
     if table.problems:
         yield Verdict("stopped", Tone.BAD, table.problems[0], "Do what the message says; the next run goes on.")
     if error and error.open and error.state != "blocked":
-        yield Verdict("failed", Tone.BAD, error.error or "The last run failed.", "Look at the run's log.")
+        why = error.error or "The last run failed."
+        yield Verdict("failed", Tone.BAD, why, "Look at the run's log.", dag=dag, run_id=run_id)
     if table.freshness_kept is False:
         # Told partition by partition; between the newest of all there may be no distance.
         count = sum(n for topic in table.topics for n in (topic.late or {}).values())
@@ -68,19 +82,23 @@ def said(table: TableStatus) -> Iterator[Verdict]:
     if table.expectations and table.expectations.failed:
         yield Verdict("doubtful", Tone.WARN, table.expectations.failed[0], "See Data quality.")
     for kind, (first, *more) in table.risks.items():
-        yield Verdict("at risk", Tone.WARN, f"{first} And {len(more):,} like it." if more else first, kind=kind)
+        why = f"{first} And {len(more):,} like it." if more else first
+        yield Verdict("at risk", Tone.WARN, why, _AT_RISK[Kind(kind)], kind)
     refused = [s for s in table.slices if s.state in ("blocked", "failed")]
     if refused:
         why = refused[0].error or f"Slice {refused[0].number} of a backfill was refused."
-        yield Verdict("backfill refused", Tone.WARN, why, "See the backfill's run.")
+        todo = "Look at the log of the backfill's run."
+        yield Verdict("backfill refused", Tone.WARN, why, todo, dag="backfill", run_id=refused[0].run_id)
     if table.unknown:
+        todo = "The pages name at the top who did not answer; they ask again by themselves."
         last = f" What is told of it was so at {moment(table.as_of)}." if table.as_of else ""
-        yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", "")
+        yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", todo)
     elif not table.exists:
         yield Verdict("new", Tone.UNKNOWN, "Nothing was written yet.", "The group's first run makes it.")
     elif table.lag_records:
-        yield Verdict("reading", Tone.GOOD, f"{table.lag_records:,} offsets are unread.", "")
-    yield Verdict("fresh", Tone.GOOD, "Everything that the topic has is in the table.", "")
+        yield Verdict("reading", Tone.GOOD, f"{table.lag_records:,} offsets are unread.")
+    else:
+        yield Verdict("fresh", Tone.GOOD, "Everything that the topic has is in the table.")
 
 
 def sort_key(table: TableStatus) -> tuple[int, float, str]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from sluice.contract import Contract
 from sluice.errors import SluiceError
 from sluice.iceberg_types import IcebergType, Struct
-from sluice.kafka_retention import Kind, Risk
+from sluice.kafka_retention import Risk
 from sluice.registry import Registry, WriterSchema, subjects_of
+from sluice.status_model import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -23,6 +23,7 @@ UNREAD = "It could not be read; the page looks again by itself."
 EVENTS_SHOWN = 200
 DAY_H = 24
 KINDS = 30  # of error and field, the most frequent, that a table's page shows one by one
+GAPS = 20  # given up of a topic, the newest
 # When a page looks again: while it has nothing to show, while what it shows is being read anew, and else.
 FIRST_S, RENEWED_S, CALM_S = 2, 5, 30
 
@@ -95,8 +96,8 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
     detail = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S)
     past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
     return _page(
-        request, "table.html", known, detail, past, here="tables", table=table, verdict=verdicts.of_table(table),
-        detail=detail.value, readiness=reading.ready(detail.value, table, may_start), kinds=KINDS,
+        request, "table.html", known, detail, past, here="tables", table=table, verdicts=list(verdicts.said(table)),
+        detail=detail.value, readiness=reading.ready(detail.value, table, may_start), kinds=KINDS, gaps=GAPS,
         window=history.window(past.value, DAY_H, past.value.events) if past.value else None,
     )  # fmt: skip
 

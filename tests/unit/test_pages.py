@@ -23,6 +23,7 @@ from sluice.pages.feed import Feed
 from sluice.pages.rejected import Rejected, Wrong
 from sluice.readiness import FRESHNESS, Line, standing
 from sluice.status_model import (
+    GivenUp,
     Judgement,
     LastError,
     PartitionStatus,
@@ -43,7 +44,7 @@ HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}</t
 
 def table(**changes: Any) -> TableStatus:
     topics = [TopicStatus("t", lag_records=0, partitions=[PartitionStatus(0, 0, 10, 10, 10, 0)])]
-    return TableStatus("db.t", "g", "append", "me", exists=True, topics=topics, **changes)
+    return TableStatus("db.t", "g", "append", "me", **{"exists": True, "topics": topics, **changes})
 
 
 def error(state: str = "failed", *, is_open: bool = True) -> LastError:
@@ -100,7 +101,7 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
     assert now.at == away.at and known.beside(away, now).tables == now.tables  # of when it was, however long it lasts
     rows = [(t, verdicts.of_table(t)) for t in now.tables]
     assert page("tables.html", rows=rows, total=2, q="", state="", words=[]).count("<small>as of <time") == 2
-    alone = page("table.html", table=now.tables[0], verdict=rows[0][1], detail=None)
+    alone = page("table.html", table=now.tables[0], verdicts=[rows[0][1]], detail=None)
     assert "what catalog would tell is as of <time" in alone
     # The catalog alone answers: what it tells is of now.
     newer = TableStatus("db.t", "g", "append", "me", True, [TopicStatus("t")], quarantined=4, unasked=["kafka"])
@@ -151,7 +152,8 @@ class Seen(HTMLParser):
 def page(template: str, **values: Any) -> str:
     common = {"base": "/sluice", "airflow": "", "again": 30, "reading": False, "read_at": NOW, "here": "tables"}
     return render.page(
-        template, **{**common, "unread": False, "troubles": [], "readiness": (), "window": None, "kinds": 9, **values}
+        template,
+        **{**common, "unread": False, "troubles": [], "readiness": (), "window": None, "kinds": 9, "gaps": 2, **values},
     )
 
 
@@ -212,7 +214,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     each = hostile_table()
     verdict, shown = verdicts.of_table(each), hostile_detail()
     found = seen(
-        template, troubles=[HOSTILE], table=each, verdict=verdict, detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
+        template, troubles=[HOSTILE], table=each, verdicts=[verdict], detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
         name=HOSTILE, readiness=[Line(HOSTILE, False, HOSTILE, HOSTILE)],
         total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
         rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
@@ -242,7 +244,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
 def test_what_could_not_be_read_is_not_told_as_empty_or_on_its_way(template: str, says: str) -> None:
     each = table()
     found = seen(
-        template, troubles=["The catalog did not answer."], unread=True, table=each, verdict=verdicts.of_table(each),
+        template, troubles=["The catalog did not answer."], unread=True, table=each, verdicts=list(verdicts.said(each)),
         detail=None, rows=[], total=0, q="", state="", run_id=None, window=None, name="", words=[],
     )  # fmt: skip
     assert says in found.text and "The catalog did not answer." in found.text
@@ -269,7 +271,7 @@ def test_a_table_that_is_late_now_is_not_ready_though_what_landed_was_in_time() 
 
 def test_a_page_tells_what_the_table_holds() -> None:
     each = hostile_table()
-    found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=hostile_detail())
+    found = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=hostile_detail())
     words = " ".join(found.text.split())
     assert "12.3 MB" in words and "0: [0, 10)" in words
     assert "90m" in words and "2.0 kB" in words  # how long Kafka keeps what is unread; the size of a file
@@ -285,17 +287,42 @@ def test_a_page_tells_what_the_table_holds() -> None:
     assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
     assert [each["dry_run"] for each in copies[:4]] == [True] * 4
     masked = replace(hostile_detail(), keeps_raw=False)
-    found_masked = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=masked)
+    found_masked = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=masked)
     forms = [json.loads(a["data-copy"] or "") for _, a in found_masked.elements if "data-copy" in a]
     assert [(form["source"], form["ranges"]) for form in forms if "source" in form] == [("staging", {"0": [1, 9]})]
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 
 
+def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
+    gaps = [GivenUp(0, OffsetRange(n, n + 5), NOW, HOSTILE, HOSTILE) for n in (10, 3_000, 4_000)]
+    each = replace(
+        late(last_error=error(), schema="a column is gone", risks={"unread": ["Kafka may delete", "u: too"]}),
+        problems=["offsets are lost", "and more"], topics=[TopicStatus("t", lag_records=7, late={0: 7}, given_up=gaps)],
+        slices=[SliceStatus("t", -1, "blocked", {}, NOW, "manual__1", "not these", None)],
+    )  # fmt: skip
+    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
+    lead = re.findall(r'<p class="lead">(.*?)</p>', found, re.DOTALL)
+    assert [re.search(r">([a-z ]+)</span>", line)[1] for line in lead[1:]] == [  # type: ignore[index]
+        "failed", "late", "review", "at risk", "backfill refused", "reading",
+    ]  # fmt: skip
+    assert all("<strong>" in line for line in lead[:-1])
+    runs = re.findall(r'data-airflow-path="(/dags/\w+/runs/\w+)" href="#">Its run<', "".join(lead))
+    assert runs == ["/dags/ingest_g/runs/run", "/dags/backfill/runs/manual__1"]
+    assert re.findall('<p class="banner">(.*?)</p>', found) == ["and more", "u: too"]
+    text = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None).text
+    assert "[3,000, 3,005) given up for good" in text and "[10, 15)" not in text and "And 1 gaps" in text
+    assert json.dumps({"table": "db.t"}) in text  # what review_schema asks for
+    assert all(v.todo for t in (table(exists=False), replace(each, as_of=NOW)) for v in verdicts.said(t) if v.tone < 3)
+
+
 def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     names = [(3, "scheduled__1"), (-2, "manual__2"), (4, "rollback by ann"), (5, None)]
     lines = [detail.BatchLine("t", seq, {}, "publish", 7, NOW, run_id, 10, 0, None) for seq, run_id in names]
-    found = page("table.html", table=table(), verdict=verdicts.of_table(table()), detail=detail.Detail(lines))
+    found = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
+    lines[1] = replace(lines[1], failed=2)
+    judged = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
+    assert '<a href="/sluice/quality?dag_id=backfill&amp;run_id=manual__2&amp;task_id=db.t">2 failed</a>' in judged
     cells = re.findall(r"</code></a></td><td>(.*?)</td>", found.replace("\n", ""))[: len(names)]
     assert [re.sub('<a data-airflow-path="(.*?)" href="#">', r"\1 ", cell).removesuffix("</a>") for cell in cells] == [
         "/dags/ingest_g/runs/scheduled__1 scheduled__1", "/dags/backfill/runs/manual__2 manual__2", "rollback by ann",
@@ -317,7 +344,7 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
 def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged: int, says: str) -> None:
     topics = [TopicStatus("t", lag_records=lag, partitions=[PartitionStatus(0, 0, 5, staged, 10, lag)])]
     each = replace(table(), topics=topics)
-    found = page("table.html", table=each, verdict=verdicts.of_table(each), detail=detail.Detail(kept=kept))
+    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=detail.Detail(kept=kept))
     cells = re.findall("<td.*?>(.*?)</td>", found.partition('id="offsets"')[2].partition("</section>")[0], re.DOTALL)
     assert cells[5].strip() == says
 
@@ -326,7 +353,7 @@ def test_a_tables_page_draws_its_last_day() -> None:
     each = table(freshness_promised_seconds=900.0)
     past = [Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, records=9, unread=30, delay=1000.0)]
     window = history.window(history.History(NOW, past), 24, past)
-    found = seen("table.html", table=each, verdict=verdicts.of_table(each), detail=None, window=window)
+    found = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None, window=window)
     charts = [a["aria-label"] or "" for tag, a in found.elements if a.get("class") == "chart"]
     assert [label.partition(",")[0] for label in charts] == [
         "Records per batch", "Seconds to publish", "Unread offsets before each batch", "Age of the oldest record",

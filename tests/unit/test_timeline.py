@@ -142,8 +142,8 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     found = detail.read(NAME)
     html = render.page(
         "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=seen, here="tables",
-        troubles=[], readiness=(), window=None, kinds=9, table=status(NAME), detail=found,
-        verdict=verdicts.of_table(status(NAME)),
+        troubles=[], readiness=(), window=None, kinds=9, gaps=9, table=status(NAME), detail=found,
+        verdicts=list(verdicts.said(status(NAME))),
     )  # fmt: skip
     link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
     assert re.findall(rf'<a href="(.*?)" title="What was true then"><code>{landed}<', html) == [link] * 2
