@@ -28,6 +28,7 @@ from sluice.model import BRANCH_PREFIX, CURSOR_TAG, NEXT_OFFSETS
 MAIN = "main"
 TAG_MAX_AGE_MS = 100 * 365 * 24 * 3600 * 1000
 _BRANCH = re.compile(re.escape(BRANCH_PREFIX) + r"([0-9a-f]{6})_(\d+)_[0-9a-f]{8}")
+_SLICE_BRANCH = re.compile(re.escape(BRANCH_PREFIX) + r"[0-9a-f]{6}_b\d+_[0-9a-f]{8}")
 
 
 def commit(
@@ -63,6 +64,11 @@ def new_branch(topic: str, seq: int) -> str:
 def is_attempt_at(name: str, topic: str, seq: int) -> bool:
     """Whether a branch is an attempt of ours at this very batch or slice."""
     return name.startswith(_stem(topic, seq))
+
+
+def is_slice_attempt(name: str) -> bool:
+    """Whether a branch is an attempt of ours at some slice of a backfill."""
+    return _SLICE_BRANCH.fullmatch(name) is not None
 
 
 def kept_branch(topic: str, seq: int) -> str:

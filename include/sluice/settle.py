@@ -6,8 +6,9 @@ Runs on the Airflow worker, without a JVM. Whatever the Spark application report
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
-from sluice import cursor, kafka_retention, quality, refs, rolled_back, tables
+from sluice import cursor, kafka_retention, quality, refs, rolled_back, slices, tables
 from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import CursorUnknownError, SluiceError, TableDamagedError
@@ -121,14 +122,15 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         mine = [r for r in rows if r.table == name]
         _judge(outcome, promised, through[name], known, [r for r in mine if r.run_id == run_id], reported)
         untold += _untold(outcome, promised["tables"].get(name, {}), loaded[name], mine, run_id)
-        _tidy(catalog, tables.typed(contract), loaded[name], {t: x.seq for t, x in through[name].items()})
+        reached = {t: x.seq for t, x in through[name].items()}
+        _tidy(catalog, ledger, tables.typed(contract), loaded[name], reached, contract.topics)
         outcome.snapshot_id = _durable(loaded[name])
         outcome.location = table.location() if (table := loaded[name]) else None
         if contract.expectations:
             outcome.expectations = quality.summary(quality.of_run(catalog, name, run_id))
     for name in promised["stops"].keys() - outcomes.keys():  # a template: it stands for tables that can't be named
         outcomes[name] = Outcome(name, "stopped", error=promised["stops"][name])
-    done = _settled(group, catalog, floor, known, rows, through, loaded)
+    done = _settled(group, catalog, ledger, floor, known, rows, through, loaded)
     ledger.append([*untold, *done], run_id=run_id)
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}
 
@@ -207,6 +209,7 @@ def _untold(
 def _settled(
     group: Group,
     catalog: Catalog,
+    ledger: Ledger,
     floor: Mapping[str, int],
     known: Mapping[tuple[str, int], Batch],
     rows: list[Row],
@@ -227,7 +230,7 @@ def _settled(
         staged = {seq: s.snapshot_id for seq, (_, s) in cursor.staged_batches(staging, after).items()}
         places[".".join(tables.staging(topic))] = staged
         if staging is not None and staged:
-            _tidy(catalog, tables.staging(topic), staging, {topic: max(staged)})
+            _tidy(catalog, ledger, tables.staging(topic), staging, {topic: max(staged)}, [topic])
         for (t, seq), batch in sorted(known.items()):
             if t == topic and seq <= reached and (t, seq) not in closed:
                 snapshots = {n: found[seq] for n, found in places.items() if seq in found}
@@ -251,11 +254,19 @@ def _snapshots(table: Table | None, topic: str, after: int) -> dict[int, int]:
     return found
 
 
-def _tidy(catalog: Catalog, identifier: Identifier, table: Table | None, reached: Mapping[str, int]) -> None:
-    """Drop the branches of finished batches, and put the tag where main's offsets are, wherever it was left."""
+def _tidy(
+    catalog: Catalog,
+    ledger: Ledger,
+    identifier: Identifier,
+    table: Table | None,
+    reached: Mapping[str, int],
+    topics: Sequence[str],
+) -> None:
+    """Drop the branches of finished batches and of abandoned slices, and put the tag where main's offsets are."""
     if table is None:
         return
     stale = {name for name in table.metadata.refs if refs.is_finished(name, reached)}
+    stale |= slices.abandoned(table, ledger, topics, datetime.now(UTC))
     try:
         if stale:
             refs.drop_branches(catalog, identifier, stale)

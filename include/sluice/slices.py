@@ -27,7 +27,8 @@ from sluice.words import with_gaps
 UNKNOWN = "The ledger that told was lost; the table's snapshot tells of the slice."
 
 HOLD = timedelta(days=7)
-"""For so long after it was planned a slice that has not landed may still come: staging keeps what it reads."""
+"""For so long after its run told of any slice, one that has not landed may still come: staging keeps what it reads, and
+its branch stays."""
 
 
 class Origin(StrEnum):
@@ -56,7 +57,11 @@ def planned(found: Iterable[Row], run_id: str | None = None) -> dict[int, Batch]
 def unfinished(found: Iterable[Row], now: datetime) -> dict[int, Batch]:
     """The slices by number that have not landed, and may still come."""
     told = list(found)
-    recent = {r.batch_seq for r in told if r.state == State.PLANNED and now - r.at < HOLD}
+    # A run of a thousand slices may take longer than that, and tells of each.
+    last: dict[str | None, datetime] = {}
+    for row in told:
+        last[row.run_id] = max(row.at, last.get(row.run_id, row.at))
+    recent = {r.batch_seq for r in told if r.state == State.PLANNED and now - last[r.run_id] < HOLD}
     landed = {r.batch_seq for r in told if r.state == State.REPLAYED}
     return {seq: piece for seq, piece in planned(told).items() if seq in recent - landed}
 
@@ -279,6 +284,15 @@ def leftovers(table: Table, pieces: Iterable[Batch]) -> set[str]:
     """Branches of attempts at these slices that did not come to an end."""
     mine = [(b.topic, b.seq) for b in pieces]
     return {name for name in table.metadata.refs if any(refs.is_attempt_at(name, *each) for each in mine)}
+
+
+def abandoned(table: Table, ledger: Ledger, topics: Sequence[str], now: datetime) -> set[str]:
+    """Branches of attempts at slices that nobody goes on with: they have landed, or were silent for too long."""
+    attempts = {name for name in table.metadata.refs if refs.is_slice_attempt(name)}
+    if not attempts:
+        return set()
+    ledger.refresh()  # what was planned before the table was looked at is no stranger
+    return attempts - leftovers(table, unfinished(rows(ledger, *topics), now).values())
 
 
 def told_by(summary: Mapping[str, str]) -> dict[str, int]:

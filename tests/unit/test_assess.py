@@ -280,7 +280,7 @@ def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_pa
         rows = [
             replace(r, at=NOW - timedelta(days=days)) for r in slices.plan_rows(piece, "shop.orders", who=None, why="")
         ]
-        ledger.append(rows, run_id="r")
+        ledger.append(rows, run_id=f"r{seq}")
 
     for seq, end in ((-1, 10), (-2, 20)):
         plan(seq, end, 9)

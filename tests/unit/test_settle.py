@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import settle
+from sluice import refs, settle, slices, tables
 from sluice.ledger import Ledger, Row, State
+from sluice.model import CURSOR_TAG, Batch, OffsetRange
 from sluice.settle import ENDED
 from tests.unit.test_assess import filled, promise
 
@@ -56,3 +59,40 @@ def test_what_a_killed_application_left_untold_is_told_once(tmp_path: Path, cata
     ledger.append([Row("orders", State.PUBLISHED, batch_seq=1, table="shop.orders", records=1)], run_id="c")
     assert after("c", 1, 2)["records"] == 1
     assert len(told(catalog)) == 3  # and what was blocked is not hidden by what came after
+
+
+def test_branches_of_slices_that_nobody_goes_on_with_are_dropped(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 2)
+    ledger, now = Ledger(catalog), datetime.now(UTC)
+
+    def plan(seq: int, days: float, run_id: str) -> None:
+        piece = Batch("orders", "id", seq, {0: OffsetRange(0, 1)}, {})
+        rows = slices.plan_rows(piece, "shop.orders", who=None, why="")
+        ledger.append([replace(r, at=now - timedelta(days=days)) for r in rows], run_id=run_id)
+
+    def tell(seq: int, state: State, days: float, run_id: str) -> None:
+        at = now - timedelta(days=days)
+        ledger.append([Row("orders", state, "id", seq, table="shop.orders", at=at)], run_id=run_id)
+
+    plan(-1, 8, "silent")
+    for seq in (-2, -3):
+        plan(seq, 8, "at work")
+    tell(-3, State.REPLAYED, 1, "at work")
+    plan(-4, 6, "young")
+    unfinished = slices.unfinished(slices.rows(ledger, "orders"), now)
+    assert sorted(unfinished) == [-4, -2]
+    # In the typed table and in staging alike.
+    branches = {seq: refs.new_branch("orders", seq) for seq in (-1, -2, -3, -4)}
+    kept = refs.kept_branch("orders", -1)
+    names = ("shop.orders", tables.staging("orders"))
+    for name in names:
+        table = catalog.load_table(name)
+        head = table.metadata.current_snapshot_id
+        assert head
+        refs.commit(catalog, table, (), tuple(refs.point(b, head) for b in (*branches.values(), kept)))
+    promised = {"tables": {"shop.orders": {"orders": [2]}}, "stops": {}, "warnings": {}}
+    settle.settle(promises.group("shop"), catalog, promised, run_id="next")
+    for name in names:
+        left = {n for n in catalog.load_table(name).metadata.refs if n not in ("main", CURSOR_TAG)}
+        assert left == {branches[-2], branches[-4], kept}
