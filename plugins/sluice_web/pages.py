@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from sluice_web import reading
-from sluice_web.reading import MayStart, Moment, Name, Readable
+from sluice_web.reading import MayStart, Moment, Name, Readable, Search
 
 if TYPE_CHECKING:
     from sluice.pages.feed import Reading
@@ -61,9 +61,7 @@ def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLRespon
 
 
 @router.get("/tables", response_class=HTMLResponse)
-def tables_page(
-    request: Request, readable: Readable, q: Annotated[str, Query(max_length=200)] = "", state: str = ""
-) -> HTMLResponse:
+def tables_page(request: Request, readable: Readable, q: Search = "", state: str = "") -> HTMLResponse:
     """One row per table, those that need a person first."""
     from sluice import verdicts
 
@@ -104,25 +102,33 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
 
 @router.get("/quality", response_class=HTMLResponse)
 def quality_page(
-    request: Request, readable: Readable, dag_id: Name = None, run_id: Name = None, task_id: Name = None
-) -> HTMLResponse:
+    request: Request, readable: Readable, dag_id: Name = None, run_id: Name = None, task_id: Name = None,
+    q: Search = "", state: str = "",
+) -> HTMLResponse:  # fmt: skip
     """Every expectation of every table with its last results; of one run, or backfill, where it is named.
 
     The task that stands for a table has its name, and shows that table alone.
     """
+    from sluice.pages import judged
+
     known = reading.status(readable)
     feed = reading.feeds().runs.of(run_id) if run_id else reading.feeds().quality
     found = feed.get(wait=reading.FIRST_WAIT_S)
     groups = {t.table: t.group for t in known.value.tables} if known.value else {}
-    rows = []
-    for name, trends in sorted((found.value or {}).items()):
-        mine = [t.of_slices(dag_id == "backfill") for t in trends]
-        mine = [t for t in mine if t.results]
-        of_dag = name in groups and dag_id in (None, "backfill", f"ingest_{groups[name]}")
-        if mine and of_dag and (task_id not in groups or task_id == name):
-            rows.append((name, mine, sum(t.last.success is False for t in mine)))
-    rows.sort(key=lambda row: (-row[2], row[0]))
-    return _page(request, "quality.html", known, found, here="quality", rows=rows, run_id=run_id)
+    slices, results = dag_id == "backfill", found.value or {}
+    names = [
+        name for name in results
+        if name in groups and dag_id in (None, "backfill", f"ingest_{groups[name]}")
+        and (task_id not in groups or task_id == name)
+    ]  # fmt: skip
+    every = judged.of_all(results, names, slices=slices)
+    chosen = [t for t in every if state in ("", t.state) and q.casefold() in t.table.casefold()]
+    shown, named = judged.opened(chosen, results, q, slices=slices)
+    return _page(
+        request, "quality.html", known, found, here="quality", shown=shown, named=named, total=len(every), q=q,
+        state=state, words=sorted(Counter(t.state for t in every).items()), run_id=run_id,
+        of={k: v for k, v in (("dag_id", dag_id), ("run_id", run_id), ("task_id", task_id)) if v},
+    )  # fmt: skip
 
 
 def _timeline(

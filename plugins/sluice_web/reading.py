@@ -110,6 +110,7 @@ Readable = Annotated[set[str], Depends(_readable)]
 MayStart = Annotated[Callable[[str], bool], Depends(_may_start)]
 Hours = Annotated[int, Query(ge=1, le=168, description="How far back, at most a week.")]
 Name = Annotated[str | None, Query(max_length=250)]
+Search = Annotated[str, Query(max_length=250)]
 Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; none: now.")]
 
 

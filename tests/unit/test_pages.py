@@ -18,8 +18,9 @@ import pytest
 from sluice import quality, verdicts
 from sluice.errors import CatalogUnavailableError
 from sluice.model import OffsetRange, Through
-from sluice.pages import detail, feed, history, known, render
+from sluice.pages import detail, feed, history, judged, known, render
 from sluice.pages.feed import Feed
+from sluice.pages.judged import Judged
 from sluice.pages.rejected import Rejected, Wrong
 from sluice.readiness import FRESHNESS, Line, standing
 from sluice.status_model import (
@@ -134,6 +135,48 @@ def test_a_page_of_a_thousand_tables_is_made_at_once() -> None:
     assert took < 3  # on a busy machine; 0.2 s on a quiet one
 
 
+def test_the_expectations_of_a_thousand_tables_are_one_page() -> None:
+    def results(name: str, n: int) -> list[quality.Result]:
+        held = n % 20 > 0
+        return [
+            quality.Result(name, "t", seq, f"expect_{n}", "id", "warn", held, 10, 0, at=NOW) for seq in range(1, 51)
+        ]
+
+    found = {f"db.t{n}": [detail.Trend(f"expect_{e}", "id", "warn", results(f"db.t{n}", n)) for e in range(3)]
+             for n in range(1000)}  # fmt: skip
+    began = time.perf_counter()
+    every = judged.of_all(found, found, slices=False)
+    shown, named = judged.opened(every, found, "", slices=False)
+    told = quality_page(shown=shown, named=named, total=len(every))
+    took = time.perf_counter() - began
+    print(f"the expectations of 1,000 tables: {took:.2f} s, {len(told):,} characters")
+    assert (len(shown), len(named), told.count("<li>")) == (judged.OPEN, 1000 - judged.OPEN, 1000 - judged.OPEN)
+    assert all(t.failed == 3 for t in shown) and {t.failed for t in named} == {0, 3}
+    assert len(told) < 2_000_000
+    assert took < 3  # on a busy machine; 0.2 s on a quiet one
+
+
+def test_a_table_that_is_searched_for_is_opened_though_all_held() -> None:
+    result = quality.Result("db.a", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
+    of_slice = replace(result, batch_seq=-1, success=False)
+    found = {f"db.{n}": detail.trends([result, of_slice]) for n in ("a", "ab", "b", "c", "d", "e")}
+    every = judged.of_all(found, found, slices=False)
+    assert judged.opened(every, found, "", slices=False) == ([], every)
+    (shown,), named = judged.opened(every, found, "db.ab", slices=False)
+    assert shown.table == "db.ab" and len(named) == 5 and [t.results for t in shown.trends] == [[result]]
+    assert len(judged.opened(every[:5], found, "", slices=False)[0]) == 5
+    of_slices = judged.of_all(found, ["db.a"], slices=True)
+    assert [(t.failed, t.state) for t in of_slices] == [(1, "failed")]
+    assert judged.of_all({"db.a": detail.trends([result])}, ["db.a"], slices=True) == []
+    links = quality_page(shown=[shown], named=every[:1], total=6, of={"run_id": "r&d"})
+    assert 'href="/sluice/quality?run_id=r%26d&amp;q=db.a"' in links
+    assert '<input type="hidden" name="run_id" value="r&amp;d">' in links
+
+
+def quality_page(**values: Any) -> str:
+    return page("quality.html", **{"q": "", "state": "", "words": [], "run_id": None, "of": {}, **values})
+
+
 class Seen(HTMLParser):
     """The elements and attributes that a browser would find."""
 
@@ -217,9 +260,9 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
         template, troubles=[HOSTILE], table=each, verdicts=[verdict], detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
         name=HOSTILE, readiness=[Line(HOSTILE, False, HOSTILE, HOSTILE)],
         total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
-        rows=[(each, verdict)] if template == "tables.html" else [(HOSTILE, shown.trends, 1)],
-        window=hostile_window(), kinds=1, hours=24, choices=history.HOURS, shown=5, promised=None, at=HOSTILE,
-        asked=NOW,
+        rows=[(each, verdict)], shown=5 if template == "timeline.html" else [Judged(HOSTILE, shown.trends, 1, 1)],
+        named=[Judged(HOSTILE, (), 1, 1)], of={"run_id": HOSTILE},
+        window=hostile_window(), kinds=1, hours=24, choices=history.HOURS, promised=None, at=HOSTILE, asked=NOW,
         trouble=None, groups={HOSTILE: HOSTILE},
         standing=Standing(NOW, 1, NOW, None, {HOSTILE: Through(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
@@ -321,8 +364,8 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     lines = [detail.BatchLine("t", seq, {}, "publish", 7, NOW, run_id, 10, 0, None) for seq, run_id in names]
     found = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
     lines[1] = replace(lines[1], failed=2)
-    judged = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
-    assert '<a href="/sluice/quality?dag_id=backfill&amp;run_id=manual__2&amp;task_id=db.t">2 failed</a>' in judged
+    told = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
+    assert '<a href="/sluice/quality?dag_id=backfill&amp;run_id=manual__2&amp;task_id=db.t">2 failed</a>' in told
     cells = re.findall(r"</code></a></td><td>(.*?)</td>", found.replace("\n", ""))[: len(names)]
     assert [re.sub('<a data-airflow-path="(.*?)" href="#">', r"\1 ", cell).removesuffix("</a>") for cell in cells] == [
         "/dags/ingest_g/runs/scheduled__1 scheduled__1", "/dags/backfill/runs/manual__2 manual__2", "rollback by ann",

@@ -95,6 +95,10 @@ class Trend:
         """What it came to in the newest batch."""
         return self.results[-1]
 
+    def newest(self, slices: bool) -> quality.Result | None:
+        """What it came to last in a slice of a backfill, or in a batch."""
+        return next((r for r in reversed(self.results) if (r.batch_seq < 0) == slices), None)
+
     def of_slices(self, wanted: bool) -> Trend:
         """What it came to in slices of backfills alone, or without them."""
         return replace(self, results=[r for r in self.results if (r.batch_seq < 0) == wanted])
