@@ -17,6 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from pyspark.sql import Row, SparkSession
 
 from sluice import assess, facts, folders, refs, retention, tables, upkeep
@@ -139,7 +140,10 @@ def _attempt(
     table = context.catalog.load_table(subject.identifier)
     effect.before = effect.before or facts.size(table)
     if action == Action.REWRITE:
-        result = _rewrite(context, subject, need)
+        settings, without = _sortable(subject.settings, table)
+        if without:
+            effect.reason = f"{need.reason}; not sorted, the table has no column {', '.join(without)} yet"
+        result = _rewrite(context, subject, settings, need)
     elif action == Action.EXPIRE:
         result = _expire(context, subject, contracts, need, now)
     else:
@@ -150,8 +154,13 @@ def _attempt(
     effect.state = "done"
 
 
-def _rewrite(context: Context, subject: Subject, need: Need) -> dict[str, Any]:
-    settings = subject.settings
+def _sortable(settings: Maintenance, table: Table) -> tuple[Maintenance, list[str]]:
+    """The settings, to sort by what the contract in force has; and what it lacks, such as a column under review."""
+    without = sorted(set(settings.sort_by) - {f.name for f in table.schema().fields})
+    return (upkeep.unsorted(settings) if without else settings), without
+
+
+def _rewrite(context: Context, subject: Subject, settings: Maintenance, need: Need) -> dict[str, Any]:
     done: dict[str, Any] = {}
     chosen = {"where": need.where} if need.where else {}
     if "files" in need.steps:

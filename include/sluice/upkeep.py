@@ -86,7 +86,7 @@ def subjects(contracts: Contracts, names: Collection[str] = ()) -> list[Subject]
     for contract in contracts.tables.values():
         group = contract.group
         found.append(Subject(tables.typed(contract), Kind.TYPED, contract.maintenance, group))
-        settings = _unsorted(contract.maintenance)
+        settings = unsorted(contract.maintenance)
         found.append(Subject(tables.quarantine(contract), Kind.QUARANTINE, settings, group))
         if contract.upsert:
             found.append(Subject(tables.deletes(contract), Kind.DELETES, settings, group))
@@ -105,14 +105,14 @@ def subjects(contracts: Contracts, names: Collection[str] = ()) -> list[Subject]
     return sorted(chosen, key=lambda s: (order.index(s.kind), s.name))
 
 
-def _unsorted(settings: Maintenance) -> Maintenance:
+def unsorted(settings: Maintenance) -> Maintenance:
     """The settings for tables that lack the columns to sort by."""
     return settings.model_copy(update={"strategy": "binpack", "sort_by": ()})
 
 
 def _cautious(all_settings: Iterable[Maintenance]) -> Maintenance:
     """Of each setting the greatest: it keeps most, and starts least."""
-    given = [_unsorted(settings) for settings in all_settings]
+    given = [unsorted(settings) for settings in all_settings]
     return Maintenance(**{name: max(getattr(s, name) for s in given) for name in Maintenance.model_fields})
 
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from sluice import (
     contracts,
     cursor,
     facts,
+    maintain,
     refs,
     retention,
     rollback,
@@ -31,6 +33,7 @@ from sluice import (
 )
 from sluice import ledger as ledgers
 from sluice.backfill_ranges import cut_rejected
+from sluice.commit import Context
 from sluice.contracts import Contracts
 from sluice.errors import ConfigError, StagingTrimmedError
 from sluice.facts import Size
@@ -342,6 +345,29 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
     again, _ = filled(catalog, promises, 2)
     expire(again.snapshots()[0])
     assert outcome() is None
+
+
+def test_a_column_to_sort_by_that_is_still_under_review_stops_no_rewrite(tmp_path, catalog, monkeypatch):
+    promises = promise(tmp_path, strategy="sort", sort_by="[id]")
+    filled(catalog, promises, 6)
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(maintain, "_call", lambda *_, **given: asked.append(given) or {})
+
+    def rewrite(promises: Contracts) -> Effect:
+        context = Context(None, catalog, "lake", {}, "r")  # type: ignore[arg-type]
+        (effect,) = maintain.run(context, Action.REWRITE, ["shop.orders"], promises, deadline=time.monotonic() + 60)
+        assert effect.state == "done", effect.error
+        return effect
+
+    assert "sort" not in rewrite(promises).told
+    assert (asked[-1]["strategy"], asked[-1]["sort_order"]) == ("sort", "`id`")
+    # The file asks for a column that the table does not have, and is not to get before somebody says so.
+    file = promises.folder / "shop.orders.yaml"
+    text = file.read_text().replace("{name: id, type: long}", "{name: id, type: long}, {name: at, type: long}")
+    file.write_text(text.replace("[id]", "[at, id]"))
+    assert "6 small files" in (told := rewrite(contracts.load(promises.folder)).told)
+    assert "; not sorted, the table has no column at yet" in told
+    assert asked[-1]["strategy"] == "binpack" and "sort_order" not in asked[-1]
 
 
 def test_records_in_quarantine_are_replayed_in_slices_of_so_many(tmp_path, catalog):
