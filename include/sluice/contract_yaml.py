@@ -22,10 +22,10 @@ MAX_BYTES = 1_000_000
 _MAX_DEPTH = 50
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader whose plain scalars are resolved as in YAML 1.2."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """SafeLoader whose plain scalars are resolved as in YAML 1.2; libyaml's, where PyYAML was built with it."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own attribute, emptied so that 1.1's resolvers do not apply
+    yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 - PyYAML's own attribute, emptied so that 1.1's resolvers do not apply
 
 
 for _tag, _pattern, _first in (
@@ -106,9 +106,10 @@ def read_document(path: Path, name: str) -> Document:
         if len(raw) > MAX_BYTES:
             document.problems.append(Problem(name, 0, "", f"is longer than {MAX_BYTES:,} bytes"))
             return document
-        loader = _Loader(raw.decode("utf-8"))
-        root = loader.get_single_node()
-        document.data = None if root is None else _Plain(loader, document).value(root, ())
+        text = raw.decode("utf-8")
+        _check_depth(text)
+        root = _Loader(text).get_single_node()
+        document.data = None if root is None else _Plain(document).value(root, ())
     except OSError as error:
         document.problems.append(Problem(name, 0, "", f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError as error:
@@ -127,11 +128,23 @@ def read_document(path: Path, name: str) -> Document:
     return document
 
 
+def _check_depth(text: str) -> None:
+    """Refuse what is nested so deep that libyaml, which goes down by itself, would end the process.
+
+    Raises:
+        RecursionError: it is.
+    """
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise RecursionError
+
+
 class _Plain:
     """Turns YAML nodes into plain values, noting lines."""
 
-    def __init__(self, loader: _Loader, document: Document) -> None:
-        self.loader = loader
+    def __init__(self, document: Document) -> None:
         self.document = document
         self.seen: set[int] = set()
 

@@ -109,6 +109,7 @@ def test_an_alias_to_itself_ends(read):
 def test_deep_nesting_ends(read):
     assert "nested more than 50 deep" in read("a: " + "[" * 60 + "]" * 60).problems[0].message
     assert "nested more than 50 deep" in read("a: " + "[" * 20_000 + "]" * 20_000).problems[0].message
+    assert "nested more than 50 deep" in read("[" * 900_000).problems[0].message
 
 
 def test_a_key_must_be_plain(read):
