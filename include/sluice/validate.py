@@ -99,7 +99,7 @@ def _ended(session: SparkSession, attempt: Attempt, contract: Contract, piece: B
 def _folded(
     session: SparkSession, attempt: Attempt, contract: Contract, piece: Batch, good: DataFrame, known: Context | None
 ) -> list[str]:
-    """Each key stands at the same or a later place, or is remembered as deleted later; deleted ones don't stand.
+    """Each key stands once, at the same or a later place, or is remembered as deleted later; deleted ones don't stand.
 
     Args:
         known: to find the memory of deletes by; None where there is none.
@@ -112,6 +112,9 @@ def _folded(
     there = standing.select(*[F.col(f"b.{quoted(c)}").alias(f"_t_{c}") for c in names]).alias("t")
     same = " AND ".join(f"s.{quoted(c)} = t.{quoted('_t_' + c)}" for c in contract.identifier)
     older = merge.later(contract, ("s", ""), ("t", "_t_"))
+    mine = there.join(newest.alias("s"), F.expr(same), "left_semi")
+    doubled = mine.groupBy(*[f"_t_{c}" for c in contract.identifier]).count().where("count > 1").alias("t")
+    twice = newest.alias("s").join(doubled, F.expr(same), "left_semi")
     kept = newest.where(F.col(OP) != DELETE)
     if known:
         memory = session.table(tables.spark_name(known.catalog_name, tables.deletes(contract)))
@@ -119,6 +122,7 @@ def _folded(
     lost = kept.alias("s").join(there, F.expr(f"{same} AND NOT {older}"), "left_anti")
     undead = newest.where(F.col(OP) == DELETE).alias("s").join(there, F.expr(f"{same} AND {older}"), "left_semi")
     return [
+        *_told("keys stand more than once", twice),
         *_told("keys do not stand at their place or a later one", lost),
         *_told("keys that were deleted still stand at an older place", undead),
     ]

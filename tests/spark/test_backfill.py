@@ -238,6 +238,20 @@ def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(
     by_hand(it, table, f"ALTER TABLE {{}} DROP BRANCH {min(kept)}")
 
 
+def test_a_key_that_stands_a_second_time_at_another_place_is_told(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    table = prepared(it, "upsert")
+    # Behind the range, where no row of the range stands twice, and newer than what the range has of the key.
+    again = "id, n, text, _kafka_topic, _kafka_partition, _kafka_offset + 1000, _kafka_timestamp"
+    by_hand(it, table, f"INSERT INTO {{0}} SELECT {again} FROM {{0}} WHERE id = 'k4'")
+    fill_in(it, asked(table, {0: [0, 2]}), "other keys")
+    with pytest.raises(InvalidReplayError, match=r"1 keys stand more than once; .* \(0, 2\)"):
+        fill_in(it, asked(table, {0: [0, 10]}))
+    cut_out(it, table, "_kafka_offset >= 1000")
+    fill_in(it, asked(table, {0: [0, 10]}), "mended")
+    it.assert_folded(table)
+
+
 def test_offsets_without_records_are_expected_where_the_topic_is_written_in_transactions(
     lake: Callable[..., Lake],
 ) -> None:
