@@ -160,7 +160,7 @@ def _status(given: argparse.Namespace) -> int:
     only = [given.table] if given.table else None
     found = status.look(_contracts(), only, patience=given.patience)
     if given.json:
-        print(json.dumps(status_text.as_json(found), indent=2))
+        print(json.dumps(status_text.as_json(found) | {"unclaimed": found.unclaimed}, indent=2))
     else:
         print(status_text.as_text(found, details=bool(given.table) or given.details))
     return max((exit_code(e) for e in found.errors), default=0)

@@ -177,12 +177,16 @@ class LastError:
 
 @dataclass
 class MaintenanceStatus:
-    """The last time that an action of maintenance did something in a table, or failed."""
+    """The last time that an action of maintenance did something in a table, or failed.
+
+    `of` is empty for the typed table itself, else one of those that belong to it: quarantine, deletes, staging.
+    """
 
     action: str
     at: datetime
     state: str
     told: str
+    of: str = ""
 
 
 @dataclass
@@ -270,6 +274,7 @@ class Status:
         stopped: what keeps the tables of a pattern from being known, each with its group.
         broken: contracts that can't be read: their tables are not among those told of.
         unasked: who did not answer, `KAFKA` or `CATALOG`.
+        unclaimed: staging tables of topics that no contract reads any more; on the command line alone.
     """
 
     at: datetime
@@ -278,6 +283,7 @@ class Status:
     stopped: list[tuple[str, SluiceError]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     unasked: list[str] = field(default_factory=list)
+    unclaimed: list[str] = field(default_factory=list)
 
     @property
     def errors(self) -> list[SluiceError]:
@@ -297,4 +303,5 @@ class Status:
             unavailable=unavailable,
             stopped=[(group, error) for group, error in self.stopped if groups(group)],
             broken=[],
+            unclaimed=[],
         )

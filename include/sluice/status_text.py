@@ -47,6 +47,7 @@ def as_text(status: Status, *, details: bool) -> str:
     else:
         parts.append(_summary(status.tables))
         parts += [w for table in status.tables for w in _attention(table, prefix=f"{table.table}: ")]
+    parts += [_warning("no contract reads it any more", f"{name}; nobody trims it") for name in status.unclaimed]
     return "\n".join(part for part in parts if part)
 
 
@@ -134,7 +135,8 @@ def _details(table: TableStatus) -> str:
         out += _wrapped(f"{counts}: {where}", "expected   ")
         out += [line for told in found.failed for line in _wrapped(told, "           ")]
     for done in table.maintenance:
-        out += _wrapped(f"{done.action} at {moment(done.at)}: {done.told}", "maintained ")
+        of = f" of {done.of}" if done.of else ""
+        out += _wrapped(f"{done.action}{of} at {moment(done.at)}: {done.told}", "maintained ")
     if table.freshness_promised_seconds is not None:
         kept = {None: "unknown", True: "kept", False: "BROKEN: older records are unread"}[table.freshness_kept]
         promised, now = duration(table.freshness_promised_seconds), duration(table.freshness_now_seconds)

@@ -123,9 +123,9 @@ def ask(contracts: Contracts, chosen: list[Contract], world: World, status: Stat
     try:
         with reach.catalog_errors():
             _read_tables(world, world.catalog, topics)
-            for (name, action), done in sorted(upkeep.last(world.catalog, [c.table for c in chosen]).items()):
-                last = MaintenanceStatus(action, done.at, done.state, done.told)
-                world.maintained.setdefault(name, []).append(last)
+            _read_maintenance(world, world.catalog, chosen)
+            if len(chosen) == len(contracts.tables):
+                status.unclaimed = matching.unclaimed(contracts, world.catalog)
             world.judged = quality.last(world.catalog, [c.table for c in chosen if c.expectations])
         if world.client is not None:
             _ask_planner(contracts, chosen, world, world.catalog, world.client)
@@ -159,6 +159,29 @@ def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
                 if before and (before.topic, before.batch) == (last.topic, last.batch):
                     last.runs = before.runs + (before.run_id != last.run_id)
         world.day = _day(world.ledger)
+
+
+def _read_maintenance(world: World, catalog: Catalog, chosen: list[Contract]) -> None:
+    """What was done last to each table, and to those that belong to it."""
+    mine = {
+        c.table: [
+            tables.typed(c),
+            tables.quarantine(c),
+            *([tables.deletes(c)] if c.upsert else []),
+            *map(tables.staging, c.topics),
+        ]
+        for c in chosen
+    }
+    found: dict[str, list[upkeep.Effect]] = {}
+    names = {".".join(i) for each in mine.values() for i in each}
+    for (name, _), done in sorted(upkeep.last(catalog, names).items()):
+        found.setdefault(name, []).append(done)
+    for table, each in mine.items():
+        world.maintained[table] = [
+            MaintenanceStatus(done.action, done.at, done.state, done.told, "" if name == table else name)
+            for name in map(".".join, each)
+            for done in found.get(name, ())
+        ]
 
 
 def _day(ledger: Ledger) -> dict[str, tuple[int, int]]:

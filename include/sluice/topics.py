@@ -106,13 +106,28 @@ def named(contracts: Contracts, table: str, topic: str) -> Contract:
         raise _refusal(table, str(error)) from error
 
 
+def unclaimed(contracts: Contracts, catalog: Catalog) -> list[str]:
+    """The staging tables of topics that no contract reads any more, each with its topic: nobody trims them.
+
+    None are told where some contract can't be read, or can't be asked for its topics: it may be theirs.
+    """
+    if contracts.problems or contracts.stopped:
+        return []
+    left = sorted(set(_present(catalog)) - {tables.staging(topic) for topic in contracts.topics})
+    return [f"{'.'.join(each)} (topic {_topic_of(catalog, each) or 'unknown'})" for each in left]
+
+
+def _present(catalog: Catalog) -> list[Identifier]:
+    try:
+        return [tuple(each[-2:]) for each in catalog.list_tables(tables.STAGING)]
+    except NoSuchNamespaceError:
+        return []
+
+
 def _staged(catalog: Catalog, known: Iterable[str]) -> set[str]:
     """The topics that have a staging table; only that of a topic which nobody knows is looked into."""
     expected = {tables.staging(topic): topic for topic in known}
-    try:
-        present = [tuple(each[-2:]) for each in catalog.list_tables(tables.STAGING)]
-    except NoSuchNamespaceError:
-        return set()
+    present = _present(catalog)
     told = {_topic_of(catalog, each) for each in present if each not in expected}
     return {topic for topic in told if topic} | {expected[each] for each in present if each in expected}
 

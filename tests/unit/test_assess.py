@@ -28,6 +28,7 @@ from sluice import (
     retention,
     rollback,
     slices,
+    status_world,
     tables,
     upkeep,
 )
@@ -42,6 +43,8 @@ from sluice.gaps import Gap
 from sluice.ledger import Ledger, Row, State
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange, Through, encode_through
 from sluice.replay import Replayed
+from sluice.status_model import Status
+from sluice.status_world import World
 from sluice.upkeep import Action, Effect
 
 pytestmark = pytest.mark.unit
@@ -500,6 +503,23 @@ def test_effects_are_kept_and_read_back(catalog):
         "done, 9 small files, data files 9 → 1, delete files 1 → 0, bytes 900 → 800, manifests 4 → 1, "
         "snapshots 7 → 8, 1 orphan files, 1.5 s"
     )
+
+
+def test_a_status_tells_what_was_done_to_the_tables_that_belong_to_one(tmp_path, catalog):
+    promises = promise(tmp_path)
+    quarantine = ".".join(tables.quarantine(promises.table("shop.orders")))
+    for name in ("shop.orders", quarantine, "sluice_staging.orders", "sluice_staging.others"):
+        upkeep.keep(catalog, [Effect(name, Action.EXPIRE, "done")], run_id="r")
+    upkeep.keep(catalog, [Effect("shop.orders", Action.REWRITE, "failed")], run_id="r")
+    world, status = World(catalog), Status(NOW, [])
+    status_world.ask(promises, [promises.table("shop.orders")], world, status)
+    assert status.unavailable == []
+    assert [(m.of, m.action, m.state) for m in world.maintained["shop.orders"]] == [
+        ("", "expire_snapshots", "done"),
+        ("", "rewrite_data_files", "failed"),
+        (quarantine, "expire_snapshots", "done"),
+        ("sluice_staging.orders", "expire_snapshots", "done"),
+    ]
 
 
 def test_a_table_that_can_not_be_read_stops_no_other(tmp_path, catalog):

@@ -176,6 +176,14 @@ def test_a_status_reads_within_a_hundred_columns(details: bool):
         assert "maintained  rewrite_data_files at 2026-01-02 03:04:05 UTC: done, data files 1,234 → 5" in text
 
 
+def test_a_status_tells_of_the_tables_that_belong_to_one_and_of_those_that_belong_to_none():
+    of = MaintenanceStatus("expire_snapshots", NOW, "done", "done", "sluice_staging.clicks")
+    text = status_text.as_text(Status(NOW, [table(maintenance=[of])]), details=True)
+    assert "maintained  expire_snapshots of sluice_staging.clicks at 2026-01-02 03:04:05 UTC: done" in text
+    text = status_text.as_text(Status(NOW, [table()], unclaimed=["sluice_staging.old (topic old)"]), details=False)
+    assert "! no contract reads it any more: sluice_staging.old (topic old); nobody trims it" in text
+
+
 def test_a_status_as_json_holds_everything_in_jsons_own_types():
     told = json.loads(json.dumps(status_text.as_json(Status(NOW, [table()], [BrokerUnavailableError("Away.")]))))
     one = told["tables"][0]

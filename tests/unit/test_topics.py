@@ -160,6 +160,21 @@ def test_what_was_staged_stays_known_without_a_broker(folder, catalog):
     assert topics.resolve(resolved, None, None) is resolved
 
 
+def test_staging_that_no_contract_reads_any_more_is_told(folder, catalog):
+    contracts = folder(
+        one={"table": "ns.one", "topic": "orders"}, any={"table": "ns.any", "topic": {"pattern": "eu.*"}}
+    )
+    resolved = topics.resolve(contracts, catalog, None)
+    assert topics.unclaimed(resolved, catalog) == []  # there is no staging at all
+    for topic in ("orders", "eu.orders", "people.old"):
+        tables.ensure_staging(catalog, topic)
+    (name,) = topics.unclaimed(topics.resolve(contracts, catalog, None), catalog)
+    assert name == f"{'.'.join(tables.staging('people.old'))} (topic people.old)"
+    # It may be that of a contract which can't be read.
+    broken = topics.resolve(folder(two={"table": "ns.two", "topic": "people.old", "colour": "red"}), catalog, None)
+    assert topics.unclaimed(broken, catalog) == []
+
+
 def test_topics_that_come_to_one_table_stop_it_and_no_other(folder, catalog):
     contracts = folder(
         each={"table": "ns.{topic}", "topic": {"pattern": "[a-z0-9].*"}},
