@@ -31,7 +31,7 @@ WHY = cdc.WHY | {
 }
 """What is wrong with a record, by class of error, where nothing says more."""
 
-_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
 
 
 def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:

@@ -80,6 +80,10 @@ HOSTILE = {
     "an overflowing decimal": b'{"dec": 123456789.12}',
     "a day that is none": b'{"day": "2013-02-30"}',
     "no uuid": b'{"u": "zz"}',
+    **{
+        f"a line end after a uuid ({end!r})": json.dumps({"u": f"123e4567-e89b-12d3-a456-426614174000{end}"}).encode()
+        for end in ("\n", "\r\n", "\u2028")
+    },
     "too short for fixed": b'{"fx": "YQ=="}',
     "no base64": b'{"bin": "***"}',
     "binary": bytes(range(256)),
