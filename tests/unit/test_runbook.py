@@ -1,0 +1,99 @@
+"""docs/operating.md against what there is: each command, DAG, task and field of a form that it names."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice import cli
+from sluice.embedded.home import REPOSITORY
+from tests.support.own_airflow import own_airflow
+from tests.unit.test_dags import LOAD, ask
+
+pytestmark = pytest.mark.unit
+
+TEXT = (REPOSITORY / "docs" / "operating.md").read_text()
+COMMANDS = sorted({c.replace("\n", " ") for c in re.findall(r"`python -m sluice ([^`]+)`", TEXT)})
+BY_HAND = {"Accept a gap": "accept_gap", "Roll a table back": "rollback", "Backfill": "backfill"}
+
+
+def wanting_nothing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser without what it requires by option: the page names a command before it says what to give it."""
+    for action in parser._actions:
+        if action.option_strings:
+            action.required = False
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                wanting_nothing(each)
+    for group in parser._mutually_exclusive_groups:
+        group.required = False
+    return parser
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_is_one(command: str) -> None:
+    wanting_nothing(cli._parser()).parse_args(shlex.split(command))
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) > 12
+
+
+def section(title: str) -> str:
+    """What stands under a heading, without what is general to all that is done by hand."""
+    found = re.search(rf"^### {title}$(.*?)^#", TEXT, re.MULTILINE | re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder: Path = tmp_path_factory.mktemp("airflow")
+    (folder / "contracts").mkdir()
+    (folder / "contracts" / "shop.orders.yaml").write_text(
+        "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
+    )
+    (folder / "contracts" / "groups.yaml").write_text("alerts: {}\n")
+    env = {
+        **own_airflow(folder),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
+        "SLUICE_CONTRACTS": str(folder / "contracts"),
+    }
+    found = ask(LOAD, env)
+    assert found["errors"] == {}
+    return dict(found["dags"])
+
+
+def test_each_dag_and_task_is_there(dags: dict[str, Any]) -> None:
+    lists = re.findall(r"\bDAGs?((?:(?:,|\s+and)?\s+`[a-z_<>]+`(?: \(\w+\))?)+)", TEXT)
+    named = {name for each in lists for name in re.findall(r"`([a-z_<>]+)`", each)}
+    named |= set(re.findall(r"`((?:ingest|maintain)_[a-z_<>]+)`", TEXT))
+    there = {name.replace("<group>", "shop") for name in named}
+    assert there >= {"alerts", "accept_gap", "rollback", "backfill", "review_schema", "ingest_shop"}
+    assert there <= set(dags)
+    tasks = {task for dag in dags.values() for task in dag["tasks"]}
+    assert {t.replace("<group>", "shop") for t in re.findall(r"\btask `([a-z_<>]+)`", TEXT)} <= tasks
+
+
+@pytest.mark.parametrize("title", BY_HAND)
+def test_each_field_of_a_form_is_told_of_and_is_there(dags: dict[str, Any], title: str) -> None:
+    fields = {dag: set(dags[dag]["params"]) for dag in BY_HAND.values()}
+    mine = fields[BY_HAND[title]]
+    general = re.search(r"^## By hand$(.*?)^#", TEXT, re.MULTILINE | re.DOTALL)
+    assert general
+    words = set(re.findall(r"`([a-z_]+)`", section(title)))
+    assert mine - words - set(re.findall(r"`([a-z_]+)`", general[1])) == set()
+    others = {each for dag in fields.values() for each in dag} - mine
+    assert words & others == set()
+
+
+def test_what_maintenance_is_given_by_hand_is_there(dags: dict[str, Any]) -> None:
+    for action in ("rewrite_data_files", "expire_snapshots", "remove_orphan_files"):
+        assert dags[f"maintain_{action}"]["params"] == ["tables"]
+    assert "each takes `tables`" in TEXT.replace("\n", " ")
