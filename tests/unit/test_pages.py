@@ -168,6 +168,9 @@ def test_a_table_that_is_searched_for_is_opened_though_all_held() -> None:
     of_slices = judged.of_all(found, ["db.a"], slices=True)
     assert [(t.failed, t.state) for t in of_slices] == [(1, "failed")]
     assert judged.of_all({"db.a": detail.trends([result])}, ["db.a"], slices=True) == []
+    assert f'title="2026-11-22 06:00:00 UTC, t, batch 1: {result.told}"' in quality_page(
+        shown=[shown], named=[], total=6
+    )
     links = quality_page(shown=[shown], named=every[:1], total=6, of={"run_id": "r&d"})
     assert 'href="/sluice/quality?run_id=r%26d&amp;q=db.a"' in links
     assert '<input type="hidden" name="run_id" value="r&amp;d">' in links
@@ -397,6 +400,7 @@ def test_a_tables_page_draws_its_last_day() -> None:
     past = [Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, records=9, unread=30, delay=1000.0)]
     window = history.window(history.History(NOW, past), 24, past)
     found = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None, window=window)
+    assert "2026-11-22 06:00:00 UTC, db.t: Records per batch: 9 (published)" in found.text
     charts = [a["aria-label"] or "" for tag, a in found.elements if a.get("class") == "chart"]
     assert [label.partition(",")[0] for label in charts] == [
         "Records per batch", "Seconds to publish", "Unread offsets before each batch", "Age of the oldest record",
@@ -424,6 +428,16 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
     moments = [a["href"] for tag, a in found.elements if tag == "a" and "&at=" in (a.get("href") or "")]
     assert moments[0] == "/sluice/tables/db.t/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
     assert "And 2 older ones." in found.text
+    assert found.text.count(f"2026-11-22 06:00:00 UTC, {HOSTILE}: {HOSTILE}") == 1  # the newest mark of all lanes
+    everything = seen("timeline.html", **common, **known | {"name": ""})
+    led = [a["href"] for tag, a in everything.elements if tag == "a" and "&at=" in (a.get("href") or "")]
+    assert len(led) == len(Lane) + 5 and set(led) >= {
+        f"/sluice/tables/{quote(HOSTILE, safe='')}/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
+    }
+    of_topic = Event(NOW, Lane.STAGED, "staged", None, "t")  # all tables of a topic share it
+    window = history.window(history.History(NOW, [of_topic]), 24, [of_topic])
+    alone = page("timeline.html", **common, name="", window=window)
+    assert "&amp;at=" not in alone and "<title>2026-11-22 06:00:00 UTC, t: staged</title>" in alone
     runs = [a["data-airflow-path"] for _, a in found.elements if a.get("data-airflow-path")]
     assert runs == [f"/dags/ingest_g/runs/{quote(HOSTILE, safe='')}"] * 5
     empty = seen("timeline.html", **common, name="", window=history.window(history.History(NOW, ()), 24, ()))

@@ -83,6 +83,7 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.filters |= {
     "moment": moment,
+    "utc": status_text.moment,
     "number": number,
     "figure": figure,
     "ranges": ranges_text,
