@@ -7,12 +7,13 @@ it was published.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -148,12 +149,12 @@ def of_run(catalog: Catalog, table: str | None, run_id: str) -> list[Result]:
 def since(
     catalog: Catalog,
     moment: datetime,
-    table: str | None = None,
+    names: Collection[str] | None = None,
     *,
     of_each: int | None = None,
     batches: int | None = None,
 ) -> list[Result]:
-    """What was found from a moment on, for all tables or one, oldest first, slices of backfills left aside.
+    """What was found from a moment on, for all tables or these, oldest first, slices of backfills left aside.
 
     Args:
         of_each: of each expectation the newest alone, so many.
@@ -163,9 +164,11 @@ def since(
     if found is None or found.current_snapshot() is None:
         return []
     where = And(above("batch_seq", 0), above("at", moment.isoformat()))
-    if table is not None:
-        where = And(equal("table", table), where)
+    if names is not None and len(names) == 1:
+        where = And(one_of("table", names), where)
     rows = found.scan(row_filter=where).to_arrow()
+    if names is not None:
+        rows = rows.filter(pc.is_in(rows["table"], pa.array(list(names), pa.string())))
     if of_each is not None:
         rows = newest(rows, ("table", *EXPECTATION), of_each)
     if batches is not None:

@@ -6,7 +6,7 @@ the rest; a table's snapshot log tells which snapshot readers saw at a moment, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 MOST = 500
+FEW = 20
 INGEST = "ingest"
 
 
@@ -89,27 +90,31 @@ class Event:
     dag: str | None = None
 
 
-def events(catalog: Catalog, since: datetime, contract: Contract | None = None, *, most: int = MOST) -> list[Event]:
-    """What happened from a moment on, to one contract's table and its topics or to all, newest first.
+def events(
+    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None = None, *, most: int = MOST
+) -> list[Event]:
+    """What happened from a moment on, to these contracts' tables and their topics or to all, newest first.
 
     Args:
         most: how many in each lane, the newest of them: batches, which come all the time, crowd out nothing else.
     """
-    return _told(catalog, since, contract, _rows(catalog, since, contract, _LANES), most)
+    return _told(catalog, since, contracts, _rows(catalog, since, contracts, _LANES), most)
 
 
-def of_all(catalog: Catalog, since: datetime) -> tuple[list[Event], list[Event]]:
-    """The events of all tables from a moment on, newest first; and of each table the batch that was published last."""
-    rows = _rows(catalog, since, None, _LANES)
-    return _told(catalog, since, None, rows, MOST), _published_last(rows) if rows else []
+def of_several(
+    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None = None
+) -> tuple[list[Event], list[Event]]:
+    """The events of these tables from a moment on, newest first; and of each the batch that was published last."""
+    rows = _rows(catalog, since, contracts, _LANES)
+    return _told(catalog, since, contracts, rows, MOST), _published_last(rows) if rows else []
 
 
 def _told(
-    catalog: Catalog, since: datetime, contract: Contract | None, rows: pa.Table | None, most: int
+    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None, rows: pa.Table | None, most: int
 ) -> list[Event]:
-    name = contract.table if contract else None
-    found = [*_of_quality(catalog, since, name, most), *_of_schemas(catalog, since, name)]
-    found += _of_maintenance(catalog, since, name)
+    names = None if contracts is None else {c.table for c in contracts}
+    found = [*_of_quality(catalog, since, names, most), *_of_schemas(catalog, since, names)]
+    found += _of_maintenance(catalog, since, names)
     if rows:
         batches = pc.is_in(rows["state"], pa.array(map(str, _OF_BATCHES)))
         found += _events(rows.filter(batches), most)
@@ -124,7 +129,7 @@ def _newest_first(found: Iterable[Event]) -> list[Event]:
 
 def published(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
     """All batches that a table was published from a moment on, newest first; nothing but the ledger is read."""
-    found = _events(_rows(catalog, since, contract, _OF_BATCHES))
+    found = _events(_rows(catalog, since, [contract], _OF_BATCHES))
     return [event for event in found if event.lane == Lane.PUBLISHED]
 
 
@@ -137,18 +142,23 @@ def _published_last(rows: pa.Table) -> list[Event]:
     return [event for event in found if event.lane == Lane.PUBLISHED]
 
 
-def _rows(catalog: Catalog, since: datetime, contract: Contract | None, states: Iterable[State]) -> pa.Table | None:
+def _rows(
+    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None, states: Iterable[State]
+) -> pa.Table | None:
     """The ledger's rows of these states from a moment on, newest first; None where there is no ledger."""
     ledger = tables.load(catalog, tables.LEDGER)
     if ledger is None or ledger.current_snapshot() is None:
         return None
     where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in states]))
-    if contract:
-        where = And(one_of("topic", contract.topics), where)
+    topics = {topic for c in contracts or () for topic in c.topics}
+    if 0 < len(topics) <= FEW:  # a filter grows with files times topics
+        where = And(one_of("topic", sorted(topics)), where)
     newest_first = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
-    if contract:  # before they are cut: a topic may feed many tables
-        mine = pc.fill_null(pc.equal(newest_first["table"], contract.table), True)
-        newest_first = newest_first.filter(mine)
+    if contracts is not None:  # before they are cut: a topic may feed many tables, and not everybody sees all
+        names = pa.array([c.table for c in contracts], pa.string())
+        mine = pc.or_(pc.is_null(newest_first["table"]), pc.is_in(newest_first["table"], names))
+        read = pc.is_in(newest_first["topic"], pa.array(sorted(topics), pa.string()))
+        newest_first = newest_first.filter(pc.and_(mine, read))
     return newest_first
 
 
@@ -187,9 +197,9 @@ def _dag(batch_seq: int | None) -> str | None:
     return None if not batch_seq else INGEST if batch_seq > 0 else "backfill"
 
 
-def _of_quality(catalog: Catalog, since: datetime, table: str | None, most: int) -> Iterator[Event]:
+def _of_quality(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
     by_batch: dict[tuple[str, str, int], list[quality.Result]] = {}
-    for result in quality.since(catalog, since, table, batches=most):
+    for result in quality.since(catalog, since, names, batches=most):
         by_batch.setdefault((result.table, result.topic, result.batch_seq), []).append(result)
     for (name, topic, seq), results in by_batch.items():
         failed = [f"{r.severity}: {r.told}" for r in results if r.success is False]
@@ -198,8 +208,10 @@ def _of_quality(catalog: Catalog, since: datetime, table: str | None, most: int)
         yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), run_id, dag=_dag(seq))
 
 
-def _of_schemas(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:
-    for row in schemas.rows(catalog, table, since):
+def _of_schemas(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:
+    for row in schemas.rows(catalog, None, since):
+        if names is not None and row.table not in names:
+            continue
         told = f"version {row.version} {row.state}: {'; '.join(row.words) or 'the first'}"
         if row.who:
             told += f" ({row.who}{f': {row.why}' if row.why else ''})"
@@ -207,9 +219,11 @@ def _of_schemas(catalog: Catalog, since: datetime, table: str | None) -> Iterato
         yield Event(row.at, Lane.SCHEMA, told, row.table, bad=waits, run_id=row.run_id, snapshot_id=row.snapshot_id)
 
 
-def _of_maintenance(catalog: Catalog, since: datetime, table: str | None) -> Iterator[Event]:
-    names = [table] if table else None
-    for effect in upkeep.kept(catalog, names=names, states=("done", "failed"), since=since):
+def _of_maintenance(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:
+    few = names if names is not None and len(names) <= FEW else None
+    for effect in upkeep.kept(catalog, names=few, states=("done", "failed"), since=since):
+        if names is not None and effect.table not in names:
+            continue
         told = f"{effect.action.replace('_', ' ')}: {effect.told}"
         yield Event(
             effect.at, Lane.MAINTENANCE, told, effect.table, bad=effect.red, run_id=effect.run_id,

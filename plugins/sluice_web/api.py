@@ -27,8 +27,7 @@ def metrics(readable: Readable) -> Response:
     from sluice.pages import metrics, render
 
     status = reading.known_status(readable)
-    known = reading.feeds().history.get(wait=reading.FIRST_WAIT_S).value
-    text = metrics.text(status, known)
+    text = metrics.text(status, reading.past(status).value)
     return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
 
 
@@ -54,8 +53,9 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
 @router.get("/api/timeline", response_class=JSONResponse)
 def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
     """What happened to all tables, newest first; 503 until it was read once."""
-    past: History = reading.value(reading.feeds().history.get(wait=reading.FIRST_WAIT_S))
-    return _events(past, visible(past, reading.known_status(readable).tables), hours)
+    status = reading.known_status(readable)
+    past: History = reading.value(reading.past(status))
+    return _events(past, visible(past, status.tables), hours)
 
 
 @router.get("/api/tables/{name}/timeline", response_class=JSONResponse)

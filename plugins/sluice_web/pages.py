@@ -150,7 +150,7 @@ def _timeline(
 def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTMLResponse:
     """What happened to all tables, on one axis."""
     known = reading.status(readable)
-    past = reading.feeds().history.get(wait=reading.FIRST_WAIT_S)
+    past = reading.past(known.value)
     mine = visible(past.value, known.value.tables) if past.value and known.value else []
     return _timeline(request, known, past, mine, hours, name="", promised=None)
 

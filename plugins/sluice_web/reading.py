@@ -84,7 +84,7 @@ class _Feeds:
         self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("detail", "trends_of_all"))
         self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("detail", "trends_of_run"))
         self.histories: Feeds[History] = Feeds(_reader("history", "read"))
-        self.history: Feed[History] = Feed(_reader("history", "read"))
+        self.groups: Feeds[History] = Feeds(_reader("history", "read_groups"))
 
 
 @cache
@@ -119,6 +119,16 @@ def status(readable: set[str]) -> Reading[Status]:
     known = feeds().status.get(wait=FIRST_WAIT_S)
     mine = known.value.readable(lambda group: f"ingest_{group}" in readable) if known.value else None
     return replace(known, value=mine)
+
+
+def past(known: Status | None) -> Reading[History]:
+    """What happened to the tables that somebody may read; a reading of its own for each set of groups."""
+    from sluice.pages.feed import Reading
+
+    if known is None:
+        return Reading()
+    groups = json.dumps(sorted({t.group for t in known.tables}))
+    return feeds().groups.of(groups).get(wait=FIRST_WAIT_S)
 
 
 def table(known: Reading[Status], name: str) -> TableStatus | None:

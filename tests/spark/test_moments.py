@@ -94,7 +94,7 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
     longer = it.loaded(table).model_copy(update={"maintenance": Maintenance()})
     line = {x.subject: x for x in readiness.of_table(longer, it.contracts, it.catalog)}["Restore point"]
     assert line.ready is False and "5d are promised" in line.evidence
-    happened = timeline.events(it.catalog, began, it.loaded(table))
+    happened = timeline.events(it.catalog, began, [it.loaded(table)])
     assert_measured(happened, now() - began)
     assert {e.lane for e in happened} == {
         Lane.STAGED, Lane.PUBLISHED, Lane.OPERATOR, Lane.SCHEMA, Lane.MAINTENANCE,

@@ -94,7 +94,7 @@ def main() -> None:
         quality=known({n: trends([r]) for n, r in judged.items()}),
         runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),
-        history=known(History(NOW, events), busy=True),
+        groups=known(History(NOW, events), busy=True),
     )
     reading.feeds = lambda: filled
     (login,) = plugin.app.router.dependencies

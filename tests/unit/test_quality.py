@@ -71,5 +71,5 @@ def test_only_the_newest_are_read_where_no_more_are_asked_for(catalog: Catalog) 
     assert told(quality.since(catalog, early, of_each=1)) == [
         ("db.b", "t", 1, "id"), ("db.a", "t", 5, "id"), ("db.a", "t", 5, "n")
     ]  # fmt: skip
-    assert quality.since(catalog, early, "db.b", of_each=1) == quality.since(catalog, early, "db.b", batches=1)
+    assert quality.since(catalog, early, ["db.b"], of_each=1) == quality.since(catalog, early, ["db.b"], batches=1)
     assert quality.since(catalog, NOW, of_each=1, batches=1) == []

@@ -226,7 +226,7 @@ def happened(catalog: SqlCatalog) -> datetime:
 def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> None:
     assert timeline.events(catalog, LONG_AGO) == []
     start = happened(catalog)
-    found = timeline.events(catalog, start, contract())
+    found = timeline.events(catalog, start, [contract()])
     assert [e.at for e in found] == sorted((e.at for e in found), reverse=True)
     by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in timeline.lanes(found)}
     assert by_lane == {
@@ -249,7 +249,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
         Lane.MAINTENANCE: "maintain_rewrite_data_files",
     }
     Ledger(catalog).append([Row("t", State.REPLAYED, "id", -1, table=NAME)], run_id="manual")
-    assert timeline.events(catalog, start, contract())[0].dag == "backfill"
+    assert timeline.events(catalog, start, [contract()])[0].dag == "backfill"
     everything = timeline.events(catalog, start)
     assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
     few = timeline.events(catalog, start, most=2)
@@ -258,28 +258,53 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert timeline.events(catalog, datetime.now(UTC)) == []
 
 
-def test_of_each_table_the_last_batch_is_told_however_much_happened_since(catalog: SqlCatalog) -> None:
-    assert timeline.of_all(catalog, LONG_AGO) == ([], [])
+def week(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> history.History:
+    """That of the group of `ns.t`, in which another table reads the same topic."""
+    others = ({"table": "ns.second"}, {"table": "ns.other", "topic": "u", "group": "others"})
+    for n, changes in enumerate(({}, *others)):
+        (tmp_path / f"{n}.yaml").write_text(json.dumps({**FIELDS, **changes}))
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+    return history.read_groups('["g"]')
+
+
+def test_what_others_do_crowds_nothing_out_of_what_somebody_may_see(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
+    happened(catalog)
+    busy = [Row("u", State.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
+    Ledger(catalog).append(busy, run_id="run 3")
+    judged = [quality.Result("ns.other", "u", n, "expect_a", "id", "warn", True, 10) for n in range(9)]
+    quality.keep(catalog, judged, run_id="run 3")
+    upkeep.keep(catalog, [upkeep.Effect("ns.other", "expire_snapshots", "failed") for _ in range(3)], run_id="run 4")
+    monkeypatch.setattr(timeline, "MOST", 3)
+    found = week(tmp_path, monkeypatch)
+    assert {e.lane for e in found.events} == set(Lane) and {e.table for e in found.events} == {NAME, None}
+    assert history.window(found, 1, found.events).cut == []
+
+
+def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
+    catalog: SqlCatalog, tmp_path, monkeypatch
+) -> None:
+    assert timeline.of_several(catalog, LONG_AGO) == ([], [])
     start = happened(catalog)
     busy = [Row("u", State.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
     for row in (*busy, Row("t", State.PUBLISHED, "id", -1, table=NAME, records=1_000)):  # a slice is no batch
         Ledger(catalog).append([row], run_id="run 3")
-    found = {e.table: e for e in timeline.of_all(catalog, start)[1]}
+    found = {e.table: e for e in timeline.of_several(catalog, start)[1]}
     assert {name: e.records for name, e in found.items()} == {NAME: 9, "ns.other": 8}
     assert found[NAME].delay == (found[NAME].at - start).total_seconds() and found[NAME].unread == 30
-    assert [e.table for e in history.read().last] == [e.table for e in timeline.of_all(catalog, start)[1]]
-    assert timeline.of_all(catalog, datetime.now(UTC)) == ([], [])
+    assert [e.table for e in week(tmp_path, monkeypatch).last] == [NAME]
+    assert timeline.of_several(catalog, datetime.now(UTC)) == ([], [])
 
 
-def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, monkeypatch) -> None:
+def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
     happened(catalog)
-    known = history.read()
+    known = week(tmp_path, monkeypatch)
     assert known.ledger_rows == 7 and known.table is None
     window = history.window(known, 1, known.events)
     assert len(window.events) == len(known.events) and not window.cut
     assert [e.table for e in window.batches] and window.start < window.middle < window.end
+    Ledger(catalog).append([Row("t", State.PUBLISHED, "id", 3, table=NAME)], run_id="run 1")
     monkeypatch.setattr(timeline, "MOST", 2)
-    known = history.read()
+    known = week(tmp_path, monkeypatch)
     cut = history.window(known, 1, known.events).cut
     assert Lane.PUBLISHED in cut and Lane.SCHEMA not in cut
 

@@ -263,7 +263,7 @@ def _by_table(found: Sequence[quality.Result]) -> dict[str, list[Trend]]:
 
 
 def _results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
-    return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table, of_each=BATCHES)
+    return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
 
 
 def trends(results: Sequence[quality.Result]) -> list[Trend]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,8 @@ class History:
 
     Attributes:
         events: newest first, at most `timeline.MOST` in each lane.
-        table: None for all tables together.
-        last: of each table the batch published last, where all are told of together.
+        table: None for several tables together.
+        last: of each table the batch published last, where several are told of together.
         ledger_rows: of the whole ledger.
     """
 
@@ -36,8 +37,8 @@ class History:
     ledger_rows: int = 0
 
 
-def read(name: str | None = None) -> History:
-    """Read a table's week, or that of all.
+def read(name: str) -> History:
+    """Read a table's week.
 
     Raises:
         CatalogUnavailableError: the catalog did not answer.
@@ -45,18 +46,30 @@ def read(name: str | None = None) -> History:
     now = datetime.now(UTC)
     with reach.catalog_errors():
         catalog = catalogs.load()
-        contract = None
-        if name is not None:
-            contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
-            if contract is None:
-                return History(now, ())
+        contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
+        if contract is None:
+            return History(now, ())
+        table = tables.load(catalog, tables.typed(contract))
+        return History(now, timeline.events(catalog, now - BACK, [contract]), table)
+
+
+def read_groups(groups: str) -> History:
+    """Read the week of the tables of some groups: what is cut is cut from what their readers see.
+
+    Args:
+        groups: their names, as a list in JSON.
+
+    Raises:
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    now, wanted = datetime.now(UTC), set(json.loads(groups))
+    with reach.catalog_errors():
+        catalog = catalogs.load()
+        known = topics.resolve(contracts.load(strict=False), catalog, None).tables.values()
         ledger = tables.load(catalog, tables.LEDGER)
         rows = cursor.rows(ledger) if ledger else 0
-        if contract is None:
-            events, last = timeline.of_all(catalog, now - BACK)
-            return History(now, events, None, last, rows)
-        table = tables.load(catalog, tables.typed(contract))
-        return History(now, timeline.events(catalog, now - BACK, contract), table, (), rows)
+        events, last = timeline.of_several(catalog, now - BACK, [c for c in known if c.group in wanted])
+        return History(now, events, None, last, rows)
 
 
 @dataclass(frozen=True)
