@@ -376,6 +376,14 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("counted", "says"), [(None, "3"), (200_000, "≥ 3")])
+def test_what_was_counted_in_part_is_said_to_be_at_least(counted: int | None, says: str) -> None:
+    line = detail.BatchLine("t", 1, {}, "publish", 7, NOW, None, 10, 3, None)
+    shown = detail.Detail([line], rejected=Rejected(counted=counted))
+    found = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=shown)
+    assert f'<td class="n">10</td><td class="n">{says}</td>' in found
+
+
 @pytest.mark.parametrize(
     ("kept", "lag", "staged", "says"),
     [
