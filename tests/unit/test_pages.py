@@ -481,6 +481,28 @@ def test_a_slow_reading_keeps_nobody_waiting_and_runs_once() -> None:
     until(lambda: mine.get().value == 1)
 
 
+def test_few_of_many_names_are_read_at_once_and_all_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun = threading.Event(), list[str]()
+
+    def read(name: str) -> str:
+        begun.append(name)
+        gate.wait(60)
+        return name
+
+    mine = feed.Feeds(read, fresh=3600.0)
+    names = [f"run {n}" for n in range(20)]
+    assert [mine.of(name).get().value for name in names] == [None] * 20
+    until(lambda: len(begun) == feed.AT_ONCE)
+    assert [mine.of(name).get().error for name in names] == [None] * 20  # they wait, and nothing is wrong
+    assert len(begun) == feed.AT_ONCE
+    # Those that hang for ever hold nobody up for ever.
+    monkeypatch.setattr(feed, "GIVEN_UP_S", 0.05)
+    until(lambda: mine.of(names[-1]).get() is not None and names[-1] in begun)
+    monkeypatch.setattr(feed, "GIVEN_UP_S", 600.0)
+    gate.set()
+    until(lambda: [mine.of(name).get().value for name in names] == names)
+
+
 def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
     answers: list[Any] = [1, CatalogUnavailableError("It is away."), ValueError("odd\nsecond line"), 4]
 

@@ -19,6 +19,7 @@ IDLE_S = 3600.0
 MOST = 1_000
 # A catalog may take a connection and never answer, and some clients wait for ever.
 HANGS_S, GIVEN_UP_S, MOST_GIVEN_UP = 120.0, 600.0, 3
+AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,38 @@ class Reading(Generic[T]):
     busy: bool = False
 
 
+class Slots:
+    """How many readings by name may be under way at once; one that hangs has its slot until it is given up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: dict[object, float] = {}
+
+    def take(self, who: object, now: float) -> bool:
+        """A slot, if one is free."""
+        with self._lock:
+            self._taken = {each: since for each, since in self._taken.items() if now - since < GIVEN_UP_S}
+            if len(self._taken) >= AT_ONCE:
+                return False
+            self._taken[who] = now
+            return True
+
+    def leave(self, who: object) -> None:
+        """Give it back."""
+        with self._lock:
+            self._taken.pop(who, None)
+
+
+_SLOTS = Slots()
+
+
 class Feed(Generic[T]):
     """One reading, renewed when somebody asks and it is older than `fresh` seconds; asking never waits long."""
 
-    def __init__(self, read: Callable[[], T], *, fresh: float = FRESH_S) -> None:
+    def __init__(self, read: Callable[[], T], *, fresh: float = FRESH_S, slots: Slots | None = None) -> None:
         self._read = read
         self._fresh = fresh
+        self._slots = slots
         self._lock = threading.Lock()
         self._tried = self._began = -inf
         self._given_up = 0
@@ -65,9 +92,10 @@ class Feed(Generic[T]):
             now = time.monotonic()
             rest = max(self._fresh, REST * self._reading.seconds)
             hangs = self._reading.busy and now - self._began >= GIVEN_UP_S and self._given_up < MOST_GIVEN_UP
-            self._given_up += hangs  # its thread stays, as long as it hangs
             busy = self._reading.busy and not hangs
-            if not busy and now - self._tried >= rest:
+            due = not busy and now - self._tried >= rest
+            if due and (self._slots is None or self._slots.take((self, now), now)):
+                self._given_up += hangs  # its thread stays, as long as it hangs
                 self._reading, self._began = replace(self._reading, busy=True), now
                 threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
         if wait and self._reading.value is None:
@@ -89,10 +117,12 @@ class Feed(Generic[T]):
             if began == self._began:  # else it was given up
                 self._reading, self._tried, self._given_up = made, time.monotonic(), 0
         self._done.set()
+        if self._slots is not None:
+            self._slots.leave((self, began))
 
 
 class Feeds(Generic[T]):
-    """A feed per name; those that nobody asks for any more are forgotten, and the longest idle ones of too many."""
+    """A feed per name, a few read at once. Those nobody asks for are forgotten, and the longest idle of too many."""
 
     def __init__(self, read: Callable[[str], T], *, fresh: float = FRESH_S) -> None:
         self._read = read
@@ -105,8 +135,8 @@ class Feeds(Generic[T]):
         now = time.monotonic()
         with self._lock:
             self._feeds = {n: (feed, asked) for n, (feed, asked) in self._feeds.items() if now - asked < IDLE_S}
-            feed = self._feeds[name][0] if name in self._feeds else Feed(lambda: self._read(name), fresh=self._fresh)
-            self._feeds.pop(name, None)
+            known, _ = self._feeds.pop(name, (None, now))
+            feed = known or Feed(lambda: self._read(name), fresh=self._fresh, slots=_SLOTS)
             self._feeds[name] = (feed, now)  # the last one is the one asked for last
             if len(self._feeds) > MOST:
                 del self._feeds[next(iter(self._feeds))]
