@@ -14,9 +14,10 @@ from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, Response
 from sluice_web import api, pages
 from sluice_web.pages import PREFIX
+from starlette.middleware.base import RequestResponseEndpoint
 
 LIBRARIES = (
     "airflow.providers.apache.spark.operators.spark_submit",
@@ -38,6 +39,17 @@ app = FastAPI(
 )
 app.include_router(pages.router)
 app.include_router(api.router)
+
+
+@app.middleware("http")
+async def secured(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """No answer is kept by a browser or a proxy, or taken for what it is not: JSON, metrics and errors as the pages."""
+    from sluice.pages import render
+
+    answer = await call_next(request)
+    for name, value in render.SECURITY.items():
+        answer.headers.setdefault(name, value)
+    return answer
 
 
 @app.get("/api/openapi.json", include_in_schema=False)

@@ -123,6 +123,8 @@ def main() -> None:
             at = path.replace("{name}", f"db.{name}" if name else "sluice.css")
             answer = client.get(at)
             found[at] = [answer.status_code, answer.text]
+            assert answer.headers["x-content-type-options"] == "nosniff", at
+            assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
     print(json.dumps(found))
 
 
