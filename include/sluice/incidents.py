@@ -78,9 +78,10 @@ def of_status(status: Status, alerts: Alerts, pages: str) -> list[Incident]:
 
 def _rejecting(table: TableStatus, limit: float) -> Iterator[verdicts.Verdict]:
     """Whether so many records are set apart, though each batch may be within what its contract tolerates."""
-    if table.day_rejected >= limit * max(table.day_records, 1):
-        told = f"{table.day_rejected:,} of {table.day_records:,} records of the last 24 hours are in quarantine"
-        why = f"{told} ({table.day_rejected / table.day_records:.2%}); {limit:.2%} is told of."
+    records = max(table.day_records, table.day_rejected)  # of a ledger written anew the former may be missing
+    if table.day_rejected >= limit * max(records, 1):
+        told = f"{table.day_rejected:,} of {records:,} records of the last 24 hours are in quarantine"
+        why = f"{told} ({table.day_rejected / records:.2%}); {limit:.2%} is told of."
         yield verdicts.Verdict("rejecting", verdicts.Tone.WARN, why, "See the rejected records on the table's page.")
 
 

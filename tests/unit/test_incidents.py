@@ -71,6 +71,8 @@ def test_how_often_a_run_must_fail_and_how_much_be_rejected_before_it_is_told() 
     assert told(table(day_records=201, day_rejected=2)) == []
     assert told(table(day_records=201, day_rejected=2), quarantine_ratio=0.001) == ["db.t is rejecting"]
     assert told(table(day_records=0, day_rejected=0)) == []
+    (all_of_them,) = of_status(status(table(day_records=0, day_rejected=2)), ALERTS, PAGES)
+    assert "2 of 2 records" in all_of_them.why and "100.00%" in all_of_them.why
 
 
 def test_a_contract_that_can_not_be_read_is_told_and_ends_nothing() -> None:
