@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,38 @@ def test_raw_records_that_go_while_a_slice_reads_them_are_missed_before_it_lands
         with pytest.raises(StagingTrimmedError, match=r"0: \[\(10, 20\)\]"):
             planned(it, asked(table, {0: [10, 40]}, origin=origin), "again")
     fill_in(it, asked(table, {0: [0, 40], 1: [0, 40]}), "from kafka")
+    hold(it, table, "append")
+
+
+def test_a_plan_that_was_killed_behind_the_ledger_is_the_one_that_is_carried_out(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    table = prepared(it)
+    cut_out(it, table, "_kafka_offset > 5")
+    request, append = asked(table, {0: [0, 40], 1: [0, 40]}), Ledger.append
+
+    def killed(*rows: Any, **named: Any) -> None:
+        append(*rows, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "append", killed)
+        with pytest.raises(KeyboardInterrupt):
+            planned(it, request)
+    known = slices.rows(Ledger(it.catalog), it.topic)
+    frozen = slices.planned(known)
+    assert len(frozen) == 2
+    # The task is tried again: the same slices, though it would cut them otherwise by now.
+    it.contract(table=table, limits={"records_per_batch": 7})
+    again = planned(it, request)
+    assert again.frozen
+    assert {s.seq: s for s in again.slices} == frozen
+    assert again.ranges == {0: (0, 40), 1: (0, 40)}
+    assert [line for line in again.lines() if "(planned earlier)" in line] == again.lines()[1:]
+    assert slices.rows(Ledger(it.catalog), it.topic) == known
+    carry_out(it, again)
+    assert all(o["snapshot_id"] for o in told(it, again))
     hold(it, table, "append")
 
 
