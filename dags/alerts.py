@@ -37,6 +37,14 @@ def told_before() -> list[Incident]:
         return []
 
 
+def pages() -> str:
+    """The address of the pages, for links in what is told."""
+    base = conf.get("api", "base_url", fallback="").rstrip("/")
+    if not base:
+        log.warning("[api] base_url is not set: the links in what is told have no host, and lead nowhere from a mail.")
+    return f"{base}/sluice"
+
+
 @task(retries=0, execution_timeout=timedelta(minutes=10))
 def look() -> None:
     """Tell what is new; red where there is something. Who could not be told is told by the next run, and only they.
@@ -49,8 +57,7 @@ def look() -> None:
     alerts = promises.common.alerts or Alerts()
     use_registry()
     found = status.look(promises, kafka=kafka_config())
-    pages = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/sluice"
-    needs_a_person = incidents.of_status(found, alerts, pages)
+    needs_a_person = incidents.of_status(found, alerts, pages())
     new, goes_on, over = incidents.compare(needs_a_person, told_before(), found)
     for each in over:
         log.info("over: %s", each.title)

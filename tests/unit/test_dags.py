@@ -400,6 +400,30 @@ def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path
     assert "ended before it reported" in told["remove_orphan_files"]["told"]
 
 
+LINKS = """
+import json, sys
+from unittest import TestCase
+sys.path.insert(0, {dags!r})
+import alerts
+from airflow.sdk.configuration import conf
+told = {{}}
+for base in ("", "https://airflow.example/"):
+    conf.set("api", "base_url", base)
+    with TestCase().assertLogs(alerts.log, "INFO") as seen:
+        alerts.log.info("looked")
+        address = alerts.pages()
+    told[address] = [each.getMessage() for each in seen.records[1:]]
+print(json.dumps(told))
+"""
+
+
+def test_a_link_without_a_host_is_warned_of(airflow_env, contracts):
+    told = ask(LINKS.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    assert told["https://airflow.example/sluice"] == []
+    (warning,) = told["/sluice"]
+    assert "base_url is not set" in warning
+
+
 def test_parsing_is_light(airflow_env):
     found = ask(LOAD, airflow_env)
     print(f"all DAG files parsed in {found['seconds']:.2f} s of processor time")
