@@ -180,6 +180,18 @@ def quality_page(**values: Any) -> str:
     return page("quality.html", **{"q": "", "state": "", "words": [], "run_id": None, "of": {}, **values})
 
 
+def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> None:
+    each = hostile_table()
+    told = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=hostile_detail())
+    heads = [a for tag, a in told.elements if tag == "th" and a.get("scope") == "col"]
+    assert len(heads) > 30 and all(a.get("title") for a in heads)
+    clocks = replace(table(), topics=[TopicStatus("t", lag_records=0, stream_clock=NOW)])
+    rows = [(clocks, verdicts.of_table(clocks))]
+    listed = page("tables.html", rows=rows, total=1, q="", state="", words=[])
+    assert '<th scope="col">' not in listed and '<th scope="col" class="n">' not in listed
+    assert 'title="t: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table none. "' in listed
+
+
 class Seen(HTMLParser):
     """The elements and attributes that a browser would find."""
 
