@@ -67,7 +67,8 @@ def test_the_pages_tell_where_every_table_stands(stack):
     assert told["standing"]["snapshot_id"] == good.metadata.current_snapshot_id
     assert told["standing"]["through"]["mixed.good"]["next_offsets"], told
     assert {e["lane"] for e in told["events"]} >= {"staged", "published"}, told
-    assert {e["table"] for e in ask("/api/timeline").json()["events"]} >= {"mixed.good", "mixed.bad"}
+    events = stack.until(lambda: ask("/api/timeline").json().get("events"))
+    assert {e["table"] for e in events} >= {"mixed.good", "mixed.bad"}
     assert ask("/api/tables/mixed.good/timeline?at=soon").status_code == 400
     scored = {line["subject"]: line["ready"] for line in ask("/api/tables/mixed.good/readiness").json()}
     assert scored["Owner"] is True and scored["Rollback drilled"] is False, scored
