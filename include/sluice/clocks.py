@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TIMESTAMP = "_kafka_timestamp"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ENDS = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+"""What is beyond is told as these: in no time zone are they other years."""
 
 
 def stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> datetime | None:
@@ -46,7 +48,7 @@ def stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> 
         newest = max(int(future.result().timestamp) for future in futures.values())
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
-    return _EPOCH + timedelta(milliseconds=newest) if newest >= 0 else None
+    return _moment(newest * 1_000) if newest >= 0 else None
 
 
 def table_clock(staging: Table | None, seq: int, typed: Table | None, snapshot: Snapshot | None) -> datetime | None:
@@ -89,8 +91,14 @@ def _between(table: Table, files: Iterable[DataFile]) -> tuple[datetime, datetim
     field_id = table.schema().find_field(TIMESTAMP).field_id
     told = [(file.lower_bounds or {}, file.upper_bounds or {}) for file in files]
     bounds = [each[field_id] for pair in told for each in pair if field_id in each]
-    moments = [_EPOCH + timedelta(microseconds=int(from_bytes(TimestamptzType(), bound))) for bound in bounds]
+    moments = [_moment(int(from_bytes(TimestamptzType(), bound))) for bound in bounds]
     return (min(moments), max(moments)) if moments else None
+
+
+def _moment(micros: int) -> datetime:
+    """A producer may stamp records with any number, such as microseconds for milliseconds: Python's years end."""
+    first, last = ((end - _EPOCH) // timedelta(microseconds=1) for end in ENDS)
+    return _EPOCH + timedelta(microseconds=min(max(micros, first), last))
 
 
 def older_unread(

@@ -150,7 +150,10 @@ def look(
     rest = [e for e in contract.expectations if e not in watch.measures.of and e not in watch.set_apart]
     looked_at = contract.expectations if seen is None else rest
     names = {name for each in looked_at for name in each.columns}
-    rows = rows.select(*[c for c in rows.columns if c in names], OP, ERROR, SEQ)
+    told = [
+        expect_measures.within_python(F.col(n), rows.schema[n].dataType).alias(n) for n in rows.columns if n in names
+    ]
+    rows = rows.select(*told, OP, ERROR, SEQ)
     if rest:
         # More than one query will read them. On disk: the heap is small, batches are not.
         rows = rows.persist(StorageLevel.DISK_ONLY)

@@ -66,7 +66,8 @@ def measures(contract: Contract, empty: DataFrame, judged: Column) -> Measures:
     for metric in engine.asked:
         name, column = metric.metric_name, metric.metric_domain_kwargs.get("column")
         if name in _AGGREGATES:
-            measure = _AGGREGATES[name](F.when(judged, F.col(f"`{column}`")))
+            values = within_python(F.col(f"`{column}`"), types[str(column)])
+            measure = _AGGREGATES[name](F.when(judged, values))
         elif name == "table.row_count":
             measure = F.count_if(judged)
         else:
@@ -74,6 +75,14 @@ def measures(contract: Contract, empty: DataFrame, judged: Column) -> Measures:
             measure = F.count_if(judged & engine.conditions[where])
         found.columns[metric.id] = measure
     return found
+
+
+def within_python(values: Column, kind: T.DataType) -> Column:
+    """Days and moments no further off than Python can tell: its years are 1 to 9999, and all of Spark's would raise."""
+    if not isinstance(kind, (T.DateType, T.TimestampType, T.TimestampNTZType)):
+        return values
+    first, last = (F.lit(day).cast(kind) for day in ("0001-01-03", "9999-12-29"))  # in any time zone
+    return F.when(values < first, first).when(values > last, last).otherwise(values)
 
 
 def _simple(contract: Contract, each: Expectation, types: Mapping[str, T.DataType], empty: DataFrame) -> bool:

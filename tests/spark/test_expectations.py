@@ -166,6 +166,29 @@ def test_what_is_observed_is_what_great_expectations_finds_by_itself(lake: Calla
     assert [bool(r.error) for r in observed] == [e.given.get("regex") == "(?P<python>only)" for e, _ in asked]
 
 
+def test_days_and_moments_beyond_the_years_of_python_are_judged_like_any_other(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    ends, spans = {"max": "2030-01-01", "min": "1990-01-01"}, {"at": "T00:00:00Z", "day": ""}
+    given = [
+        on(f"expect_column_{end}_to_be_between", column, **{f"{end}_value": day + time})
+        for end, day in ends.items()
+        for column, time in spans.items()
+    ]
+    columns = [{"name": "at", "type": "timestamptz"}, {"name": "day", "type": "date"}]
+    for shown in (False, True):  # by aggregates, and by Great Expectations itself
+        contract = it.loaded(it.contract(columns=columns, expectations=given, expectations_show_values=shown))
+        micros = F.element_at(F.array(F.lit(-(10**17)), F.lit(0), F.lit(2 * 10**18)), F.col("id").cast("int") + 1)
+        rows = it.spark.range(3).select(
+            F.timestamp_micros(micros).alias("at"),
+            F.date_from_unix_date((micros / 86_400_000_000).cast("int")).alias("day"),
+            F.lit("u").alias(OP),
+            F.lit(1).alias(check.SEQ),
+            *[F.lit(None).cast("string").alias(name) for name in (ERROR, DETAIL, FIELD)],
+        )
+        found = expect.look(contract, [Batch(it.topic, "", 1, {}, {})], rows)
+        assert [(r.success, r.error) for r in found] == [(False, None)] * 4, found
+
+
 def test_rows_that_fail_are_set_apart_and_come_back_when_the_contract_takes_them(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(2)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice import cli, cursor, tables
+from sluice import cli, clocks, cursor, tables
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH
 from sluice.publish import publish
 from tests.support.lake import Lake
@@ -142,3 +142,14 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(lake: C
     it.contract(table=strict, errors={"max_ratio": 1.0})
     assert it.run()[strict]["state"] == "published"
     it.assert_appended(strict, without=[(0, 10), (0, 11)])
+
+
+def test_a_producer_that_stamps_records_with_microseconds_stops_no_table(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1, message_timestamp_after_max_ms=str(2**62))
+    table = it.contract()
+    it.send([(0, "a", {"n": 1})], timestamp_ms=1_700_000_000_000_000)
+    assert it.run()[table]["state"] == "published"
+    typed = it.catalog.load_table(table)
+    assert clocks.span(typed, typed.current_snapshot()) == (clocks.ENDS[1],) * 2
+    assert clocks.stream_clock(it.admin, it.topic, [0]) == clocks.ENDS[1]
