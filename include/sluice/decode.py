@@ -15,8 +15,8 @@ from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
 from sluice.fields import FIELDS, KEY, NO_PROBLEM, OTHER, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
-from sluice.iceberg_types import Fixed, Primitive
 from sluice.json_connect import PAYLOAD
+from sluice.misfit import lowered, misfits
 from sluice.semantics import read_text
 from sluice.wire import PREFIX
 
@@ -30,8 +30,6 @@ WHY = cdc.WHY | {
     "expression": "the expression failed on this record",
 }
 """What is wrong with a record, by class of error, where nothing says more."""
-
-_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
 
 
 def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:
@@ -91,9 +89,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         frame, failed, taken = expressions.computed(frame, contract, changes, sound, routed)
         op = F.when(taken, op).otherwise(IGNORE)
     frame = frame.withColumn(OP, op)
-    if uuids := [c.name for c in contract.columns if c.type == Primitive("uuid")]:
-        # As the table gives them back: a key in capitals is the same key.
-        frame = frame.withColumns({name: F.lower(name) for name in uuids})
+    if uuids := {c.name: lower(F.col(c.name)) for c in contract.columns if (lower := lowered(c.type))}:
+        frame = frame.withColumns(uuids)  # a key in capitals is the same key
     misfit = _misfit(contract)
     if contract.cdc:
         unavailable = F.when(F.col(OP) == UPSERT, cdc.unavailable(contract))
@@ -213,18 +210,16 @@ def _misfit(contract: Contract) -> Column:
     """The first column whose value is absent though required, or does not fit its type; null where all is well."""
     checks = []
     for column in contract.columns:
-        value, found = F.col(column.name), []
+        value = F.col(column.name)
+        found = [(path, words, wrong(value)) for path, words, wrong in misfits(column.type, column.name)]
         if column.required:
-            found.append((value.isNull(), "the column is required, and its field is null or not there"))
-        if column.type == Primitive("uuid"):
-            found.append((~value.rlike(_UUID), "the text is no uuid"))
-        if isinstance(column.type, Fixed):
-            found.append((F.length(value) != column.type.length, f"there are not exactly {column.type.length} bytes"))
-        for wrong, words in found:
+            words = "the column is required, and its field is null or not there"
+            found.insert(0, (column.name, words, value.isNull()))
+        for path, words, wrong in found:
             if contract.cdc and column.name not in (*contract.identifier, *contract.order):
                 # A delete may tell no more than which row it is about, and when.
                 wrong = (F.col(OP) != DELETE) & wrong  # noqa: PLW2901
-            checks.append(F.when(wrong, problem(words, column.name)))
+            checks.append(F.when(wrong, problem(words, path)))
     return F.coalesce(*checks, F.lit(None).cast(NO_PROBLEM))
 
 

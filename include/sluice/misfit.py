@@ -1,0 +1,73 @@
+"""Misfit: what a type asks of a value beyond its Spark type, in which a uuid is a text and fixed are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from sluice.fields import dotted
+from sluice.iceberg_types import Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+
+_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
+
+Change = Callable[[Column], Column]
+
+
+def misfits(kind: IcebergType, path: str) -> Iterator[tuple[str, str, Change]]:
+    """Each place in a value that may be none of the type: path, what is wrong then, and whether it is so of a value.
+
+    Of a null that is null, or false.
+    """
+    match kind:
+        case Primitive("uuid"):
+            yield path, "the text is no uuid", lambda value: ~value.rlike(_UUID)
+        case Fixed(length):
+            yield path, f"there are not exactly {length} bytes", lambda value: F.length(value) != length
+        case ListOf(element):
+            for inner, words, wrong in misfits(element, f"{path}[]"):
+                yield inner, words, _of_some(wrong)
+        case MapOf(_, each):
+            for inner, words, wrong in misfits(each, f"{path}{{}}"):
+                yield inner, words, _of_some(wrong, F.map_values)
+        case Struct(fields):
+            for name, member in fields:
+                for inner, words, wrong in misfits(member, dotted(path, name)):
+                    yield inner, words, _of_field(name, wrong)
+
+
+def _of_some(wrong: Change, items: Change = lambda value: value) -> Change:
+    return lambda value: F.exists(items(value), wrong)
+
+
+def _of_field(name: str, wrong: Change) -> Change:
+    return lambda value: wrong(value.getField(name))
+
+
+def lowered(kind: IcebergType) -> Change | None:
+    """How uuids in a value become as the table gives them back; None where there are none."""
+    match kind:
+        case Primitive("uuid"):
+            return F.lower
+        case ListOf(element):
+            return _in_list(change) if (change := lowered(element)) else None
+        case MapOf(_, element):
+            return _in_map(change) if (change := lowered(element)) else None
+        case Struct(fields):
+            parts = {name: change for name, member in fields if (change := lowered(member))}
+            return _in_struct(parts) if parts else None
+    return None
+
+
+def _in_list(change: Change) -> Change:
+    return lambda value: F.transform(value, change)
+
+
+def _in_map(change: Change) -> Change:
+    return lambda value: F.transform_values(value, lambda _, each: change(each))
+
+
+def _in_struct(parts: Mapping[str, Change]) -> Change:
+    return lambda value: reduce(lambda it, name: it.withField(name, parts[name](it.getField(name))), parts, value)
