@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from operator import or_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -197,13 +198,12 @@ def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[
     if not contract.tombstones_delete:
         return F.when(tombstone, F.lit(IGNORE)).otherwise(event), none
     op = F.when(tombstone, F.lit(DELETE)).otherwise(event)
-    if contract.key_names_rows:
-        unnamed = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in contract.identifier])
-        return op, F.when(unnamed, F.lit("tombstone_key"))
-    name = contract.tombstone_column
-    if name is None:
+    if not contract.key_names_rows and contract.tombstone_column is None:
         return op, F.lit("tombstone_key")
-    return op, F.when(F.col(name).isNull(), F.lit("tombstone_key"))
+    keys = [contract.column(name) for name in contract.identifier]
+    nameless = [F.col(key.name).isNull() for key in keys]
+    nameless += [wrong(F.col(key.name)) for key in keys for *_, wrong in misfits(key.type, key.name)]
+    return op, F.when(reduce(or_, nameless), F.lit("tombstone_key"))
 
 
 def _misfit(contract: Contract) -> Column:

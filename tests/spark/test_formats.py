@@ -571,6 +571,7 @@ def test_a_key_that_is_one_thing_in_avro(spark: SparkSession, client: SchemaRegi
     assert [row[DETAIL] is None for row in rows] == [True, False, True]
 
 
+UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
 NAMED = [("n", "long"), ("s", "string")]
 INT, LONG = struct.Struct(">i").pack, struct.Struct(">q").pack
 PLAIN: list[tuple[str, str, dict[bytes, Any], list[bytes]]] = [
@@ -597,6 +598,13 @@ def test_plain_values(spark: SparkSession) -> None:
     assert [(row["v"], row[ERROR], row[FIELD]) for row in rows] == [
         (12, None, None), (None, "malformed", "$key"), (None, None, None)
     ]  # fmt: skip
+    upsert = {"mode": "upsert", "identifier": ["v"]}
+    for kind, form, good, bad in (("uuid", "string", str(UUID).upper(), b"zz"), ("fixed[3]", "bytes", "abc", b"ab")):
+        columns = [{"name": "v", "type": kind, "source": "$key"}, {"name": "n", "type": "long"}]
+        given = [(good.encode(), None), (bad, None), (bad, b"{}"), (None, None)]
+        rows = read(spark, given, columns, key=form, **upsert)
+        told = [(row[OP], row[ERROR]) for row in rows]
+        assert told == [("d", None), ("d", "tombstone_key"), ("u", "misfit"), ("d", "tombstone_key")], kind
     for form, kind, good, bad in PLAIN:
         columns = [{"name": "v", "type": kind, "source": "$value"}]
         rows = read(spark, [(None, each) for each in [*good, *bad]], columns, value=form)
