@@ -13,7 +13,8 @@ from pyspark.sql import types as T
 from sluice.contract import Contract, Input
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, Operations
 from sluice.fields import FIELDS, SPARE, VALUE
-from sluice.iceberg_types import Primitive
+from sluice.formats import spark_type
+from sluice.iceberg_types import Decimal, IcebergType, ListOf, MapOf, Primitive
 
 EVENT, ROW, KIND = "_sluice_event", "_sluice_row", "_sluice_kind"
 """The envelope; the row, after the change or, of a delete, before it; and one of the three below, or null."""
@@ -22,6 +23,8 @@ CHANGED, DELETED, TRUNCATED = "changed", "deleted", "truncated"
 BEFORE = "before"
 UNAVAILABLE = "__debezium_unavailable_value"
 """What Debezium sends for a large value that PostgreSQL did not log, as it did not change."""
+UNAVAILABLE_UUID = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
+"""The same as Java makes a uuid of it (`UUID.nameUUIDFromBytes`): the one element of a list of uuids."""
 
 WHY = {
     "operation": "the event names no operation that is known; one with its own schema needs format: json_connect",
@@ -106,10 +109,38 @@ def unavailable(contract: Contract) -> Column:
     checks = []
     if contract.cdc and contract.cdc.format != "op_field":
         for column in (*contract.columns, *contract.inputs):
-            if column.path and not column.special and column.type in (Primitive("string"), Primitive("binary")):
-                known = F.lit(UNAVAILABLE) if column.type == Primitive("string") else F.lit(UNAVAILABLE.encode())
-                checks.append(F.when(F.col(column.name) == known, F.lit(column.name)))
+            not_sent = _not_sent(F.col(column.name), column.type) if column.path and not column.special else None
+            if not_sent is not None:
+                checks.append(F.when(not_sent, F.lit(column.name)))
     return F.coalesce(*checks, F.lit(None).cast("string"))
+
+
+def _not_sent(value: Column, kind: IcebergType) -> Column | None:
+    """Whether a value is what stands for one of its type that was not logged; None where nothing does.
+
+    For a list of numbers or days that is the text's bytes, for hstore a map that has the text as its key.
+    """
+    text, numbers = F.lit(UNAVAILABLE), F.lit(list(UNAVAILABLE.encode()))
+    match kind:
+        case MapOf():
+            return F.map_contains_key(value, text)
+        case Primitive("string"):
+            known = [text]
+        case Primitive("binary"):
+            known = [text.cast("binary")]
+        case ListOf(Primitive("string")):
+            known = [F.array(text), F.lit([UNAVAILABLE_UUID]), numbers.cast("array<string>")]
+        case ListOf(Primitive("binary")):
+            known = [F.array(text.cast("binary"))]
+        case ListOf(Primitive("uuid")):
+            known = [F.lit([UNAVAILABLE_UUID])]
+        case ListOf(Primitive("date")):
+            known = [F.transform(numbers, F.date_from_unix_date)]
+        case ListOf(Primitive("int" | "long" | "float" | "double") | Decimal() as element):
+            known = [numbers.try_cast(T.ArrayType(spark_type(element)))]
+        case _:
+            return None
+    return value.isin(*known)
 
 
 def prefixes(contract: Contract) -> list[tuple[str, ...]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import random
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -13,12 +15,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Schema
+from pyspark.sql import SparkSession
 
 from sluice import cursor, tables
+from sluice.decode import ERROR, FIELD
 from sluice.embedded.registry import Registry
 from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
-from tests.spark.test_formats import framed
+from tests.spark.test_formats import framed, read
 from tests.spark.test_formats import name as name_of_its_own
 from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
@@ -164,6 +168,35 @@ def assert_versions(it: Lake, table: str, entries: list[dict[str, Any]]) -> None
         after = [e for e in after if (e["lsn"], e["_kafka_offset"]) > (entry["lsn"], entry["_kafka_offset"])]
         ends = min(after, key=lambda e: (e["lsn"], e["_kafka_offset"]))["at"] if after else None
         assert history[entry["_kafka_offset"]]["until"] == ends
+
+
+def test_a_large_value_of_any_type_that_was_not_sent_is_told_of(spark: SparkSession) -> None:
+    """As UnchangedToastedPlaceholder of Debezium's connector for PostgreSQL makes them."""
+    text = "__debezium_unavailable_value"
+    java = bytearray(hashlib.md5(text.encode(), usedforsecurity=False).digest())
+    given: dict[str, tuple[str, Any, Any]] = {
+        "t": ("string", text, "x"),
+        "by": ("binary", base64.b64encode(text.encode()).decode(), "AP8="),
+        "texts": ("list<string>", [text], [text, None]),
+        "bytes": ("list<binary>", [base64.b64encode(text.encode()).decode()], []),
+        "ints": ("list<int>", [*text.encode()], [95]),
+        "longs": ("list<long>", [*text.encode()], [None]),
+        "doubles": ("list<double>", [*text.encode()], [1.5]),
+        "decimals": ("list<decimal(12, 2)>", [*text.encode()], ["1"]),
+        "narrow": ("list<decimal(2, 1)>", None, [1.5]),
+        "as_text": ("list<string>", [*text.encode()], [1]),
+        "uuids": ("list<uuid>", [str(uuid.UUID(bytes=bytes(java), version=3))], [str(uuid.UUID(int=1))]),
+        "uuid_texts": ("list<string>", [str(uuid.UUID(bytes=bytes(java), version=3))], []),
+        "map": ("map<string, string>", {text: text}, {"x": text}),
+    }
+    columns = [{"name": "id", "type": "long"}, *({"name": n, "type": kind} for n, (kind, *_) in given.items())]
+    rows: list[dict[str, Any]] = [{n: good for n, (_, _, good) in given.items()}, {}]
+    rows += [{n: sent} for n, (_, sent, _) in given.items() if sent is not None]
+    values = [json.dumps({"op": "u", "after": {"id": 1, **row}}).encode() for row in rows]
+    more = {"mode": "upsert", "identifier": ["id"], "value": "json", "cdc": {"format": "debezium"}}
+    found = read(spark, [(None, each) for each in values], columns, **more)
+    told = [(row[ERROR], row[FIELD]) for row in found]
+    assert told == [(None, None)] * 2 + [("unavailable", n) for n, (_, sent, _) in given.items() if sent is not None]
 
 
 def test_a_compacted_topic_stops_a_table_that_would_pass_lone_tombstones_over(lake: Callable[..., Lake]) -> None:
