@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # How deep a message's type may be nested in others, and how many types a batch may have.
 DEEPEST = 8
 MOST_MESSAGES = 500
+# Payloads that are longer are read by Google's library first. Groups within groups have no end for the Rust library, a
+# byte each on the wire: somewhere above 100,000 of them it runs out of stack, and takes the process with it.
+LONG = 32 << 10
 # Zigzag numbers of one or two bytes, in hexadecimal: as many as the first says, and where that is zero no more.
 _INDEX = "(?:[0-7].|[89A-F].[0-7].)"
 _PATH = f"^(?:00|{'|'.join(f'{2 * count:02X}{_INDEX}{{{count}}}' for count in range(1, DEEPEST + 1))})"
@@ -114,6 +117,7 @@ def _read(handler: Any, message: Descriptor, payloads: pa.Array) -> pa.Array:
     import pyarrow as pa
 
     target = pa.struct(_plain_schema(handler.schema()))
+    payloads = _without_endless(message, payloads)
     there = payloads.drop_null()
     pieces = _pieces(handler, message, there, target)
     structs = pa.concat_arrays(pieces) if pieces else pa.array([], target)
@@ -122,6 +126,22 @@ def _read(handler: Any, message: Descriptor, payloads: pa.Array) -> pa.Array:
     valid = payloads.is_valid()
     places = pa.compute.if_else(valid, pa.compute.subtract(pa.compute.cumulative_sum(valid.cast("int64")), 1), None)
     return structs.take(places)
+
+
+def _without_endless(message: Descriptor, payloads: pa.Array) -> pa.Array:
+    """The payloads, null for those long ones that Google's library refuses, be it for their depth."""
+    import pyarrow as pa
+    from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
+    from pyarrow import compute
+
+    kept = [True] * len(payloads)
+    for at in compute.indices_nonzero(compute.greater(compute.binary_length(payloads), LONG)).to_pylist():
+        try:
+            GetMessageClass(message).FromString(payloads[at].as_py())
+        except (DecodeError, RecursionError):
+            kept[at] = False
+    return payloads if all(kept) else compute.if_else(pa.array(kept), payloads, None)
 
 
 def _pieces(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:

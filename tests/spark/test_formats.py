@@ -488,6 +488,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "second": written(message("Second", s="x")),
         "an enum's unknown value": written(message("M", en=77)),
         "a map's key twice": whole + full.SerializeToString(),
+        "longer than is read at once": written(message("M", s="x" * 100_000)),
     }
     at = len(whole) - len(full.SerializeToString())
     bad: dict[str, tuple[bytes, str | None, str]] = {
@@ -499,6 +500,8 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "no UTF-8": (whole[:at] + b"\x52\x02\xff\xfe", None, "truncated or damaged"),
         "2 GB announced": (whole[:at] + b"\x52\xff\xff\xff\x7fab", None, "truncated or damaged"),
         "a moment beyond the calendar": (written(beyond), None, "truncated or damaged"),
+        # A byte each, and a frame on the stack of what reads them.
+        "groups in groups": (whole[:at] + b"\x0b" * 150_000, None, "truncated or damaged"),
         "unknown id": (framed(1_000_000, whole[5:]), None, "has no schema 1000000"),
         "wrong magic byte": (b"\1" + whole[1:], None, "magic byte"),
     }
@@ -529,6 +532,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         assert rows["empty"][column] == nothing, column
     assert rows["nested"]["i"] == 3 and rows["second"]["s"] == "x"
     assert rows["an enum's unknown value"]["en"] == "77"
+    assert len(rows["longer than is read at once"]["s"]) == 100_000
     assert rows["a map's key twice"]["mi"] == rows["full"]["mi"]
 
 

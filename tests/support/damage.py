@@ -12,7 +12,7 @@ HTML = "'; DROP TABLE t; -- <script>ü</script>"
 # What breaks readers of bytes: lengths without end, negative counts, NaN, groups in groups, no UTF-8.
 BYTES = [
     b"\xff" * 9 + b"\x01", b"\xfe\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80" * 20, b"\x01", b"\xff" * 8,
-    b"\x00" * 6 + b"\xf8\x7f", b"\x0b" * 2000, b"\xc0\x80", b"\xed\xa0\x80", HTML.encode(),
+    b"\x00" * 6 + b"\xf8\x7f", b"\x0b" * 2000, b"\x0b" * 150_000, b"\xc0\x80", b"\xed\xa0\x80", HTML.encode(),
 ]  # fmt: skip
 # What breaks readers of JSON: depth, numbers without end, halves of characters, names twice.
 TEXT = [
