@@ -30,6 +30,8 @@ MOST_MESSAGES = 500
 # Payloads that are longer are read by Google's library first. Groups within groups have no end for the Rust library, a
 # byte each on the wire: somewhere above 100,000 of them it runs out of stack, and takes the process with it.
 LONG = 32 << 10
+MOST_DURATION_US = 315_576_000_000_999_999
+"""Google's own bound: 10,000 years. What is far beyond has been cut off to what 64 bits hold."""
 # Zigzag numbers of one or two bytes, in hexadecimal: as many as the first says, and where that is zero no more.
 _INDEX = "(?:[0-7].|[89A-F].[0-7].)"
 _PATH = f"^(?:00|{'|'.join(f'{2 * count:02X}{_INDEX}{{{count}}}' for count in range(1, DEEPEST + 1))})"
@@ -152,8 +154,8 @@ def _pieces(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.Da
     try:
         batch = handler.array_to_record_batch(payloads)
         arrays = [a.cast(f.type) for a, f in zip(batch.columns, target, strict=True)]
-        if any(map(_beyond, arrays)):
-            raise ValueError("a moment that is none")
+        if any(map(_beyond, batch.columns)):
+            raise ValueError("a moment or a duration that is none")
         if _several(message, dict(zip(target.names, arrays, strict=True))):
             raise ValueError("several members of a oneof")
         return [pa.StructArray.from_arrays(arrays, fields=list(target))]
@@ -190,7 +192,7 @@ def _several(message: Descriptor, fields: Mapping[str, pa.Array]) -> bool:
 
 
 def _beyond(array: pa.Array) -> bool:
-    """Whether a moment in it lies outside of the years 1 to 9999: Protobuf has no others, and they would be cut off."""
+    """Whether a moment or a duration in it is none that Protobuf has: they would be cut off."""
     import pyarrow as pa
 
     if pa.types.is_struct(array.type):
@@ -199,10 +201,16 @@ def _beyond(array: pa.Array) -> bool:
         return _beyond(array.items)
     if pa.types.is_list(array.type):
         return _beyond(array.flatten())
-    if not pa.types.is_timestamp(array.type) or array.null_count == len(array):
+    if pa.types.is_timestamp(array.type):
+        least, most = FIRST_MOMENT_US, LAST_MOMENT_US
+    elif pa.types.is_duration(array.type):
+        least, most = -MOST_DURATION_US, MOST_DURATION_US
+    else:
+        return False
+    if array.null_count == len(array):
         return False
     ends = pa.compute.min_max(array.cast("int64"))
-    return bool(ends["min"].as_py() < FIRST_MOMENT_US or ends["max"].as_py() > LAST_MOMENT_US)
+    return bool(ends["min"].as_py() < least or ends["max"].as_py() > most)
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:

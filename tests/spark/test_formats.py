@@ -477,8 +477,9 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
     full.du.FromMilliseconds(1500)
     full.w.value = ""
     full.at = MOMENT.isoformat()
-    beyond = message("M")
+    beyond, longest, longer, cut_off = (message("M") for _ in range(4))
     beyond.ts.seconds = 2**50
+    longest.du.seconds, longer.du.seconds, cut_off.du.seconds = 315_576_000_000, -315_576_000_001, 10**13
     whole, text = written(full), client.register_schema(name(), Schema(PROTO, "PROTOBUF"))
     good = {
         "full": whole,
@@ -488,6 +489,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "second": written(message("Second", s="x")),
         "an enum's unknown value": written(message("M", en=77)),
         "a map's key twice": whole + full.SerializeToString(),
+        "the longest duration": written(longest),
         "longer than is read at once": written(message("M", s="x" * 100_000)),
     }
     at = len(whole) - len(full.SerializeToString())
@@ -500,6 +502,8 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "no UTF-8": (whole[:at] + b"\x52\x02\xff\xfe", None, "truncated or damaged"),
         "2 GB announced": (whole[:at] + b"\x52\xff\xff\xff\x7fab", None, "truncated or damaged"),
         "a moment beyond the calendar": (written(beyond), None, "truncated or damaged"),
+        "too long a duration": (written(longer), None, "truncated or damaged"),
+        "a duration that 64 bits don't hold": (written(cut_off), None, "truncated or damaged"),
         # A byte each, and a frame on the stack of what reads them.
         "groups in groups": (whole[:at] + b"\x0b" * 150_000, None, "truncated or damaged"),
         "unknown id": (framed(1_000_000, whole[5:]), None, "has no schema 1000000"),
@@ -532,6 +536,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         assert rows["empty"][column] == nothing, column
     assert rows["nested"]["i"] == 3 and rows["second"]["s"] == "x"
     assert rows["an enum's unknown value"]["en"] == "77"
+    assert rows["the longest duration"]["du"] == 315_576_000_000 * 10**6
     assert len(rows["longer than is read at once"]["s"]) == 100_000
     assert rows["a map's key twice"]["mi"] == rows["full"]["mi"]
 

@@ -342,7 +342,7 @@ def protobuf_form(client: SchemaRegistryClient) -> Form:
         "protobuf", {n: kind for n, (kind, _) in PROTO_COLUMNS.items()}, good, keys,
         ref.protobuf_record(messages, {n: r for n, (_, r) in PROTO_COLUMNS.items()}, two_of_one),
         ref.protobuf_record({(ref.prefix(keys[0]), (0,)): key_kind}, {"k": as_is}), odd, BYTES,
-        [good[4] + b"\x78\x00", good[0] + b"\x0b" * 150_000],
+        [good[4] + b"\x78\x00", good[0] + b"\x0b" * 150_000, changed(("du", (10**13, 0)))],
     )  # fmt: skip
 
 

@@ -517,9 +517,8 @@ def micros(value: Any) -> int | None:
         raise UnsaidError
     if not -1_000_000_000 < value.nanos < 1_000_000_000 or value.seconds * value.nanos < 0:
         raise UnsaidError
-    whole = value.seconds * 1_000_000 + int(value.nanos / 1000)
-    needs(-(1 << 63) <= whole < 1 << 63)
-    return int(whole)
+    needs(value.DESCRIPTOR.name == "Timestamp" or abs(value.seconds) <= 315_576_000_000)
+    return int(value.seconds * 1_000_000 + int(value.nanos / 1000))
 
 
 def within_years(value: Any) -> int | None:
