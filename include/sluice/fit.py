@@ -6,6 +6,7 @@ Numbers never lose a digit; a text that is read as a decimal is rounded to its s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 
 from pyspark.sql import Column
@@ -30,6 +31,17 @@ class UnfitError(Exception):
     def __init__(self, path: str, words: str) -> None:
         super().__init__(f"{path} {words}")
         self.path, self.words = path, words
+
+
+@contextmanager
+def reading_schema() -> Iterator[None]:
+    """Whatever a schema makes its reader raise becomes UnfitError: one bad schema is not the others' end."""
+    try:
+        yield
+    except (UnfitError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the Rust library is no Exception
+        raise UnfitError("", f"there is something that can't be read ({type(error).__name__})") from error
 
 
 Change = Callable[[Column], Column]

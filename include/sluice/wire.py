@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.fields import NO_PROBLEM, OTHER, Side, problem
-from sluice.fit import Meaning, UnfitError, fit, lost, plain
+from sluice.fit import Meaning, UnfitError, fit, lost, plain, reading_schema
 from sluice.registry import Registry, WriterSchema
 
 PREFIX = 5
@@ -176,12 +176,13 @@ def by_schema(
     for index, variant in enumerate(split(frame, found)):
         name = f"{side.fields}_{index}"
         try:
-            if found.is_other(variant.applies, variant.schema.id, partial(named, variant)):
-                continue
-            decoded = decoder(variant)
-            opened = decoded.opened(F.col(name))
-            shape = _type(frame.select(decoded.read.alias(name)), opened)
-            each.append((variant.applies, fit(opened, shape, wanted, decoded.means)))
+            with reading_schema():
+                if found.is_other(variant.applies, variant.schema.id, partial(named, variant)):
+                    continue
+                decoded = decoder(variant)
+                opened = decoded.opened(F.col(name))
+                shape = _type(frame.select(decoded.read.alias(name)), opened)
+                each.append((variant.applies, fit(opened, shape, wanted, decoded.means)))
         except UnfitError as error:
             found.refuse(variant.applies, variant.schema.id, error)
             continue

@@ -57,13 +57,14 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
 def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergType | None]:
     """The root's fields; those without a type are there, and nobody looked into them."""
     from sluice.auto_types import READERS
-    from sluice.fit import UnfitError
+    from sluice.fit import UnfitError, reading_schema
 
     kind, read = READERS[contract.value.format]
     skip: set[str] = set()
     while schema.kind == kind:
         try:
-            return {each.name: each.type for each in read(schema, skip)}
+            with reading_schema():
+                return {each.name: each.type for each in read(schema, skip)}
         except UnfitError as error:
             root = error.path.partition(".")[0].rstrip("[]{}")
             if not root or root in skip:

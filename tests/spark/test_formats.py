@@ -480,6 +480,8 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
     beyond, longest, longer, cut_off = (message("M") for _ in range(4))
     beyond.ts.seconds = 2**50
     longest.du.seconds, longer.du.seconds, cut_off.du.seconds = 315_576_000_000, -315_576_000_001, 10**13
+    deep = "".join(f"message M{n} {{ M{n + 1} a = 1; }}" for n in range(1, 800)) + "message M800 { int32 a = 1; }"
+    chain = Schema(f'syntax = "proto3"; message M0 {{ int32 i = 1; M1 s = 2; }} {deep}', "PROTOBUF")
     whole, text = written(full), client.register_schema(name(), Schema(PROTO, "PROTOBUF"))
     good = {
         "full": whole,
@@ -498,6 +500,9 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "no message index": (whole[:5], None, "truncated or damaged"),
         "no such message": (whole[:5] + b"\2\x28" + whole[at:], None, "there is no message at [20]"),
         "no count": (whole[:5] + b"\3\0" + whole[at:], None, "truncated or damaged"),
+        "more than Python's stack holds": (
+            framed(client.register_schema(name(), chain), b"\0\x08\x01"), None, "can't be read (RecursionError)"
+        ),
         "incompatible": (written(message("Incompatible", i="1")), "i", "is string, and its column int"),
         "no UTF-8": (whole[:at] + b"\x52\x02\xff\xfe", None, "truncated or damaged"),
         "2 GB announced": (whole[:at] + b"\x52\xff\xff\xff\x7fab", None, "truncated or damaged"),
@@ -508,7 +513,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         "groups in groups": (whole[:at] + b"\x0b" * 150_000, None, "truncated or damaged"),
         "unknown id": (framed(1_000_000, whole[5:]), None, "has no schema 1000000"),
         "wrong magic byte": (b"\1" + whole[1:], None, "magic byte"),
-    }
+    }  # fmt: skip
     it = lake()
     it.create_topic(1)
     table = it.contract(

@@ -229,6 +229,8 @@ def test_what_is_listed_takes_the_place_of_the_field_it_reads_and_the_rest_follo
     assert auto.resolved(found) is found
 
 
+EDITION = 'edition = "2023"; message M { int32 i = 1; }'
+CHAIN = 'syntax = "proto3";' + "".join(f"message M{n} {{ M{n + 1} a = 1; }}" for n in range(800)) + "message M800 {}"
 SAYS: list[tuple[Any, dict[str, Any], Any, str]] = [
     ("auto", {}, avro({"a-b": "int"}) , "'a-b' is not a name"),
     ("auto", {}, avro({"a": "null"}), "'a' of the newest schema makes no column.*'null'"),
@@ -244,6 +246,9 @@ SAYS: list[tuple[Any, dict[str, Any], Any, str]] = [
     ("auto", {"expectations": [{"type": "expect_column_values_to_not_be_null", "column": "m"}]}, avro({"n": "int"}),
      "no column 'm'"),
     ("auto", {}, WriterSchema(1, "JSON", "{}"), "kind JSON"),
+    # A panic of the library that reads it, which is no Exception, and more than Python's stack holds.
+    ("auto", {"value": {"format": "protobuf"}}, WriterSchema(1, "PROTOBUF", EDITION), r"be read .PanicException"),
+    ("auto", {"value": {"format": "protobuf"}}, WriterSchema(1, "PROTOBUF", CHAIN), r"be read .RecursionError"),
     ("auto", {}, None, "no schema of subject t-value"),
 ]  # fmt: skip
 

@@ -31,6 +31,10 @@ message Order {
 """
 
 
+# The library that reads Protobuf knows no editions, and panics.
+EDITION = 'edition = "2023"; message Order { int64 n = 1; }'
+
+
 class Answers(Registry):
     """A registry that has one schema for each subject, or is away."""
 
@@ -84,6 +88,11 @@ def test_only_what_is_read_and_is_not_there_is_told(schema: WriterSchema | None,
     assert [r.table for r in found] == (["db.t"] if said else [])
     assert said is None or said in str(found[0])
     assert said is None or "the newest schema of t-value (id 7)" in str(found[0])
+
+
+def test_a_schema_that_no_library_survives_warns_of_nothing() -> None:
+    found = writers.look(contract("protobuf"), Answers(WriterSchema(7, "PROTOBUF", EDITION)))
+    assert found == []
 
 
 @pytest.mark.parametrize(("field", "lost"), [("int64 n = 1;", []), ("int64 m = 1;", ["n"])])
