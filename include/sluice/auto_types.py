@@ -69,31 +69,31 @@ def avro(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
                 yield Field(each["name"], None)
                 continue
             refuse.emit(each["type"], each["name"])
-            yield Field(each["name"], _avro_type(each["type"], names.found), docs.get(each["name"]))
+            yield Field(each["name"], avro_type(each["type"], names.found), docs.get(each["name"]))
     except RecursionError as error:
         raise UnfitError("", "types are nested too deep") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
 
 
-def _avro_type(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:
+def avro_type(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:
     """Of a schema that the decoder's own check has passed: one branch to a union, and an end to each type."""
     if isinstance(schema, list):
-        return _avro_type(next(each for each in schema if each != "null"), named)
+        return avro_type(next(each for each in schema if each != "null"), named)
     if isinstance(schema, str):
         known = named.get(schema)
-        return _avro_type(known, named) if known else Primitive(_AVRO_NAMES.get(schema, schema))
+        return avro_type(known, named) if known else Primitive(_AVRO_NAMES.get(schema, schema))
     kind, logical = schema["type"], schema.get("logicalType")
     name = _AVRO_LOGICAL[logical] if logical in _AVRO_BASE.get(kind, ()) else _AVRO_NAMES.get(kind, kind)
     name = _DEBEZIUM.get((kind, str(schema.get("connect.name"))), name)
     made: IcebergType
     match kind:
         case "array":
-            made = ListOf(_avro_type(schema["items"], named))
+            made = ListOf(avro_type(schema["items"], named))
         case "map":
-            made = MapOf(STRING, _avro_type(schema["values"], named))
+            made = MapOf(STRING, avro_type(schema["values"], named))
         case "record":
-            made = Struct(tuple((f["name"], _avro_type(f["type"], named)) for f in schema["fields"]))
+            made = Struct(tuple((f["name"], avro_type(f["type"], named)) for f in schema["fields"]))
         case "bytes" | "fixed" if logical == "decimal":
             made = Decimal(schema["precision"], schema.get("scale", 0))
         case "fixed":

@@ -16,7 +16,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from sluice import semantics
 from sluice.fields import MARK, Side, dotted, problem
-from sluice.fit import Change, UnfitError, text_in
+from sluice.fit import Change, Meaning, UnfitError, text_in
 from sluice.registry import WriterSchema
 from sluice.wire import Decoded, Variant, by_schema
 
@@ -55,11 +55,11 @@ def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame
 
 def _name(variant: Variant) -> str | None:
     """The full name of the type at the root, if that is a named one."""
-    root, names = _parsed(variant.schema)
+    root, names = parsed(variant.schema)
     return root if isinstance(root, str) and root in names.found else None
 
 
-def _parsed(schema: WriterSchema) -> tuple[Any, Names]:
+def parsed(schema: WriterSchema) -> tuple[Any, Names]:
     """A schema's root, and all types that it names.
 
     Raises:
@@ -83,7 +83,7 @@ def _no_schema() -> Iterator[None]:
 
 
 def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
-    root, names = _parsed(variant.schema)
+    root, names = parsed(variant.schema)
     with _no_schema():
         whole = side.whole in wanted.names
         if not whole:
@@ -100,16 +100,25 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
         read = it.getField(_WHOLE)
         return F.when(it.getField(_END) == F.lit(MARK), F.struct(read.alias(side.whole)) if whole else read)
 
+    return Decoded(read, opened, meaning(root, names, side.whole if whole else ""))
+
+
+def meaning(root: Any, names: Names, whole: str = "") -> Meaning:
+    """What Kafka Connect's names say of whole numbers.
+
+    Args:
+        whole: where the root stands in what is wanted.
+    """
+
     def means(path: str, want: T.DataType) -> Change | None:
-        name = names.semantic(root, path.removeprefix(side.whole).removeprefix(".") if whole else path)
+        name = names.semantic(root, path.removeprefix(whole).removeprefix("."))
         if name in semantics.DATES and isinstance(want, T.DateType):
             return semantics.date
         if name in semantics.MOMENTS and isinstance(want, (T.TimestampType, T.TimestampNTZType)):
-            micros = F.lit(semantics.MOMENTS[name]).cast("long")
-            return lambda units: semantics.moment(units, micros, want)
+            return lambda units: semantics.moment(units, F.lit(semantics.MOMENTS[name]).cast("long"), want)
         return None
 
-    return Decoded(read, opened, means)
+    return means
 
 
 @dataclass

@@ -32,6 +32,11 @@ class UnfitError(Exception):
         super().__init__(f"{path} {words}")
         self.path, self.words = path, words
 
+    @property
+    def told(self) -> str:
+        """With the field, to follow the schema's name."""
+        return f"field {self.path!r} {self.words}" if self.path else self.words
+
 
 @contextmanager
 def reading_schema() -> Iterator[None]:
@@ -68,6 +73,11 @@ def fit(value: Column, have: T.DataType, want: T.DataType, means: Meaning = plai
     """
     changed = _change(have, want, "", means)
     return changed(value) if changed else value
+
+
+def check(have: T.DataType, want: T.DataType, means: Meaning = plain) -> None:
+    """Raise UnfitError where `fit` would: that takes no JVM."""
+    _change(have, want, "", means)
 
 
 def lost(

@@ -50,8 +50,7 @@ class Framed:
 
     def refuse(self, applies: Column, number: int, error: UnfitError) -> None:
         """Note that records of this schema don't become what the columns want."""
-        what = f"field {error.path!r} {error.words}" if error.path else error.words
-        self.refused.append((applies, problem(f"in schema {number}, {what}", error.path or None)))
+        self.refused.append((applies, problem(f"in schema {number}, {error.told}", error.path or None)))
 
     def is_other(self, applies: Column, number: int, named: Callable[[], str | None]) -> bool:
         """Whether records of a type are not asked for; notes which these are, and those whose type has no name.

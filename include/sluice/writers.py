@@ -1,6 +1,7 @@
-"""What the newest schema of a topic's writers no longer has of what a contract reads: seen before its records come.
+"""What the newest schema of a topic's writers no longer has of what a contract reads, or has as another type.
 
-Only where what a schema does not name is in no record: Avro and Protobuf. A JSON Schema may leave names out.
+Seen before its records come. Only where what a schema does not name is in no record: Avro and Protobuf. A JSON Schema
+may leave names out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FORMATS = ("avro", "protobuf")
 
 
 def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
-    """A warning per topic whose newest schema lacks fields that columns or inputs are read from.
+    """Warnings of topics whose newest schema lacks fields that columns or inputs are read from, or does not fit them.
 
     A topic without a subject is passed over, and so are several types, of which each has what others lack, and change
     events, whose fields depend on how the connector is set. A registry that does not answer is no reason to stop
@@ -35,6 +36,7 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     if contract.value.format not in _FORMATS or contract.cdc or len(types) > 1:
         return []
     from sluice.decode import wanted  # with Spark's types
+    from sluice.shapes import unfit
 
     needed = wanted(contract)
     found: list[Risk] = []
@@ -51,6 +53,9 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
             continue
         if lost := list(_missing(have, needed)):
             found.append(Risk(Kind.SCHEMA, topic, _words(contract, schema, subject, lost), contract.table))
+        if why := unfit(contract.value.format, schema, needed):
+            told = f"in the newest schema of {subject} (id {schema.id}) {why.told}: all records written with it"
+            found.append(Risk(Kind.SCHEMA, topic, f"{told} go to the quarantine", contract.table))
     return found
 
 

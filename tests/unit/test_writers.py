@@ -77,6 +77,12 @@ PLACE, BOX = nested("place", "city"), nested("box", "a", "b")
             avro(ODD, BOX),
             "no field n, place, which n, city reads: it is null in records written with that schema; n may",
         ),
+        (
+            avro({"name": "n", "type": "string"}, PLACE, BOX),
+            "(id 7) field 'n' is string, and its column bigint: all records written with it go to the quarantine",
+        ),
+        (avro({**N, "type": ["int", "string"]}, PLACE, BOX), "(id 7) field 'n' is a union of int, string"),
+        (avro(N, {"name": "place", "type": "string"}, BOX), "(id 7) field 'place' is string, and its column struct<"),
         (avro({"name": "other", "type": "int"}), None),  # it is the schema of something else
         (WriterSchema(7, "JSON", "{}"), None),
         (WriterSchema(7, "AVRO", "no schema"), None),
@@ -90,9 +96,50 @@ def test_only_what_is_read_and_is_not_there_is_told(schema: WriterSchema | None,
     assert said is None or "the newest schema of t-value (id 7)" in str(found[0])
 
 
+LOOP = {"type": "record", "name": "Loop", "fields": [{"name": "v", "type": "int"}, {"name": "me", "type": "Loop"}]}
+
+
+def named(kind: str, name: str) -> dict[str, str]:
+    return {"type": kind, "connect.name": f"io.debezium.time.{name}"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "fits"),
+    [
+        (named("long", "MicroTimestamp"), "timestamp", True),
+        (named("long", "MicroTimestamp"), "long", True),
+        ({"type": "array", "items": named("int", "Date")}, "list<date>", True),
+        ({"type": "array", "items": named("int", "Date")}, "list<timestamp>", False),
+        (named("string", "ZonedTimestamp"), "string", True),
+        ("long", "timestamp", False),
+        ({"type": "string", "logicalType": "uuid"}, "uuid", True),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "timestamptz", True),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "long", False),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "decimal(12, 4)", True),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "decimal(9, 4)", False),
+        ({"type": "map", "values": {"type": "fixed", "name": "F", "size": 3}}, "map<string, fixed[3]>", True),
+        (LOOP, "struct<v: long, me: struct<v: int>>", True),
+        (LOOP, "struct<me: struct<v: string>>", False),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "string", True),
+    ],
+)
+def test_a_column_is_compared_as_its_decoder_would(kind: Any, column: str, fits: bool) -> None:
+    about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "n", "type": column}]}
+    found = writers.look(
+        Contract.model_validate({**about, "value": {"format": "avro"}}), Answers(avro({"name": "n", "type": kind}))
+    )
+    assert [str(r) for r in found if fits] == []
+    assert fits or "field 'n" in str(found[0])
+
+
 def test_a_schema_that_no_library_survives_warns_of_nothing() -> None:
     found = writers.look(contract("protobuf"), Answers(WriterSchema(7, "PROTOBUF", EDITION)))
     assert found == []
+
+
+def test_protobuf_is_compared_as_well() -> None:
+    (told,) = writers.look(contract("protobuf"), Answers(WriterSchema(7, "PROTOBUF", PROTO % "string n = 1;")))
+    assert "(id 7) field 'n' is string, and its column bigint" in str(told)
 
 
 @pytest.mark.parametrize(("field", "lost"), [("int64 n = 1;", []), ("int64 m = 1;", ["n"])])
