@@ -36,6 +36,10 @@ _LOGICAL = frozenset(
 _WHOLE, _END = "_sluice_whole", "_sluice_end"
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _DIGITS = 38
+# A type that holds itself is read where less than so many fields, items and values lie around it: Avro's readers call
+# themselves for each, also in what nobody reads, and at some thousands the stack is full, which Spark counts as fatal.
+DEEPEST = 64
+_LONGEST = 64 << 20  # of a fixed, by the limits that the session sets: no record has so many bytes left
 _INNER = {"[]": "items", "{}": "values"}
 _STEP = re.compile(r"\[\]|\{\}|[^.\[{]+")
 
@@ -171,6 +175,25 @@ class Names:
                 schema = next((f["type"] for f in schema.get("fields", ()) if f["name"] == part), None)
         return None
 
+    def holds_itself(self, name: str) -> bool:
+        """Whether a record may stand within itself."""
+        met, left = set[str](), self._named(self.found[name])
+        while left:
+            inner = left.pop()
+            if inner not in met and inner in self.found:
+                met.add(inner)
+                left += self._named(self.found[inner])
+        return name in met
+
+    def _named(self, schema: Any) -> list[str]:
+        """The types that are named in a schema."""
+        if isinstance(schema, str):
+            return [schema]
+        if isinstance(schema, list):
+            return [name for each in schema for name in self._named(each)]
+        parts = [schema.get("items"), schema.get("values"), *(f["type"] for f in schema.get("fields", ()))]
+        return [name for part in parts if part for name in self._named(part)]
+
     def _full(self, name: str, space: str) -> str:
         full = f"{space}.{name}" if space and "." not in name else name
         return name if full not in self.found and name in self.found else full
@@ -207,12 +230,16 @@ def wanted_of(fields: list[Any], want: T.StructType) -> list[tuple[Any, T.DataTy
 
 @dataclass
 class Emitter:
-    """Writes a schema out; a strict one refuses what no column holds, in what is wanted of it."""
+    """Writes a schema out; a strict one refuses what no column holds, in what is wanted of it.
+
+    One that is not strict has a type for each level of a record that holds itself, down to `DEEPEST`: there stands what
+    is longer than any record, so that one that goes on is none of the schema.
+    """
 
     names: Names
     strict: bool = False
     inside: tuple[str, ...] = ()
-    met: dict[tuple[str, T.StructType | None], str] = field(default_factory=dict)
+    met: dict[tuple[str, T.StructType | int | None], str] = field(default_factory=dict)
 
     def emit(self, schema: Any, path: str = "", want: T.DataType | None = None) -> Any:
         """The schema, written out; of records those fields that a wanted struct has, else all of them.
@@ -232,11 +259,17 @@ class Emitter:
         part = want if isinstance(want, T.StructType) and known["type"] == "record" else None
         if self.strict and part is None and schema in self.inside:
             raise UnfitError(path, f"holds itself ({schema}): a column can't nest without end")
-        if (schema, part) in self.met:
-            return self.met[schema, part]
-        # Other parts of a record are other types, which need names of their own; a reader's may be any.
+        level = None
+        if not self.strict and self.names.holds_itself(schema):
+            level = min(len(_STEP.findall(path)), DEEPEST)
+        key = (schema, level if part is None else part)
+        if key in self.met:
+            return self.met[key]
+        # Other parts and levels of a record are other types, which need names of their own; a record's may be any.
         name = f"{schema}_sluice_{len(self.met)}" if any(each == schema for each, _ in self.met) else schema
-        self.met[schema, part] = name
+        self.met[key] = name
+        if level == DEEPEST:
+            return {**known, "type": "fixed", "name": name, "size": _LONGEST, "fields": []}
         if known["type"] != "record":
             return self._plain(known, path)
         fields = [(f, None) for f in known["fields"]] if part is None else wanted_of(known["fields"], part)

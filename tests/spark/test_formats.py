@@ -347,6 +347,12 @@ def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaReg
             client, record(i="int", next=["null", "t.R"]), {"i": 6, "next": {"i": 7, "next": None}}
         ),
     }
+    tree = record(i="int", of={"type": "map", "values": ["null", {"type": "array", "items": "t.R"}]})
+    good["a tree that nobody reads"] = avro(client, tree, {"i": 6, "of": {"x": [{"i": 7, "of": {"y": None}}]}})
+    chain, branches = (
+        int.from_bytes(good[f"a {each} that nobody reads"][1:5], "big") for each in ("recursion", "tree")
+    )
+    good["a chain of 63 that nobody reads"] = framed(chain, b"\x0c" + b"\x02\x0e" * 63 + b"\0")
     loop = {**record(a="int", b=["null", "t.Loop"]), "name": "Loop"}
     number = int.from_bytes(written[1:5], "big")
     decimal = int.from_bytes(avro(client, record(dec=logical("bytes", "decimal", precision=9, scale=2)),
@@ -374,6 +380,14 @@ def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaReg
         "unknown id": (framed(1_000_000, written[5:]), None, "has no schema 1000000"),
         "an id beyond all": (framed(2**32 - 1, written[5:]), None, "has no schema 4294967295"),
         "an overflowing decimal": (framed(decimal, b"\x20" + b"\x7f" * 16), None, "truncated or damaged"),
+        # Each level is a frame and more on the stack of what passes it over.
+        "a chain of 64": (framed(chain, b"\x0c" + b"\x02\x0e" * 64 + b"\0"), None, "truncated or damaged"),
+        "a chain of 400,000": (
+            framed(chain, b"\x0c" + b"\x02\x0e" * 400_000 + b"\0"), None, "truncated or damaged"
+        ),
+        "a tree of 20,000 levels": (
+            framed(branches, b"\x0c" + b"\x02\0\x02\x02\x0e" * 20_000 + b"\0" * 40_001), None, "truncated or damaged"
+        ),
         "2 GB of text announced": (framed(text, b"\xfe\xff\xff\xff\x0fabc"), None, "truncated or damaged"),
         "2,000,000,000 items": (framed(items, b"\x80\xd0\xac\xf3\x0e" + b"\0" * 20), None, "truncated or damaged"),
         "no UTF-8": (framed(text, b"\x06\xff\xfe\x00"), "s", "not UTF-8"),
@@ -403,6 +417,7 @@ def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaReg
     assert rows["plain"]["later"] is None
     assert len(rows["10 MB"]["s"]) == 10_000_000
     assert rows["referred to"]["i"] == 5 and rows["a recursion that nobody reads"]["i"] == 6
+    assert rows["a tree that nobody reads"]["i"] == rows["a chain of 63 that nobody reads"]["i"] == 6
     assert rows["NaN"]["d"] != rows["NaN"]["d"]
 
 
