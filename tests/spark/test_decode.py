@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import math
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -150,7 +151,7 @@ HOSTILE = {
 def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(1, max_message_bytes=str(20_000_000))
-    names = ["dec", "day", "ts", "tz", "s", "u", "us", "ins", "fx", "fxs", "bin"]
+    names = ["d", "dec", "day", "ts", "tz", "s", "u", "us", "ins", "fx", "fxs", "bin"]
     columns = [{"name": n, "type": k} for n, k, _ in COLUMNS if n in names]
     table = it.contract(
         columns=[{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}, *columns],
@@ -171,6 +172,8 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
         "written over lines": b'{\n  "n": 10,\n  "x": {}\n}\n',
         "braces in a text": b'{"n": 11, "s": "}{}"}',
         "an empty name": b'{"": {"": {}}}',
+        "beyond the greatest double": b'{"n": 12, "d": -1e400}',
+        "no number": b'{"n": 13, "d": "NaN"}',
         "in words": b'{"n": 8, "tz": "2013-01-31 23:30:00 UTC", "ts": "2013-01-31 23:30", "day": "0001-01-01"}',
     }
     producer = Producer({**it.kafka, "message.max.bytes": 20_000_000})
@@ -183,6 +186,7 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     moment = dt.datetime(2013, 1, 31, 23, 30, tzinfo=dt.UTC)
     assert rows["seconds"]["tz"] == rows["in words"]["tz"] == moment
     assert rows["seconds as text"]["tz"] == dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+    assert rows["beyond the greatest double"]["d"] == -math.inf and math.isnan(rows["no number"]["d"])
     assert (rows["in words"]["ts"], rows["in words"]["day"]) == (moment.replace(tzinfo=None), dt.date(1, 1, 1))
     rejected = {row["key"].decode(): row for row in it.quarantined(table)}
     assert set(rejected) == set(HOSTILE)

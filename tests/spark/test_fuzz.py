@@ -144,6 +144,7 @@ def json_form(client: SchemaRegistryClient | None = None) -> Form:
         b"{}{}", b"{}]", b"{'n': 1}", b'{"s": "\\ud800"}', b'{"at": "0001-01-01T00:00:00+02"}',
         b'{"li": ["9999-12-31T23:00:00-02"]}',
         b'{"st": {"d": 12345678901234567890123456789012345.125}}', b'{"d": 1234567890123456.125e1}', b'{"d": 1e-7}',
+        b'{"f": 1e400, "m": {"x": "NaN", "y": "-Infinity", "z": NaN}}', b'{"f": "1e400"}', b'{"f": "nan"}',
     ]  # fmt: skip
     good = [
         json.dumps(JSON_RECORD).encode(),
