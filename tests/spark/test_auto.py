@@ -144,7 +144,8 @@ def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> No
         "i_l": "int", "i_d": "int", "i_dec": "int", "f_d": "float", "dec_w": "decimal(9, 2)", "li": "list<int>",
         "st": "struct<a: int, b: list<struct<c: date, x: string>>>",
         "tx_day": "string", "tx_at": "string", "tx_face": "string", "tx_dec": "string", "tx_li": "list<string>",
-        "dz_at": "timestamp", "dz_raw": "timestamp",
+        "dz_at": "timestamp", "dz_raw": "timestamp", "dz_ms_at": "timestamp", "dz_ms_raw": "timestamp",
+        "dz_days": "date", "dz_tx": "timestamptz", "u_tx": "uuid",
     }  # fmt: skip
 
 

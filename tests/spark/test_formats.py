@@ -131,6 +131,10 @@ AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
         logical("string", "uuid"), "uuid", uuid.UUID("123e4567-e89b-12d3-a456-426614174000"),
         uuid.UUID("123e4567-e89b-12d3-a456-426614174000"),
     ),
+    "u_tx": (
+        logical("string", "uuid"), "string", uuid.UUID("123e4567-e89b-12d3-a456-426614174000"),
+        "123e4567-e89b-12d3-a456-426614174000",
+    ),
     "tx_day": ("string", "date", "2013-01-31", dt.date(2013, 1, 31)),
     "tx_at": ("string", "timestamptz", "2013-01-31T10:00:00.123456+02:00", MOMENT),
     "tx_face": ("string", "timestamp", "2013-01-31T10:00:00", dt.datetime(2013, 1, 31, 10)),  # noqa: DTZ001
@@ -140,6 +144,10 @@ AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
     "dz_us": (debezium("long", "MicroTimestamp"), "timestamp", 1359619200123456, MOMENT.replace(tzinfo=None)),
     "dz_at": (debezium("long", "MicroTimestamp"), "timestamptz", 1359619200123456, MOMENT),
     "dz_raw": (debezium("long", "MicroTimestamp"), "long", 1359619200123456, 1359619200123456),
+    "dz_days": (debezium("int", "Date"), "int", 15736, 15736),
+    "dz_ms_at": (debezium("long", "Timestamp"), "timestamptz", 1359619200123, MOMENT.replace(microsecond=123000)),
+    "dz_ms_raw": (debezium("long", "Timestamp"), "long", 1359619200123, 1359619200123),
+    "dz_tx": (debezium("string", "ZonedTimestamp"), "string", "2013-01-31T08:00:00Z", "2013-01-31T08:00:00Z"),
     "dz_zone": (debezium("string", "ZonedTimestamp"), "timestamptz", "2013-01-31T08:00:00.123456Z", MOMENT),
     "dz_in": (
         record(at=["null", debezium("long", "Timestamp")]) | {"name": "Row"}, "struct<at: timestamp>", {"at": 1000},
@@ -437,6 +445,8 @@ message M {
   repeated int32 li = 16; repeated In ins = 17; map<string, double> m = 18; map<int32, In> mi = 19;
   google.protobuf.Timestamp ts = 20; google.protobuf.Duration du = 21; google.protobuf.StringValue w = 22;
   In st = 23; Node node = 24; optional string at = 25;
+  sint32 s3 = 26; sfixed32 f3 = 27; sfixed64 f6 = 28; fixed64 u6 = 29;
+  optional string day = 30; optional string face = 31; optional string dec = 32;
   message Nested { int32 i = 1; }
 }
 message Second { string s = 1; }
@@ -469,6 +479,13 @@ PROTO_TYPES: dict[str, tuple[str, Any, Any]] = {
     "w": ("string", "", None),
     "st": ("struct<c: int, s: list<string>>", IN, None),
     "at": ("timestamptz", MOMENT, None),
+    "s3": ("int", -(2**31), 0),
+    "f3": ("int", -7, 0),
+    "f6": ("long", -(2**60), 0),
+    "u6": ("decimal(20, 0)", Decimal(2**64 - 1), Decimal(0)),
+    "day": ("date", dt.date(2013, 1, 31), None),
+    "face": ("timestamp", MOMENT.replace(tzinfo=None), None),
+    "dec": ("decimal(5, 2)", Decimal("-12.50"), None),
 }
 
 
@@ -486,11 +503,13 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         return ProtobufSerializer(type(value), client)(value, context(subject)) or b""
 
     full = message("M", i=-7, l=2**60, u=2**32 - 1, ul=2**64 - 1, si=-(2**60), fx=2**32 - 1, f=0.5, d=1e300, bo=True,
-                   s=HTML, by=b"\x00\xff", en=1, op=0, ol=0, li=[1, 2], ins=[IN], m={"x": 1.5}, st=IN)  # fmt: skip
+                   s=HTML, by=b"\x00\xff", en=1, op=0, ol=0, li=[1, 2], ins=[IN], m={"x": 1.5}, st=IN,
+                   s3=-(2**31), f3=-7, f6=-(2**60), u6=2**64 - 1, day="2013-01-31", dec="-12.5")  # fmt: skip
     full.mi[3].c = 4
     full.ts.FromDatetime(MOMENT)
     full.du.FromMilliseconds(1500)
     full.w.value = ""
+    full.face = MOMENT.replace(tzinfo=None).isoformat()
     full.at = MOMENT.isoformat()
     beyond, longest, longer, cut_off = (message("M") for _ in range(4))
     beyond.ts.seconds = 2**50
@@ -767,11 +786,14 @@ def test_protobuf_of_a_file_with_many_messages(spark: SparkSession, client: Sche
     files, subject = compiled(f'syntax = "proto3"; package t;\n{many}'), name()
     wanted = ["M0", "M1", "M63", "M64", "M69", "M199", "M64.In", "M199.In"]
     values = [protobuf(client, message_of(files, f"t.{m}", i=n), subject) for n, m in enumerate(wanted)]
+    old = compiled('syntax = "proto2"; package t; message M { optional int32 i = 1 [default = 7]; }')
+    values.append(protobuf(client, message_of(old, "t.M")))  # where a default is not what was set
+    expected = [*range(len(wanted)), None]
     damaged = [values[3][:5] + prefix + b"\x08\x01" for prefix in (b"\x02\x80", b"\x02\x80\x80\x01", b"\x02\x81\x01")]
     columns = [{"name": "i", "type": "int"}]
     rows = read(spark, [(None, each) for each in (*values, *damaged)], columns, value="protobuf")
-    assert [(row[DETAIL], row["i"]) for row in rows[: len(wanted)]] == [(None, n) for n in range(len(wanted))]
-    assert [row[ERROR] for row in rows[len(wanted) :]] == ["malformed"] * 3
+    assert [(row[DETAIL], row["i"]) for row in rows[: len(values)]] == [(None, n) for n in expected]
+    assert [row[ERROR] for row in rows[len(values) :]] == ["malformed"] * 3
 
 
 COMMON = """

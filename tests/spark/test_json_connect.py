@@ -40,6 +40,7 @@ def coded(unscaled: int, length: int | None = None) -> str:
 COLUMNS = {
     "d": "decimal(10, 2)", "day": "date", "at": "timestamptz", "local": "timestamp", "s": "string", "n": "long",
     "li": "list<struct<d: decimal(38, 3), n: int>>", "m": "map<string, timestamptz>", "by": "binary",
+    "t_ms": "int", "t_us": "long",
 }  # fmt: skip
 ITEM = {"type": "struct", "fields": [decimal("d", "3"), field("n", "int32")]}
 MAP = {"values": {"type": "int64", "name": f"{CONNECT}Timestamp"}, "keys": {"type": "string"}}
@@ -61,6 +62,9 @@ GOOD: list[tuple[bytes, dict[str, Any]]] = [
      {"li": [{"d": Decimal(10**34), "n": 5}, {"d": None, "n": None}, None]}),
     (told([{**field("m", "map"), **MAP}], {"m": {HTML: MILLIS, "": None}}), {"m": {HTML: AT, "": None}}),
     (told([field("s", "string"), field("by", "bytes")], {"s": HTML, "by": "AP8="}), {"s": HTML, "by": b"\x00\xff"}),
+    (told([field("t_ms", "int32", f"{CONNECT}Time"), field("t_us", "int64", "io.debezium.time.MicroTime")],
+          {"t_ms": 1005, "t_us": 1_000_005}), {"t_ms": 1005, "t_us": 1_000_005}),
+    (told([field("t_us", "int32", "io.debezium.time.Time")], {"t_us": 1005}), {"t_us": 1005}),
     # Without a schema what is said is what JSON says.
     (told(None, {"n": 1, "d": 2.5, "day": "2013-01-31", "local": "2013-01-31T08:00:00", "unknown": {}}),
      {"n": 1, "d": Decimal("2.50"), "day": dt.date(2013, 1, 31), "local": AT}),
