@@ -72,8 +72,8 @@ format: setup-dev ## let ruff fix and format the sources
 bench: setup jars ## the measurements, side by side, as ratios
 	@$(RUN) -m bench
 
-soak: setup-dev jars ## an hour's worth of batches against all of maintenance, 10 minutes or more; not part of make test
-	@$(RUN) -m pytest -m soak tests/spark/test_soak.py
+soak: setup-dev jars ## an hour's worth of batches beside all of maintenance, in Spark, then through Airflow; not part of make test
+	@$(RUN) -m pytest -m soak tests/spark/test_soak.py tests/system/airflow/test_soak.py
 
 requirements: $(UV) ## write requirements*.txt anew from pyproject.toml; UPGRADE=--upgrade moves the pins
 	@$(COMPILE) $(UPGRADE) -o requirements.txt

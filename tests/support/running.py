@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import jwt
+import psutil
 import requests
 from confluent_kafka import Producer
 from pyiceberg.catalog import Catalog, load_catalog
@@ -158,6 +160,29 @@ class Stack:
     def ids(self, table: str) -> list[int]:
         return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
 
+    def drivers(self, name: str | None = None) -> list[psutil.Process]:
+        """The Spark applications that are running, or those of this name, as their logs are named."""
+        return [p for p in psutil.process_iter() if _is_driver(p, name) and self.owns(p)]
+
+    def owns(self, process: psutil.Process) -> bool:
+        """Whether a process belongs to this stack."""
+        try:
+            return process.environ().get("SLUICE_HOME") == self.env["SLUICE_HOME"]
+        except (psutil.Error, OSError):
+            return False
+
+    @contextmanager
+    def slots(self, number: int) -> Iterator[None]:
+        """So many Spark applications run side by side for a while."""
+        path = "/api/v2/pools/sluice_spark"
+        before = self.airflow._ask("GET", path)
+        pool = {"pool": before["name"], "include_deferred": before["include_deferred"]}
+        self.airflow._ask("PATCH", f"{path}?update_mask=slots", {**pool, "slots": number})
+        try:
+            yield
+        finally:
+            self.airflow._ask("PATCH", f"{path}?update_mask=slots", {**pool, "slots": before["slots"]})
+
     @staticmethod
     def until(true: Callable[[], Any], every: float = 0.2) -> Any:
         limit = time.monotonic() + PATIENCE_S
@@ -166,6 +191,25 @@ class Stack:
                 return found
             time.sleep(every)
         raise AssertionError(f"not within {PATIENCE_S:.0f} s")
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """A process's arguments; none when it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _is_driver(process: psutil.Process, name: str | None) -> bool:
+    command = command_line(process)
+    return (
+        bool(command)
+        and "java" in Path(command[0]).name
+        and "org.apache.spark.deploy.SparkSubmit" in command
+        and "org.apache.spark.launcher.Main" not in command  # it only makes the driver's command line
+        and (name is None or f"sluice-{name}" in command)
+    )
 
 
 def records(first: int, count: int) -> list[bytes]:

@@ -24,7 +24,7 @@ from sluice.embedded.home import Home
 from sluice.ledger import Ledger
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
 from tests.support import files
-from tests.support.running import Stack, records
+from tests.support.running import Stack, command_line, records
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
@@ -55,7 +55,7 @@ def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
 @pytest.mark.parametrize(("command", "imported"), [("scheduler", True), ("dag-processor", True), ("triggerer", False)])
 def test_what_every_task_imports_is_imported_before_it_is_forked(stack, command, imported):
     def is_one(process: psutil.Process) -> bool:
-        return ["airflow", command] == _command(process)[2:4] and _home(process) == stack.env["SLUICE_HOME"]
+        return ["airflow", command] == command_line(process)[2:4] and stack.owns(process)
 
     found = [p for p in psutil.process_iter() if is_one(p)]
     assert found
@@ -236,13 +236,13 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
         return table is not None and table.metadata.current_snapshot_id is not None
 
     stack.until(staged)
-    (driver,) = (p for p in psutil.process_iter() if _is_driver(p, stack, "killed"))
+    (driver,) = stack.drivers("killed")
     driver.parent().kill()  # the worker alone: its driver goes on, as it does in life
     state, tasks = stack.finish("killed", run)
     assert (state, set(tasks.values())) == ("success", {"success"}), tasks
     (ingest,) = (t for t in stack.airflow.tasks("ingest_killed", run) if t["task_id"] == "ingest")
     assert ingest["try_number"] == 2
-    stack.until(lambda: not [p for p in psutil.process_iter() if _is_driver(p, stack, "killed")])
+    stack.until(lambda: not stack.drivers("killed"))
     assert stack.ids("killed.orders") == list(range(100))
 
 
@@ -260,7 +260,7 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     assert len(stack.ids("plain.orders")) == len(whole) - 240
     ranges = {str(p): [starts[p], end] for p, end in ends.items() if end > starts[p]}  # a partition may get nothing
     form = {"table": "plain.orders", "ranges": ranges, "why": "a hole was found"}
-    with changed(stack, "plain.orders", "limits: {records_per_batch: 70}\n"), slots(stack, 2):
+    with changed(stack, "plain.orders", "limits: {records_per_batch: 70}\n"), stack.slots(2):
         time = {"since": since, "until": datetime.now(UTC).isoformat(), "source": "staging"}
         state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": {}, **time})
         assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
@@ -353,7 +353,7 @@ def killed(stack: Stack, drivers: dict[str, Callable[[], Any]], *, uncommitted: 
 
     def lose(name: str, has_come: Callable[[], Any]) -> None:
         with catalog:
-            driver = stack.until(lambda: next((p for p in psutil.process_iter() if _is_driver(p, stack, name)), None))
+            driver, *_ = stack.until(lambda: stack.drivers(name))
             stack.until(has_come, every=0.005)
             for process in (*driver.children(recursive=True), driver):
                 process.kill()
@@ -392,7 +392,7 @@ def hung(stack: Stack, identifier: Identifier) -> Iterator[None]:
 def kill_worker(stack: Stack, dag: str, run: str) -> None:
     """The process of a run's one task is killed, not the supervisor that it tells its state."""
     (attempt,) = stack.airflow.tasks(dag, run)
-    workers = [p for p in psutil.process_iter() if attempt["id"] in " ".join(_command(p))]
+    workers = [p for p in psutil.process_iter() if attempt["id"] in " ".join(command_line(p))]
     for process in {each for p in workers for each in (p, *p.children(recursive=True)) if not each.children()}:
         process.kill()
 
@@ -407,19 +407,6 @@ def changed(stack: Stack, name: str, more: str) -> Iterator[None]:
         yield
     finally:
         file.write_text(before)
-
-
-@contextmanager
-def slots(stack: Stack, number: int) -> Iterator[None]:
-    """So many Spark applications run side by side for a while."""
-    path = "/api/v2/pools/sluice_spark"
-    before = stack.airflow._ask("GET", path)
-    pool = {"pool": before["name"], "include_deferred": before["include_deferred"]}
-    stack.airflow._ask("PATCH", f"{path}?update_mask=slots", {**pool, "slots": number})
-    try:
-        yield
-    finally:
-        stack.airflow._ask("PATCH", f"{path}?update_mask=slots", {**pool, "slots": before["slots"]})
 
 
 def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
@@ -497,31 +484,3 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     assert [f.name for f in stack.catalog.load_table(name).spec().fields] == ["id_bucket"]
     (approved,) = [r for r in schemas.rows(stack.catalog, name) if r.state == "approved"]
     assert (approved.why, approved.who) == ("it has grown", stack.env["SLUICE_PAGES_USER"])
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-def _is_driver(process: psutil.Process, stack: Stack, group: str) -> bool:
-    try:
-        command = _command(process)
-        return (
-            "java" in Path(command[0]).name
-            and "org.apache.spark.deploy.SparkSubmit" in command
-            and "org.apache.spark.launcher.Main" not in command  # it only makes the driver's command line
-            and f"sluice-{group}" in command
-            and _home(process) == stack.env["SLUICE_HOME"]
-        )
-    except (psutil.Error, IndexError, OSError):
-        return False
-
-
-def _home(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get("SLUICE_HOME")
-    except (psutil.Error, OSError):
-        return None
