@@ -146,7 +146,7 @@ def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, pictures, schem
             for width in (1280, 375):
                 page.set_viewport_size({"width": width, "height": 900})
                 page.goto(url + quote(path, safe="/?=&"))
-                page.get_by_text("Reading ").first.wait_for(state="detached", timeout=PATIENCE_MS)
+                expect(page.get_by_role("status").filter(has_text="Reading ")).to_have_count(0)
                 page.screenshot(path=pictures / f"{name}-{scheme}-{width}.png", full_page=True)
                 wide = page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= width, f"{name} at {width} px is {wide} px wide"
