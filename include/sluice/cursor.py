@@ -43,13 +43,21 @@ def committed_at(snapshot: Snapshot) -> datetime:
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
 
 
-def landed_at(metadata: TableMetadata, snapshot: Snapshot) -> datetime:
-    """When readers first saw the snapshot: it is committed to a branch, and main moves onto it later.
+def landed(metadata: TableMetadata) -> dict[int, datetime]:
+    """Per snapshot when readers first saw it: it is committed to a branch, and main moves onto it later.
 
     Where the table's log no longer tells, when it was committed.
     """
-    seen = (entry.timestamp_ms for entry in metadata.snapshot_log if entry.snapshot_id == snapshot.snapshot_id)
-    return datetime.fromtimestamp(next(seen, snapshot.timestamp_ms) / 1000, UTC)
+    first = {entry.snapshot_id: entry.timestamp_ms for entry in reversed(metadata.snapshot_log)}
+    return {
+        s.snapshot_id: datetime.fromtimestamp(first.get(s.snapshot_id, s.timestamp_ms) / 1000, UTC)
+        for s in metadata.snapshots
+    }
+
+
+def landed_at(metadata: TableMetadata, snapshot: Snapshot) -> datetime:
+    """The same of one snapshot."""
+    return landed(metadata)[snapshot.snapshot_id]
 
 
 def rows(table: Table) -> int:

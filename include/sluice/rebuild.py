@@ -154,11 +154,11 @@ def _whole(catalog: Catalog, identifier: Identifier, unknown: list[str]) -> Tabl
 def _carriers(table: Table) -> list[tuple[Batch, Brought]]:
     """Each batch with the snapshot of main that first brought it; replays bring nothing new."""
     found: dict[_Key, tuple[Batch, Brought]] = {}
+    landed = cursor.landed(table.metadata)
     for snapshot in cursor.ancestors(table.metadata):
         properties = cursor.summary(snapshot)
         if BATCH_SEQ in properties and TOPIC in properties and properties.get(STEP) != "replay":
-            at = cursor.landed_at(table.metadata, snapshot)
-            brought = Brought(snapshot.snapshot_id, at, _records(snapshot))
+            brought = Brought(snapshot.snapshot_id, landed[snapshot.snapshot_id], _records(snapshot))
             for batch in batches_of(properties):
                 found[batch.topic, batch.seq] = (batch, brought)
     return list(found.values())

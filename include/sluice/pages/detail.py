@@ -203,11 +203,12 @@ def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequ
         key = (result.topic, result.batch_seq)
         judged[key] = judged.get(key, 0) + (result.success is False)
     found: list[BatchLine] = []
+    landed = cursor.landed(table.metadata)
     for snapshot in cursor.ancestors(table.metadata):
         told = cursor.summary(snapshot)
         if TOPIC not in told:
             continue
-        at = cursor.landed_at(table.metadata, snapshot)
+        at = landed[snapshot.snapshot_id]
         found += [
             BatchLine(
                 b.topic, b.seq, dict(b.ranges), told.get(STEP, ""), snapshot.snapshot_id, at, told.get(RUN_ID),
@@ -221,14 +222,14 @@ def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequ
 
 
 def _snapshots(table: Table) -> list[SnapshotLine]:
-    found = []
+    found, landed = [], cursor.landed(table.metadata)
     for snapshot in islice(cursor.ancestors(table.metadata), SNAPSHOTS):
         told = cursor.summary(snapshot)
         operation = snapshot.summary.operation.value if snapshot.summary else ""
         added, removed = (int(told.get(f"{did}-data-files", "0")) for did in ("added", "deleted"))
         found.append(
             SnapshotLine(
-                snapshot.snapshot_id, cursor.landed_at(table.metadata, snapshot), told.get(STEP) or operation,
+                snapshot.snapshot_id, landed[snapshot.snapshot_id], told.get(STEP) or operation,
                 added, removed, cursor.totals(snapshot),
             )
         )  # fmt: skip
