@@ -76,7 +76,7 @@ def run(
         if time.monotonic() > deadline:
             effect = Effect(subject.name, action, "waiting", error="the time of this run was used up")
         else:
-            effect = _maintain(context, subject, contracts, action, cleaned, where)
+            effect = _maintain(subject, action, partial(_attempt, context, subject, contracts, action, cleaned, where))
         log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
         effects.append(effect)
         unkept.append(effect)
@@ -90,19 +90,13 @@ def run(
     return effects
 
 
-def _maintain(
-    context: Context,
-    subject: Subject,
-    contracts: Contracts,
-    action: Action,
-    cleaned: Mapping[str, datetime],
-    where: Callable[[], Folders],
-) -> Effect:
+def _maintain(subject: Subject, action: Action, attempt: Callable[[Effect], None]) -> Effect:
+    """What an action came to, tried again where another writer came first."""
     began = time.monotonic()
     effect = Effect(subject.name, action, "failed")
-    for attempt in range(1, TRIES + 1):
+    for number in range(1, TRIES + 1):
         try:
-            _attempt(context, subject, contracts, action, cleaned, where, effect)
+            attempt(effect)
             effect.error = None
             break
         except Exception as error:
@@ -112,8 +106,8 @@ def _maintain(
             if not overtaken:
                 log.error("%s %s", action, subject.name, exc_info=not isinstance(error, SluiceError))
                 break
-            log.info("%s %s: another writer came first (%s of %s)", action, subject.name, attempt, TRIES)
-            time.sleep(attempt)
+            log.info("%s %s: another writer came first (%s of %s)", action, subject.name, number, TRIES)
+            time.sleep(number)
     effect.seconds = time.monotonic() - began
     effect.at = datetime.now(UTC)
     return effect
