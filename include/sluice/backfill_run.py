@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
 
-from sluice import broker, slices
+from sluice import broker, causes, slices
 from sluice.commit import Context
 from sluice.contracts import Contracts
 from sluice.errors import BlockedError, LedgerError, SluiceError
@@ -44,23 +44,32 @@ def run(
     compacted = isinstance(state, broker.TopicState) and state.compacted
     gaps = contracts.topics[topic].transactional or compacted
     about = (topic, piece.topic_id, seq)
+    told_of: list[Row] = []
+
+    def retried(error: Exception) -> None:
+        kept = causes.facts(error)
+        if causes.cause(kept["exception"]):
+            told_of.append(Row(about[0], State.RETRIED, *about[1:], table=table, **kept))
+
     try:
         done = again(
             context,
             f"replay {table}",
             lambda: replay(context, contract, piece, origin, gaps_expected=gaps),
             tries=TRIES,
+            retried=retried,
         )
     except Exception as error:
-        text = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {str(error)[:500]}"
         end = State.BLOCKED if isinstance(error, BlockedError) else State.FAILED
         log.error("replay  %s: %s", piece, error, exc_info=not isinstance(error, SluiceError))
-        ledger.append([Row(about[0], end, *about[1:], table=table, error=text)], run_id=context.run_id)
+        failed = Row(about[0], end, *about[1:], table=table, **causes.facts(error))
+        ledger.append([*told_of, failed], run_id=context.run_id)
         raise
     log.info("replay  %s: snapshot %s, %s, in %.1f s", piece, done.snapshot_id, told(done), done.seconds)
     told_already = any(r.batch_seq == seq and r.state == State.REPLAYED for r in known)
     if done.counts or not told_already:
-        ledger.append([row(piece, table, done)], run_id=context.run_id)
+        told_of.append(row(piece, table, done))
+    ledger.append(told_of, run_id=context.run_id)
     return done
 
 

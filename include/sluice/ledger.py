@@ -47,6 +47,7 @@ class State(StrEnum):
     PUBLISHED = "published"
     BLOCKED = "blocked"
     FAILED = "failed"
+    RETRIED = "retried"
     SETTLED = "settled"
     GAP = "gap"
     ROLLED_BACK = "rolled_back"
@@ -63,20 +64,21 @@ SCHEMA = Schema(
     NestedField(7, "start_offset", LongType(), doc="first offset of the range"),
     NestedField(8, "end_offset", LongType(), doc="one past the last offset; equal to start where nothing is read"),
     NestedField(9, "state", StringType(), required=True, doc=", ".join(State)),
-    NestedField(10, "table", StringType(), doc="the typed table of published, blocked and failed rows"),
+    NestedField(10, "table", StringType(), doc="the typed table of published, blocked, failed and retried rows"),
     NestedField(
         11, "snapshots", MapType(14, StringType(), 15, LongType()), doc="table -> snapshot that holds the batch"
     ),
     NestedField(12, "records", LongType(), doc="records staged or published"),
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
     NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
-    NestedField(17, "error", StringType(), doc="why a table was blocked or failed"),
+    NestedField(17, "error", StringType(), doc="why a table was blocked or failed, or an attempt was made again"),
     NestedField(18, "who", StringType(), doc="gap, rolled_back, a backfill: whose word it is"),
     NestedField(19, "why", StringType(), doc="gap, rolled_back, a backfill: the reason given; replayed: what changed"),
     NestedField(20, "oldest", TimestamptzType(), doc="staged: the least timestamp of the batch's records in Kafka"),
     NestedField(21, "newest", TimestamptzType(), doc="staged: the greatest"),
     NestedField(22, "unread", LongType(), doc="staged: the topic's offsets from this batch on, to Kafka's end by then"),
     NestedField(23, "commit_seconds", DoubleType(), doc="staged, published: of these, how long readers' commit took"),
+    NestedField(24, "exception", StringType(), doc="the class of that error, with its package, in Python or Java"),
 )
 SPEC = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "topic"))
 
@@ -104,6 +106,7 @@ class Row:
     newest: datetime | None = None
     unread: int | None = None
     commit_seconds: float | None = None
+    exception: str | None = None
     run_id: str | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 

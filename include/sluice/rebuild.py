@@ -203,7 +203,7 @@ def _keep(old: Iterable[Row], told: Mapping[_Key, Told]) -> tuple[list[Row], lis
     by_batch: dict[_Key, list[Row]] = {}
     kept: list[Row] = []
     for row in old:
-        if row.state in (State.BLOCKED, State.FAILED) or row.batch_seq is None:
+        if row.state in (State.BLOCKED, State.FAILED, State.RETRIED) or row.batch_seq is None:
             kept.append(row)
         elif (row.topic, row.batch_seq) not in told:
             by_batch.setdefault((row.topic, row.batch_seq), []).append(row)

@@ -11,19 +11,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException
 
-from sluice import expect_gx
+from sluice import causes, expect_gx
 from sluice import plan as planning
 from sluice.ahead import TopicPlan
 from sluice.commit import Context
 from sluice.contract import Contract
 from sluice.contracts import Contracts, Group
-from sluice.errors import BlockedError, PlanLostError, SluiceError, TerminalError, naming
+from sluice.errors import BlockedError, PlanLostError, SluiceError, TerminalError
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
 from sluice.publish import publish
@@ -156,7 +157,12 @@ class _Worker:
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
         try:
-            done = again(self.context, f"stage {topic}", lambda: stage(self.context, batch, gaps_expected=gaps))
+            done = again(
+                self.context,
+                f"stage {topic}",
+                lambda: stage(self.context, batch, gaps_expected=gaps),
+                retried=partial(self._retried, batch, None),
+            )
         except Exception as error:
             log.error("stage   %s: %s", batch, error, exc_info=not isinstance(error, SluiceError))
             return error
@@ -184,6 +190,7 @@ class _Worker:
                     self.context,
                     f"publish {name}",
                     lambda: publish(self.context, contract, *batches, staged=staged),
+                    retried=partial(self._retried, last, name),
                 )
         except Exception as error:
             if len(batches) > 1 and isinstance(error, TerminalError):
@@ -214,20 +221,32 @@ class _Worker:
         for name in names:
             self.report.failed.setdefault(name, error)
             state = State.BLOCKED if isinstance(error, BlockedError) else State.FAILED
-            text = (
-                str(naming(error, name))
-                if isinstance(error, SluiceError)
-                else f"{type(error).__name__}: {str(error)[:500]}"
-            )
-            self._row(batch, state, table=name, error=text)
+            self._row(batch, state, table=name, **causes.facts(error, name))
+
+    def _retried(self, batch: Batch, table: str | None, error: Exception) -> None:
+        """Keep what the catalog or the registry made fail: a batch that was waited for has its reason in the ledger."""
+        kept = causes.facts(error, table)
+        if causes.cause(kept["exception"]):
+            self._row(batch, State.RETRIED, table=table, **kept)
 
     def _row(self, batch: Batch, state: State, **values: object) -> None:
         known = (batch.topic, state, batch.topic_id, batch.seq)
         self.report.rows.append(Row(*known, run_id=self.context.run_id, **values))  # type: ignore[arg-type]
 
 
-def again(context: Context, what: str, step: Callable[[], Result], tries: int = TRIES) -> Result:
-    """Run a step until it ends or fails for good. Each looks at what is true first, so that trying again is safe."""
+def again(
+    context: Context,
+    what: str,
+    step: Callable[[], Result],
+    tries: int = TRIES,
+    *,
+    retried: Callable[[Exception], None],
+) -> Result:
+    """Run a step until it ends or fails for good. Each looks at what is true first, so that trying again is safe.
+
+    Args:
+        retried: is told of each error after which the step is run again.
+    """
     for attempt in range(1, tries + 1):
         try:
             return step()
@@ -238,6 +257,7 @@ def again(context: Context, what: str, step: Callable[[], Result], tries: int = 
                 raise
             first = (str(error).splitlines() or [type(error).__name__])[0]
             log.warning("%s: %s; looking again (%s of %s)", what, first[:300], attempt, tries)
+            retried(error)
             _wait_for_catalog(context)
             time.sleep(min(0.2 * 4**attempt, 15.0))
     raise AssertionError("unreachable")

@@ -28,7 +28,7 @@ from sluice.words import with_gaps
 
 log = logging.getLogger(__name__)
 
-REPORTED = (State.STAGED, State.PUBLISHED, State.BLOCKED, State.FAILED)
+REPORTED = (State.STAGED, State.PUBLISHED, State.BLOCKED, State.FAILED, State.RETRIED)
 ENDED = "The Spark application ended before it reported on this table; the next run goes on."
 
 

@@ -1,7 +1,8 @@
 """What happened, on one time axis, and what was true at a moment: told by the ledger and the tables' own history.
 
 The ledger tells of batches and of what operators did, `sluice.quality`, `sluice.schemas` and `sluice.maintenance` of
-the rest; a table's snapshot log tells which snapshot readers saw at a moment, and that snapshot which offsets it holds.
+the rest; a table's snapshots tell which files each added, its snapshot log which of them readers saw at a moment, and
+that snapshot which offsets it holds.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from sluice import cursor, quality, schemas, tables, upkeep
+from sluice.causes import Cause, cause
 from sluice.contract import Contract
+from sluice.errors import SluiceError
 from sluice.filters import And, above, one_of
 from sluice.ledger import Row, State, row_of
-from sluice.model import PUBLISHED_THROUGH, OffsetRange, Through, decode_through
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, OffsetRange, Through, decode_through
 from sluice.newest import newest
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST = 500
 FEW = 20
+FILES_OF = 50
+"""Of so many tables at once each one's metadata is read for the files that were created."""
 INGEST = "ingest"
 
 
@@ -37,24 +42,21 @@ class Lane(StrEnum):
     STAGED = "staged"
     PUBLISHED = "published"
     REFUSED = "refused"
+    CATALOG = "catalog_errors"
+    REGISTRY = "registry_errors"
     QUALITY = "quality"
     SCHEMA = "schema"
     OPERATOR = "operator"
+    FILES = "files"
     MAINTENANCE = "maintenance"
 
 
-_LANES = {
-    State.STAGED: Lane.STAGED,
-    State.PUBLISHED: Lane.PUBLISHED,
-    State.BLOCKED: Lane.REFUSED,
-    State.FAILED: Lane.REFUSED,
-    State.GAP: Lane.OPERATOR,
-    State.ROLLED_BACK: Lane.OPERATOR,
-    State.REPLAYED: Lane.OPERATOR,
-}
-
 _OF_BATCHES = (State.STAGED, State.PUBLISHED)
-_INGESTED = (*_OF_BATCHES, State.BLOCKED, State.FAILED)
+_TROUBLE = (State.BLOCKED, State.FAILED, State.RETRIED)
+_BY_HAND = (State.GAP, State.ROLLED_BACK, State.REPLAYED)
+_TOLD = (*_OF_BATCHES, *_TROUBLE, *_BY_HAND)
+_ERRORS = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
+_DAGS = {"publish": INGEST, "replay": "backfill"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Event:
 
     Attributes:
         table: its name; None for what a topic's staging did, which all its tables share.
-        bad: it needs, or needed, a person.
+        bad: something failed or was given up: it needs, or needed, a person, unless another attempt went well.
         told: what happened, in one line.
         seconds: how long it took.
         records, rejected: of a batch.
@@ -98,14 +100,14 @@ def events(
     Args:
         most: how many in each lane, the newest of them: batches, which come all the time, crowd out nothing else.
     """
-    return _told(catalog, since, contracts, _rows(catalog, since, contracts, _LANES), most)
+    return _told(catalog, since, contracts, _rows(catalog, since, contracts, _TOLD), most)
 
 
 def of_several(
     catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None = None
 ) -> tuple[list[Event], list[Event]]:
     """The events of these tables from a moment on, newest first; and of each the batch that was published last."""
-    rows = _rows(catalog, since, contracts, _LANES)
+    rows = _rows(catalog, since, contracts, _TOLD)
     return _told(catalog, since, contracts, rows, MOST), _published_last(rows) if rows else []
 
 
@@ -114,13 +116,25 @@ def _told(
 ) -> list[Event]:
     names = None if contracts is None else {c.table for c in contracts}
     found = [*_of_quality(catalog, since, names, most), *_of_schemas(catalog, since, names)]
-    found += _of_maintenance(catalog, since, names)
-    if rows:
-        batches = pc.is_in(rows["state"], pa.array(map(str, _OF_BATCHES)))
-        found += _events(rows.filter(batches), most)
-        found += _events(rows.filter(pc.invert(batches)), most)
+    found += [*_of_maintenance(catalog, since, names), *_of_files(catalog, since, contracts or ())]
+    for lane in _by_lane(rows) if rows else ():
+        found += _events(lane, most)
     kept = [event for _, each in lanes(_newest_first(found)) for event in each[:most]]
     return _newest_first(kept)
+
+
+def _by_lane(rows: pa.Table) -> Iterator[pa.Table]:
+    """The ledger's rows lane by lane, so that those of one crowd out none of another; batches' two lanes together."""
+    for states in (_OF_BATCHES, _BY_HAND):
+        yield rows.filter(pc.is_in(rows["state"], pa.array(map(str, states))))
+    trouble = rows.filter(pc.is_in(rows["state"], pa.array(map(str, _TROUBLE))))
+    if "exception" not in trouble.column_names:  # a ledger that nobody has written to since it has that column
+        yield trouble
+        return
+    known = trouble["exception"].unique().to_pylist()
+    for each in _ERRORS:
+        classes = pa.array([name for name in known if cause(name) == each], pa.string())
+        yield trouble.filter(pc.is_in(trouble["exception"], classes))
 
 
 def _newest_first(found: Iterable[Event]) -> list[Event]:
@@ -180,16 +194,28 @@ def _of_row(row: Row, staged: Row | None) -> Event:
     counts = "" if row.records is None else f"{row.records:,} records"
     rejected = f"{row.rejected:,} rejected" if row.rejected else ""
     word = f"{row.who or 'somebody'}: {row.why}" if row.why else ""
-    parts = (str(row.state).replace("_", " "), row.topic, batch, place, counts, rejected, row.error, word)
+    lane = _lane(row)
+    error = (
+        f"{(row.exception or '').rpartition('.')[2]}: {row.error}"
+        if lane in (Lane.CATALOG, Lane.REGISTRY)
+        else row.error
+    )
+    parts = (str(row.state).replace("_", " "), row.topic, batch, place, counts, rejected, error, word)
     return Event(
-        row.at, _LANES[row.state], ", ".join(p for p in parts if p), row.table, row.topic,
-        row.state in (State.BLOCKED, State.FAILED, State.GAP), row.run_id, row.seconds, row.records, row.rejected,
+        row.at, lane, ", ".join(p for p in parts if p), row.table, row.topic,
+        row.state in (*_TROUBLE, State.GAP), row.run_id, row.seconds, row.records, row.rejected,
         (row.snapshots or {}).get(row.table or ""),
         (row.at - oldest).total_seconds() if oldest and published else None,
         staged.unread if staged and published else row.unread,
         row.commit_seconds,
-        _dag(row.batch_seq) if row.state in (*_INGESTED, State.REPLAYED) else None,
+        _dag(row.batch_seq) if row.state in (*_OF_BATCHES, *_TROUBLE, State.REPLAYED) else None,
     )  # fmt: skip
+
+
+def _lane(row: Row) -> Lane:
+    if row.state in _TROUBLE:
+        return _ERRORS[cause(row.exception)]
+    return Lane.OPERATOR if row.state in _BY_HAND else Lane(row.state)
 
 
 def _dag(batch_seq: int | None) -> str | None:
@@ -229,6 +255,31 @@ def _of_maintenance(catalog: Catalog, since: datetime, names: Collection[str] | 
             effect.at, Lane.MAINTENANCE, told, effect.table, bad=effect.red, run_id=effect.run_id,
             seconds=effect.seconds, dag=f"maintain_{effect.action}",
         )  # fmt: skip
+
+
+def _of_files(catalog: Catalog, since: datetime, contracts: Sequence[Contract]) -> Iterator[Event]:
+    """Each commit that added files to a typed table, on whatever branch; nothing of more than `FILES_OF` tables."""
+    for contract in contracts if len(contracts) <= FILES_OF else ():
+        try:
+            table = tables.load(catalog, tables.typed(contract))
+        except SluiceError:  # its metadata is gone: the status tells of it
+            continue
+        landed = cursor.landed(table.metadata) if table else {}
+        for snapshot in table.metadata.snapshots if table else ():
+            told, at = cursor.summary(snapshot), landed[snapshot.snapshot_id]
+            data, deletes, gone = (
+                int(told.get(name, "0")) for name in ("added-data-files", "added-delete-files", "deleted-data-files")
+            )
+            if at <= since or not data + deletes:
+                continue
+            size = int(told.get("added-files-size", "0"))
+            made = f"{data:,} data and {deletes:,} delete files" if deletes else f"{data:,} data files"
+            parts = (f"{made} created", f"{size / 1000:,.1f} kB", gone and f"{gone:,} data files taken out")
+            step = told.get(STEP) or (snapshot.summary.operation.value if snapshot.summary else "")
+            yield Event(
+                at, Lane.FILES, f"{step}: {', '.join(p for p in parts if p)}", contract.table, told.get(TOPIC),
+                run_id=told.get(RUN_ID), snapshot_id=snapshot.snapshot_id, dag=_DAGS.get(step),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

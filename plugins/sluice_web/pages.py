@@ -134,6 +134,7 @@ def quality_page(
 def _timeline(
     request: Request, known: Reading[Status], past: Reading[History], mine: list[Event], hours: int, **values: Any
 ) -> HTMLResponse:
+    from sluice import timeline
     from sluice.pages import history
 
     hours = hours if hours in history.HOURS else history.HOURS[-2]
@@ -142,7 +143,7 @@ def _timeline(
     groups = {name: t.group for t in tables for name in (t.table, *(topic.topic for topic in t.topics))}
     return _page(
         request, "timeline.html", known, past, here="timeline", window=window, hours=hours, choices=history.HOURS,
-        shown=EVENTS_SHOWN, groups=groups, **values,
+        shown=EVENTS_SHOWN, groups=groups, too_many=len(tables) > timeline.FILES_OF and not values["name"], **values,
     )  # fmt: skip
 
 

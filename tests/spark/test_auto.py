@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from sluice import auto, auto_types, evolve, run, settle
+from sluice import auto, auto_types, evolve, run, settle, timeline
 from sluice.embedded.ports import free_port
 from sluice.embedded.registry import Registry
 from sluice.errors import RegistryUnavailableError, SchemaMissingError
 from sluice.iceberg_types import parse_type
 from sluice.registry import WriterSchema
+from sluice.timeline import Lane
 from tests.spark.test_formats import AVRO_TYPES, record
 from tests.support.lake import Lake
 from tests.support.registries import client_of
@@ -129,7 +131,13 @@ def test_a_field_that_the_writers_drop_is_told_before_its_records_come(
         patch.setenv("SCHEMA_REGISTRY_URL", f"http://127.0.0.1:{free_port()}")
         away = it.plan()
         assert away.warnings == () and away.stops == {}
-    it.send([(0, "b", value)])
+        began = datetime.now(UTC)
+        it.send([(0, "b", value)])
+        patch.setattr(run.again, "__defaults__", (2,))  # not for as long as a run is patient
+        assert it.run()[table]["state"] == "failed"
+    told = [e.told for e in timeline.events(it.catalog, began, [it.loaded(table)]) if e.lane == Lane.REGISTRY]
+    assert [each.partition(", ")[0] for each in told] == ["failed", "retried"]
+    assert all("RegistryUnavailableError: The schema registry at http" in each for each in told), told
     it.drain(table)
     assert it.quarantined(table) == []
     assert {(r["id"], r["n"], r["city"]) for r in it.rows(table)} == {("a", 1, "X"), ("b", 2, None)}

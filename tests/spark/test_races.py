@@ -13,10 +13,12 @@ import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from sluice import catalog as catalogs
-from sluice import cursor, refs, tables
+from sluice import causes, cursor, refs, tables
 from sluice import publish as publishing
+from sluice.causes import Cause
 from sluice.commit import Attempt, Context
 from sluice.errors import FencedError
+from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG, Batch
 from sluice.publish import publish
 from sluice.stage import stage
@@ -338,3 +340,7 @@ def test_the_catalog_is_away_for_a_while(
     assert running.error is None
     assert running.result[table]["state"] == "published"
     check(it, table)
+    # An attempt that was made again is told of; where landing waits by itself, its commit's seconds tell.
+    told = Ledger(it.catalog).rows({it.topic: 0}, (State.RETRIED,))
+    assert bool(told) == (name != "land") and {causes.cause(r.exception) for r in told} <= {Cause.CATALOG}, told
+    assert {r.table for r in told} <= ({None} if step == "stage" else {table})

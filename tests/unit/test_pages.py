@@ -211,7 +211,18 @@ def page(template: str, **values: Any) -> str:
     common = {"base": "/sluice", "airflow": "", "again": 30, "reading": False, "read_at": NOW, "here": "tables"}
     return render.page(
         template,
-        **{**common, "unread": False, "troubles": [], "readiness": (), "window": None, "kinds": 9, "gaps": 2, **values},
+        **{
+            **common,
+            "unread": False,
+            "troubles": [],
+            "readiness": (),
+            "window": None,
+            "kinds": 9,
+            "gaps": 2,
+            "too_many": False,
+            "reports": False,
+            **values,
+        },
     )
 
 
@@ -442,12 +453,12 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
     known = {"name": "db.t", "window": hostile_window(), "standing": None}
     found = seen("timeline.html", **common, **known)
     lanes = [a for tag, a in found.elements if tag == "svg" and "events" in (a["aria-label"] or "")]
-    assert [a["aria-label"] for a in lanes] == [f"{lane}: 1 events, 1 of them bad" for lane in Lane]
+    assert [a["aria-label"] for a in lanes] == [f"{lane.replace('_', ' ')}: 1 events, 1 of them bad" for lane in Lane]
     at = [float(a["x"] or "") for tag, a in found.elements if tag == "rect" and a["height"] == "14"]
     assert at == pytest.approx([996 * (24 - n) / 24 for n in range(len(Lane))], abs=1)
     moments = [a["href"] for tag, a in found.elements if tag == "a" and "&at=" in (a.get("href") or "")]
     assert moments[0] == "/sluice/tables/db.t/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
-    assert "And 2 older ones." in found.text
+    assert f"And {len(Lane) - 5} older ones." in found.text
     assert found.text.count(f"2026-11-22 06:00:00 UTC, {HOSTILE}: {HOSTILE}") == 1  # the newest mark of all lanes
     everything = seen("timeline.html", **common, **known | {"name": ""})
     led = [a["href"] for tag, a in everything.elements if tag == "a" and "&at=" in (a.get("href") or "")]
@@ -462,6 +473,7 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
     assert runs == [f"/dags/ingest_g/runs/{quote(HOSTILE, safe='')}"] * 5
     empty = seen("timeline.html", **common, name="", window=history.window(history.History(NOW, ()), 24, ()))
     assert "Nothing happened within 24 h." in empty.text
+    assert "told on each table's own timeline" in seen("timeline.html", **common, **known, too_many=True).text
 
 
 def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:

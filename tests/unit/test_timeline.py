@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
 
 from sluice import (
     broker,
@@ -33,8 +34,8 @@ from sluice import (
 )
 from sluice.contract import Contract
 from sluice.errors import CatalogUnavailableError, CursorUnknownError
-from sluice.ledger import Ledger, Row, State
-from sluice.model import PUBLISHED_THROUGH, STEP, Batch, OffsetRange, encode_through
+from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, OffsetRange, encode_through
 from sluice.pages import detail, history, metrics, render
 from sluice.status import look
 from sluice.status_model import LastError, PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
@@ -44,6 +45,7 @@ pytestmark = pytest.mark.unit
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 NAME = "ns.t"
+ICEBERG = "org.apache.iceberg.exceptions"
 FIELDS = {"table": NAME, "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
 
 
@@ -143,7 +145,7 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     html = render.page(
         "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=seen, here="tables",
         troubles=[], readiness=(), window=None, kinds=9, gaps=9, table=status(NAME), detail=found,
-        verdicts=list(verdicts.said(status(NAME))),
+        verdicts=list(verdicts.said(status(NAME))), reports=False,
     )  # fmt: skip
     link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
     assert re.findall(rf'<a href="(.*?)" title="What was true then"><code>{landed}<', html) == [link] * 2
@@ -190,6 +192,7 @@ def test_the_command_tells_it(catalog: SqlCatalog, tmp_path, monkeypatch, capsys
 
 def happened(catalog: SqlCatalog) -> datetime:
     """One of everything for `ns.t`, and a published batch of another table of another topic."""
+    publish(typed(catalog), None)
     start = datetime.now(UTC) - timedelta(seconds=1)
     batch = Batch("t", "id", 4, {0: OffsetRange(0, 10)}, {0: 10})
     rows = [
@@ -209,6 +212,18 @@ def happened(catalog: SqlCatalog) -> datetime:
         ),
         Row("t", State.BLOCKED, "id", 5, table=NAME, error="too many bad records"),
         Row("t", State.FAILED, "id", 5, table="ns.sister", error="not this one"),
+        Row(
+            "t",
+            State.RETRIED,
+            "id",
+            4,
+            table=NAME,
+            error="no answer",
+            exception=f"{ICEBERG}.CommitStateUnknownException",
+        ),
+        Row(
+            "t", State.FAILED, "id", 6, table=NAME, error="is away", exception="sluice.errors.RegistryUnavailableError"
+        ),
         Row("t", State.GAP, "id", 0, 1, 3, 8, who="ann", why="Kafka was slow"),
         Row("u", State.PUBLISHED, "id", 1, table="ns.other", records=5),
     ]
@@ -229,13 +244,17 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     found = timeline.events(catalog, start, [contract()])
     assert [e.at for e in found] == sorted((e.at for e in found), reverse=True)
     by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in timeline.lanes(found)}
+    (file,) = catalog.load_table(NAME).inspect.files()["file_size_in_bytes"].to_pylist()
     assert by_lane == {
         Lane.STAGED: [(False, "staged, t, batch 4, 10 records")],
         Lane.PUBLISHED: [(False, "published, t, batch 4, 9 records, 1 rejected")],
         Lane.REFUSED: [(True, "blocked, t, batch 5, too many bad records")],
+        Lane.CATALOG: [(True, "retried, t, batch 4, CommitStateUnknownException: no answer")],
+        Lane.REGISTRY: [(True, "failed, t, batch 6, RegistryUnavailableError: is away")],
         Lane.QUALITY: [(True, "t, batch 4: warn: expect_a(id): 2 of 10 rows fail")],
         Lane.SCHEMA: [(True, "version 2 review: drop n")],
         Lane.OPERATOR: [(True, "gap, t, batch 0, partition 1 [3, 8), ann: Kafka was slow")],
+        Lane.FILES: [(False, f"append: 1 data files created, {file / 1000:,.1f} kB")],
         Lane.MAINTENANCE: [(False, "rewrite data files: done, 9 small files, 3.0 s")],
     }
     (published,) = (e for e in found if e.lane == Lane.PUBLISHED)
@@ -245,7 +264,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert (published.unread, published.commit_seconds) == (30, 0.25)
     assert [e.unread for e in found if e.unread is not None] == [30, 30]
     assert {e.lane: e.dag for e in found if e.dag} == {
-        **dict.fromkeys((Lane.STAGED, Lane.PUBLISHED, Lane.REFUSED, Lane.QUALITY), timeline.INGEST),
+        **dict.fromkeys(set(Lane) - {Lane.SCHEMA, Lane.OPERATOR, Lane.FILES}, timeline.INGEST),
         Lane.MAINTENANCE: "maintain_rewrite_data_files",
     }
     Ledger(catalog).append([Row("t", State.REPLAYED, "id", -1, table=NAME)], run_id="manual")
@@ -254,8 +273,43 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
     few = timeline.events(catalog, start, most=2)
     assert few == [e for e in everything if any(e in each[:2] for _, each in timeline.lanes(everything))]
-    assert {e.lane for e in few} == set(Lane)
+    assert {e.lane for e in few} == set(Lane) - {Lane.FILES}  # for that it takes to be told of which tables
     assert timeline.events(catalog, datetime.now(UTC)) == []
+
+
+def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: SqlCatalog, monkeypatch) -> None:
+    table = typed(catalog)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
+    for run_id, step in (("run 1", "publish"), ("manual", "replay")):
+        told = {STEP: step, RUN_ID: run_id, TOPIC: "t"}
+        rows = pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow())
+        table.append(rows, snapshot_properties=told)
+    table.delete("id = 1")  # takes both files out, and adds none
+    files = [e for e in timeline.events(catalog, LONG_AGO, [contract()]) if e.lane == Lane.FILES]
+    assert [(e.run_id, e.dag, e.topic, e.table) for e in files] == [
+        ("manual", "backfill", "t", NAME), ("run 1", timeline.INGEST, "t", NAME),
+    ]  # fmt: skip
+    assert [e.told.partition(" created")[0] for e in files] == ["replay: 1 data files", "publish: 1 data files"]
+    assert [e.snapshot_id for e in files] == [s.snapshot_id for s in table.metadata.snapshots[1::-1]]
+    # One that writes files anew tells what it took out as well.
+    rows = [row(table), {**row(table), "id": 2}]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    table.delete("id = 2")
+    told = timeline.events(catalog, LONG_AGO, [contract()])[0].told
+    assert told.startswith("overwrite: 1 data files created, ") and told.endswith(" kB, 1 data files taken out")
+    # Nobody reads the metadata of a thousand tables for it.
+    monkeypatch.setattr(timeline, "FILES_OF", 0)
+    assert timeline.events(catalog, LONG_AGO, [contract()]) == []
+
+
+def test_an_older_ledger_tells_without_the_class_of_its_errors(catalog: SqlCatalog) -> None:
+    fields = [f for f in SCHEMA.fields if f.name != "exception"]
+    older = tables.ensure(catalog, tables.LEDGER, Schema(*fields), SPEC)
+    record = {"at": datetime.now(UTC), "topic": "t", "state": "failed", "table": NAME, "error": "why", "batch_seq": 1}
+    older.append(pa.Table.from_pylist([record], schema=older.schema().as_arrow()))
+    (event,) = timeline.events(catalog, LONG_AGO, [contract()])
+    assert (event.lane, event.told) == (Lane.REFUSED, "failed, t, batch 1, why")
 
 
 def week(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> history.History:
@@ -298,7 +352,7 @@ def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
 def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
     happened(catalog)
     known = week(tmp_path, monkeypatch)
-    assert known.ledger_rows == 7 and known.table is None
+    assert known.ledger_rows == 9 and known.table is None
     window = history.window(known, 1, known.events)
     assert len(window.events) == len(known.events) and not window.cut
     assert [e.table for e in window.batches] and window.start < window.middle < window.end
