@@ -163,7 +163,7 @@ def trim(
         return None
     published = retention.floor(catalog, contracts, subject.topic, now)
     undoable = retention.undoable(catalog, contracts, subject.topic, now)
-    kept = subject.settings.staging_retention
+    kept = upkeep.staging_retention(contracts, subject.topic)
     return retention.trim(catalog, table, subject.topic, published, undoable, kept, now)
 
 

@@ -204,7 +204,12 @@ class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read f
     @property
     def drops_raw(self) -> bool:
         """Whether the quarantine holds no raw keys, values and headers: what a mask hides must not stand there."""
-        return (self.errors.raw or ("drop" if any(c.mask for c in self.columns) else "keep")) == "drop"
+        return self.personal and self.errors.raw != "keep"
+
+    @property
+    def personal(self) -> bool:
+        """Whether raw records hold what is not for the table's readers: a column is masked, or the quarantine hides."""
+        return self.errors.raw == "drop" or any(c.mask for c in self.columns)
 
     @property
     def tombstones_delete(self) -> bool:

@@ -64,7 +64,8 @@ class Maintenance(Strict):
         snapshot_age: The rollback window: the table can be put back to any moment within it. Default 5 days.
         min_snapshots: Snapshots that are kept however old they are. Default 10.
         staging_retention: How long staging keeps the raw records of a batch after all tables of its topic have
-            published it. Default 30 days.
+            published it. Default 30 days, or 14 where a table of the topic hides what they hold; no less than
+            `snapshot_age`.
         orphan_age: Files that no snapshot names are removed when they are older; at least a day. Default 3 days.
     """
 
@@ -77,7 +78,7 @@ class Maintenance(Strict):
     rewrite_bytes: Whole = 16 << 30
     snapshot_age: Duration = timedelta(days=5)
     min_snapshots: Whole = 10
-    staging_retention: Duration = timedelta(days=30)
+    staging_retention: Duration | None = None
     orphan_age: Duration = timedelta(days=3)
 
     @model_validator(mode="after")
@@ -85,7 +86,7 @@ class Maintenance(Strict):
         flaws = Flaws()
         if self.orphan_age < ORPHAN_FLOOR:
             flaws.add("orphan_age", message="must be 1d or more: a younger file may be about to be committed")
-        if self.staging_retention < self.snapshot_age:
+        if self.staging_retention is not None and self.staging_retention < self.snapshot_age:
             message = "must be no less than snapshot_age: what is rolled back is published again from staging"
             flaws.add("staging_retention", message=message)
         if self.strategy == "binpack" and self.sort_by:

@@ -207,7 +207,9 @@ def _comes_again(contract: Contract, contracts: Contracts, catalog: Catalog, tab
         return Line(subject, None, str(error))
     again = [held for batches in found.again.values() for held in batches]
     gone = [held for held in again if not held.whole]
-    kept, window = contract.maintenance.staging_retention, contract.maintenance.snapshot_age
+    topics = (upkeep.staging_retention(contracts, topic) for topic in contract.topics)
+    kept = min(topics, default=upkeep.STAGING_RETENTION)
+    window = contract.maintenance.snapshot_age
     margin = duration((kept - window).total_seconds())
     told = f"from the restore point on {len(again):,} batches would be published again, {len(gone):,} of them are gone"
     told += f"; staging keeps them {duration(kept.total_seconds())} after they are published, "

@@ -71,6 +71,22 @@ class Subject:
         return ".".join(self.identifier)
 
 
+STAGING_RETENTION, PERSONAL_RETENTION = timedelta(days=30), timedelta(days=14)
+"""How long staging keeps raw records where no contract says; the latter where a table hides what they hold. It must be
+time enough to repair what was set apart and to answer a review: the quarantine of such a table has no raw records."""
+
+
+def staging_retention(contracts: Contracts, topic: str) -> timedelta:
+    """How long staging keeps a topic's raw records after they are published: the longest that one of its tables wants.
+
+    A table whose contract does not say wants the default, and no less than a rollback may need.
+    """
+    given = [contracts.tables[name] for name in contracts.topics[topic].tables]
+    usual = PERSONAL_RETENTION if any(c.personal for c in given) else STAGING_RETENTION
+    said = ((c.maintenance.staging_retention, c.maintenance.snapshot_age) for c in given)
+    return max(kept or max(usual, window) for kept, window in said)
+
+
 def subjects(contracts: Contracts, names: Collection[str] = ()) -> list[Subject]:
     """Every table that the contracts bring about, and Sluice's own, whether it exists yet or not.
 
@@ -111,9 +127,10 @@ def unsorted(settings: Maintenance) -> Maintenance:
 
 
 def _cautious(all_settings: Iterable[Maintenance]) -> Maintenance:
-    """Of each setting the greatest: it keeps most, and starts least."""
+    """Of each setting the greatest: it keeps most, and starts least; but for what `staging_retention` tells."""
     given = [unsorted(settings) for settings in all_settings]
-    return Maintenance(**{name: max(getattr(s, name) for s in given) for name in Maintenance.model_fields})
+    names = Maintenance.model_fields.keys() - {"staging_retention"}
+    return Maintenance(**{name: max(getattr(s, name) for s in given) for name in names})
 
 
 SCHEMA = Schema(

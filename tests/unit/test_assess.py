@@ -52,6 +52,8 @@ pytestmark = pytest.mark.unit
 NOW = datetime.now(UTC)
 LATER = NOW + timedelta(days=100)
 
+MASKED = "columns: [{name: mail, type: string, mask: redact}]"
+
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
@@ -226,6 +228,30 @@ def test_branches_tags_and_the_least_number_stay(tmp_path, catalog):
     found = retention.cut(typed, promises.table("shop.orders").maintenance, LATER, retention.carries_published)
     # A branch keeps as many of its own as main does.
     assert [ids.index(s.snapshot_id) for s in found.doomed] == [3]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "days"),
+    [
+        ("", "", 30),
+        ("", "errors: {raw: drop}", 14),
+        ("", MASKED, 14),
+        ("maintenance: {snapshot_age: 20d}", MASKED, 20),
+        ("maintenance: {snapshot_age: 40d}", "", 40),
+        ("maintenance: {staging_retention: 21d}", MASKED, 21),
+        ("maintenance: {staging_retention: 6d}", f"{MASKED}\nmaintenance: {{staging_retention: 7d}}", 7),
+        ("maintenance: {staging_retention: 6d}", f"{MASKED}\nerrors: {{raw: keep}}", 14),
+    ],
+)
+def test_staging_is_kept_shorter_where_a_table_hides_what_it_holds_and_never_too_short_for_a_rollback(
+    tmp_path, first, second, days
+):
+    promises = promise(tmp_path)
+    for name, more in (("orders", first), ("hidden", second)):
+        columns = "" if more.startswith("columns") else "columns: [{name: id, type: long}]\n"
+        text = f"table: shop.{name}\ntopic: orders\ngroup: shop\nowner: me\n{columns}{more}\n"
+        (promises.folder / f"shop.{name}.yaml").write_text(text)
+    assert upkeep.staging_retention(contracts.load(promises.folder), "orders") == timedelta(days=days)
 
 
 def test_staging_is_trimmed_when_published_past_retention_and_out_of_a_rollbacks_reach(tmp_path, catalog):

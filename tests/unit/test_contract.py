@@ -341,10 +341,10 @@ def test_wrong_group_settings(settings, at, message):
     assert message in text
 
 
-def test_maintenance_has_defaults_that_keep_staging_longer_than_the_rollback_window():
+def test_maintenance_has_defaults():
     m = contract().maintenance
     assert (m.target_file_size, m.min_input_files, m.delete_ratio, m.min_snapshots) == (134_217_728, 5, 0.3, 10)
-    assert (m.snapshot_age, m.staging_retention, m.orphan_age) == tuple(timedelta(days=d) for d in (5, 30, 3))
+    assert (m.snapshot_age, m.staging_retention, m.orphan_age) == (timedelta(days=5), None, timedelta(days=3))
     assert contract(maintenance={"orphan_age": "24h"}).maintenance.orphan_age == timedelta(days=1)
     assert (m.strategy, m.sort_by, m.rewrite_after, m.rewrite_bytes) == ("binpack", (), timedelta(hours=1), 1 << 34)
 
