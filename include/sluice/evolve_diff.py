@@ -117,9 +117,13 @@ def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
             yield Change("make_optional", f"column {now.name} may be null", now.name)
     if was.doc != now.doc:
         yield Change("document", f"comments column {now.name} differently", now.name)
-    differing = sorted(_reading(was) ^ _reading(now))
+    differing = dict.fromkeys(name for name, _ in sorted(_reading(was) ^ _reading(now)))
+    if was.mask and "mask" in differing and not key:
+        del differing["mask"]
+        shown = f"{was.mask} to {now.mask}" if now.mask else f"{was.mask} is gone, and its values can be read"
+        yield Change("change_mask", f"masks column {now.name} differently: {shown}", now.name)
     if differing:
-        names = ", ".join(dict.fromkeys(name for name, _ in differing))
+        names = ", ".join(differing)
         if key:
             yield Change("change_key", f"reads the key {now.name} differently ({names}): {_SECOND}", now.name)
         else:

@@ -15,6 +15,7 @@ _FIELDS = {
     "type": TYPE_KINDS,
     "required": ("make_optional", "make_required"),
     "doc": ("document",),
+    "mask": ("change_mask",),
 }
 
 

@@ -18,7 +18,7 @@ from sluice.contract import Contract
 from sluice.contract_policy import SchemaPolicy
 from sluice.contracts import Contracts
 from sluice.errors import RefusedError, SchemaChangeError
-from sluice.evolve_diff import compare, shape_id
+from sluice.evolve_diff import READ, compare, shape_id
 from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.model import STEP, Batch, OffsetRange
 from sluice.schemas import State
@@ -31,7 +31,7 @@ ID = {"name": "id", "type": "long"}
 COLUMNS = [
     ID,
     {"name": "n", "type": "int", "required": True},
-    {"name": "s", "type": "string"},
+    {"name": "s", "type": "string", "mask": "sha256"},
     {"name": "place", "type": "struct<city: string, at: list<struct<x: int>>>"},
 ]
 KEYED = {"mode": "upsert", "identifier": ["id"]}
@@ -81,6 +81,7 @@ KINDS = {
     "change_type": (column(1, type="string"), {}),
     "make_required": (column(2, required=True), {}),
     "change_key": (COLUMNS, KEYED),
+    "change_mask": (column(2, mask=None), {}),
     "change_partitioning": (COLUMNS, {"partition_by": ["bucket(4, id)"]}),
     "change_nested": (column(3, type="struct<zip: long, at: list<struct<x: long, y: date>>, city: string>"), {}),
 }
@@ -155,6 +156,23 @@ def test_a_key_that_is_read_otherwise_waits_for_a_person_who_knows_that_it_is_th
     now = catalog.load_table("ns.t")
     assert effective(now, asked).column("id").source == "elsewhere"
     assert now.schema() == before.schema()
+
+
+def test_what_a_column_hides_is_shown_to_nobody_by_one_edit(catalog):
+    before = made(catalog, contract())
+    asked = contract(column(2, mask=None))
+    found = evolve.settle(catalog, asked, run_id="r")
+    assert (found.review, found.due) == ("open", False)
+    assert "masks column s differently: sha256 is gone, and its values can be read" in found.line()
+    assert effective(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
+    evolve.decide(catalog, asked, approve=True, who="ann", why="it is public", run_id="r")
+    now = catalog.load_table("ns.t")
+    assert effective(now, asked).column("s").mask is None
+    assert now.schema() == before.schema()
+    # To hide it again needs nobody.
+    found = evolve.settle(catalog, contract(), run_id="r")
+    assert ([c.kind for c in found.changes], found.review) == ([READ], None)
+    assert effective(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
 
 
 def test_many_changes_are_one_commit_and_go_back_by_another(catalog):

@@ -30,6 +30,10 @@ def with_n(**fields: Any) -> list[dict[str, Any]]:
     return [ID, {**N, **fields}, BASE[2]]
 
 
+def masked(how: str, **fields: Any) -> list[dict[str, Any]]:
+    return [*BASE[:2], {**BASE[2], "mask": how, **fields}]
+
+
 STRUCT = with_n(type="struct<a: int, b: string>")
 UPSERT = {"mode": "upsert", "identifier": ["id"]}
 CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
@@ -69,6 +73,11 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
         contract(), contract(with_n(name="m")), [("add_column", "m"), ("drop_column", "n")],
     ),
     "read from elsewhere": (contract(), contract(with_n(source="a.b")), [(READ, "n")]),
+    "masked": (contract(), contract(masked("redact")), [(READ, "s")]),
+    "masked no more": (contract(masked("sha256")), contract(), [("change_mask", "s")]),
+    "masked otherwise, and read from elsewhere": (
+        contract(masked("redact")), contract(masked("sha256", source="a.b")), [("change_mask", "s"), (READ, "s")],
+    ),
     "another key format": (contract(), contract(key={"format": "bytes"}), [(READ, "")]),
     "a nested field": (
         contract(STRUCT), contract(with_n(type="struct<a: int, b: string, c: date>")), [("change_nested", "n")],
