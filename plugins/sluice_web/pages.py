@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,16 @@ if TYPE_CHECKING:
     from sluice.timeline import Event
 
 PREFIX = "/sluice"
+NO_REPORT = (
+    "There is none of this run: it neither published nor refused anything here, or ended before reports were kept, or "
+    "the report is past SLUICE_REPORTS_RETENTION."
+)
 UNREAD = "It could not be read; the page looks again by itself."
 EVENTS_SHOWN = 200
 DAY_H = 24
 KINDS = 30  # of error and field, the most frequent, that a table's page shows one by one
 GAPS = 20  # given up of a topic, the newest
+REPORT_WAIT_S = 2.0
 # When a page looks again: while it has nothing to show, while what it shows is being read anew, and else.
 FIRST_S, RENEWED_S, CALM_S = 2, 5, 30
 
@@ -96,8 +102,27 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
     return _page(
         request, "table.html", known, detail, past, here="tables", table=table, verdicts=list(verdicts.said(table)),
         detail=detail.value, readiness=reading.ready(detail.value, table, may_start), kinds=KINDS, gaps=GAPS,
+        reports=reading.reports(detail),
         window=history.window(past.value, DAY_H, past.value.events) if past.value else None,
     )  # fmt: skip
+
+
+@router.get("/tables/{name}/report", response_class=HTMLResponse)
+def report_page(request: Request, readable: Readable, name: str, run_id: Name = None) -> HTMLResponse:
+    """The report that a run left of a table, as it stands in the warehouse."""
+    from sluice.pages import render
+
+    known = reading.status(readable)
+    if reading.table(known, name) is None:
+        return _no_table(request, known, name)
+    found = reading.feeds().reports.of(json.dumps([name, run_id or ""])).get(wait=REPORT_WAIT_S)
+    if found.value:
+        return HTMLResponse(found.value, headers=render.REPORT)
+    words, code = (NO_REPORT, 404) if found.value is not None else (found.error or "Reading the report…", 200)
+    page = _page(request, "message.html", known, code=code, here="tables", title=f"Report of {name}", words=words)
+    if found.value is None:  # by the browser itself: the script of our pages puts no report in their place
+        page.headers["Refresh"] = str(RENEWED_S if found.error else FIRST_S)
+    return page
 
 
 @router.get("/quality", response_class=HTMLResponse)
@@ -127,6 +152,7 @@ def quality_page(
     return _page(
         request, "quality.html", known, found, here="quality", shown=shown, named=named, total=len(every), q=q,
         state=state, words=sorted(Counter(t.state for t in every).items()), run_id=run_id,
+        reports=bool(run_id) and not slices and reading.reports(found),
         of={k: v for k, v in (("dag_id", dag_id), ("run_id", run_id), ("task_id", task_id)) if v},
     )  # fmt: skip
 

@@ -85,6 +85,7 @@ class _Feeds:
         self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("detail", "trends_of_run"))
         self.histories: Feeds[History] = Feeds(_reader("history", "read"))
         self.groups: Feeds[History] = Feeds(_reader("history", "read_groups"))
+        self.reports: Feeds[str] = Feeds(_reader("report", "read"))
 
 
 @cache
@@ -129,6 +130,11 @@ def past(known: Status | None) -> Reading[History]:
         return Reading()
     groups = json.dumps(sorted({t.group for t in known.tables}))
     return feeds().groups.of(groups).get(wait=FIRST_WAIT_S)
+
+
+def reports(read: Reading[Any]) -> bool:
+    """Whether runs leave reports; no before anything was read, as to say more takes imports that nobody waits for."""
+    return read.value is not None and bool(_reader("report", "wanted")())
 
 
 def table(known: Reading[Status], name: str) -> TableStatus | None:

@@ -95,6 +95,7 @@ def main() -> None:
         runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),
         groups=known(History(NOW, events), busy=True),
+        reports=known("<h1>What a run left</h1>"),
     )
     reading.feeds = lambda: filled
     (login,) = plugin.app.router.dependencies
@@ -124,6 +125,8 @@ def main() -> None:
             answer = client.get(at)
             found[at] = [answer.status_code, answer.text]
             assert answer.headers["x-content-type-options"] == "nosniff", at
+            # What stands in a report's place is no page of ours.
+            assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
     print(json.dumps(found))
 

@@ -399,6 +399,23 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_run_left_is_linked_where_it_left_something() -> None:
+    link = re.compile(r'<a href="(/sluice/tables/[^"]+/report\?run_id=[^"]*)">report</a>')
+    each = late(last_error=error("blocked"))
+    lines = [
+        detail.BatchLine("t", seq, {}, step, 7, NOW, run_id, 10, 0, None)
+        for seq, step, run_id in ((3, "publish", "a b&c"), (-2, "replay", "manual__2"), (4, "publish", None))
+    ]
+    values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.said(each)), "detail": detail.Detail(lines)}
+    told = page("table.html", **values, reports=True)
+    assert link.findall(told) == [f"/sluice/tables/db.t/report?run_id={run}" for run in ("run", "a%20b%26c")]
+    assert not link.findall(page("table.html", **values))
+    judged_here = [Judged(HOSTILE, (), 1, 1)]
+    of_run = quality_page(shown=judged_here, named=judged_here, total=1, run_id=HOSTILE, reports=True)
+    hostile = quote(HOSTILE, safe="")
+    assert link.findall(of_run) == [f"/sluice/tables/{hostile}/report?run_id={hostile}"] * 2
+
+
 @pytest.mark.parametrize(("counted", "says"), [(None, "3"), (200_000, "≥ 3")])
 def test_what_was_counted_in_part_is_said_to_be_at_least(counted: int | None, says: str) -> None:
     line = detail.BatchLine("t", 1, {}, "publish", 7, NOW, None, 10, 3, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -77,6 +78,21 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     other = report.keep(catalog, contract, refused, run_id="manual__2026-11-22T06:00:00+00:00", now=NOW)
     assert other != address and "too many" in read(other).text
     assert len(list(tmp_path.glob("reports/*/*.html"))) == 2
+    # The pages find it by the table and the run, and nothing else that lies about.
+    for name, value in {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/c.db"}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    assert report.read(json.dumps(["db.t", HOSTILE])) == Path(address.removeprefix("file://")).read_text()
+    (tmp_path / "secret.html").write_text("mine")
+    for names in (
+        ["db.t", "another"],
+        ["db.u", HOSTILE],
+        ["db.t", "../../secret"],
+        ["..", "secret"],
+        ["../..", "secret"],
+    ):
+        assert report.read(json.dumps(names)) == "", names
+    monkeypatch.delenv(report.FOLDER)
+    assert report.read(json.dumps(["db.t", HOSTILE])) == ""
 
 
 def test_reports_stay_as_long_as_they_are_to(

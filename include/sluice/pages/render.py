@@ -24,6 +24,13 @@ SECURITY = {
     "Cache-Control": "no-store",
 }
 
+# A report has its style within, and nothing else: what stands in its place runs nothing, sends nothing, and is nobody.
+REPORT = {
+    **SECURITY,
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'self'; sandbox",
+}
+
 
 def page(template: str, **values: Any) -> str:
     """A page.

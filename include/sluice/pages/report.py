@@ -6,6 +6,7 @@ one that the contract does not show.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -18,6 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from sluice import catalog as catalogs
 from sluice import cursor, quality, reach, tables
 from sluice.contract import Contract
 from sluice.contract_fields import parse_duration
@@ -27,6 +29,8 @@ from sluice.pages import detail, rejected, render
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 60
+MOST_BYTES = 16 << 20
+"""What is read of a file that stands in a report's place."""
 FOLDER = "SLUICE_REPORTS"
 """The environment's variable that names the folder, as PyIceberg's FileIO takes it: a URL, or a path."""
 RETENTION = "SLUICE_REPORTS_RETENTION"
@@ -107,7 +111,7 @@ def keep(
     Returns:
         Its address.
     """
-    address = f"{_folder(contract)}/{tables.safe(run_id)}.html"
+    address = f"{_folder(contract.table)}/{tables.safe(run_id)}.html"
     with reach.catalog_errors():
         table = tables.load(catalog, tables.typed(contract))
         results = quality.of_run(catalog, contract.table, run_id) if contract.expectations else []
@@ -122,6 +126,27 @@ def keep(
     return address
 
 
+def read(name: str) -> str:
+    """The report of a run and a table, as it stands in the folder; empty where there is none.
+
+    Args:
+        name: the table's name and the run's, as a list in JSON.
+
+    Raises:
+        CatalogUnavailableError: the catalog or the storage did not answer.
+    """
+    table, run_id = json.loads(name)
+    if not wanted():
+        return ""
+    with reach.catalog_errors():
+        address = f"{_folder(table)}/{tables.safe(run_id)}.html"
+        file = load_file_io(catalogs.load().properties, address).new_input(address)
+        if not file.exists():
+            return ""
+        with file.open() as stream:
+            return stream.read(MOST_BYTES).decode(errors="replace")
+
+
 def drop_old(catalog: Catalog, contract: Contract, *, now: datetime | None = None) -> int:
     """Delete the table's reports that are past their retention.
 
@@ -133,7 +158,7 @@ def drop_old(catalog: Catalog, contract: Contract, *, now: datetime | None = Non
     """
     if (kept := retention()) is None:
         return 0
-    scheme, host, folder = PyArrowFileIO.parse_location(_folder(contract), catalog.properties)
+    scheme, host, folder = PyArrowFileIO.parse_location(_folder(contract.table), catalog.properties)
     files = PyArrowFileIO(catalog.properties).fs_by_scheme(scheme, host)
     before = (now or datetime.now(UTC)) - kept
     found = files.get_file_info(FileSelector(folder, allow_not_found=True))
@@ -143,5 +168,5 @@ def drop_old(catalog: Catalog, contract: Contract, *, now: datetime | None = Non
     return len(old)
 
 
-def _folder(contract: Contract) -> str:
-    return f"{os.environ[FOLDER].rstrip('/')}/{tables.safe(contract.table)}"
+def _folder(table: str) -> str:
+    return f"{os.environ[FOLDER].rstrip('/')}/{tables.safe(table)}"

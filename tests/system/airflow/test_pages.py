@@ -11,6 +11,7 @@ import requests
 
 from sluice import cursor
 from sluice.embedded.home import REPOSITORY
+from sluice.ledger import Ledger, State
 from sluice.model import PUBLISHED_THROUGH, RUN_ID
 from tests.support.running import GROUPS
 
@@ -22,19 +23,31 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
     paths = [path for text in sources for path in re.findall(r'@(?:app|router)\.get\("([^"]+)"', text)]
     paths = [path.replace("/tables/{name}", "/tables/mixed.bad").replace("{name}", "sluice.css") for path in paths]
     assert len(paths) > 12
+    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1]
+    paths = [f"{path}?run_id={quote(refused.run_id or '')}" if path.endswith("/report") else path for path in paths]
     stack.until(lambda: stack.ask("/api/tables").status_code == 200)
     for path in paths:
         without = requests.get(f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", timeout=30)
         assert (without.status_code, stack.ask(path, None).status_code) == (401, 403), path
         assert stack.ask(path, token="eyJ.not.one").status_code in (401, 403), path
         assert stack.ask(path, token=stack.token("viewer", "another" * 10)).status_code in (401, 403), path
-        # What answers programs says 503 until it was read once.
-        allowed = stack.until(lambda path=path: (found := stack.ask(path)).status_code != 503 and found)
+        # What answers programs says 503 until it was read once, and a report that it is being read.
+        allowed = stack.until(
+            lambda path=path: (found := stack.ask(path)).status_code != 503 and "Refresh" not in found.headers and found
+        )
         assert allowed.status_code == 200, path
         assert stack.ask(path, "op").status_code == 200, path
         if not path.startswith("/api"):
-            assert "script-src 'self'" in allowed.headers["Content-Security-Policy"], path
-    for path in ("/tables/no.such", "/tables/no.such/timeline", "/api/tables/no.such", "/api/tables/no.such/readiness"):
+            report = "/report" in path
+            assert ("script-src 'self'", "; sandbox")[report] in allowed.headers["Content-Security-Policy"], path
+            assert not report or "What run " in allowed.text
+    for path in (
+        "/tables/no.such",
+        "/tables/no.such/timeline",
+        "/tables/mixed.bad/report?run_id=none",
+        "/api/tables/no.such",
+        "/api/tables/no.such/readiness",
+    ):
         assert stack.ask(path).status_code == 404, path
     for role, words in (("viewer", "you may not start ingest_mixed, backfill"), ("op", "you may start ingest_mixed, ")):
         (access,) = [

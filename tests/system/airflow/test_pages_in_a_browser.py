@@ -59,6 +59,11 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
         expect(frame.locator("#rejected")).to_be_visible()
         rejected = frame.locator("section[aria-labelledby=rejected]")
         expect(rejected).to_contain_text("misfit")
+        # What the refused run left behind, and back.
+        frame.get_by_role("link", name="report").first.click()
+        expect(frame.locator("main")).to_contain_text("What run ")
+        page.evaluate("history.back()")
+        expect(rejected).to_be_visible()
         # Times are the viewer's; UTC is what it was made with.
         moment = rejected.locator("time").first
         utc, shown = moment.get_attribute("datetime") or "", moment.inner_text()
