@@ -273,13 +273,17 @@ def _of_files(catalog: Catalog, since: datetime, contracts: Sequence[Contract]) 
             if at <= since or not data + deletes:
                 continue
             size = int(told.get("added-files-size", "0"))
-            made = f"{data:,} data and {deletes:,} delete files" if deletes else f"{data:,} data files"
-            parts = (f"{made} created", f"{size / 1000:,.1f} kB", gone and f"{gone:,} data files taken out")
+            made = " and ".join(_files(n, kind) for n, kind in ((data, "data"), (deletes, "delete")) if n)
+            out = f", {_files(gone, 'data')} taken out" if gone else ""
             step = told.get(STEP) or (snapshot.summary.operation.value if snapshot.summary else "")
             yield Event(
-                at, Lane.FILES, f"{step}: {', '.join(p for p in parts if p)}", contract.table, told.get(TOPIC),
+                at, Lane.FILES, f"{step}: {made} created, {size / 1000:,.1f} kB{out}", contract.table, told.get(TOPIC),
                 run_id=told.get(RUN_ID), snapshot_id=snapshot.snapshot_id, dag=_DAGS.get(step),
             )  # fmt: skip
+
+
+def _files(number: int, kind: str) -> str:
+    return f"{number:,} {kind} file{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)

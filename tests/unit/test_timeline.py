@@ -254,7 +254,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
         Lane.QUALITY: [(True, "t, batch 4: warn: expect_a(id): 2 of 10 rows fail")],
         Lane.SCHEMA: [(True, "version 2 review: drop n")],
         Lane.OPERATOR: [(True, "gap, t, batch 0, partition 1 [3, 8), ann: Kafka was slow")],
-        Lane.FILES: [(False, f"append: 1 data files created, {file / 1000:,.1f} kB")],
+        Lane.FILES: [(False, f"append: 1 data file created, {file / 1000:,.1f} kB")],
         Lane.MAINTENANCE: [(False, "rewrite data files: done, 9 small files, 3.0 s")],
     }
     (published,) = (e for e in found if e.lane == Lane.PUBLISHED)
@@ -290,14 +290,14 @@ def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: S
     assert [(e.run_id, e.dag, e.topic, e.table) for e in files] == [
         ("manual", "backfill", "t", NAME), ("run 1", timeline.INGEST, "t", NAME),
     ]  # fmt: skip
-    assert [e.told.partition(" created")[0] for e in files] == ["replay: 1 data files", "publish: 1 data files"]
+    assert [e.told.partition(" created")[0] for e in files] == ["replay: 1 data file", "publish: 1 data file"]
     assert [e.snapshot_id for e in files] == [s.snapshot_id for s in table.metadata.snapshots[1::-1]]
     # One that writes files anew tells what it took out as well.
     rows = [row(table), {**row(table), "id": 2}]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     table.delete("id = 2")
     told = timeline.events(catalog, LONG_AGO, [contract()])[0].told
-    assert told.startswith("overwrite: 1 data files created, ") and told.endswith(" kB, 1 data files taken out")
+    assert told.startswith("overwrite: 1 data file created, ") and told.endswith(" kB, 1 data file taken out")
     # Nobody reads the metadata of a thousand tables for it.
     monkeypatch.setattr(timeline, "FILES_OF", 0)
     assert timeline.events(catalog, LONG_AGO, [contract()]) == []
