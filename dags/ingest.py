@@ -7,14 +7,17 @@ as an import error by `contracts_check.py`, so that they do not stop the other g
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import sluice_lineage
+import sluice_mapped
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from sluice_connections import kafka_config, use_registry
+from sluice_mapped import GREEN, RED, SKIPPED
 from sluice_spark import IngestOperator
 
 from sluice import connections, contracts
@@ -88,9 +91,12 @@ def reviews(promised: dict[str, Any]) -> list[dict[str, Any]]:
     """The changes under review, one run of `review_schema` each; that of a change that is asked already is skipped."""
     if not promised["reviews"]:
         raise AirflowSkipException("No contract asks for a change that somebody must approve.")
+    asked = list(promised["reviews"].items())
+    most = sluice_mapped.most()
+    if len(asked) > most:
+        log.warning("%s changes are under review: the first %s are asked now.", f"{len(asked):,}", f"{most:,}")
     return [
-        {"trigger_run_id": f"review__{table}__{change}", "conf": {"table": table}}
-        for table, change in promised["reviews"].items()
+        {"trigger_run_id": f"review__{table}__{change}", "conf": {"table": table}} for table, change in asked[:most]
     ]
 
 
@@ -111,6 +117,11 @@ def event(found: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in (*kept, "report") if name in found}
 
 
+def colour(found: dict[str, Any]) -> str:
+    """What the task of a table comes to by its outcome, see `event`."""
+    return RED if found["red"] else GREEN if found["batches"] else SKIPPED
+
+
 def table_task(contract: Contract) -> Any:
     """The task that stands for a table: green with an asset event, red with the reason, or skipped."""
     made = asset(contract.table)
@@ -128,13 +139,22 @@ def mapped_tables(group: Group, settled: Any) -> None:
     alias = AssetAlias(f"ingest_{group.name}.by_topic")
 
     @task
-    def by_topic(outcomes: dict[str, Any]) -> list[dict[str, Any]]:
-        return [found for name, found in sorted(outcomes.items()) if name not in named]
+    def by_topic(outcomes: dict[str, Any]) -> list[list[Mapping[str, Any]]]:
+        return sluice_mapped.bounded([found for table, found in sorted(outcomes.items()) if table not in named], colour)
 
     @task(map_index_template="{{ table_name }}", outlets=[alias], retries=0)
-    def table(found: dict[str, Any]) -> Any:
-        get_current_context()["table_name"] = found["table"]  # type: ignore[typeddict-unknown-key]
-        yield Metadata(asset(found["table"]), extra=event(found), alias=alias)
+    def table(found: list[dict[str, Any]]) -> Any:
+        get_current_context()["table_name"] = sluice_mapped.name(found)  # type: ignore[typeddict-unknown-key]
+        without: list[AirflowException] = []
+        for each in found:
+            try:
+                extra = event(each)
+            except (AirflowFailException, AirflowSkipException) as error:
+                without.append(error)
+            else:
+                yield Metadata(asset(each["table"]), extra=extra, alias=alias)
+        if without:  # all of them: they are of one colour
+            raise type(without[0])(sluice_mapped.told([str(error) for error in without], "settle"))
 
     table.expand(found=by_topic(settled))
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import sluice_mapped
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_mapped import GREEN, RED, SKIPPED
 from sluice_spark import MaintainOperator
 
 from sluice import contracts
@@ -40,7 +41,6 @@ something: green, skipped with the figure when nothing was needed, or red with t
 
 
 ASSESS, NEEDS = "assess", "needs"
-RED, GREEN, SKIPPED = "red", "green", "skipped"
 
 
 @task.branch(task_id=ASSESS, execution_timeout=QUICK)
@@ -69,8 +69,8 @@ def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
-def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[dict[str, str]]:
-    """What each table's task shows: its need, and what `sluice.maintenance` says that the application did."""
+def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[list[Mapping[str, Any]]]:
+    """What the task of each table shows: its need, and what `sluice.maintenance` says that the application did."""
     from sluice import catalog, upkeep
 
     needs = ti.xcom_pull(task_ids=ASSESS, key=NEEDS)
@@ -86,7 +86,7 @@ def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[dict[str
     found = [outcome(need, done.get(need["table"])) for need in needs]
     for each in found:
         log.info("%s: %s", each["verdict"], each["told"])
-    return bounded(found, conf.getint("core", "max_map_length", fallback=1024))
+    return sluice_mapped.bounded(found, lambda each: str(each["verdict"]))
 
 
 def outcome(need: dict[str, Any], effect: Any) -> dict[str, str]:
@@ -109,27 +109,16 @@ def outcome(need: dict[str, Any], effect: Any) -> dict[str, str]:
     return {"table": name, "verdict": verdict, "told": told}
 
 
-def bounded(found: list[dict[str, str]], most: int) -> list[dict[str, str]]:
-    """So many as Airflow maps tasks at most: red ones first, then what was done. The last one stands for the rest."""
-    if len(found) <= most:
-        return found
-    first = sorted(found, key=lambda each: (RED, GREEN, SKIPPED).index(each["verdict"]))
-    rest = first[most - 1 :]
-    counts = Counter(each["verdict"] for each in rest)
-    told = f"{len(rest):,} more tables ({', '.join(f'{n:,} {verdict}' for verdict, n in counts.items())})"
-    summary = {"table": f"{len(rest):,} more", "verdict": rest[0]["verdict"], "told": f"{told}: the log of effects"}
-    return [*first[: most - 1], summary]
-
-
 @task(map_index_template="{{ table_name }}", retries=0, execution_timeout=QUICK)
-def table(found: dict[str, str]) -> None:
-    """Stands for one table: green, skipped, or red."""
-    get_current_context()["table_name"] = found["table"]  # type: ignore[typeddict-unknown-key]
-    if found["verdict"] == RED:
-        raise AirflowFailException(found["told"])
-    if found["verdict"] == SKIPPED:
-        raise AirflowSkipException(found["told"])
-    log.info("%s", found["told"])
+def table(found: list[dict[str, str]]) -> None:
+    """Stands for one table, or for several of one colour: green, skipped, or red."""
+    get_current_context()["table_name"] = sluice_mapped.name(found)  # type: ignore[typeddict-unknown-key]
+    told = sluice_mapped.told([each["told"] for each in found], "effects")
+    if found[0]["verdict"] == RED:
+        raise AirflowFailException(told)
+    if found[0]["verdict"] == SKIPPED:
+        raise AirflowSkipException(told)
+    log.info("%s", told)
 
 
 def build(action: str, schedule: str | None, promises: Contracts) -> DAG:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sluice import evolve_review
+from sluice.backfill import MOST_SLICES
 from sluice.backfill_ranges import Request
 from sluice.embedded.home import REPOSITORY
 from sluice.model import OffsetRange
@@ -180,8 +181,8 @@ found = dict(kept, table="shop.orders_eu", red=False, batches={{"orders-eu": [1]
 idle = dict(found, table="shop.orders_us", batches={{}}, state="idle")
 lost = dict(found, table="shop.{{topic}}", red=True, state="stopped", error="no name")
 outcomes = dict((each["table"], each) for each in (lost, idle, found))
-answers = [[each["table"] for each in by_topic(outcomes | {{"shop.orders": idle}})]]
-for each in (found, idle, lost):
+answers = [[each["table"] for (each,) in by_topic(outcomes | {{"shop.orders": idle}})]]
+for each in ([found], [idle], [lost], [lost, lost]):
     events = OutletEventAccessors()
     try:
         create_executable_runner(table, events, logger=logging.getLogger()).run(each)
@@ -190,6 +191,16 @@ for each in (found, idle, lost):
         answers.append([named["table_name"], made.name, made.uri, event.extra["batches"]])
     except Exception as error:
         answers.append([named["table_name"], type(error).__name__, str(error)])
+# More than Airflow maps.
+colours = (idle, found, lost)
+many = by_topic({{f"shop.{{i}}": dict(colours[i % 3], table=f"shop.{{i}}") for i in range(3300)}})
+answers.append([len(many), [[module.colour(some[0]), len(some)] for some in many[-3:]], module.colour(many[0][0])])
+events = OutletEventAccessors()
+create_executable_runner(table, events, logger=logging.getLogger()).run(many[-2])
+made = events[AssetAlias("ingest_shop.by_topic")].asset_alias_events
+answers.append([named["table_name"], len(set(each.dest_asset_key.name for each in made))])
+reviews = dag.get_task("reviews").python_callable(dict(reviews=dict((f"shop.{{i}}", "c") for i in range(3300))))
+answers.append(len(reviews))
 print(json.dumps(answers))
 """
 
@@ -204,6 +215,11 @@ def test_each_table_of_a_template_has_its_own_outcome_and_asset(airflow_env, con
         ["shop.orders_eu", "shop.orders_eu", "iceberg://lake/shop/orders_eu", {"orders-eu": [1]}],
         ["shop.orders_us", "AirflowSkipException", "shop.orders_us: idle, nothing was published."],
         ["shop.{topic}", "AirflowFailException", "shop.{topic} is stopped: no name"],
+        ["2 more", "AirflowFailException", "\n".join(["shop.{topic} is stopped: no name"] * 2)],
+        # Of 1,100 of each colour: no asset event is lost by what is red.
+        [1024, [["red", 79], ["green", 1100], ["skipped", 1100]], "red"],
+        ["1,100 more", 1100],
+        1024,
     ]
 
 
@@ -310,7 +326,7 @@ answers = []
 for change, effect in json.loads({changes!r}):
     done = Effect("shop.a", "rewrite_data_files", **effect) if effect else None
     try:
-        module.table.function(module.outcome({{**need, **change}}, done))
+        module.table.function([module.outcome({{**need, **change}}, done)])
         answers.append("green")
     except Exception as error:
         answers.append(f"{{type(error).__name__}}: {{error}}")
@@ -339,28 +355,30 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
 
 
 BOUNDED = """
-import json, sys
-sys.path.insert(0, {dags!r})
-from airflow.dag_processing.dagbag import DagBag
-bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
-module = next(m for n, m in sys.modules.items() if n.endswith("maintain") and hasattr(m, "table"))
-names = ["skipped", "red", "green"] * 3
-found = [dict(table=str(n), verdict=name, told="") for n, name in enumerate(names)]
-print(json.dumps([module.bounded(found, most) for most in (9, 8, 5, 3)]))
+import json
+import sluice_mapped
+from airflow.sdk.configuration import conf
+found = [dict(table=str(n), verdict=name) for n, name in enumerate(["skipped", "red", "green"] * 3)]
+told = []
+for most in (9, 8, 5, 3):
+    conf.set("core", "max_map_length", str(most))
+    bounded = sluice_mapped.bounded(found, lambda each: each["verdict"])
+    told.append([[each["table"] for each in some] for some in bounded])
+names = [sluice_mapped.name(each) for each in (found[:1], found * 200)]
+print(json.dumps([told, names, sluice_mapped.told([str(n) for n in range(1500)], "effects")]))
 """
 
 
 def test_no_more_tables_have_a_task_than_airflow_maps_and_the_red_ones_come_first(airflow_env):
-    whole, eight, five, three = ask(BOUNDED.format(dags=str(DAGS)), airflow_env)
-    assert [each["table"] for each in whole] == [str(n) for n in range(9)]
-    assert [each["table"] for each in eight] == ["1", "4", "7", "2", "5", "8", "0", "2 more"]
-    assert (eight[-1]["verdict"], eight[-1]["told"]) == ("skipped", "2 more tables (2 skipped): the log of effects")
-    # What is left out is as bad as the worst of it.
-    assert (five[-1]["verdict"], five[-1]["told"]) == (
-        "green",
-        "5 more tables (2 green, 3 skipped): the log of effects",
-    )
-    assert (three[-1]["verdict"], len(three)) == ("red", 3)
+    (whole, eight, five, three), names, told = ask(BOUNDED, airflow_env)
+    assert whole == [[str(n)] for n in range(9)]
+    # What is left over has a task of each colour.
+    assert eight == [*([each] for each in "14725"), ["8"], ["0", "3", "6"]]
+    assert five == [["1"], ["4"], ["7"], ["2", "5", "8"], ["0", "3", "6"]]
+    assert three == [["1", "4", "7"], ["2", "5", "8"], ["0", "3", "6"]]
+    assert names == ["0", "1,800 more"]
+    assert told.splitlines() == [*map(str, range(20)), "and 1,480 more: the log of effects"]
+    assert MOST_SLICES <= 1024  # as many slices as a plan makes are mapped by the defaults
 
 
 EFFECTS = """
@@ -380,7 +398,7 @@ told = {{}}
 for action in ("expire_snapshots", "rewrite_data_files", "remove_orphan_files"):
     task = bag.dags["maintain_" + action].get_task("effects")
     given = {{**task.op_kwargs, "run_id": "scheduled__midnight", "ti": ti}}
-    told[action] = task.python_callable(*task.op_args, **given)[0]
+    (told[action],) = task.python_callable(*task.op_args, **given)[0]
 print(json.dumps(told))
 """
 
