@@ -41,6 +41,7 @@ something: green, skipped with the figure when nothing was needed, or red with t
 
 
 ASSESS, NEEDS = "assess", "needs"
+UNCLAIMED = "no contract reads its topic any more; nobody trims it: put the topic back into a contract, or drop it"
 
 
 @task.branch(task_id=ASSESS, execution_timeout=QUICK)
@@ -53,6 +54,8 @@ def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
         lake = catalog.load()
         promises = topics.resolve(contracts.load(strict=False), lake, None)
         needs = assessing.assess(promises, lake, upkeep.Action(action), names=params["tables"])
+        everything = action == upkeep.Action.EXPIRE and not params["tables"]
+        unclaimed = topics.unclaimed(promises, lake) if everything else []
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
     groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
@@ -63,6 +66,9 @@ def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
         for n in needs
         if n.reason != assessing.EMPTY  # a task for each table to come would be the greater part of the run
     ]
+    for staging in unclaimed:
+        log.warning("%s: %s", staging, UNCLAIMED)
+        told.append({"table": staging, "group": "", "steps": [], "reason": UNCLAIMED, "error": ""})
     ti.xcom_push(NEEDS, told)
     # The others are skipped without a process of their own, which would do no more than find that out.
     return ["effects", *sorted({f"spark_{n['group']}" for n in told if n["steps"]})]

@@ -388,7 +388,7 @@ sys.path.insert(0, {dags!r})
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
 module = next(m for n, m in sys.modules.items() if n.endswith("maintain") and hasattr(m, "table"))
-from sluice import catalog, upkeep
+from sluice import catalog, tables, upkeep
 lake = catalog.load()
 for action, state in (("expire_snapshots", "done"), ("rewrite_data_files", "failed")):
     upkeep.keep(lake, [upkeep.Effect("shop.a", action, state, error=action)], run_id="scheduled__midnight")
@@ -399,6 +399,16 @@ for action in ("expire_snapshots", "rewrite_data_files", "remove_orphan_files"):
     task = bag.dags["maintain_" + action].get_task("effects")
     given = {{**task.op_kwargs, "run_id": "scheduled__midnight", "ti": ti}}
     (told[action],) = task.python_callable(*task.op_args, **given)[0]
+# Staging of a topic that is in no contract any more.
+tables.ensure_staging(lake, "forgotten")
+pushed = []
+ti = SimpleNamespace(xcom_push=lambda _, value: pushed.append(value), xcom_pull=lambda **_: pushed[-1])
+for action, names in (("expire_snapshots", []), ("expire_snapshots", ["shop.orders"]), ("rewrite_data_files", [])):
+    for name in ("assess", "effects"):
+        task = bag.dags["maintain_" + action].get_task(name)
+        given = dict(run_id="r", ti=ti) if name == "effects" else dict(params=dict(tables=names), ti=ti)
+        found = task.python_callable(action, **given)
+    told.setdefault("unclaimed", []).append([each["told"] for (each,) in found if "forgotten" in each["table"]])
 print(json.dumps(told))
 """
 
@@ -416,6 +426,10 @@ def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path
     told = ask(EFFECTS.format(dags=str(DAGS)), env)
     assert (told["expire_snapshots"]["verdict"], told["rewrite_data_files"]["verdict"]) == ("green", "red")
     assert "ended before it reported" in told["remove_orphan_files"]["told"]
+    (whole, by_name, other) = told["unclaimed"]
+    assert (by_name, other) == ([], [])
+    (said,) = whole
+    assert said.startswith("sluice_staging.forgotten (topic forgotten): no contract reads its topic any more;")
 
 
 LINKS = """
