@@ -3,12 +3,17 @@
 What this table does not name is an orphan there: of another table whose files lie in it, nothing would be left.
 Another's files may get there by a catalog that lays out `warehouse/namespace/table` (`shop.orders.items` lies in the
 folder of `shop.orders`), or by a location or a property that somebody set.
+
+A table that can't be read does not tell where its files are. What `sluice.maintenance` remembers of it does, for those
+that it had written by then: so files that are older than that can be told from orphans, and younger ones are left.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from posixpath import normpath
 
 from pyiceberg.catalog import Catalog
@@ -18,33 +23,57 @@ from pyiceberg.typedef import Identifier
 
 from sluice import tables, upkeep
 from sluice.contracts import Contracts
-from sluice.errors import FolderSharedError, first_line
+from sluice.errors import FolderSharedError, TableDamagedError, first_line
+from sluice.upkeep import Seen
 
 log = logging.getLogger(__name__)
 
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
-Folders = Mapping[str, tuple[str, ...]]
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the files of tables go: Sluice's own, and all others in the namespaces that these are in, or below them.
+
+    Attributes:
+        read: per table that can be read.
+        others: of these the ones that are not Sluice's own, which nobody but this remembers.
+        damaged: per table whose metadata is not there or can't be read, what was last seen of it; None: nothing.
+        unknown: what the catalog lists and does not show: perhaps no table of Iceberg's.
+        at: when the first of them was read.
+    """
+
+    read: Mapping[str, tuple[str, ...]]
+    others: frozenset[str] = frozenset()
+    damaged: Mapping[str, Seen | None] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 def known(contracts: Contracts, catalog: Catalog) -> Folders:
-    """Per table where its files go: Sluice's own, and all others in the namespaces that these are in, or below them.
-
-    Raises:
-        TableDamagedError: one of Sluice's own can't be read, so that nobody knows where its files are.
-    """
+    """Look where the files of all tables go, as far as they can be read."""
+    at = datetime.now(UTC)
     own = {s.identifier for s in upkeep.subjects(contracts)}
-    found = {".".join(i): _written(table) for i in sorted(own) if (table := tables.load(catalog, i))}
     others = {i for n in sorted({i[:-1] for i in own}) for i in _listed(catalog, n)} - own
-    for identifier in sorted(others):
+    read: dict[str, tuple[str, ...]] = {}
+    damaged: set[str] = set()
+    unknown: set[str] = set()
+    for identifier in sorted(own | others):
+        name = ".".join(identifier)
         try:
-            table = tables.load(catalog, identifier)
-        except Exception as error:  # noqa: BLE001 - no table of ours, and perhaps none of Iceberg's
-            log.warning("%s: not known where its files are: %s", ".".join(identifier), first_line(error))
-            continue
-        if table:
-            found[".".join(identifier)] = _written(table)
-    return found
+            if table := tables.load(catalog, identifier):
+                read[name] = written(table)
+        except TableDamagedError as error:
+            log.warning("%s", error)
+            damaged.add(name)
+        except Exception as error:
+            if identifier in own:
+                raise
+            log.warning("%s: not known where its files are: %s", name, first_line(error))
+            unknown.add(name)
+    seen = upkeep.seen(catalog, damaged) if damaged else {}
+    named = frozenset(".".join(i) for i in others)
+    return Folders(read, named & read.keys(), {name: seen.get(name) for name in damaged}, frozenset(unknown), at)
 
 
 def _listed(catalog: Catalog, namespace: Identifier) -> Iterator[Identifier]:
@@ -57,20 +86,39 @@ def _listed(catalog: Catalog, namespace: Identifier) -> Iterator[Identifier]:
         yield from _listed(catalog, tuple(each))
 
 
-def _written(table: Table) -> tuple[str, ...]:
+def written(table: Table) -> tuple[str, ...]:
+    """The folders that a table's files go to."""
     return (table.location(), *(table.properties[name] for name in PATHS if name in table.properties))
 
 
-def check_own(name: str, folder: str, found: Folders) -> None:
-    """Refuse to clean up a folder in which another table's files lie.
+def check_own(name: str, folder: str, found: Folders) -> datetime | None:
+    """Refuse to clean up a folder in which another table's files lie, or may lie.
+
+    Returns:
+        The moment after which files may be those of a table that can't be read now; None: all can be.
 
     Raises:
         FolderSharedError: with the tables and their folders.
+        TableDamagedError: with the tables that can't be read and that nothing is remembered of.
     """
-    inside = {o: f for o, each in sorted(found.items()) if o != name for f in each if _within(f, folder)}
+    damaged = {other: seen for other, seen in sorted(found.damaged.items()) if other != name}
+    if strange := [other for other, seen in damaged.items() if seen is None]:
+        raise TableDamagedError(
+            f"Files of tables that can't be read, and were never seen before, may lie in this one's folder {folder}: "
+            f"{', '.join(strange)}.",
+            table=name,
+            way_out="Nothing was removed. Restore their metadata, register them anew (catalog.register_table), or drop "
+            "them from the catalog if nobody wants them any more. Until then this one's orphan files stay.",
+        )
+    remembered = {other: seen for other, seen in damaged.items() if seen}
+    everywhere = {**found.read, **{other: seen.folders for other, seen in remembered.items()}}
+    inside = {o: f for o, each in sorted(everywhere.items()) if o != name for f in each if _within(f, folder)}
+    # Where the catalog lays out tables by their names.
+    inside |= {o: f"{folder}, perhaps" for o in sorted(found.unknown) if o.startswith(f"{name}.")}
     if inside:
         told = ", ".join(f"{other} in {its}" for other, its in inside.items())
         raise FolderSharedError(f"Files of other tables lie in this one's folder {folder}: {told}.", table=name)
+    return min((seen.at for seen in remembered.values()), default=None)
 
 
 def _within(inner: str, outer: str) -> bool:

@@ -66,8 +66,7 @@ def run(
         ConfigError: a name is not that of a table which Sluice maintains.
     """
     cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
-    # Read once for all: a table that is made meanwhile has none but young files.
-    where = cache(partial(folders.known, contracts, context.catalog))
+    where = cache(partial(_folders, context, contracts))
     effects: list[Effect] = []
     unkept: list[Effect] = []
     turns = upkeep.turns(context.catalog, action)
@@ -88,6 +87,16 @@ def run(
             log.warning("%s %s: to be kept with the next: %s", action, subject.name, error)
     upkeep.keep(context.catalog, unkept, run_id=context.run_id)
     return effects
+
+
+def _folders(context: Context, contracts: Contracts) -> Folders:
+    """Where tables' files go, read once for all: a table that is made meanwhile has none but young files."""
+    found = folders.known(contracts, context.catalog)
+    # Those of Sluice's own tables are kept with what is done to each.
+    seen = {name: json.dumps({"folders": found.read[name]}) for name in sorted(found.others)}
+    effects = [Effect(name, Action.ORPHANS, upkeep.SEEN, result=each, at=found.at) for name, each in seen.items()]
+    upkeep.keep(context.catalog, effects, run_id=context.run_id)
+    return found
 
 
 def _maintain(subject: Subject, action: Action, attempt: Callable[[Effect], None]) -> Effect:
@@ -131,7 +140,7 @@ def _attempt(
     if not need.steps:
         effect.state = "idle"
         return
-    table = context.catalog.load_table(subject.identifier)
+    table, state = context.catalog.load_table(subject.identifier), "done"
     effect.before = effect.before or facts.size(table)
     if action == Action.REWRITE:
         settings, without = _sortable(subject.settings, table)
@@ -141,11 +150,19 @@ def _attempt(
     elif action == Action.EXPIRE:
         result = _expire(context, subject, contracts, need, now)
     else:
-        folders.check_own(subject.name, table.location(), where())
-        result = _remove_orphans(context, subject, contracts, now, effect)
+        found, oldest = where(), now - assess.orphan_age(subject, contracts)
+        readable = folders.check_own(subject.name, table.location(), found)
+        result = _remove_orphans(context, subject, min(oldest, readable or oldest), effect)
+        result["folders"] = folders.written(table)
+        if readable and readable < oldest:
+            state = "left"
+            effect.reason = (
+                f"{need.reason}; files from after {readable:%Y-%m-%d %H:%M} UTC are left, as they may be those of "
+                f"{', '.join(sorted(found.damaged))}, which can't be read"
+            )
     effect.result = json.dumps(result, separators=(",", ":"))
     effect.after = facts.size(context.catalog.load_table(subject.identifier))
-    effect.state = "done"
+    effect.state = state
 
 
 def _sortable(settings: Maintenance, table: Table) -> tuple[Maintenance, list[str]]:
@@ -251,11 +268,9 @@ def _delete(context: Context, subject: Subject, condition: str) -> None:
     context.spark.sql(f"DELETE FROM {name} WHERE {condition}")  # noqa: S608 - quoted, and numbers
 
 
-def _remove_orphans(
-    context: Context, subject: Subject, contracts: Contracts, now: datetime, effect: Effect
-) -> dict[str, Any]:
+def _remove_orphans(context: Context, subject: Subject, older_than: datetime, effect: Effect) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
-    named = {"older_than": now - assess.orphan_age(subject, contracts), "prefix_mismatch_mode": "ERROR"}
+    named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR"}
     try:
         listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
     except Exception as error:

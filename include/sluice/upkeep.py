@@ -138,7 +138,9 @@ SCHEMA = Schema(
     NestedField(2, "run_id", StringType(), required=True, doc="the Airflow run"),
     NestedField(3, "table", StringType(), required=True),
     NestedField(4, "action", StringType(), required=True, doc=", ".join(Action)),
-    NestedField(5, "state", StringType(), required=True, doc="done, idle (nothing was needed), left, waiting, failed"),
+    NestedField(
+        5, "state", StringType(), required=True, doc="done, idle (nothing was needed), left, waiting, failed; seen"
+    ),
     NestedField(6, "reason", StringType(), doc="why it was needed, with the figure"),
     *(NestedField(10 + i, f"{name}_before", LongType()) for i, name in enumerate(COUNTS)),
     *(NestedField(20 + i, f"{name}_after", LongType()) for i, name in enumerate(COUNTS)),
@@ -147,6 +149,8 @@ SCHEMA = Schema(
     NestedField(32, "listing", ListType(33, StringType(), element_required=True), doc="the first orphan files"),
     NestedField(34, "error", StringType()),
 )
+
+SEEN = "seen"
 
 _TOLD = (
     *("at", "table", "action", "state", "reason", "seconds", "result", "error"),
@@ -161,7 +165,8 @@ class Effect:
 
     Attributes:
         state: done; idle, when nothing was needed any more; left to the next run, because another writer came first;
-            waiting for the next run, as the time of this one was used up; failed.
+            waiting for the next run, as the time of this one was used up; failed. Left as well where another table
+            can't be read. Or seen: nothing was done to it, and `result` remembers where its files go.
     """
 
     table: str
@@ -270,6 +275,28 @@ def turns(catalog: Catalog, action: Action) -> dict[str, datetime]:
     """Per table when the action was last tried on it, whatever came of that."""
     fields, states = ("at", "table", "action", "state"), ("done", "idle", "left", "failed")
     return {e.table: e.at for e in kept(catalog, action=action, states=states, fields=fields, last=True)}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where a table's files went when it was last looked at.
+
+    Attributes:
+        at: until when all that it had written is in these folders.
+    """
+
+    folders: tuple[str, ...]
+    at: datetime
+
+
+def seen(catalog: Catalog, names: Iterable[str]) -> dict[str, Seen]:
+    """Per table, of these, where its files went when a clean-up of orphan files last read it."""
+    fields, states = ("at", "table", "action", "state", "seconds", "result"), (SEEN, "done", "left")
+    found = {}
+    for effect in kept(catalog, names=names, action=Action.ORPHANS, states=states, fields=fields):
+        if folders := json.loads(effect.result or "{}").get("folders"):
+            found[effect.table] = Seen(tuple(folders), effect.at - timedelta(seconds=effect.seconds or 0))
+    return found
 
 
 def _effect(record: dict[str, Any]) -> Effect:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
@@ -315,6 +316,33 @@ def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> 
         for snapshot in chain:
             it.catalog.load_table(name).scan(snapshot_id=snapshot.snapshot_id).to_arrow()
     check(it, appended, merged)
+    beside_a_damaged_table(it, appended)
+
+
+def beside_a_damaged_table(it: Lake, name: str) -> None:
+    """A table that can't be read stops the clean-up of others where it may have files among theirs, and no further."""
+    other = f"db.other_{it.group}"
+    metadata = Path(it.catalog.create_table(other, Schema()).metadata_location.removeprefix("file://"))
+    folder = Path(it.catalog.load_table(name).location().removeprefix("file://")) / "data"
+    aged = {days: folder / f"of-{days}-days.parquet" for days in (6, 4)}
+    for days, path in aged.items():
+        path.write_bytes(b"PAR1")
+        os.utime(path, (time.time() - days * 86_400,) * 2)
+    gone = metadata.rename(metadata.with_suffix(".gone"))
+    try:
+        (stopped,) = run(it, Action.ORPHANS, name).values()
+        assert stopped.red and other in stopped.told and all(path.exists() for path in aged.values())
+        result = f'{{"folders": ["{metadata.parents[1]}"]}}'
+        seen = Effect(other, Action.ORPHANS, upkeep.SEEN, result=result, at=datetime.now(UTC) - timedelta(days=5))
+        upkeep.keep(it.catalog, [seen], run_id="before")
+        (left,) = good(run(it, Action.ORPHANS, name)).values()
+        assert left.state == "left" and f"those of {other}, which can't be read" in left.told
+        assert [path.exists() for path in aged.values()] == [False, True]
+    finally:
+        gone.rename(metadata)
+    (done,) = good(run(it, Action.ORPHANS, name)).values()
+    assert done.state == "done" and not aged[4].exists()
+    it.catalog.drop_table(other)
 
 
 def test_a_table_that_fails_is_red_and_stops_no_other(lake: Callable[..., Lake]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 
-from sluice import folders, maintain, tables
+from sluice import folders, maintain, tables, upkeep
 from sluice.commit import Context
-from sluice.errors import FolderSharedError
-from sluice.upkeep import Action
+from sluice.errors import FolderSharedError, TableDamagedError
+from sluice.folders import Folders
+from sluice.upkeep import Action, Effect, Seen
 from tests.unit.test_assess import filled, promise
 
 pytestmark = pytest.mark.unit
@@ -63,11 +66,54 @@ def test_a_folder_that_holds_another_tables_files_is_not_cleaned_up(tmp_path: Pa
     assert "NoneType" in clean_up(tmp_path, catalog)
 
 
-def test_a_table_that_can_not_be_read_may_lie_anywhere(tmp_path: Path, catalog: Catalog) -> None:
+@pytest.mark.parametrize("name", [tables.staging("orders"), ("shop", "foreign")])
+def test_a_table_that_can_not_be_read_is_where_it_was_seen_last(
+    tmp_path: Path, catalog: Catalog, name: tuple[str, str]
+) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    damaged = catalog.create_table_if_not_exists(name, Schema())
+    Path(damaged.metadata_location.removeprefix("file://")).unlink()
+    # Never seen, it may lie anywhere.
+    said = clean_up(tmp_path, catalog)
+    assert said.startswith("TableDamagedError") and ".".join(name) in said and "Nothing was removed" in said
+
+    def remember(*where: str, state: str = "done") -> None:
+        kept = Effect(".".join(name), Action.ORPHANS, state, seconds=60, result=json.dumps({"folders": where}))
+        upkeep.keep(catalog, [kept], run_id="r")
+
+    remember(f"{typed.location()}/data/other")
+    assert "FolderSharedError" in clean_up(tmp_path, catalog)
+    remember(damaged.location(), state=upkeep.SEEN)
+    upkeep.keep(catalog, [Effect(".".join(name), Action.ORPHANS, "failed")], run_id="r")  # as it does from then on
+    assert "NoneType" in clean_up(tmp_path, catalog)
+    seen = folders.known(promise(tmp_path), catalog).damaged
+    assert [(at, each and each.folders) for at, each in seen.items()] == [(".".join(name), (damaged.location(),))]
+    assert datetime.now(UTC) - seen[".".join(name)].at > timedelta(seconds=60)  # type: ignore[union-attr]
+
+
+def test_tables_of_others_are_remembered_as_they_are_read(tmp_path: Path, catalog: Catalog) -> None:
     filled(catalog, promise(tmp_path), 1)
-    staging = catalog.load_table(tables.staging("orders"))
-    Path(staging.metadata_location.removeprefix("file://")).unlink()
-    assert clean_up(tmp_path, catalog).startswith("TableDamagedError")
+    other = catalog.create_table(("shop", "foreign"), Schema(), properties={"write.data.path": "s3://else/where"})
+    before = datetime.now(UTC)
+    clean_up(tmp_path, catalog)
+    (seen,) = upkeep.seen(catalog, ["shop.foreign", "shop.orders"]).items()
+    assert seen == ("shop.foreign", Seen((other.location(), "s3://else/where"), seen[1].at))
+    assert before < seen[1].at < datetime.now(UTC)
+    assert "shop.foreign" not in upkeep.turns(catalog, Action.ORPHANS)
+
+
+def test_files_that_are_younger_than_what_is_known_of_a_table_may_be_its_own() -> None:
+    now = datetime.now(UTC)
+    damaged = {n: Seen((f"s3://lake/{n}",), now - timedelta(days=days)) for n, days in (("b", 9), ("c", 2))}
+    assert folders.check_own("a", "s3://lake/a", Folders({"a": ("s3://lake/a",)}, damaged=damaged)) == damaged["b"].at
+    assert folders.check_own("b", "s3://lake/b", Folders({}, damaged=damaged)) == damaged["c"].at
+    with pytest.raises(TableDamagedError, match=r"never seen before.*: d\. \[table a\]"):
+        folders.check_own("a", "s3://lake/a", Folders({}, damaged={**damaged, "d": None}))
+    # A catalog may lay out `warehouse/namespace/table`.
+    unread = Folders({}, unknown=frozenset({"shop.orders.items"}))
+    assert folders.check_own("shop.order", "s3://lake/shop/order", unread) is None
+    with pytest.raises(FolderSharedError, match=r"shop\.orders\.items in s3://lake/shop/orders, perhaps"):
+        folders.check_own("shop.orders", "s3://lake/shop/orders", unread)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +131,7 @@ def test_a_table_that_can_not_be_read_may_lie_anywhere(tmp_path: Path, catalog: 
     ],
 )
 def test_addresses_of_one_place(inner: str, outer: str, within: bool) -> None:
-    found = {"a": (inner,), "b": (outer,)}
+    found = Folders({"a": (inner,), "b": (outer,)})
     if within:
         with pytest.raises(FolderSharedError, match=r"a in .*\[table b\]"):
             folders.check_own("b", outer, found)
