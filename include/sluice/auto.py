@@ -40,6 +40,7 @@ def resolved(contract: Contract, registry: Registry | None = None) -> Contract:
     if contract.auto is None:
         return contract
     from sluice.auto_types import READERS  # with Arrow and Spark's types
+    from sluice.avro_schema import alone
     from sluice.fit import UnfitError, reading_schema
 
     subject = subject_of(contract)
@@ -57,7 +58,7 @@ def resolved(contract: Contract, registry: Registry | None = None) -> Contract:
         )
     try:
         with reading_schema():
-            fields = list(read(schema, _taken(contract)))
+            fields = list(read(alone(schema, contract.value.types), _taken(contract)))
         columns = [_column(each, contract) for each in fields if each.type]
     except UnfitError as error:
         what = f"Field {shown(error.path)} of the newest schema {error.words}." if error.path else f"{error.words}."

@@ -51,29 +51,20 @@ _AVRO_NAMES = {"bytes": "binary", "enum": "string"}
 
 def avro(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
     """The fields of an Avro record."""
-    from sluice.avro import Emitter, Names
+    from sluice.avro_schema import Emitter, no_schema, parsed
 
-    names = Names()
-    try:
-        for _, text in schema.references:
-            names.add(json.loads(text))
-        written = json.loads(schema.text)
-        added = names.add(written)
-        root = names.found.get(added) if isinstance(added, str) else None
-        if root is None or root["type"] != "record":
-            raise UnfitError("", "the root is no record with fields: list a column with source: $value")
-        docs = {f["name"]: f.get("doc") for f in written.get("fields", ())} if isinstance(written, dict) else {}
-        refuse = Emitter(names, strict=True, inside=(str(added),))
-        for each in root["fields"]:
+    root, names = parsed(schema)
+    record = names.found.get(root) if isinstance(root, str) else None
+    if record is None or record["type"] != "record":
+        raise UnfitError("", "the root is no record with fields: list a column with source: $value")
+    refuse = Emitter(names, strict=True, inside=(str(root),))
+    with no_schema():
+        for each in record["fields"]:
             if each["name"] in skip:
                 yield Field(each["name"], None)
                 continue
             refuse.emit(each["type"], each["name"])
-            yield Field(each["name"], avro_type(each["type"], names.found), docs.get(each["name"]))
-    except RecursionError as error:
-        raise UnfitError("", "types are nested too deep") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
+            yield Field(each["name"], avro_type(each["type"], names.found), each["doc"])
 
 
 def avro_type(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:

@@ -65,10 +65,10 @@ def subjects_of(topic: str, types: Iterable[str] = ()) -> list[str]:
     """The subjects that schemas of a topic's values may stand under.
 
     Args:
-        types: names of the types that are read; by these go TopicRecordNameStrategy and RecordNameStrategy. Without
-            any it is TopicNameStrategy's.
+        types: names of the types that are read; by these go TopicRecordNameStrategy and RecordNameStrategy, after
+            TopicNameStrategy's, under which a union may name them all.
     """
-    return [subject for each in types for subject in (f"{topic}-{each}", each)] or [f"{topic}-value"]
+    return [f"{topic}-value", *(subject for each in types for subject in (f"{topic}-{each}", each))]
 
 
 class Registry:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pyspark.sql import types as T
 
-from sluice.avro import Emitter, Names, meaning, parsed
+from sluice.avro import meaning
+from sluice.avro_schema import Emitter, Names, alone, parsed, type_name
 from sluice.fit import Meaning, UnfitError, check, plain, reading_schema
 from sluice.formats import spark_type
 from sluice.registry import WriterSchema
@@ -27,6 +28,20 @@ def unfit(form: str, schema: WriterSchema, wanted: T.StructType) -> UnfitError |
     return None
 
 
+def of_types(form: str, schema: WriterSchema, types: Collection[str]) -> WriterSchema | None:
+    """What records of some types are written with: a schema of one of them, or that branch of a union; else None.
+
+    Args:
+        types: their full names; none where all are asked for.
+    """
+    try:
+        with reading_schema():
+            mine = alone(schema, types)
+            return mine if not types or NAMES[form](mine) in types else None
+    except UnfitError:
+        return None
+
+
 def _avro(schema: WriterSchema, wanted: T.StructType) -> Shape:
     from sluice.auto_types import avro_type
 
@@ -42,6 +57,12 @@ def _without_meaning(part: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name != "connect.name"}
 
 
+def _message_name(schema: WriterSchema) -> str:
+    from sluice.descriptors import files_of, name_of
+
+    return name_of(files_of(schema), (0,))
+
+
 def _protobuf(schema: WriterSchema, wanted: T.StructType) -> Shape:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -54,3 +75,5 @@ def _protobuf(schema: WriterSchema, wanted: T.StructType) -> Shape:
 
 SHAPES: dict[str, Callable[[WriterSchema, T.StructType], Shape]] = {"avro": _avro, "protobuf": _protobuf}
 """By `value.format`, of those whose schemas name all that is in a record."""
+NAMES: dict[str, Callable[[WriterSchema], str | None]] = {"avro": type_name, "protobuf": _message_name}
+"""Of the same, the name of a schema's type; of Protobuf that of its first message."""

@@ -6,7 +6,7 @@ each record is read with its own writer's schema. What can't be read says why, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
@@ -150,12 +150,14 @@ class Variant:
 
 Decoder = Callable[[Variant], Decoded]
 """How a variant is read; UnfitError where no column can hold what the schema says."""
-Splitter = Callable[[DataFrame, Framed], Sequence[Variant]]
+Splitter = Callable[[DataFrame, Framed], Iterable[Variant]]
+"""The ways in which records of a batch are read; it may look at them."""
 Namer = Callable[[Variant], str | None]
 """The name of a variant's type; None where it has none."""
 
 
-def _by_id(_: DataFrame, found: Framed) -> list[Variant]:
+def by_id(_: DataFrame, found: Framed) -> list[Variant]:
+    """One way for each schema."""
     return [Variant(schema, found.number == number, found.payload) for number, schema in found.known.items()]
 
 
@@ -166,7 +168,7 @@ def by_schema(
     kind: str,
     decoder: Decoder,
     named: Namer,
-    split: Splitter = _by_id,
+    split: Splitter = by_id,
 ) -> DataFrame:
     """Read each record with its own writer's schema, and bring it to the wanted fields by name."""
     found = framed(frame, side, kind)

@@ -28,23 +28,24 @@ _FORMATS = ("avro", "protobuf")
 def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     """Warnings of topics whose newest schema lacks fields that columns or inputs are read from, or does not fit them.
 
-    A topic without a subject is passed over, and so are several types, of which each has what others lack, and change
-    events, whose fields depend on how the connector is set. A registry that does not answer is no reason to stop
-    planning.
+    A topic without a subject of the type is passed over, and so are several types, of which each has what others lack,
+    and change events, whose fields depend on how the connector is set. A registry that does not answer is no reason to
+    stop planning.
     """
     types = contract.value.types
     if contract.value.format not in _FORMATS or contract.cdc or len(types) > 1:
         return []
     from sluice.decode import wanted  # with Spark's types
-    from sluice.shapes import unfit
+    from sluice.shapes import of_types, unfit
 
     needed = wanted(contract)
     found: list[Risk] = []
     for topic in contract.topics if needed.fields else ():
         try:
             asked = registry or Registry()
-            newest = ((s, schema) for s in subjects_of(topic, types) if (schema := asked.newest(s)))
-            subject, schema = next(newest, ("", None))
+            newest = ((s, whole) for s in subjects_of(topic, types) if (whole := asked.newest(s)))
+            mine = ((s, one) for s, whole in newest if (one := of_types(contract.value.format, whole, types)))
+            subject, schema = next(mine, ("", None))
         except SluiceError as error:
             log.info("%s: the writers' newest schema was not looked at: %s", contract.table, error.message)
             return found

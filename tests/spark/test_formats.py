@@ -994,6 +994,76 @@ def test_a_table_takes_some_of_a_topics_types_by_their_names(
     assert [row["error"] for row in it.quarantined(kept)] == [f"in schema {number}, {words}"]
 
 
+def test_types_of_a_union_at_the_root_are_read_as_if_each_were_written_alone(
+    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several event types in one topic, as Confluent advises: one subject, whose union refers to the types' own."""
+    monkeypatch.setattr("sluice.registry.LATEST_TTL_S", 0)  # the plans of this test are those of many processes
+    it = lake()
+    it.create_topic(1)
+    order, refund = (f"shop.{kind}{it.topic}".replace("-", "_") for kind in ("Order", "Refund"))
+    latest = {"auto.register.schemas": False, "use.latest.version": True}
+
+    def registered(version: int, **fields: Any) -> Callable[[Any], bytes]:
+        """The types and their union, the one of Refund referring to the one of Order itself; and who writes them."""
+        client = client_of(registry)  # each keeps what was the latest
+        client.register_schema(order, Schema(json.dumps(record(**fields) | {"name": order}), "AVRO"))
+        of = SchemaReference(order, order, version)
+        text = json.dumps(record(id="long", n="string", of=order) | {"name": refund})
+        client.register_schema(refund, Schema(text, "AVRO", [of]))
+        both = [of, SchemaReference(refund, refund, version)]
+        client.register_schema(f"{it.topic}-value", Schema(json.dumps([order, refund, "null", "string"]), "AVRO", both))
+        serializer = AvroSerializer(client, conf=latest)
+        return lambda value: serializer(value, context(it.topic)) or b""
+
+    write = registered(1, id="long", n="int")
+    auto = {"auto": {"subject": f"{it.topic}-value"}}
+
+    def table(columns: list[Any], *types: str) -> str:
+        return it.contract(columns=columns, value={"format": "avro", "types": list(types)}, errors={"max_ratio": 1.0})
+
+    orders = table([auto], order)
+    refunds = table([{"name": "n", "type": "string"}, {"name": "of", "type": "int", "source": "of.n"}], refund)
+    every = table([{"name": "id", "type": "long"}, {"name": "n", "type": "int"}])
+    one, other = (order, {"id": 1, "n": 5}), (refund, {"id": 2, "n": HTML, "of": {"id": 1, "n": 6}})
+    nullable = ["null", record(id="long", n="int") | {"name": order}]
+    good = [write(one), write(other)]
+    good += [avro(client_of(registry), *each) for each in ((nullable[1], one[1]), (nullable, {"id": 3, "n": 7}))]
+    (number,) = struct.unpack_from(">xI", good[0])
+    cut = "truncated or damaged"
+    bad = {
+        write("text"): "the root is no record with fields but string",
+        framed(number, b"\x04"): "the root is no record with fields but null",
+        framed(number): cut,
+        framed(number, b"\x00"): cut,
+        framed(number, b"\x08\x02\x0a"): cut,  # there are but four
+        good[0] + b"\x00": cut,
+    }
+    it.send([(0, f"key{at}", value) for at, value in enumerate((*good, *bad))])
+    outcomes = it.run()
+    assert {o["state"] for o in outcomes.values()} == {"published"}, outcomes
+    assert sorted((r["id"], r["n"]) for r in it.rows(orders)) == [(1, 5), (1, 5), (3, 7)]
+    assert [(r["n"], r["of"]) for r in it.rows(refunds)] == [(HTML, 6)]
+    assert sorted((r["id"], r["n"]) for r in it.rows(every)) == [(1, 5), (1, 5), (3, 7)]
+    said = {r["value"]: (r["error_class"], r["field"], r["error"]) for r in it.quarantined(every)}
+    assert said.pop(good[1])[1:] == ("n", f"in schema {number}, field 'n' is string, and its column int")
+    assert said.keys() == bad.keys()
+    assert all(kind == "malformed" and bad[value] in words for value, (kind, _, words) in said.items())
+    of_orders = {framed(number, b"\x00"), good[0] + b"\x00"}
+    for each, passed_over in ((orders, set()), (refunds, of_orders)):
+        told = {r["value"]: r["error"] for r in it.quarantined(each)}
+        assert told.keys() == bad.keys() - passed_over
+        assert all(told[v].endswith("takes types by their names alone") for v in list(bad)[:2])
+
+    # A type's next version comes with the next version of the union.
+    write = registered(2, id="long", n="int", more=["null", "string"])
+    it.send([(0, "key", write((order, {"id": 9, "n": 9, "more": "yes"}))), (0, "key", write(other))])
+    outcomes = it.run()
+    assert {o["state"] for o in outcomes.values()} == {"published"}, outcomes
+    assert {(r["id"], r["more"]) for r in it.rows(orders)} == {(1, None), (3, None), (9, "yes")}
+    assert [(r["n"], r["of"]) for r in it.rows(refunds)] == [(HTML, 6)] * 2
+
+
 def test_types_of_protobuf_and_json_schema_by_their_names(spark: SparkSession, client: SchemaRegistryClient) -> None:
     columns = [{"name": "n", "type": "long"}]
     files = compiled('syntax = "proto3"; package shop; message A { int32 n = 1; message B { string n = 1; } }')

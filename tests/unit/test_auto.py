@@ -229,6 +229,21 @@ def test_what_is_listed_takes_the_place_of_the_field_it_reads_and_the_rest_follo
     assert auto.resolved(found) is found
 
 
+UNION = WriterSchema(7, "AVRO", json.dumps([record({"n": "int"}, "A"), record({"a": "A"}, "B"), "null"]))
+NAMED = {"auto": {"subject": "t-value"}}
+
+
+@pytest.mark.parametrize(("kind", "found"), [("t.A", {"n": "int"}), ("t.B", {"a": "struct<n: int>"})])
+def test_of_a_union_at_the_root_the_columns_are_those_of_the_type_that_the_table_takes(kind: str, found: Any) -> None:
+    named = contract([NAMED], value={"format": "avro", "types": [kind]})
+    assert columns(auto.resolved(named, Newest(UNION))) == found  # type: ignore[arg-type]
+
+
+def test_of_null_and_one_record_the_columns_are_the_records() -> None:
+    newest = Newest(WriterSchema(7, "AVRO", json.dumps(["null", record({"n": "int"})])))
+    assert columns(auto.resolved(contract(), newest)) == {"n": "int"}  # type: ignore[arg-type]
+
+
 EDITION = 'edition = "2023"; message M { int32 i = 1; }'
 CHAIN = 'syntax = "proto3";' + "".join(f"message M{n} {{ M{n + 1} a = 1; }}" for n in range(800)) + "message M800 {}"
 SAYS: list[tuple[Any, dict[str, Any], Any, str]] = [
@@ -250,6 +265,11 @@ SAYS: list[tuple[Any, dict[str, Any], Any, str]] = [
     ("auto", {"value": {"format": "protobuf"}}, WriterSchema(1, "PROTOBUF", EDITION), r"be read .PanicException"),
     ("auto", {"value": {"format": "protobuf"}}, WriterSchema(1, "PROTOBUF", CHAIN), r"be read .RecursionError"),
     ("auto", {}, None, "no schema of subject t-value"),
+    ("auto", {}, UNION, "a union of t.A, t.B, null: let value.types name one record of it"),
+    ([NAMED], {"value": {"format": "avro", "types": ["t.C"]}}, UNION, "a union of t.A, t.B, null"),
+    ([NAMED], {"value": {"format": "avro", "types": ["t.A", "t.B"]}}, UNION, "a union of t.A, t.B, null"),
+    ("auto", {}, WriterSchema(1, "AVRO", '["null", "string", "int"]'), "a union of null, string, int"),
+    ("auto", {}, WriterSchema(1, "AVRO", '["null", "string"]'), "the root is no record"),
 ]  # fmt: skip
 
 

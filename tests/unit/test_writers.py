@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,16 +37,16 @@ EDITION = 'edition = "2023"; message Order { int64 n = 1; }'
 
 
 class Answers(Registry):
-    """A registry that has one schema for each subject, or is away."""
+    """A registry that has one schema, for each subject or for one; or is away."""
 
-    def __init__(self, schema: WriterSchema | None = None, *, away: bool = False) -> None:
-        self.schema, self.away, self.asked = schema, away, list[str]()
+    def __init__(self, schema: WriterSchema | None = None, *, away: bool = False, subject: str = "") -> None:
+        self.schema, self.away, self.subject, self.asked = schema, away, subject, list[str]()
 
     def newest(self, subject: str) -> WriterSchema | None:
         self.asked.append(subject)
         if self.away:
             raise RegistryUnavailableError("away")
-        return self.schema
+        return self.schema if self.subject in ("", subject) else None
 
 
 def contract(value: str = "avro", *types: str) -> Contract:
@@ -157,11 +158,24 @@ def test_nobody_is_asked_where_names_prove_nothing_and_nothing_stops_where_nobod
 
 
 def test_a_type_is_looked_up_by_its_name_and_several_are_not() -> None:
-    answers = Answers(avro(N, nested("place", "town"), BOX))
+    newest = avro(N, nested("place", "town"), BOX)
+    named = replace(newest, text=newest.text.replace('"Order"', '"shop.Order"'))
+    answers = Answers(named, subject="shop.Order")
     (told,) = writers.look(contract("avro", "shop.Order"), answers)
-    assert answers.asked == ["t-shop.Order"]
-    assert "the newest schema of t-shop.Order (id 7) has no field place.city" in str(told)
-    nothing = Answers()
-    assert writers.look(contract("avro", "shop.Order"), nothing) == []
-    assert nothing.asked == ["t-shop.Order", "shop.Order"]
+    assert answers.asked == ["t-value", "t-shop.Order", "shop.Order"]
+    assert "the newest schema of shop.Order (id 7) has no field place.city" in str(told)
+    assert writers.look(contract("avro", "shop.Sent"), answers) == []
     assert writers.look(contract("avro", "shop.Order", "shop.Sent"), answers) == []
+    message = Answers(WriterSchema(7, "PROTOBUF", PROTO % "int64 m = 1;"))
+    assert len(writers.look(contract("protobuf", "Order"), message)) == 1
+    assert writers.look(contract("protobuf", "Other"), message) == []
+
+
+def test_of_a_union_at_the_root_the_branch_of_the_type_is_compared() -> None:
+    """It may refer to an older schema than the newest of the type's own subject."""
+    union = WriterSchema(7, "AVRO", json.dumps(["null", json.loads(avro(N, BOX).text), {**PLACE["type"][1]}]))
+    answers = Answers(union, subject="t-value")
+    (told,) = writers.look(contract("avro", "Order"), answers)
+    assert "the newest schema of t-value (id 7) has no field place, which city reads" in str(told)
+    assert answers.asked == ["t-value"]
+    assert writers.look(contract("avro"), answers) == [], "of several nobody knows which"
