@@ -48,7 +48,7 @@ def stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> 
         newest = max(int(future.result().timestamp) for future in futures.values())
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
-    return _moment(newest * 1_000) if newest >= 0 else None
+    return moment(newest * 1_000) if newest >= 0 else None
 
 
 def table_clock(staging: Table | None, seq: int, typed: Table | None, snapshot: Snapshot | None) -> datetime | None:
@@ -91,12 +91,15 @@ def _between(table: Table, files: Iterable[DataFile]) -> tuple[datetime, datetim
     field_id = table.schema().find_field(TIMESTAMP).field_id
     told = [(file.lower_bounds or {}, file.upper_bounds or {}) for file in files]
     bounds = [each[field_id] for pair in told for each in pair if field_id in each]
-    moments = [_moment(int(from_bytes(TimestamptzType(), bound))) for bound in bounds]
+    moments = [moment(int(from_bytes(TimestamptzType(), bound))) for bound in bounds]
     return (min(moments), max(moments)) if moments else None
 
 
-def _moment(micros: int) -> datetime:
-    """A producer may stamp records with any number, such as microseconds for milliseconds: Python's years end."""
+def moment(micros: int) -> datetime:
+    """Epoch microseconds as a time within `ENDS`.
+
+    A producer may stamp records with any number, such as microseconds for milliseconds, and Python's years end.
+    """
     first, last = ((end - _EPOCH) // timedelta(microseconds=1) for end in ENDS)
     return _EPOCH + timedelta(microseconds=min(max(micros, first), last))
 

@@ -26,6 +26,7 @@ TOMBSTONE = "_sluice_tombstone"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
 
 WHY = cdc.WHY | {
+    "timestamp": "Kafka's timestamp of the record is beyond the year 294247: are its milliseconds nanoseconds?",
     "null_value": "the record has no value, and a table of mode append takes no deletes",
     "tombstone_key": "the record has no value, and its key names no row to delete",
     "expression": "the expression failed on this record",
@@ -95,8 +96,10 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     misfit = _misfit(contract)
     if contract.cdc:
         unavailable = F.when(F.col(OP) == UPSERT, cdc.unavailable(contract))
+    timeless = F.col(KAFKA_COLUMNS[3]).isNull()
     error = (
-        F.when(tombstone, tombstone_error)
+        F.when(timeless & (F.col(OP) != IGNORE), F.lit("timestamp"))
+        .when(tombstone, tombstone_error)
         .when(other, none)
         .when(unread.isNotNull(), F.lit("malformed"))
         .when(event_error.isNotNull(), event_error)
@@ -110,7 +113,13 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     for kind, words in (*WHY.items(), ("misfit", misfit["detail"])):
         detail = F.when(F.col(ERROR) == kind, words).otherwise(detail)
     # Of its own class: where nothing could be read, all required columns are null, and none of them is to blame.
-    fields = {"malformed": unread["field"], "expression": failed, "unavailable": unavailable, "misfit": misfit["field"]}
+    fields = {
+        "timestamp": F.lit(KAFKA_COLUMNS[3]),
+        "malformed": unread["field"],
+        "expression": failed,
+        "unavailable": unavailable,
+        "misfit": misfit["field"],
+    }
     about = reduce(lambda told, kind: F.when(F.col(ERROR) == kind, fields[kind]).otherwise(told), fields, none)
     frame = frame.withColumns({FIELD: about, DETAIL: detail})
     kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED.values()]

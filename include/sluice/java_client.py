@@ -56,6 +56,21 @@ def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
     return options
 
 
+def as_text(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Librdkafka's settings as they are, but for certificates and keys, which are text.
+
+    Raises:
+        ConfigError: a setting names a file that can't be read.
+    """
+    files = ("ssl.ca.location", "ssl.certificate.", "ssl.key.", "ssl.keystore.")
+    options = {name: value for name, value in config.items() if not name.startswith(files)}
+    if ca := _pem(config, "ssl.ca"):
+        options["ssl.ca.pem"] = ca
+    if mine := _own(config):
+        options["ssl.certificate.pem"], options["ssl.key.pem"] = mine
+    return options
+
+
 def _pem(config: Mapping[str, Any], name: str) -> str:
     """The text that librdkafka finds in a setting, or in the file that another one names; empty where neither is set.
 

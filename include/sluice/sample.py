@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice import broker, expect, session
+from sluice import broker, clocks, expect, session
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, decode
 from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
@@ -180,8 +180,8 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
                 if error.name() != "_PARTITION_EOF":
                     raise KafkaException(error)
             elif offset < state.watermarks[partition].end:
-                moment = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
-                place = (SLICE, partition, offset, moment)
+                micros = message.timestamp()[1] * 1000
+                place = (SLICE, partition, offset, clocks.moment(micros) if micros < 1 << 63 else None)
                 found.append((*place, message.key(), message.value(), message.headers() or []))
                 if offset + 1 < state.watermarks[partition].end:
                     continue
@@ -192,7 +192,7 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
         consumer.close()
     if left:
         raise BrokerUnavailableError("The sample could not be read in time.", topic=topic)
-    return sorted(found, key=lambda r: r[3])[-number:]
+    return sorted(found, key=lambda r: r[3] or clocks.ENDS[1])[-number:]
 
 
 def local_session() -> SparkSession:

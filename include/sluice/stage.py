@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import broker, clocks, cursor, java_client, refs, slices, tables
+from sluice import broker, clocks, cursor, java_client, rdkafka_source, refs, slices, tables
 from sluice.commit import Attempt, Context
 from sluice.errors import AuditError, BatchOrderError, OffsetsMissingError, PlanLostError, TopicRecreatedError
 from sluice.ledger import Ledger
@@ -75,6 +75,11 @@ def read(spark: SparkSession, kafka: dict[str, str], batch: Batch) -> DataFrame:
         .option("minPartitions", str(parallel if batch.span > 100_000 else 1))
         .load()
     )
+    return staging_rows(source, batch)
+
+
+def staging_rows(source: DataFrame, batch: Batch) -> DataFrame:
+    """What Spark's Kafka source gives, as rows of staging."""
     return source.select(
         F.lit(batch.seq).cast("bigint").alias("batch_seq"),
         F.col("partition").alias("_kafka_partition"),
@@ -124,8 +129,13 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
             rows = read(session, java_client.spark_options(context.kafka), batch)
         else:
             rows = session.table(tables.spark_name(context.catalog_name, identifier)).limit(0)
-        # All rows go to one partition of the table: there is nothing to sort them by.
-        rows.writeTo(target).option("fanout-enabled", "true").append()
+        try:
+            _write(rows, target)
+        except Exception as error:
+            if rdkafka_source.OVERFLOW not in str(error):
+                raise
+            log.warning("stage   %s: a record's timestamp is beyond the year 294247; reading by librdkafka", batch)
+            _write(staging_rows(rdkafka_source.load(session, context.kafka, batch), batch), target)
         snapshot = attempt.result()
         added = int(cursor.summary(snapshot).get("added-records", "0"))
         if added > batch.span:
@@ -139,6 +149,11 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
             _check_same(context, batch)
         attempt.land()
     return Staged(batch, snapshot.snapshot_id, added, time.monotonic() - began, span, attempt.commit_seconds)
+
+
+def _write(rows: DataFrame, target: str) -> None:
+    # All rows go to one partition of the table: there is nothing to sort them by.
+    rows.writeTo(target).option("fanout-enabled", "true").append()
 
 
 def _check_known(staging: Table, batch: Batch, last: Batch) -> None:

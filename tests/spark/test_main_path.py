@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
-from sluice import cli, clocks, cursor, tables
-from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH
+from sluice import cli, clocks, cursor, java_client, rdkafka_source, tables
+from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange
 from sluice.publish import publish
+from sluice.stage import read, staging_rows
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -152,4 +155,39 @@ def test_a_producer_that_stamps_records_with_microseconds_stops_no_table(lake: C
     assert it.run()[table]["state"] == "published"
     typed = it.catalog.load_table(table)
     assert clocks.span(typed, typed.current_snapshot()) == (clocks.ENDS[1],) * 2
+    assert clocks.stream_clock(it.admin, it.topic, [0]) == clocks.ENDS[1]
+
+
+def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake: Callable[..., Lake]) -> None:
+    """Spark's source ends at one, with "long overflow". What is read without it is what it would have read."""
+    it = lake()
+    it.create_topic(2, message_timestamp_after_max_ms=str(2**62))
+    more: dict[str, Any] = {"errors": {"max_ratio": 1.0}, "transactional": True}
+    table, upsert = it.contract(**more), it.contract(mode="upsert", **more)
+    producer = Producer({**it.kafka, "transactional.id": it.topic})
+    producer.init_transactions()
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        it.send([(1, "b", {"n": 2}), (1, None, "{}")], producer=producer, timestamp_ms=1_700_000_000_123)
+        producer.produce(it.topic, b"\xff", None, 1, headers=[("h", b"\x00"), ("h", None)])
+        producer.flush()
+        end()
+    batch = Batch(it.topic, "", 1, {1: OffsetRange(1, 8)}, {})
+    usual = read(it.spark, java_client.spark_options(it.kafka), batch)
+    other = staging_rows(rdkafka_source.load(it.spark, it.kafka, batch), batch)
+    rows = usual.orderBy("_kafka_offset").collect()
+    assert [r["_kafka_offset"] for r in rows] == [1, 2] and rows[1]["headers"]
+    assert other.orderBy("_kafka_offset").collect() == rows
+
+    it.send([(0, "a", {"n": 1})])
+    it.send([(0, "b", {"n": 3}), (0, "a", None)], timestamp_ms=1_700_000_000_000_000_000)
+    it.send([(0, "c", {"n": 4})])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    for each in (table, upsert):
+        assert sorted((r["id"], r["n"]) for r in it.rows(each) if r["_kafka_partition"] == 0) == [("a", 1), ("c", 4)]
+        apart = [r for r in it.quarantined(each) if r["_kafka_partition"] == 0]
+        told = {r["_kafka_offset"]: (r["key"], r["value"], r["error_class"], r["field"]) for r in apart}
+        where = ("timestamp", "_kafka_timestamp")
+        assert told == {1: (b"b", b'{"n": 3}', *where), 2: (b"a", None, *where)}
+        assert all("beyond the year 294247" in r["error"] and r["_kafka_timestamp"] is None for r in apart)
     assert clocks.stream_clock(it.admin, it.topic, [0]) == clocks.ENDS[1]

@@ -28,13 +28,13 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from pyspark.sql import SparkSession
 
 from sluice import broker as brokers
-from sluice import java_client
+from sluice import java_client, rdkafka_source
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY
 from sluice.embedded.ports import HOST, free_port
 from sluice.errors import TopicForbiddenError
 from sluice.model import Batch
-from sluice.stage import read
+from sluice.stage import read, staging_rows
 from tests.support.guarded import make_ca
 
 # What an operator may well have chosen: it must pass through JAAS and Spark's options as it is.
@@ -187,6 +187,10 @@ def test_planning_and_spark_read_as_the_same_user(
     options = java_client.spark_options(config)
     rows = read(spark, options, batch).collect()
     assert sorted(int(row["value"]) for row in rows) == list(range(COUNT))
+    # So does what stands in for Spark's source, on executors that have none of these files.
+    assert not [value for value in java_client.as_text(config).values() if str(at) in str(value)]
+    again = staging_rows(rdkafka_source.load(spark, config, batch), batch).collect()
+    assert sorted(again) == sorted(rows)
     told = drivers_log.read_text()
     assert secured.allowed in told, "the log tells nothing of the reading"
     key = options.get("kafka.ssl.keystore.key", "").splitlines()[1:-1]
