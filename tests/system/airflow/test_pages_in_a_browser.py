@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
-from playwright.sync_api import FrameLocator, Page, expect
+from playwright.sync_api import FrameLocator, Page, Route, expect
+from sqlalchemy.engine import make_url
 
+from sluice.ledger import Ledger, State
+from sluice.pages import render
 from tests.support.browser import logged_in, told_by_axe
+from tests.support.faults import away
+from tests.support.running import CONTRACT
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
@@ -19,7 +28,7 @@ PAGES = {
     "tables": "/tables",
     "table": "/tables/mixed.bad",
     "timeline": "/timeline?hours=1",
-    "table-timeline": "/tables/mixed.good/timeline?hours=1",
+    "table-timeline": "/tables/plain.orders/timeline?hours=1",
     "quality": "/quality",
     "no-table": "/tables/no.such",
 }
@@ -142,9 +151,20 @@ def test_the_pages_follow_airflows_theme_at_once(stack, pictures):
         page.screenshot(path=pictures / "in-airflow-dark.png")
 
 
+def fits(page: Page, name: str, pictures: Path, width: int, scheme: str) -> None:
+    """A picture; nothing sticks out of the page, and axe finds nothing serious."""
+    beside = "" if (width, scheme) == (1280, "light") else f"-{scheme}-{width}"
+    page.screenshot(path=pictures / f"{name}{beside}.png", full_page=True)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width, f"{name} at {width} px is {wide} px wide"
+    assert told_by_axe(page) == [], (name, width)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, pictures, scheme):
     url = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
+    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1]
+    report = f"/tables/mixed.bad/report?run_id={refused.run_id}"
     with logged_in(stack.env, color_scheme=scheme) as browser:
         page = browser.new_page()
         for name, path in PAGES.items():
@@ -152,13 +172,91 @@ def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, pictures, schem
                 page.set_viewport_size({"width": width, "height": 900})
                 page.goto(url + quote(path, safe="/?=&"))
                 expect(page.get_by_role("status").filter(has_text="Reading ")).to_have_count(0)
-                page.screenshot(path=pictures / f"{name}-{scheme}-{width}.png", full_page=True)
-                wide = page.evaluate("document.documentElement.scrollWidth")
-                assert wide <= width, f"{name} at {width} px is {wide} px wide"
-                assert told_by_axe(page) == [], (name, width)
+                fits(page, name, pictures, width, scheme)
                 # By keyboard: the first thing that Tab reaches is seen to be reached.
                 page.keyboard.press("Tab")
                 assert page.evaluate("document.activeElement !== document.body"), name
+        # From its own address no script would run in it, nor would axe.
+        page.set_content(page.request.get(url + quote(report, safe="/?=&")).text())
+        for width in (1280, 375):
+            page.set_viewport_size({"width": width, "height": 900})
+            fits(page, "report", pictures, width, scheme)
+
+
+def test_what_a_page_says_that_has_nothing_to_show(stack, pictures):
+    """Empty, unread, on its way, and beside what was known: by a catalog that is away, and by one that is slow."""
+    url = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
+    database = Path(make_url(stack.env["PYICEBERG_CATALOG__LAKE__URI"]).database or "")
+    with logged_in(stack.env) as browser:
+        page = browser.new_page()
+
+        def says(name: str, path: str, words: str) -> None:
+            found = page.locator("main")
+            stack.until(lambda: page.goto(url + path) and words in found.inner_text())
+            for width, scheme in ((1280, "light"), (375, "dark")):
+                page.emulate_media(color_scheme=scheme)
+                page.set_viewport_size({"width": width, "height": 900})
+                fits(page, name, pictures, width, scheme)
+
+        with a_table_that_never_ran():
+            says("empty-search", "/tables?q=nothing-of-this-name", "No table matches")
+            says("empty-quality", "/quality?run_id=none", "This run judged no expectations")
+            says("empty-table", "/tables/never.ran", "No batch was published yet")
+            says("empty-timeline", "/tables/never.ran/timeline?hours=1", "Nothing happened within 1 h")
+        with away(database):
+            says("unread-table", "/tables/reviewed.orders", "The table's history could not be read")
+            says("unread-timeline", "/tables/reviewed.orders/timeline", "The ledger could not be read")
+            says("unread-quality", "/quality?run_id=another", "The results could not be read")
+            says("away-tables", "/tables", "as of")  # beside the states of those that could not be asked
+            for name in ("table", "timeline", "table-timeline", "quality"):
+                says(f"away-{name}", PAGES[name], "The Iceberg catalog did not answer")
+        with slow(database):
+            says("reading-table", "/tables/kept.orders", "Reading the table's history")
+            says("reading-timeline", "/tables/kept.orders/timeline", "Reading the ledger")
+            says("reading-quality", "/quality?run_id=a-third", "Reading results")
+        # What a page is before anything was read after a start of the API server, which nobody waits for here.
+        for name, words, values in FIRST:
+            page.route(f"{url}/{name}", partial(answer, first(**values)))
+            says(name, f"/{name}", words)
+
+
+FIRST = (
+    ("reading-tables", "Reading Kafka and the catalog", {"reading": True, "unread": True}),
+    ("unread-tables", "could not be read", {"unread": True, "troubles": ["The Iceberg catalog did not answer."]}),
+    ("empty-tables", "There is no table that you may see", {"read_at": datetime(2026, 11, 22, 6, 0, tzinfo=UTC)}),
+)
+
+
+def answer(text: str, route: Route) -> None:
+    """In place of the API server, with what it sends beside a page."""
+    route.fulfill(body=text, headers={**render.SECURITY, "Content-Type": "text/html; charset=utf-8"})
+
+
+def first(**values: object) -> str:
+    """The page of all tables that has none."""
+    common = {"base": "/sluice", "airflow": "", "again": 0, "here": "tables", "rows": [], "total": 0, "q": ""}
+    empty = {"state": "", "words": [], "reading": False, "unread": False, "troubles": [], "read_at": None}
+    return render.page("tables.html", **{**common, **empty, **values})
+
+
+@contextmanager
+def a_table_that_never_ran() -> Iterator[None]:
+    """A contract beside those of a group whose DAG is there."""
+    contract = Path(os.environ["SLUICE_CONTRACTS"], "never.ran.yaml")
+    contract.write_text(CONTRACT.format(table="never.ran", topic="never.ran", group="plain"))
+    try:
+        yield
+    finally:
+        contract.unlink()
+
+
+@contextmanager
+def slow(database: Path) -> Iterator[None]:
+    """Nobody reads the SQLite catalog, nor writes to it, until the block ends; whoever asks waits."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
 
 
 def test_a_repaired_contract_and_the_replay_by_hand_turn_the_table_green(stack, pictures):
@@ -192,7 +290,7 @@ def test_a_repaired_contract_and_the_replay_by_hand_turn_the_table_green(stack, 
         expect(form.locator("#element_topic")).to_be_visible()  # nothing of the form was lost to what was pasted
         form.locator("#element_why").fill("the id is in another field")
         form.locator("[name=element_dry_run]").locator("..").click()
-        page.screenshot(path=pictures / "form.png")
+        page.screenshot(path=pictures / "backfill-form.png")
         form.get_by_role("button", name="Trigger", exact=True).click()
         page.wait_for_url(f"{url}/dags/backfill/runs/**")
         assert stack.end("backfill", unquote(page.url.rpartition("/")[2]))[0] == "success"
