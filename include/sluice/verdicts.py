@@ -89,7 +89,7 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         why = refused[0].error or f"Slice {refused[0].number} of a backfill was refused."
         todo = "Look at the log of the backfill's run."
         yield Verdict("backfill refused", Tone.WARN, why, todo, dag="backfill", run_id=refused[0].run_id)
-    if table.unknown:
+    if table.unknown and (table.unasked or not table.problems):  # else they all answered, and what they say is above
         todo = "The pages name at the top who did not answer; they ask again by themselves."
         last = f" What is told of it was so at {moment(table.as_of)}." if table.as_of else ""
         yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", todo)

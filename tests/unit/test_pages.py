@@ -103,7 +103,10 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
     rows = [(t, verdicts.of_table(t)) for t in now.tables]
     assert page("tables.html", rows=rows, total=2, q="", state="", words=[]).count("<small>as of <time") == 2
     alone = page("table.html", table=now.tables[0], verdicts=[rows[0][1]], detail=None)
-    assert "what catalog would tell is as of <time" in alone
+    assert "what the catalog would tell is as of <time" in alone
+    # The line at the top says who is away, and not each row again.
+    listed = page("tables.html", rows=rows, total=2, q="", state="", words=[])
+    assert listed.count("did not answer") == 1 and "why it was refused" in listed  # the badge's title
     # The catalog alone answers: what it tells is of now.
     newer = TableStatus("db.t", "g", "append", "me", True, [TopicStatus("t")], quarantined=4, unasked=["kafka"])
     (seen,) = known.beside(Status(away.at, [newer], unasked=["kafka"]), before).tables
@@ -111,6 +114,13 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
     # By a pattern, and nobody to ask which tables it stands for.
     assert len(known.beside(Status(away.at, [], unasked=["kafka", "catalog"]), before).tables) == 2
     assert known.beside(Status(away.at, [], unasked=["kafka"]), before).tables == []
+
+
+def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
+    each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
+    assert [v.word for v in verdicts.said(each)] == ["stopped", "new"]
+    assert [v.word for v in verdicts.said(replace(each, unasked=["kafka"]))] == ["stopped", "unknown"]
+    assert "<dt>Lag</dt><dd>-</dd>" in page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
 
 
 def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:
