@@ -36,8 +36,9 @@ TABLES = Param(
 )
 GRAPH = """\
 **assess** reads metadata only · **spark_GROUP** is one Spark application for the tables of a group that need it, in
-the pool of that group's ingestion · **effects** looks up what was done · **table** is one task per table that holds
-something: green, skipped with the figure when nothing was needed, or red with the reason."""
+the pool of that group's ingestion; after a while it gives its slot back, and goes on behind whoever waited ·
+**effects** looks up what was done · **table** is one task per table that holds something: green, skipped with the
+figure when nothing was needed, or red with the reason."""
 
 
 ASSESS, NEEDS = "assess", "needs"
@@ -85,9 +86,9 @@ def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[list[Map
     done: dict[str, upkeep.Effect] = {}
     # A run's id is not enough: those of the three DAGs that are scheduled for the same moment are the same.
     for effect in upkeep.kept(catalog.load(), run_id=run_id, action=upkeep.Action(action)):
-        # A retry has nothing left to do, or no time, where the first try came through.
+        # A retry has nothing left to do where the first try came through.
         before = done.get(effect.table)
-        if before is None or before.state != "done" or effect.state not in ("idle", "waiting"):
+        if before is None or before.state != "done" or effect.state not in ("begun", "idle"):
             done[effect.table] = effect
     found = [outcome(need, done.get(need["table"])) for need in needs]
     for each in found:
@@ -102,15 +103,12 @@ def outcome(need: dict[str, Any], effect: Any) -> dict[str, str]:
         verdict, told = RED, f"{name} could not be assessed: {need['error']}"
     elif not need["steps"]:
         verdict, told = SKIPPED, f"{name}: {need['reason']}"
-    elif effect is None:
-        verdict = RED
-        told = (
-            f"{name} needs it ({need['reason']}), but the Spark application ended before it reported on this table; "
-            "the next run goes on."
-        )
+    elif effect is None or effect.state == "begun":
+        verdict, when = RED, "while it was at work on" if effect else "before it reported on"
+        told = f"{name} needs it ({need['reason']}), but the Spark application ended {when} it; the next run goes on."
     elif effect.state == "failed":
         verdict = RED
-    elif effect.state in ("left", "waiting", "idle"):
+    elif effect.state in ("left", "idle"):
         verdict = SKIPPED
     return {"table": name, "verdict": verdict, "told": told}
 
@@ -148,12 +146,15 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
                 action=action,
                 group=group.name,
                 settings=settings,
-                seconds=group.seconds,
+                seconds=settings.turn,
                 needs=assessed[NEEDS],
                 retries=settings.retries,
                 retry_delay=settings.retry_delay,
                 # The same pool as the group's ingestion: with one slot the two never overlap.
                 pool=settings.pool,
+                # Behind the ingestion of the group, whose weight counts what follows it.
+                priority_weight=1,
+                weight_rule="absolute",
                 execution_timeout=settings.timeout,
             )
             spark >> looked_up

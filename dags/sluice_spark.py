@@ -12,6 +12,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
+    AirflowRescheduleException,
     AirflowSkipException,
 )
 from sluice_connections import kafka_config, registry_config
@@ -33,7 +35,9 @@ from sluice.groups import GroupSettings
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 INCLUDE = Path(sluice.__file__).resolve().parents[1]
-SOMEBODY_MUST_ACT = 3
+SOMEBODY_MUST_ACT, TABLES_WAIT = 3, 4
+# Were the task running again before the scheduler has heard of its end, that would be taken for the end of the new one.
+BETWEEN_TURNS = timedelta(seconds=20)
 # Linux takes no argument of 128 KiB or more.
 MOST_ARGUMENT = 64 << 10
 # What the launcher and the JVM say on every start, and nobody can act on.
@@ -103,6 +107,7 @@ class JobOperator(SparkSubmitOperator):
 
         Raises:
             AirflowSkipException: There is nothing to do.
+            AirflowRescheduleException: The job did a part; it is started again when it gets a slot, which is no retry.
             AirflowFailException: The connection is missing or unusable, or the job says that somebody must act.
             AirflowException: The job failed; a further try may help.
         """
@@ -114,6 +119,9 @@ class JobOperator(SparkSubmitOperator):
         try:
             hook.submit(self.application, env=driver_env(log, self.spark_home))
         except AirflowException as error:
+            if hook.exit_code == TABLES_WAIT:
+                self.log.info("The time was used up: the slot goes to whoever waits, then the other tables follow.")
+                raise AirflowRescheduleException(datetime.now(UTC) + BETWEEN_TURNS) from error
             if hook.exit_code == SOMEBODY_MUST_ACT:
                 raise AirflowFailException(
                     f"The job says that somebody must act; its last lines tell. {error}"
@@ -191,7 +199,7 @@ class MaintainOperator(JobOperator):
 
     Args:
         action: The action.
-        seconds: After so many no further table is begun.
+        seconds: After so many no further table is begun before whoever waits for the slot had it.
         needs: What `assess` found, a list of maps; without a table of this group that needs something it is skipped.
     """
 

@@ -1,7 +1,7 @@
 """What spark-submit starts: one maintenance action on some tables. Arguments → `sluice.maintain.run` → exit code.
 
-Exit codes: 0 the run ended (a table may have failed: the table's own task tells), 2 a retry may help, 3 somebody must
-act, 1 a bug.
+Exit codes: 0 the run ended (a table may have failed: the table's own task tells), 4 it goes on with tables for which no
+time was left, 2 a retry may help, 3 somebody must act, 1 a bug.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-from sluice import application, contracts, maintain, topics
+from sluice import application, contracts, maintain, topics, upkeep
 from sluice.errors import ConfigError
 from sluice.upkeep import Action
+
+TABLES_WAIT = 4
 
 
 @application.exits
@@ -31,8 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     action = Action(arguments.action)
     with application.spark(f"sluice {action}", arguments.run_id, {}) as context:
         promises = topics.resolve(promises, context.catalog, None)
-        maintain.run(context, action, names, promises, deadline=time.monotonic() + arguments.seconds)
-    return 0
+        untried = upkeep.untried(context.catalog, action, names, run_id=arguments.run_id)
+        # None is left where somebody cleared the task: all of them again, as far as the time goes.
+        chosen, deadline = untried or names, time.monotonic() + arguments.seconds
+        effects = maintain.run(context, action, chosen, promises, deadline=deadline)
+    return TABLES_WAIT if len(effects) < len(untried) else 0
 
 
 def table_names(text: str) -> list[str]:

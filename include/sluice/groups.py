@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from sluice.contract_checks import nearest
-from sluice.contract_fields import Duration, Flaws, Instant, ListField, Properties, Strict
+from sluice.contract_fields import Duration, Flaws, Instant, ListField, Properties, Strict, Whole
 from sluice.contract_messages import explain
 from sluice.contract_yaml import Document, Problem, read_document
 
@@ -89,6 +89,18 @@ class SparkSettings(Strict):
         return self
 
 
+class GroupMaintenance(Strict):
+    """How the maintenance of a group's tables shares the pool with their ingestion.
+
+    Attributes:
+        seconds_per_turn: After so many seconds no further table is begun: the slot goes to whoever waits, ingestion
+            first, and the same run goes on with the tables that are left. At most half of the group's timeout. Default
+            240.
+    """
+
+    seconds_per_turn: Whole = 240
+
+
 class GroupSettings(Strict):
     """Settings of one group.
 
@@ -98,10 +110,11 @@ class GroupSettings(Strict):
         start_date: First moment of the schedule, a timestamp with a time zone. Default: none.
         retries: Further tries of a failed task. Default 2.
         retry_delay: Pause before a further try. Default 1 minute.
-        timeout: Most time that one run's Spark application may take. Default 1 hour.
+        timeout: Most time that one Spark application may take. Default 1 hour.
         spark: The Spark application.
         tags: Tags of the DAG in Airflow.
         pool: Airflow pool of the Spark task. Default `sluice_spark`.
+        maintenance: How maintenance shares it.
     """
 
     schedule: Schedule | None = "*/5 * * * *"
@@ -112,6 +125,12 @@ class GroupSettings(Strict):
     spark: SparkSettings = SparkSettings()
     tags: Annotated[tuple[str, ...], ListField] = ()
     pool: Annotated[str, Field(min_length=1, max_length=256)] = "sluice_spark"
+    maintenance: GroupMaintenance = GroupMaintenance()
+
+    @property
+    def turn(self) -> int:
+        """How many seconds maintenance begins tables for, at a time."""
+        return max(min(self.maintenance.seconds_per_turn, int(self.timeout.total_seconds()) // 2), 1)
 
 
 class CommonMaintenance(Strict):

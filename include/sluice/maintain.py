@@ -56,11 +56,11 @@ def run(
 
     Args:
         names: tables as `assess` names them.
-        deadline: `time.monotonic()` after which no further table is begun. The tables that had their turn longest ago
-            come first, so that each has one however many there are.
+        deadline: `time.monotonic()` after which no table is begun but the first. The tables that had their turn longest
+            ago come first, so that each has one however many there are, and though one of them kill the application.
 
     Returns:
-        What was done, which is also kept in `sluice.maintenance`.
+        What came of those that had their turn, which is also kept in `sluice.maintenance`.
 
     Raises:
         ConfigError: a name is not that of a table which Sluice maintains.
@@ -72,19 +72,20 @@ def run(
     turns = upkeep.turns(context.catalog, action)
     subjects = upkeep.subjects(contracts, names) if names else []  # none named: none, not all
     for subject in sorted(subjects, key=lambda s: turns.get(s.name, NEVER)):
-        if time.monotonic() > deadline:
-            effect = Effect(subject.name, action, "waiting", error="the time of this run was used up")
-        else:
-            effect = _maintain(subject, action, partial(_attempt, context, subject, contracts, action, cleaned, where))
-        log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
-        effects.append(effect)
-        unkept.append(effect)
+        if effects and time.monotonic() > deadline:
+            log.info("%s: %s tables wait, the time was used up", action, f"{len(subjects) - len(effects):,}")
+            break
+        unkept.append(Effect(subject.name, action, upkeep.BEGUN))
         try:
-            # One commit each: should the application be killed, what it did is known.
+            # One commit each: should the application be killed, what it did is known, and what it was at.
             upkeep.keep(context.catalog, unkept, run_id=context.run_id)
             unkept = []
         except CommitFailedException as error:  # what was done is done, and the next tables wait
             log.warning("%s %s: to be kept with the next: %s", action, subject.name, error)
+        effect = _maintain(subject, action, partial(_attempt, context, subject, contracts, action, cleaned, where))
+        log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
+        effects.append(effect)
+        unkept.append(effect)
     upkeep.keep(context.catalog, unkept, run_id=context.run_id)
     return effects
 

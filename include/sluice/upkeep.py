@@ -139,7 +139,7 @@ SCHEMA = Schema(
     NestedField(3, "table", StringType(), required=True),
     NestedField(4, "action", StringType(), required=True, doc=", ".join(Action)),
     NestedField(
-        5, "state", StringType(), required=True, doc="done, idle (nothing was needed), left, waiting, failed; seen"
+        5, "state", StringType(), required=True, doc="begun; done, idle (nothing was needed), left, failed; seen"
     ),
     NestedField(6, "reason", StringType(), doc="why it was needed, with the figure"),
     *(NestedField(10 + i, f"{name}_before", LongType()) for i, name in enumerate(COUNTS)),
@@ -150,7 +150,7 @@ SCHEMA = Schema(
     NestedField(34, "error", StringType()),
 )
 
-SEEN = "seen"
+BEGUN, SEEN, ENDED = "begun", "seen", ("done", "idle", "left", "failed")
 
 _TOLD = (
     *("at", "table", "action", "state", "reason", "seconds", "result", "error"),
@@ -164,9 +164,9 @@ class Effect:
     """What one action did to one table.
 
     Attributes:
-        state: done; idle, when nothing was needed any more; left to the next run, because another writer came first;
-            waiting for the next run, as the time of this one was used up; failed. Left as well where another table
-            can't be read. Or seen: nothing was done to it, and `result` remembers where its files go.
+        state: begun, which stays the last where the application was killed; done; idle, when nothing was needed any
+            more; left to the next run, because another writer came first or another table can't be read; failed. Or
+            seen: nothing was done to it, and `result` remembers where its files go.
     """
 
     table: str
@@ -272,8 +272,8 @@ def last_cleaned(catalog: Catalog) -> dict[str, datetime]:
 
 
 def turns(catalog: Catalog, action: Action) -> dict[str, datetime]:
-    """Per table when the action was last tried on it, whatever came of that."""
-    fields, states = ("at", "table", "action", "state"), ("done", "idle", "left", "failed")
+    """Per table when the action was last tried on it, whatever came of that: also where it killed the application."""
+    fields, states = ("at", "table", "action", "state"), (BEGUN, *ENDED)
     return {e.table: e.at for e in kept(catalog, action=action, states=states, fields=fields, last=True)}
 
 
@@ -297,6 +297,13 @@ def seen(catalog: Catalog, names: Iterable[str]) -> dict[str, Seen]:
         if folders := json.loads(effect.result or "{}").get("folders"):
             found[effect.table] = Seen(tuple(folders), effect.at - timedelta(seconds=effect.seconds or 0))
     return found
+
+
+def untried(catalog: Catalog, action: Action, names: Iterable[str], *, run_id: str) -> list[str]:
+    """Of these tables those that have not had their turn in this run: an application before it ran out of time."""
+    fields = ("at", "table", "action", "state")
+    had = {e.table for e in kept(catalog, run_id=run_id, action=action, states=ENDED, fields=fields)}
+    return [name for name in names if name not in had]
 
 
 def _effect(record: dict[str, Any]) -> Effect:

@@ -366,20 +366,37 @@ def test_tables_that_had_no_time_come_first_in_the_next_run(
 ) -> None:
     it = lake()
     names = [*prepared(it, 1), staging(it)]
-    took, original = [0.0], maintain._maintain
+    took, original, kills = [0.0], maintain._maintain, ""
 
-    def too_long(*given: Any) -> Effect:
+    def too_long(subject: upkeep.Subject, *given: Any) -> Effect:
         took[0] += 1
-        return original(*given)
+        if subject.name == kills:
+            raise KeyboardInterrupt
+        return original(subject, *given)
 
     monkeypatch.setattr(maintain, "_maintain", too_long)
     monkeypatch.setattr(maintain, "time", SimpleNamespace(monotonic=lambda: took[0], sleep=time.sleep))
-    turns = []
-    for number in range(4):
-        done = maintain.run(it.context(f"run {number}"), Action.REWRITE, names, it.contracts, deadline=took[0] + 0.5)
-        turns += [e.table for e in done if e.state != "waiting"]
-        assert [e.told for e in done[1:]] == ["waiting, the time of this run was used up"] * 2
-    assert turns == [*sorted(names[:2]), names[2], turns[0]]
+
+    def turn(run: str) -> list[str]:
+        context = it.context(run)
+        left = upkeep.untried(it.catalog, Action.REWRITE, names, run_id=run)
+        done = maintain.run(context, Action.REWRITE, left or names, it.contracts, deadline=took[0] + 0.5)
+        assert len(upkeep.untried(it.catalog, Action.REWRITE, names, run_id=run)) == max(len(left) - 1, 0)
+        return [e.table for e in done]
+
+    order = [*sorted(names[:2]), names[2]]
+    # The turns of one run, which is then cleared; and those of another.
+    assert [turn("one") for _ in range(4)] == [[name] for name in (*order, order[0])]
+    assert turn("two") == [order[1]]
+    # A table that kills the application has had its turn as well, and comes again when the others had theirs.
+    kills = order[2]
+    with pytest.raises(KeyboardInterrupt):
+        turn("two")
+    (last,) = upkeep.kept(it.catalog, run_id="two", names=[kills])
+    assert (last.state, last.red) == ("begun", False)
+    assert turn("two") == [order[0]]
+    kills = ""
+    assert turn("two") == [order[2]]
 
 
 def test_the_ledger_and_the_history_of_maintenance_are_maintained_too(lake: Callable[..., Lake]) -> None:

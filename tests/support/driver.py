@@ -92,6 +92,9 @@ def put_stops() -> None:  # noqa: C901 - a catalogue of points
     def typed(attempt: Attempt) -> bool:
         return not staging(attempt)
 
+    def ended(_: Any, effects: list[upkeep.Effect]) -> bool:
+        return any(effect.state in upkeep.ENDED for effect in effects)
+
     def uncommitted(point: str, owner: Any, name: str, namespace: str) -> None:
         """From that call on nobody can commit, until this process ends; the mark is made when the files are written."""
         original = getattr(owner, name)
@@ -151,7 +154,7 @@ def put_stops() -> None:  # noqa: C901 - a catalogue of points
         # The snapshots are gone from the metadata, their files partly; of the orphans some are gone.
         "expire: half of the files gone": lambda point: half_way(point, "expire_snapshots", "metadata/*.avro"),
         "orphans: half of the files gone": lambda point: half_way(point, "remove_orphan_files", "data/orphan-*"),
-        "before it is kept": lambda point: around(point, upkeep, "keep", before=lambda *_: True),
+        "before it is kept": lambda point: around(point, upkeep, "keep", before=ended),
     }
     for point in {job.point for job in JOBS}:
         points[point](point)

@@ -302,7 +302,9 @@ def test_every_flaw_is_named_at_once():
 def test_group_defaults():
     g = GroupSettings()
     assert (g.schedule, g.start_date, g.retries, g.pool, g.tags) == ("*/5 * * * *", None, 2, "sluice_spark", ())
-    assert (g.retry_delay, g.timeout) == (timedelta(minutes=1), timedelta(hours=1))
+    assert (g.retry_delay, g.timeout, g.turn) == (timedelta(minutes=1), timedelta(hours=1), 240)
+    # The application ends by itself, also where it may not take long.
+    assert [GroupSettings(timeout=timeout).turn for timeout in ("3m", "1s")] == [90, 1]
     assert (g.spark.connection, g.spark.driver_memory, g.spark.executor_memory) == ("spark_default", "2g", None)
 
 

@@ -241,7 +241,8 @@ def test_maintenance_and_alerts_run_when_the_folder_says(airflow_env, contracts)
 
 
 def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts):
-    (contracts / "groups.yaml").write_text("shop: {pool: shop_pool, timeout: 30m, retries: 1}\n")
+    settings = "pool: shop_pool, timeout: 30m, retries: 1, maintenance: {seconds_per_turn: 500}"
+    (contracts / "groups.yaml").write_text(f"shop: {{{settings}}}\n")
     dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
     schedules = {"rewrite_data_files": "hourly", "expire_snapshots": "daily", "remove_orphan_files": "weekly"}
     for action, schedule in schedules.items():
@@ -341,6 +342,7 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
         ({}, None),
         ({}, {"state": "failed", "error": "disk full"}),
         ({}, {"state": "left", "error": "another writer"}),
+        ({}, {"state": "begun"}),
         ({"error": "FileNotFoundError: gone"}, None),
     ]
     answers = ask(TABLE.format(dags=str(DAGS), changes=json.dumps(changes)), airflow_env)
@@ -351,7 +353,8 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
     )
     assert answers[3] == "AirflowFailException: shop.a: failed, disk full"
     assert answers[4] == "AirflowSkipException: shop.a: left, another writer"
-    assert answers[5] == "AirflowFailException: shop.a could not be assessed: FileNotFoundError: gone"
+    assert answers[5].endswith("the Spark application ended while it was at work on it; the next run goes on.")
+    assert answers[6] == "AirflowFailException: shop.a could not be assessed: FileNotFoundError: gone"
 
 
 BOUNDED = """

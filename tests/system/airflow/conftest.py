@@ -39,6 +39,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
     (contracts / "many.yaml").write_text(text)
     (contracts / "groups.yaml").write_text(
         "defaults: {schedule: null, retries: 1, retry_delay: 2s}\n"
+        "kept: {maintenance: {seconds_per_turn: 1}}\n"
         "maintenance: {rewrite_data_files: null, expire_snapshots: null, remove_orphan_files: null}\n"
         f"alerts: {{schedule: null, states: [blocked], notifiers: [{json.dumps(MAIL)}]}}\n"
     )
