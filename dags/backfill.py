@@ -24,9 +24,11 @@ log = logging.getLogger(__name__)
 SOURCES = ["kafka", "staging", "quarantine"]
 MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
 PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
+# A plan that is frozen is the one that a further try finds; an outcome is only looked up.
+AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 
 
-@task.branch(task_id=PLAN, retries=2, retry_delay=timedelta(minutes=1))
+@task.branch(task_id=PLAN, **AGAIN)
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
     """Resolve and show the ranges; freeze the slices, and go on with the table's group, unless this is a dry run."""
     from sluice import backfill, broker, catalog, topics
@@ -76,7 +78,7 @@ def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str,
     return [{**about, "slice": seq, "run_id": run_id} for seq in promised["slices"]]
 
 
-@task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE)
+@task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 def outcome(*, ti: Any = None) -> list[dict[str, Any]]:
     """Look into the table, whatever became of the applications, and say what is true: green or red."""
     from sluice import backfill_end, catalog, topics

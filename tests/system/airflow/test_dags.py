@@ -88,8 +88,8 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     with closing(locked(stack)):
         lost = stack.trigger("rollback", {"rollback"}, **asked, dry_run=False)
         said = stack.log_file("rollback", lost, "rollback")
-        stack.until(lambda: said.exists() and "1 snapshot(s) undone" in said.read_text())
-        kill_worker(stack, "rollback", lost)
+        far = "1 snapshot(s) undone"
+        kill_worker(stack, "rollback", lost, "rollback", lambda: said.exists() and far in said.read_text())
     assert stack.end("rollback", lost)[0] == "failed"
     assert stack.ids("plain.orders") == list(range(150))
     state, _, log = stack.by_hand("rollback", "rollback", **asked, dry_run=False)
@@ -104,8 +104,7 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     # Lost behind its commit, the ledger does not tell of it; the table does, and the next run lets the ledger tell.
     with hung(stack, tables.LEDGER):
         lost = stack.trigger("rollback", {"rollback"}, **{**asked, "before_run": run}, dry_run=False)
-        stack.until(lambda: stack.ids("plain.orders") == list(range(100)))
-        kill_worker(stack, "rollback", lost)
+        kill_worker(stack, "rollback", lost, "rollback", lambda: stack.ids("plain.orders") == list(range(100)))
     assert stack.end("rollback", lost)[0] == "failed"
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     assert stack.ids("plain.orders") == list(range(150))
@@ -253,7 +252,7 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
     assert stack.ids("killed.orders") == list(range(100))
 
 
-def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_slice_is_killed(stack):
+def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes_is_killed(stack):
     stack.send("plain.orders", records(1000, 20))
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     starts = cursor.published(stack.catalog.load_table("plain.orders"))["plain.orders"].next_offsets
@@ -276,8 +275,11 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
         assert "240 offsets" in log and "staging holds all of it" in log
         assert all(f":[{start},{end}]" in log for start, end in ranges.values())
         assert len(stack.ids("plain.orders")) == len(whole) - 240
+        before = ledger_file(stack)
         run = stack.trigger("backfill", {"plan"}, **form, dry_run=False)
-        planned = stack.until(lambda: slices.planned(slices.rows(Ledger(stack.catalog), "plain.orders"), run))
+        # Lost behind its commit, the plan is the one that is carried out.
+        kill_worker(stack, "backfill", run, "plan", lambda: ledger_file(stack) != before)
+        planned = slices.planned(slices.rows(Ledger(stack.catalog), "plain.orders"), run)
         assert len(planned) >= 4
 
         def staging() -> Table:
@@ -298,7 +300,13 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
                 "plain-backfill-4": lambda: slices.landed(typed(), planned[-4]),
             },
         ):
+            kill_worker(stack, "backfill", run, "outcome", stack.log_file("backfill", run, "outcome").exists)
             state, found = stack.end("backfill", run)
+    assert slices.planned(slices.rows(Ledger(stack.catalog), "plain.orders"), run) == planned
+    tries = {t["task_id"]: t["try_number"] for t in found}
+    assert (tries["plan"], tries["outcome"]) == (2, 2)
+    told = [stack.log_file("backfill", run, "outcome", number).read_text() for number in (1, 2)]
+    assert [text.count(": snapshot ") for text in told] == [0, len(planned)]
     tried = {t["rendered_map_index"]: (t["state"], t["try_number"]) for t in found if t["task_id"] == "spark_plain"}
     assert tried == {f"slice {seq}": ("success", 2 if seq >= -4 else 1) for seq in planned}
     tasks = {t["task_id"]: t["state"] for t in found}
@@ -307,19 +315,23 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_the_driver_of_each_sl
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
     for name in ("plain.orders", tables.staging("plain.orders")):
         assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
-    # What can't be is refused in the plan, with the reason; what Kafka has deleted, staging still has.
+    from_staging_when_kafka_has_lost_it(stack, form, ends)
+    assert stack.ids("plain.orders") == whole
+
+
+def from_staging_when_kafka_has_lost_it(stack: Stack, form: dict[str, Any], ends: dict[int, int]) -> None:
+    """What can't be is refused in the plan, with the reason; what Kafka has deleted, staging still has."""
     client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
     for future in client.delete_records([TopicPartition("plain.orders", p, end) for p, end in ends.items()]).values():
         future.result(30)
     stack.cut_out("plain.orders", "id >= 1200")
-    for asked, words in ((ranges, "Kafka no longer holds the range"), ({"9": [0, 5]}, "no partition 9")):
+    for asked, words in ((form["ranges"], "Kafka no longer holds the range"), ({"9": [0, 5]}, "no partition 9")):
         state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": asked}, dry_run=False)
         assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
         assert words in log
     state, tasks, log = stack.by_hand("backfill", "plan", **form, source="staging", dry_run=False)
     assert (state, tasks["spark_plain"], tasks["outcome"]) == ("success", "success", "success"), tasks
     assert "staging holds all of it" in log
-    assert stack.ids("plain.orders") == whole
 
 
 def test_the_strictest_expiry_leaves_what_a_rollback_within_the_window_needs(stack):
@@ -396,12 +408,25 @@ def hung(stack: Stack, identifier: Identifier) -> Iterator[None]:
             catalog.execute("DROP VIEW endless")
 
 
-def kill_worker(stack: Stack, dag: str, run: str) -> None:
-    """The process of a run's one task is killed, not the supervisor that it tells its state."""
-    (attempt,) = stack.airflow.tasks(dag, run)
-    workers = [p for p in psutil.process_iter() if attempt["id"] in " ".join(command_line(p))]
-    for process in {each for p in workers for each in (p, *p.children(recursive=True)) if not each.children()}:
+def kill_worker(stack: Stack, dag: str, run: str, task: str, has_come: Callable[[], Any]) -> None:
+    """The process of a task is killed when it has come that far, not the supervisor that it tells its state."""
+
+    def processes() -> set[psutil.Process]:
+        (attempt,) = (t["id"] for t in stack.airflow.tasks(dag, run) if t["task_id"] == task)
+        supervisors = [p for p in psutil.process_iter() if attempt in " ".join(command_line(p))]
+        return {each for p in supervisors for each in p.children(recursive=True) if not each.children()}
+
+    found = stack.until(processes)
+    stack.until(has_come, every=0.002)
+    for process in found:
         process.kill()
+
+
+def ledger_file(stack: Stack) -> str:
+    """Which metadata file is the ledger's, in next to no time."""
+    with closing(sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60)) as catalog:
+        named = "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?"
+        return str(catalog.execute(named, tables.LEDGER).fetchone()[0])
 
 
 @contextmanager
