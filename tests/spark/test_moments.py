@@ -97,5 +97,8 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
     happened = timeline.events(it.catalog, began, [it.loaded(table)])
     assert_measured(happened, now() - began)
     assert {e.lane for e in happened} == {
-        Lane.STAGED, Lane.PUBLISHED, Lane.OPERATOR, Lane.SCHEMA, Lane.MAINTENANCE,
+        Lane.STAGED, Lane.PUBLISHED, Lane.OPERATOR, Lane.SCHEMA, Lane.FILES, Lane.MAINTENANCE,
     }  # fmt: skip
+    # What the snapshots tell goes with them.
+    made = {e.snapshot_id for e in happened if e.lane == Lane.FILES}
+    assert made <= {s.snapshot_id for s in loaded.metadata.snapshots}
