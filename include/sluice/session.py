@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
 from sluice.catalog import spark_conf
@@ -39,7 +40,17 @@ AVRO_LIMITS = {
     "org.apache.avro.limits.bytes.maxLength": str(64 << 20),
     "org.apache.avro.limits.collectionItems.maxLength": str(16 << 20),
 }
-DEFAULTS["spark.executor.extraJavaOptions"] = " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())
+# Spark puts these before a contract's `spark.executor.extraJavaOptions`, which would otherwise stand in their place.
+DEFAULTS["spark.executor.defaultJavaOptions"] = " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())
+
+
+class _Known(JavaClass):  # type: ignore[misc]
+    """A class in the JVM that is asked once for each of its members, not at each call."""
+
+    def __getattr__(self, name: str) -> object:
+        member = super().__getattr__(name)
+        self.__dict__[name] = member
+        return member
 
 
 def log_to_stdout() -> None:
@@ -80,8 +91,10 @@ def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     jvm = built.sparkContext._jvm
     for limit, most in AVRO_LIMITS.items():
         jvm.System.setProperty(limit, most)  # type: ignore[union-attr]
-    # PySpark asks for these by name at each function on a column, and each time the JVM looks in one package after the
-    # other: some two hundred times per table and batch.
-    for name in ("org.apache.spark.sql.functions", "PythonUtils"):
-        setattr(jvm, name, getattr(jvm, name))
+    # PySpark asks for these by name at each function on a column, and each time the JVM looks for a class of that name
+    # in one package, and jar, after the other: some two hundred times per table and batch.
+    for name in ("org.apache.spark.sql.functions", "functions", "PythonUtils"):
+        known = getattr(jvm, name)
+        known.__class__ = _Known
+        setattr(jvm, name, known)
     return built
