@@ -111,7 +111,8 @@ class Stack:
 
     def end(self, dag: str, run: str) -> tuple[str, list[dict[str, Any]]]:
         """The run's state, and its tasks."""
-        self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"))
+        # Each answer is work for the API server, which has the same two cores as the run.
+        self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"), every=1.0)
         return self.airflow.run_state(dag, run), self.airflow.tasks(dag, run)
 
     def maintain(self, action: str, **form: Any) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
@@ -184,7 +185,7 @@ class Stack:
             self.airflow._ask("PATCH", f"{path}?update_mask=slots", {**pool, "slots": before["slots"]})
 
     @staticmethod
-    def until(true: Callable[[], Any], every: float = 0.2) -> Any:
+    def until(true: Callable[[], Any], every: float = 0.5) -> Any:
         limit = time.monotonic() + PATIENCE_S
         while time.monotonic() < limit:
             if found := true():

@@ -241,7 +241,7 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
         table = tables.load(stack.catalog, tables.staging("killed.orders"))
         return table is not None and table.metadata.current_snapshot_id is not None
 
-    stack.until(staged)
+    stack.until(staged, every=0.1)
     (driver,) = stack.drivers("killed")
     driver.parent().kill()  # the worker alone: its driver goes on, as it does in life
     state, tasks = stack.finish("killed", run)

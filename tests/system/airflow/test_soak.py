@@ -1,6 +1,7 @@
 """An hour's worth of runs through Airflow, accelerated, beside maintenance and replays, while drivers are killed.
 
-`pytest -m soak tests/system/airflow/test_soak.py`; SLUICE_SOAK_BATCHES sets another number of runs than 60.
+`pytest -m soak tests/system/airflow/test_soak.py`; SLUICE_SOAK_BATCHES sets another number of runs than
+12: an hour's at the default schedule.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 import psutil
@@ -32,13 +34,14 @@ Answer = TypeVar("Answer")
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
-RUNS = int(os.environ.get("SLUICE_SOAK_BATCHES", "60"))
+RUNS = int(os.environ.get("SLUICE_SOAK_BATCHES", "12"))
 RECORDS = 200
 KEYS = 2_000
 PARTITIONS = 2
-SECONDS_PER_KILL = 60
-# Ingestion goes on without one; the others leave it some of two cores.
-PAUSE_S = 15
+# A run takes most of a minute: were one killed in each, second tries would be most of the work, and be killed as well.
+SECONDS_PER_KILL = 120
+# Ingestion goes on without one; the others leave it some of two cores, and one of two slots for about half of the time.
+PAUSE_S = 30
 # Seconds stand for weeks: whatever may go, goes at once.
 STRICT = {"snapshot_age": "5s", "staging_retention": "5s", "min_snapshots": 2, "min_input_files": 3}
 
@@ -59,6 +62,7 @@ def test_an_hour_of_runs_beside_maintenance_and_replays(stack: Stack, capsys: py
         seconds = time.monotonic() - began
         hour.nothing_is_lost()
         meanwhile = dict(hour.seen)
+        means = {kind: f"{fmean(each):.0f} s" for kind, each in hour.seconds.items()}
         every = hour.ranges()
         for name, ranges in every:
             assert hour.replay(name, ranges) == "success", (name, ranges)
@@ -67,7 +71,7 @@ def test_an_hour_of_runs_beside_maintenance_and_replays(stack: Stack, capsys: py
     hour.nothing_is_lost()
     with capsys.disabled():
         print(f"\n{RUNS} runs of {RECORDS} records into 2 tables in {seconds:.0f} s, then {len(every)} replays")
-        print(f"runs meanwhile: {meanwhile}; drivers killed: {dict(Counter(hour.kills))}")
+        print(f"runs meanwhile: {meanwhile}, on average {means}; drivers killed: {dict(Counter(hour.kills))}")
     assert hour.kills
     # A task whose driver is killed is tried once more.
     assert sum(n for what, n in meanwhile.items() if not what.endswith("success")) <= len(hour.kills) // 2
@@ -97,6 +101,7 @@ class Hour:
         self.beside = [self.maintain, self.replay_any, self.kill_any]
         self.over = threading.Event()
         self.seen: Counter[str] = Counter()
+        self.seconds: dict[str, list[float]] = {}
         self.kills: list[str] = []
         self._pick = random.Random(4)
         self._sent = 0
@@ -107,9 +112,11 @@ class Hour:
             step()
 
     def run(self, dag: str, tasks: set[str], **form: object) -> str:
+        began, kind = time.monotonic(), dag.removesuffix(f"_{self.it.group}")
         made = insist(lambda: self.stack.trigger(dag, tasks, **form))
         state, _ = insist(lambda: self.stack.end(dag, made))
-        self.seen[f"{dag.removesuffix(f'_{self.it.group}')} {state}"] += 1
+        self.seen[f"{kind} {state}"] += 1
+        self.seconds.setdefault(kind, []).append(time.monotonic() - began)
         return state
 
     def send_and_ingest(self) -> None:
@@ -162,14 +169,19 @@ class Hour:
         return dict(cursor.published(self.stack.catalog.load_table(name))[self.it.topic].next_offsets)
 
     def ranges(self) -> list[tuple[str, dict[str, tuple[int, int]]]]:
-        """All offsets of both tables, each in one of three ranges, in any order."""
+        """All offsets of both tables, those of each partition in three ranges, in any order."""
         found = []
         for name in (self.merged, self.appended):
-            for partition, end in self.published(name).items():
-                cuts = [0, *sorted(self._pick.sample(range(1, end), 2)), end]
-                found += [(name, {str(partition): bounds}) for bounds in pairwise(cuts)]
+            cut = {str(p): self._cut(end) for p, end in self.published(name).items()}
+            found += [(name, dict(zip(cut, bounds, strict=True))) for bounds in zip(*cut.values(), strict=True)]
         self._pick.shuffle(found)
         return found
+
+    def _cut(self, end: int) -> list[tuple[int, int]]:
+        """Three ranges from 0 to the end, in any order."""
+        bounds = list(pairwise([0, *sorted(self._pick.sample(range(1, end), 2)), end]))
+        self._pick.shuffle(bounds)
+        return bounds
 
     def tables(self) -> list[Table]:
         found = (self.stack.catalog.load_table(n) for n in self.names if self.stack.catalog.table_exists(n))
