@@ -62,13 +62,15 @@ def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> C
     Args:
         enough: whether the chain may end with this snapshot; if none is found, all of it is kept.
     """
-    window = int((now - settings.snapshot_age).timestamp() * 1000)
+    began = now - settings.snapshot_age
+    # A snapshot is main's head from when main moved onto it, not from when it was committed to its branch.
+    landed = cursor.landed(table.metadata)
     kept: list[Snapshot] = []
     for snapshot in cursor.ancestors(table.metadata):
         kept.append(snapshot)
-        if len(kept) >= settings.min_snapshots and snapshot.timestamp_ms < window and enough(snapshot):
+        if len(kept) >= settings.min_snapshots and landed[snapshot.snapshot_id] < began and enough(snapshot):
             break
-    older_than = min([window, *(s.timestamp_ms for s in kept)])
+    older_than = min([int(began.timestamp() * 1000), *(s.timestamp_ms for s in kept)])
     stays = _stays(table, older_than, settings.min_snapshots)
     doomed = tuple(s for s in table.metadata.snapshots if s.snapshot_id not in stays)
     return Cut(tuple(kept), older_than, doomed)

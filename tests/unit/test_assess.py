@@ -76,12 +76,12 @@ def batch(seq: int) -> Batch:
     return Batch("orders", "id", seq, {0: OffsetRange(seq - 1, seq)}, {0: seq})
 
 
-def append(table: Table, n: int, properties: dict[str, str]) -> None:
+def append(table: Table, n: int, properties: dict[str, str], branch: str = refs.MAIN) -> None:
     fields = table.schema().as_arrow()
     values = {f.name: [n] if pa.types.is_integer(f.type) else [None] for f in fields}
     values |= {f.name: [NOW] for f in fields if f.name == "_kafka_timestamp"}
     values |= {f.name: ["orders"] for f in fields if f.name == "_kafka_topic"}
-    table.append(pa.Table.from_pydict(values, schema=fields), snapshot_properties=properties)
+    table.append(pa.Table.from_pydict(values, schema=fields), snapshot_properties=properties, branch=branch)
 
 
 def filled(catalog: Catalog, promises: Contracts, batches: int) -> tuple[Table, Table]:
@@ -207,6 +207,30 @@ def test_the_rollback_window_keeps_its_first_head_and_a_snapshot_with_offsets(tm
     assert len(found.kept) == 3
     assert PUBLISHED_THROUGH in found.kept[-1].summary.additional_properties
     assert {s.snapshot_id for s in found.doomed}.isdisjoint(s.snapshot_id for s in found.kept)
+
+
+def test_the_rollback_window_counts_from_when_main_moved(tmp_path, catalog):
+    """A batch is written to its branch first: until main moves onto it, readers see the snapshot before it."""
+    promises = promise(tmp_path, snapshot_age="1h", staging_retention="1h", min_snapshots=1)
+    typed, _ = filled(catalog, promises, 1)
+    first = typed.current_snapshot().snapshot_id
+    refs.commit(catalog, typed, (), (refs.point("sluice_x", first),))
+    typed = catalog.load_table("shop.orders")
+    through = {PUBLISHED_THROUGH: encode_through({"orders": Through(2, "id", {0: 2})})}
+    append(typed, 2, through, "sluice_x")
+    written = datetime.now(UTC)
+    time.sleep(0.02)
+    refs.commit(catalog, typed, (), (refs.point(refs.MAIN, typed.metadata.refs["sluice_x"].snapshot_id),))
+    typed, settings = catalog.load_table("shop.orders"), promises.table("shop.orders").maintenance
+
+    def looked(began: datetime) -> tuple[int, list[int], int]:
+        now = began + timedelta(hours=1)
+        found = retention.cut(typed, settings, now, retention.carries_published)
+        doomed = [s.snapshot_id for s in found.doomed]
+        return len(found.kept), doomed, retention.floor(catalog, promises, "orders", now)
+
+    assert looked(written) == (2, [], 1)  # the first was the table when the window began
+    assert looked(datetime.now(UTC) + timedelta(seconds=1)) == (1, [first], 2)
 
 
 def test_a_chain_without_offsets_is_never_cut(tmp_path, catalog):
