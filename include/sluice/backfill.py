@@ -135,7 +135,7 @@ def look(
     staged = slices.in_staging(staging, topic, known, ledger)
     quarantine = tables.load(catalog, tables.quarantine(contract))
     began = backfill_ranges.cutover(ledger, staging, topic)
-    sources = Sources(state, staged, began, quarantine, through[topic].next_offsets)
+    sources = Sources(state, staged, began, quarantine, through[topic].next_offsets, staging)
     ranges = backfill_ranges.resolve(request, sources, client)
     whole = Batch(topic, state.topic_id, -1, ranges, {})
     _check_open(contract, catalog, ledger, whole, through)

@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from sluice import broker, cursor, slices
+from sluice import backfill_times, broker, cursor, slices
 from sluice.errors import RefusedError
 from sluice.filters import And, equal
 from sluice.ledger import Ledger, batches, row_of
-from sluice.model import Batch, OffsetRange, Ranges
+from sluice.model import Batch, OffsetRange, Ranges, encode_gaps
 from sluice.slices import Origin
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Sources:
         staged: the batches and slices that staging holds whole.
         cutover: per partition where the live feed began; None where nobody knows any more.
         reached: per partition the table's cursor.
+        staging: the topic's raw records.
     """
 
     state: broker.TopicState
@@ -62,6 +64,7 @@ class Sources:
     cutover: Mapping[int, int] | None
     quarantine: Table | None
     reached: Mapping[int, int] = field(default_factory=dict)
+    staging: Table | None = None
 
 
 def moment(text: str, name: str) -> datetime | None:
@@ -98,10 +101,12 @@ def resolve(request: Request, sources: Sources, client: AdminClient) -> dict[int
         )
     if request.ranges:
         found = {p: OffsetRange(*bounds) for p, bounds in sorted(request.ranges.items())}
-    elif request.origin == Origin.QUARANTINE and not (request.since or request.until):
-        found = _quarantined(request, sources)
     else:
-        found = _between(request, sources, client)
+        if request.since and request.until and request.until <= request.since:
+            text = f"The time ends ({request.until}) before it starts ({request.since})."
+            raise RefusedError(text, table=request.table)
+        quarantined = request.origin == Origin.QUARANTINE
+        found = _quarantined(request, sources) if quarantined else _between(request, sources, client)
     _check(request, sources, found)
     return found
 
@@ -137,22 +142,33 @@ def _check(request: Request, sources: Sources, found: Ranges) -> None:
 def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
     """Per partition from the first to the last of the topic's records in quarantine, below the table's cursor.
 
-    Above it lie those of a batch that is blocked: it brings them itself.
+    Above it lie those of a batch that is blocked: it brings them itself. A time is told by their own timestamps.
     """
     table, topic = sources.quarantine, sources.state.topic
     found: dict[int, OffsetRange] = {}
     if table is not None and table.current_snapshot():
         partition, offset = PLACE
-        rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=PLACE).to_arrow()
-        ends = rows.group_by(partition).aggregate([(offset, "min"), (offset, "max")]).to_pylist()
+        columns = (*PLACE, backfill_times.TIMESTAMP)
+        rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=columns).to_arrow()
+
+        def ends(which: str, since: datetime | None = None) -> dict[int, int]:
+            some = rows
+            if since:
+                at = pc.cast(rows[backfill_times.TIMESTAMP], pa.int64())
+                some = rows.filter(pc.greater_equal(at, backfill_times.micros(since)))
+            told = some.group_by(partition).aggregate([(offset, which)]).to_pylist()
+            return {r[partition]: r[f"{offset}_{which}"] for r in told}
+
+        past = {p: last + 1 for p, last in ends("max").items()} | (ends("min", request.until) if request.until else {})
         found = {
-            (p := r[partition]): OffsetRange(r[f"{offset}_min"], min(r[f"{offset}_max"] + 1, sources.reached.get(p, 0)))
-            for r in sorted(ends, key=lambda r: r[partition])
+            p: OffsetRange(start, min(past[p], sources.reached.get(p, 0)))
+            for p, start in sorted(ends("min", request.since).items())
         }
         found = {p: r for p, r in found.items() if r.span > 0}
     if not found:
         raise RefusedError(
-            "The table's quarantine holds no record of the topic below the table's cursor.",
+            "The table's quarantine holds no record of the topic below the table's cursor"
+            f"{' in that time' if request.since or request.until else ''}.",
             table=request.table,
             topic=topic,
         )
@@ -180,55 +196,53 @@ def cut_rejected(whole: Batch, quarantine: Table | None, most: int) -> list[dict
 
 
 def _between(request: Request, sources: Sources, client: AdminClient) -> dict[int, OffsetRange]:
-    state = sources.state
-    if request.since and request.until and request.until <= request.since:
-        raise RefusedError(f"The time ends ({request.until}) before it starts ({request.since}).", table=request.table)
-    starts, ends = _starts(request, sources, client), dict(sources.cutover or {})
-    if request.origin == Origin.QUARANTINE:
-        held = _quarantined(request, sources)
-        starts = starts if request.since else {p: r.start for p, r in held.items()}
-        ends = {p: r.end for p, r in held.items()}
+    state, ends = sources.state, dict(sources.cutover or {})
+
+    def placed(moment: datetime) -> backfill_times.Placed:
+        return backfill_times.place(moment, state, sources.staging, sources.staged, client)
+
     if request.until:
-        at = broker.offsets_at(client, state.topic, state.watermarks, request.until)
-        ends = {p: at[p] if at[p] >= 0 else r.end for p, r in state.watermarks.items()}
-    elif sources.cutover is None and request.origin != Origin.QUARANTINE:
+        ends = placed(request.until).offsets
+    elif sources.cutover is None:
         raise RefusedError(
             "Nobody knows any more where the table's live feed began.",
             table=request.table,
             topic=state.topic,
             way_out="Name until, or the ranges.",
         )
+    if request.since:
+        found = placed(request.since)
+        starts, unknown = found.offsets, found.unknown
+        if blind := {p: holes for p, holes in unknown.items() if holes[-1].start < ends.get(p, 0)}:
+            raise RefusedError(
+                f"Where {request.since.isoformat()} lies can't be told: neither Kafka nor staging has {{partition: "
+                f"ranges}} {encode_gaps(blind)}, and records from then on may have been there.",
+                table=request.table,
+                topic=state.topic,
+                way_out=f"Name a later since, or ranges: what is there begins at { {p: starts[p] for p in blind} }.",
+            )
+    else:
+        starts = _earliest(request, sources)
     # A partition that was added after the live feed began has no history before it.
-    found = {p: OffsetRange(s, ends.get(p, 0)) for p, s in sorted(starts.items()) if ends.get(p, 0) > s}
-    if not found:
+    ranges = {p: OffsetRange(s, ends.get(p, 0)) for p, s in sorted(starts.items()) if ends.get(p, 0) > s}
+    if not ranges:
         raise RefusedError(
             f"There is nothing in that time: {{partition: (start, end)}} "
             f"{ {p: (s, ends.get(p, 0)) for p, s in sorted(starts.items())} }.",
             table=request.table,
             topic=state.topic,
         )
-    return found
+    return ranges
 
 
-def _starts(request: Request, sources: Sources, client: AdminClient) -> dict[int, int]:
-    marks, topic = sources.state.watermarks, sources.state.topic
+def _earliest(request: Request, sources: Sources) -> dict[int, int]:
+    """Per partition where the source begins."""
     staged: dict[int, int] = {}
     if request.origin == Origin.STAGING:
         for batch in sources.staged:
             for p, r in batch.to_read.items():
                 staged[p] = min(staged.get(p, r.start), r.start)
-    if request.since is None:
-        return {p: staged.get(p, r.start) for p, r in marks.items()}
-    at = broker.offsets_at(client, topic, marks, request.since)
-    if blind := {p: (staged[p], r.start) for p, r in marks.items() if at[p] == r.start > staged.get(p, r.start)}:
-        raise RefusedError(
-            "Kafka's index of times does not reach back as far as staging: "
-            f"{{partition: (staging's first offset, Kafka's)}} {blind}.",
-            table=request.table,
-            topic=topic,
-            way_out="Name the ranges; `_kafka_timestamp` in staging tells which.",
-        )
-    return {p: at[p] if at[p] >= 0 else r.end for p, r in marks.items()}
+    return {p: staged.get(p, r.start) for p, r in sources.state.watermarks.items()}
 
 
 def cutover(ledger: Ledger | None, staging: Table | None, topic: str) -> dict[int, int] | None:

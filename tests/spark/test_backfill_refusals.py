@@ -96,13 +96,23 @@ def test_what_kafka_has_lost_staging_gives_until_it_is_trimmed(
     it = lake()
     it.create_topic(2)
     table = it.contract(maintenance=STRICT, limits={"records_per_batch": 30})
+    moments = []
     for number in range(3):
         fill(it, 100 * number)
         it.run()
+        moments.append(datetime.now(UTC))
+        time.sleep(0.01)
     gone = [TopicPartition(it.topic, p, 25) for p in (0, 1)]
     for future in it.admin.delete_records(gone).values():
         future.result(30)
     refused(it, "begins at 25.*staging has all: source staging", table, {0: [3, 30]})
+    # So where it is a time: what Kafka's index no longer reaches staging tells.
+    long_ago, ledger = datetime(2020, 1, 1, tzinfo=UTC), Ledger(it.catalog)
+    refused(it, "begins at 25.*staging has all: source staging", table, since=long_ago, until=moments[2])
+    for since, until, offsets in ((None, 0, (0, 10)), (long_ago, 1, (0, 20)), (moments[0], 2, (10, 30))):
+        request = asked(table, since=since, until=moments[until], origin=Origin.STAGING)
+        found = backfill.look(request, it.contracts, it.catalog, it.admin, ledger)
+        assert found.ranges == {0: offsets, 1: offsets}
     cut_out(it, table, "_kafka_offset BETWEEN 3 AND 27")
     monkeypatch.setenv("SLUICE_CONTRACTS", str(it.folder))
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)

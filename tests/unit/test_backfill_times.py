@@ -1,0 +1,165 @@
+"""At which offsets a time lies: Kafka's index as far as it reaches, and real staging and quarantine tables before it.
+
+Offset n was written n hours after the first. Kafka begins at 1000 and ends at 2000; the table has come to 1500.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from sluice import backfill_times, broker, contracts, tables
+from sluice.backfill_ranges import Request, Sources, resolve
+from sluice.broker import TopicState
+from sluice.errors import RefusedError
+from sluice.model import Batch, OffsetRange
+from sluice.slices import Origin
+
+pytestmark = pytest.mark.unit
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+LOW, END, CURSOR = 1000, 2000, 1500
+KAFKA, STAGING, QUARANTINE = Origin
+
+
+def hour(n: float) -> datetime:
+    return T0 + timedelta(hours=n)
+
+
+def batch(seq: int, start: int, end: int) -> Batch:
+    return Batch("orders", "id", seq, {0: OffsetRange(start, end)}, {0: end} if seq > 0 else {})
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "warehouse").mkdir()
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def index(monkeypatch: pytest.MonkeyPatch, low: int = LOW, end: int = END) -> TopicState:
+    """Kafka's own index of times, over what Kafka still holds."""
+
+    def offsets_at(_client: Any, _topic: str, partitions: Iterable[int], moment: datetime) -> dict[int, int]:
+        first = next((n for n in range(low, end) if hour(n) >= moment), -1)
+        return dict.fromkeys(partitions, first)
+
+    monkeypatch.setattr(broker, "offsets_at", offsets_at)
+    return TopicState("orders", "id", {0: OffsetRange(low, end)}, False, 1)
+
+
+def written(table: Table, rows: Mapping[int, float], **more: Any) -> Table:
+    """Rows per offset, each at its hour, in one file."""
+    fields = table.schema().as_arrow()
+    none = {f.name: f.type for f in fields if not f.nullable}
+    filler = {name: 0 if pa.types.is_integer(kind) else "" for name, kind in none.items()}
+    same = {**filler, "_kafka_partition": 0, **more}
+    found = [{**same, "_kafka_offset": at, "_kafka_timestamp": hour(when)} for at, when in rows.items()]
+    table.append(pa.Table.from_pylist(found, schema=fields))
+    return table
+
+
+def in_staging(catalog: Catalog, *pieces: Batch, times: Callable[[int], float] = float) -> Table:
+    table = tables.ensure_staging(catalog, "orders")
+    for piece in pieces:
+        written(table, {n: times(n) for n in range(*piece.ranges[0])}, batch_seq=piece.seq)
+    return table
+
+
+def known(state: TopicState, staging: Table | None, *staged: Batch, quarantine: Table | None = None) -> Sources:
+    return Sources(state, staged, {0: CURSOR}, quarantine, {0: CURSOR}, staging)
+
+
+def resolved(sources: Sources, origin: Origin, since: float | None = None, until: float | None = None) -> Any:
+    times = {k: hour(v) for k, v in (("since", since), ("until", until)) if v is not None}
+    return resolve(Request("shop.orders", origin=origin, **times), sources, None)[0]  # type: ignore[arg-type]
+
+
+def test_before_what_kafka_holds_staging_tells_where_a_time_lies(catalog, monkeypatch):
+    pieces = [batch(1, 0, 700), batch(2, 700, CURSOR)]
+    sources = known(index(monkeypatch), in_staging(catalog, *pieces), *pieces)
+    assert resolved(sources, STAGING, until=100) == (0, 100)
+    assert resolved(sources, STAGING, since=50, until=100) == (50, 100)
+    assert resolved(sources, STAGING, since=99.5, until=1200) == (100, 1200)
+    assert resolved(sources, STAGING, since=700) == (700, CURSOR)
+    assert resolved(sources, STAGING, since=999.5) == (1000, CURSOR)
+    assert resolved(sources, STAGING, since=-9) == (0, CURSOR)
+    # Kafka's own, too, where staging shows that what Kafka has deleted is older.
+    assert resolved(sources, KAFKA, since=999.5) == (1000, CURSOR)
+    assert resolved(sources, KAFKA, since=1100, until=1200) == (1100, 1200)
+
+
+def test_what_kafka_no_longer_has_is_not_left_out_in_silence(catalog, monkeypatch):
+    state = index(monkeypatch)
+    with pytest.raises(
+        RefusedError, match=r'neither Kafka nor staging has .* \{"0":\[\[0,1000\]\]\}.*begins at \{0: 1'
+    ):
+        resolved(known(state, None), KAFKA, since=100, until=1200)
+    piece = batch(1, 0, CURSOR)
+    sources = known(state, in_staging(catalog, piece), piece)
+    with pytest.raises(RefusedError, match=r"no longer holds the range.*\[100, 1200\].*staging has all"):
+        resolved(sources, KAFKA, since=100, until=1200)
+    # Where nothing was before what Kafka has, and where no time is asked for.
+    assert resolved(known(index(monkeypatch, low=0), None), KAFKA, since=-9, until=10) == (0, 10)
+    assert resolved(sources, KAFKA, until=1200) == (LOW, 1200)
+
+
+def test_a_time_that_lies_in_what_nobody_has_is_refused(catalog, monkeypatch):
+    pieces = [batch(1, 0, 100), batch(3, 600, CURSOR)]
+    state, staging = index(monkeypatch), in_staging(catalog, *pieces)
+    sources = known(state, staging, *pieces)
+    assert resolved(sources, STAGING, since=50, until=80) == (50, 80)
+    assert resolved(sources, STAGING, since=601) == (601, CURSOR)
+    for since in (100, 300, 600):
+        with pytest.raises(RefusedError, match=r'has .* \{"0":\[\[100,600\]\]\}.*begins at \{0: 600\}'):
+            resolved(sources, STAGING, since=since)
+    # Unless nothing of it would be taken: the partition's live feed had begun by then.
+    with pytest.raises(RefusedError, match="nothing in that time"):
+        resolved(replace(sources, cutover={0: 100}), STAGING, since=300)
+    # What Kafka still tells is no business of staging's.
+    assert resolved(known(state, None), STAGING, since=1001) == (1001, CURSOR)
+
+
+def test_quarantine_tells_its_own_times(catalog, tmp_path, monkeypatch):
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    (folder / "shop.orders.yaml").write_text(
+        "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
+    )
+    contract = contracts.load(folder).table("shop.orders")
+    tables.ensure_quarantine(catalog, contract)
+    table = catalog.load_table(tables.quarantine(contract))
+    written(table, {n: n for n in range(10, 1400, 10)}, _kafka_topic="orders", quarantined_at=T0)
+    written(table, {5: 5}, _kafka_topic="other", quarantined_at=T0)
+    sources = known(index(monkeypatch), None, quarantine=table)
+    assert resolved(sources, QUARANTINE) == (10, 1391)
+    assert resolved(sources, QUARANTINE, until=100) == (10, 100)
+    assert resolved(sources, QUARANTINE, since=95) == (100, 1391)
+    assert resolved(sources, QUARANTINE, since=1395 - 400, until=1105) == (1000, 1110)
+    with pytest.raises(RefusedError, match=r"holds no record of the topic .* in that time"):
+        resolved(sources, QUARANTINE, since=1391)
+
+
+def test_the_first_row_is_found_among_files_in_any_order(catalog):
+    """By no more files than tell it, and never by their order alone: against looking through all rows."""
+    some = random.Random(4)
+    table, times = tables.ensure_staging(catalog, "orders"), {n: some.uniform(0, 60) for n in range(60)}
+    places = list(times)
+    some.shuffle(places)
+    for at in range(0, 60, 12):
+        written(table, {n: times[n] for n in places[at : at + 12]}, batch_seq=1)
+    for _ in range(40):
+        start, end, since = some.randrange(60), some.randrange(61), some.uniform(0, 60)
+        expected = next((n for n in range(start, end) if hour(times[n]) >= hour(since)), None)
+        assert backfill_times.first_row(table, 0, OffsetRange(start, end), hour(since)) == expected
+    assert backfill_times.first_row(table, 1, OffsetRange(0, 60)) is None
+    assert backfill_times.first_row(None, 0, OffsetRange(0, 60)) is None
