@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ class Backfill:
         not_in_kafka: what of it Kafka lacks; with `not_in_staging` likewise.
         records: how many there are to read, in words.
         there: rows of the range that the table holds now, and whether that is exact.
+        beyond: where the time that was asked for ends, in partitions where that is behind the table's cursor.
         seconds: what the ledger's own figures let expect; None where there are none.
         frozen: the slices stand in the ledger.
     """
@@ -61,6 +62,7 @@ class Backfill:
     records: str
     there: tuple[int, bool]
     seconds: float | None
+    beyond: Mapping[int, int] = field(default_factory=dict)
     frozen: bool = False
 
     @property
@@ -75,8 +77,10 @@ class Backfill:
             return [about, *(f"slice   {s} (planned earlier)" for s in self.slices)]
         rows, exact = self.there
         takes = "unknown" if self.seconds is None else f"about {self.seconds:,.0f} s, and the start of each slice"
+        cursor = f"ends at the table's cursor: the ingest DAG brings what lies behind, to {dict(self.beyond)}"
         return [
             about,
+            *([f"cursor  {cursor}"] if self.beyond else []),
             f"records {self.records}",
             f"kafka   {_lacks(self.not_in_kafka)}",
             f"staging {_lacks(self.not_in_staging)}",
@@ -136,7 +140,8 @@ def look(
     quarantine = tables.load(catalog, tables.quarantine(contract))
     began = backfill_ranges.cutover(ledger, staging, topic)
     sources = Sources(state, staged, began, quarantine, through[topic].next_offsets, staging)
-    ranges = backfill_ranges.resolve(request, sources, client)
+    resolved = backfill_ranges.resolve(request, sources, client)
+    ranges = resolved.ranges
     whole = Batch(topic, state.topic_id, -1, ranges, {})
     _check_open(contract, catalog, ledger, whole, through)
     slices.check_below(contract.table, whole, through[topic])
@@ -160,6 +165,7 @@ def look(
         records=records,
         there=figures.rows(typed, whole) if typed else (0, True),
         seconds=figures.seconds(ledger, contract.table, topic, count, known),
+        beyond=resolved.beyond,
     )
 
 

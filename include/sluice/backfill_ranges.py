@@ -88,8 +88,20 @@ def moment(text: str, name: str) -> datetime | None:
     return found
 
 
-def resolve(request: Request, sources: Sources, client: AdminClient) -> dict[int, OffsetRange]:
+@dataclass(frozen=True)
+class Resolved:
     """The exact ranges that are asked for, none of them empty.
+
+    Attributes:
+        beyond: partitions whose part behind the table's cursor was cut off, with where that part ends.
+    """
+
+    ranges: dict[int, OffsetRange]
+    beyond: dict[int, int] = field(default_factory=dict)
+
+
+def resolve(request: Request, sources: Sources, client: AdminClient) -> Resolved:
+    """The ranges that are asked for.
 
     Raises:
         RefusedError: with the partition, the offsets and the reason.
@@ -100,14 +112,14 @@ def resolve(request: Request, sources: Sources, client: AdminClient) -> dict[int
             "Both ranges and a time are given.", table=request.table, way_out="Give the ranges, or since and until."
         )
     if request.ranges:
-        found = {p: OffsetRange(*bounds) for p, bounds in sorted(request.ranges.items())}
+        found = Resolved({p: OffsetRange(*bounds) for p, bounds in sorted(request.ranges.items())})
     else:
         if request.since and request.until and request.until <= request.since:
             text = f"The time ends ({request.until}) before it starts ({request.since})."
             raise RefusedError(text, table=request.table)
         quarantined = request.origin == Origin.QUARANTINE
-        found = _quarantined(request, sources) if quarantined else _between(request, sources, client)
-    _check(request, sources, found)
+        found = Resolved(_quarantined(request, sources)) if quarantined else _between(request, sources, client)
+    _check(request, sources, found.ranges)
     return found
 
 
@@ -195,7 +207,7 @@ def cut_rejected(whole: Batch, quarantine: Table | None, most: int) -> list[dict
     return pieces
 
 
-def _between(request: Request, sources: Sources, client: AdminClient) -> dict[int, OffsetRange]:
+def _between(request: Request, sources: Sources, client: AdminClient) -> Resolved:
     state, ends = sources.state, dict(sources.cutover or {})
 
     def placed(moment: datetime) -> backfill_times.Placed:
@@ -223,6 +235,9 @@ def _between(request: Request, sources: Sources, client: AdminClient) -> dict[in
             )
     else:
         starts = _earliest(request, sources)
+    # A time can't say where the cursor stands: what lies behind it the live feed brings by itself.
+    beyond = {p: end for p, end in ends.items() if end > max(starts.get(p, end), sources.reached.get(p, 0))}
+    ends |= {p: sources.reached.get(p, 0) for p in beyond}
     # A partition that was added after the live feed began has no history before it.
     ranges = {p: OffsetRange(s, ends.get(p, 0)) for p, s in sorted(starts.items()) if ends.get(p, 0) > s}
     if not ranges:
@@ -231,8 +246,9 @@ def _between(request: Request, sources: Sources, client: AdminClient) -> dict[in
             f"{ {p: (s, ends.get(p, 0)) for p, s in sorted(starts.items())} }.",
             table=request.table,
             topic=state.topic,
+            cursor={p: ends[p] for p in beyond} or None,
         )
-    return ranges
+    return Resolved(ranges, beyond)
 
 
 def _earliest(request: Request, sources: Sources) -> dict[int, int]:

@@ -27,11 +27,12 @@ def batch(seq: int, **ranges: tuple[int, int]) -> Batch:
 
 
 def sources(*staged: Batch, cutover: dict[int, int] | None = None) -> Sources:
-    return Sources(TopicState("t", "id", MARKS, False, -1), staged, cutover, None)
+    reached = {p: r.end for p, r in MARKS.items()}
+    return Sources(TopicState("t", "id", MARKS, False, -1), staged, cutover, None, reached)
 
 
 def resolved(known: Sources, ranges: dict[int, Any] | None = None, **more: Any) -> dict[int, OffsetRange]:
-    return resolve(Request("db.t", ranges or {}, **more), known, None)  # type: ignore[arg-type]
+    return resolve(Request("db.t", ranges or {}, **more), known, None).ranges  # type: ignore[arg-type]
 
 
 def test_ranges_are_taken_as_they_are_named() -> None:
