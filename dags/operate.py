@@ -33,7 +33,7 @@ with by_hand(
     "accept_gap",
     "Gives up offsets that Kafka lost before they were read, by name and for good. The topic then goes on behind them; "
     "the ledger keeps who did it and why.",
-    name=Param(type="string", minLength=1, description="A table or a topic."),
+    name=Param(type="string", minLength=1, description="A table or a topic; what both are called means the table."),
     ranges=ranges('Exactly what is lost, as {"0": [first, end]}; empty: what planning names at this moment.'),
 ):
 

@@ -23,7 +23,7 @@ def add(commands: Any, contracts: Callable[[], Contracts]) -> list[argparse.Argu
         required=True, metavar="COMMAND"
     )
     accept = gap.add_parser("accept", help="give them up by name, so that the topic goes on behind them")
-    accept.add_argument("name", metavar="TABLE_OR_TOPIC")
+    accept.add_argument("name", metavar="TABLE_OR_TOPIC", help="what both are called means the table and its topics")
     accept.add_argument(
         "--ranges", type=_ranges, metavar="JSON", help='exactly these: {"0": [start, end]}; default: what is lost now'
     )

@@ -61,16 +61,17 @@ class Gap:
 
 
 def look(name: str, contracts: Contracts, catalog: Catalog, client: AdminClient, ledger: Ledger | None) -> list[Gap]:
-    """The gaps of a topic, or of the topics of a table.
+    """The gaps of a topic; or those of a table's topics, and what staging has lost for that table.
 
     Args:
-        name: a table or a topic.
+        name: a table or a topic. A name that both have means the table, whether it reads that topic or not.
 
     Raises:
         ContractError: no contract names it.
         BrokerUnavailableError: Kafka did not answer.
     """
-    topics = [name] if name in contracts.topics else list(contracts.table(name).topics)
+    is_topic = name in contracts.topics and name not in contracts.tables
+    topics = (name,) if is_topic else contracts.table(name).topics
     found = []
     for topic in topics:
         settings = contracts.topics[topic]
@@ -120,7 +121,8 @@ def accept(
         if not gaps:
             raise RefusedError(
                 f"Nothing that {name!r} has yet to read is lost, or it was given up already.",
-                way_out="Nothing to do; `python -m sluice plan` tells what else may stop it.",
+                way_out=_namesake(name, contracts)
+                or "Nothing to do; `python -m sluice plan` tells what else may stop it.",
             )
         gaps = _named(name, gaps, named) if named else gaps
         if dry_run:
@@ -134,6 +136,16 @@ def accept(
     raise PlanLostError("The ledger never stood still long enough to write the word.", run=run_id)
 
 
+def _namesake(name: str, contracts: Contracts) -> str | None:
+    """What to name where a table has the name of a topic that it does not read."""
+    if name not in contracts.tables or name not in contracts.topics or name in contracts.tables[name].topics:
+        return None
+    others = ", ".join(contracts.topics[name].tables)
+    return (
+        f"{name!r} is the table, which does not read the topic of that name. For that name a table that does: {others}."
+    )
+
+
 def _named(name: str, gaps: Sequence[Gap], named: Mapping[int, Sequence[int]]) -> list[Gap]:
     """The one gap, as far as it was named.
 
@@ -141,9 +153,10 @@ def _named(name: str, gaps: Sequence[Gap], named: Mapping[int, Sequence[int]]) -
         RefusedError: what was named is not what is lost.
     """
     if len(gaps) > 1:
-        topics = ", ".join(gap.topic for gap in gaps)
         raise RefusedError(
-            f"Several topics of {name!r} have lost offsets: {topics}.", way_out="Name one topic with its ranges."
+            f"Ranges are of one topic, and {name!r} lacks several: {'; '.join(map(str, gaps))}.",
+            way_out="Leave the ranges out to give up all of these; or name one topic with its ranges, which takes what "
+            "Kafka has lost of it, unless a table has the topic's name.",
         )
     (gap,) = gaps
     wanted = {}

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import words
+from sluice import broker, contracts, gaps, tables, words
 from sluice.ahead import _given_up, _without
 from sluice.broker import TopicState
-from sluice.errors import OffsetsLostError
+from sluice.errors import OffsetsLostError, RefusedError
+from sluice.gaps import Gap
 from sluice.kafka_retention import interval
 from sluice.ledger import Row, State, batches, plan_rows
 from sluice.model import GAPS, Batch, OffsetRange, batches_of, joined, publish_properties
+from tests.unit.test_assess import append
 
 pytestmark = pytest.mark.unit
 
@@ -118,3 +124,73 @@ def test_words_are_of_one_topic_and_of_one_table():
 )
 def test_the_longest_pause_of_a_schedule(schedule, pause):
     assert interval(schedule, datetime(2026, 1, 1, tzinfo=UTC)) == pause
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "warehouse").mkdir()
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def accept(catalog: Catalog, folder: Path, name: str, named: dict[int, list[int]] | None = None) -> list[Gap]:
+    client: Any = None
+    return gaps.accept(
+        name, named, contracts.load(folder), catalog, client, who="ann", why="old", run_id="r", dry_run=False
+    )
+
+
+def staged(catalog: Catalog, topic: str, trimmed: int = 0) -> None:
+    """A topic of which offsets 0 and 1 are staged, each in a batch of its own."""
+    staging = tables.ensure_staging(catalog, topic)
+    for seq in (1, 2):
+        told = Batch(topic, "id", seq, {0: R(seq - 1, seq)}, {0: seq}).properties()
+        append(staging, seq, {"sluice.step": "stage", **told})
+    with staging.transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: str(trimmed)})
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The first offset that Kafka has of each topic, 0 unless it is set."""
+    low: dict[str, int] = {}
+
+    def describe(_: object, topics: list[str]) -> dict[str, TopicState]:
+        return {t: TopicState(t, "id", {0: R(low.get(t, 0), 9)}, compacted=False, retention_ms=-1) for t in topics}
+
+    monkeypatch.setattr(broker, "describe", describe)
+    return low
+
+
+BODY = "group: g\nowner: me\ncolumns: [{name: id, type: long}]\n"
+
+
+def test_a_table_called_like_one_of_its_topics_is_the_table(
+    tmp_path: Path, catalog: Catalog, kafka: dict[str, int]
+) -> None:
+    (tmp_path / "a.yaml").write_text("table: shop.orders\ntopic: [shop.orders, shop.orders_v2]\n" + BODY)
+    staged(catalog, "shop.orders")
+    staged(catalog, "shop.orders_v2", trimmed=1)
+    kafka["shop.orders"] = 5
+    with pytest.raises(RefusedError, match=r"lacks several: shop\.orders .*; shop\.orders_v2 "):
+        accept(catalog, tmp_path, "shop.orders", {0: [0, 1]})
+    of = ("shop.orders",)
+    assert accept(catalog, tmp_path, "shop.orders") == [
+        Gap("shop.orders", "id", {0: R(2, 5)}, of),
+        Gap("shop.orders_v2", "id", {0: R(0, 1)}, of, "shop.orders"),
+    ]
+    with pytest.raises(RefusedError, match=r"is lost.*Nothing to do"):
+        accept(catalog, tmp_path, "shop.orders")
+
+
+def test_a_table_called_like_a_topic_of_others_is_not_that_topic(
+    tmp_path: Path, catalog: Catalog, kafka: dict[str, int]
+) -> None:
+    (tmp_path / "a.yaml").write_text("table: shop.orders\ntopic: raw\n" + BODY)
+    (tmp_path / "b.yaml").write_text("table: shop.others\ntopic: shop.orders\n" + BODY)
+    staged(catalog, "raw", trimmed=1)
+    staged(catalog, "shop.orders")
+    kafka["shop.orders"] = 5
+    assert accept(catalog, tmp_path, "shop.orders") == [Gap("raw", "id", {0: R(0, 1)}, ("shop.orders",), "shop.orders")]
+    with pytest.raises(RefusedError, match=r"does not read the topic of that name.*shop\.others"):
+        accept(catalog, tmp_path, "shop.orders")
+    assert accept(catalog, tmp_path, "shop.others") == [Gap("shop.orders", "id", {0: R(2, 5)}, ("shop.others",))]
