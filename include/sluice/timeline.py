@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from sluice import cursor, quality, schemas, tables, upkeep
 from sluice.causes import Cause, cause
 from sluice.contract import Contract
 from sluice.errors import SluiceError
+from sluice.events import INGEST, Event, Lane, lanes
 from sluice.filters import And, above, one_of
 from sluice.ledger import Row, State, row_of
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, OffsetRange, Through, decode_through
@@ -33,23 +33,6 @@ MOST = 500
 FEW = 20
 FILES_OF = 50
 """Of so many tables at once each one's metadata is read for the files that were created."""
-INGEST = "ingest"
-
-
-class Lane(StrEnum):
-    """What an event is about, in the order in which a page draws them."""
-
-    STAGED = "staged"
-    PUBLISHED = "published"
-    REFUSED = "refused"
-    CATALOG = "catalog_errors"
-    REGISTRY = "registry_errors"
-    QUALITY = "quality"
-    SCHEMA = "schema"
-    OPERATOR = "operator"
-    FILES = "files"
-    MAINTENANCE = "maintenance"
-
 
 _OF_BATCHES = (State.STAGED, State.PUBLISHED)
 _TROUBLE = (State.BLOCKED, State.FAILED, State.RETRIED)
@@ -57,39 +40,6 @@ _BY_HAND = (State.GAP, State.ROLLED_BACK, State.REPLAYED)
 _TOLD = (*_OF_BATCHES, *_TROUBLE, *_BY_HAND)
 _ERRORS = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
 _DAGS = {"publish": INGEST, "replay": "backfill"}
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened.
-
-    Attributes:
-        table: its name; None for what a topic's staging did, which all its tables share.
-        bad: something failed or was given up: it needs, or needed, a person, unless another attempt went well.
-        told: what happened, in one line.
-        seconds: how long it took.
-        records, rejected: of a batch.
-        delay: of a published batch, the age in seconds that its oldest record had reached by then.
-        unread: of a batch, the topic's unread offsets before it was read.
-        commit_seconds: of `seconds`, how long the commit took that readers see.
-        dag: what the run is one of: `INGEST` stands for that of the table's group; None where it is not told.
-    """
-
-    at: datetime
-    lane: Lane
-    told: str
-    table: str | None = None
-    topic: str | None = None
-    bad: bool = False
-    run_id: str | None = None
-    seconds: float | None = None
-    records: int | None = None
-    rejected: int | None = None
-    snapshot_id: int | None = None
-    delay: float | None = None
-    unread: int | None = None
-    commit_seconds: float | None = None
-    dag: str | None = None
 
 
 def events(
@@ -321,11 +271,3 @@ def standing(table: Table, moment: datetime) -> Standing | None:
     told = cursor.carrier(table, PUBLISHED_THROUGH, snapshot)
     through = decode_through(cursor.summary(told)[PUBLISHED_THROUGH]) if told else {}
     return Standing(moment, snapshot.snapshot_id, since, next(iter(after), None), through, cursor.totals(snapshot))
-
-
-def lanes(found: Iterable[Event]) -> list[tuple[Lane, list[Event]]]:
-    """The events by lane; lanes without any are left out."""
-    by_lane: dict[Lane, list[Event]] = {}
-    for event in found:
-        by_lane.setdefault(event.lane, []).append(event)
-    return [(lane, by_lane[lane]) for lane in Lane if lane in by_lane]

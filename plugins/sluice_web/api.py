@@ -14,9 +14,9 @@ from sluice_web.pages import visible
 from sluice_web.reading import Hours, MayStart, Moment, Readable
 
 if TYPE_CHECKING:
+    from sluice.events import Event
     from sluice.pages.detail import Detail, Trend
     from sluice.pages.history import History
-    from sluice.timeline import Event
 
 router = APIRouter()
 
@@ -52,10 +52,13 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
 
 @router.get("/api/timeline", response_class=JSONResponse)
 def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
-    """What happened to all tables, newest first; 503 until it was read once."""
+    """What happened to all tables, newest first; 503 until it was read once.
+
+    `unavailable` says what could not be read: its events are missing, or older than `at`.
+    """
     status = reading.known_status(readable)
-    past: History = reading.value(reading.past(status))
-    return _events(past, visible(past, status.tables), hours)
+    past, unavailable = reading.whole(reading.past(status), reading.failed_runs(status))
+    return _events(past, visible(past, status.tables), hours, unavailable)
 
 
 @router.get("/api/tables/{name}/timeline", response_class=JSONResponse)
@@ -67,13 +70,16 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     from sluice import status_text, timeline
     from sluice.backfill_ranges import moment
     from sluice.errors import RefusedError, SluiceError
+    from sluice.pages import history
 
-    reading.known_table(readable, name)
-    past: History = reading.value(reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S))
-    told = _events(past, past.events, hours) | {"standing": None, "trouble": None}
+    status, of = reading.known_status(readable), reading.known_table(readable, name)
+    known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
+    past, unavailable = reading.whole(known, reading.failed_runs(status, of))
+    told = _events(past, history.untold(past.events), hours, unavailable)
+    told |= {"standing": None, "trouble": None if known.value else known.error}
     try:
-        asked = moment(at, "The moment") or past.at
-        standing = timeline.standing(past.table, asked) if past.table is not None else None
+        asked, table = moment(at, "The moment"), known.value and known.value.table
+        standing = timeline.standing(table, asked or known.value.at) if table is not None else None
         told["standing"] = status_text.plain(asdict(standing)) if standing else None
     except RefusedError as error:
         raise HTTPException(400, str(error)) from error
@@ -100,11 +106,12 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
     return {n: status_text.plain([asdict(t) for t in trends]) for n, trends in sorted(found.items()) if n in names}
 
 
-def _events(past: History, events: Sequence[Event], hours: int) -> dict[str, Any]:
+def _events(past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str]) -> dict[str, Any]:
     from sluice import status_text
     from sluice.pages import history
 
     shown = history.window(past, hours, events)
     told = [asdict(e) for e in shown.events]
-    found: dict[str, Any] = status_text.plain({"at": past.at, "start": shown.start, "cut": shown.cut, "events": told})
+    whole = {"at": past.at, "start": shown.start, "cut": shown.cut, "unavailable": unavailable, "events": told}
+    found: dict[str, Any] = status_text.plain(whole)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, HTTPException, Request
@@ -14,10 +14,10 @@ from sluice_web import reading
 from sluice_web.reading import MayStart, Moment, Name, Readable, Search
 
 if TYPE_CHECKING:
+    from sluice.events import Event
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
     from sluice.status_model import Status, TableStatus
-    from sluice.timeline import Event
 
 PREFIX = "/sluice"
 NO_REPORT = (
@@ -158,18 +158,21 @@ def quality_page(
 
 
 def _timeline(
-    request: Request, known: Reading[Status], past: Reading[History], mine: list[Event], hours: int, **values: Any
-) -> HTMLResponse:
+    request: Request, known: Reading[Status], past: Reading[History], failed: Reading[History],
+    mine: Callable[[History], Sequence[Event]], hours: int, **values: Any,
+) -> HTMLResponse:  # fmt: skip
     from sluice import timeline
     from sluice.pages import history
 
     hours = hours if hours in history.HOURS else history.HOURS[-2]
-    window = history.window(past.value, hours, mine) if past.value else None
+    whole = history.together(past.value, failed.value)
+    window = history.window(whole, hours, mine(whole)) if whole else None
     tables = known.value.tables if known.value else ()
     groups = {name: t.group for t in tables for name in (t.table, *(topic.topic for topic in t.topics))}
     return _page(
-        request, "timeline.html", known, past, here="timeline", window=window, hours=hours, choices=history.HOURS,
-        shown=EVENTS_SHOWN, groups=groups, too_many=len(tables) > timeline.FILES_OF and not values["name"], **values,
+        request, "timeline.html", known, past, failed, here="timeline", window=window, hours=hours,
+        choices=history.HOURS, ledger=past.value is not None, shown=EVENTS_SHOWN, groups=groups,
+        too_many=len(tables) > timeline.FILES_OF and not values["name"], **values,
     )  # fmt: skip
 
 
@@ -177,15 +180,19 @@ def _timeline(
 def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTMLResponse:
     """What happened to all tables, on one axis."""
     known = reading.status(readable)
-    past = reading.past(known.value)
-    mine = visible(past.value, known.value.tables) if past.value and known.value else []
-    return _timeline(request, known, past, mine, hours, name="", promised=None)
+    past, failed = reading.past(known.value), reading.failed_runs(known.value)
+    tables = known.value.tables if known.value else ()
+    return _timeline(request, known, past, failed, lambda whole: visible(whole, tables), hours, name="", promised=None)
 
 
 def visible(past: History, mine: Sequence[TableStatus]) -> list[Event]:
-    """Those events of all tables that are about these."""
+    """Those events of all tables that are about these, and those runs that failed of their DAGs."""
     names, topics = {t.table for t in mine}, {topic.topic for t in mine for topic in t.topics}
-    return [e for e in past.events if (e.table in names if e.table else e.topic in topics)]
+    dags = {f"ingest_{t.group}" for t in mine}
+    return [
+        e for e in past.events
+        if (e.table in names if e.table else e.topic in topics if e.topic else e.dag in dags)
+    ]  # fmt: skip
 
 
 @router.get("/tables/{name}/timeline", response_class=HTMLResponse)
@@ -196,12 +203,14 @@ def table_timeline_page(
     from sluice import timeline
     from sluice.backfill_ranges import moment
     from sluice.errors import SluiceError
+    from sluice.pages import history
 
     known = reading.status(readable)
     table = reading.table(known, name)
     if table is None:
         return _no_table(request, known, name)
     past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
+    failed = reading.failed_runs(known.value, table)
     asked = standing = trouble = None
     try:
         asked = moment(at, "The moment")
@@ -210,8 +219,8 @@ def table_timeline_page(
     except SluiceError as error:
         trouble = str(error)
     return _timeline(
-        request, known, past, list(past.value.events) if past.value else [], hours, name=name, at=at, asked=asked,
-        standing=standing, trouble=trouble, promised=table.freshness_promised_seconds,
+        request, known, past, failed, lambda whole: history.untold(whole.events), hours, name=name, at=at,
+        asked=asked, standing=standing, trouble=trouble, promised=table.freshness_promised_seconds,
     )  # fmt: skip
 
 

@@ -52,6 +52,12 @@ def _read_detail(name: str) -> Detail:
     return detail.read(name, _kafka())
 
 
+def _read_failed(key: str) -> History:
+    from sluice_web import failed  # models of Airflow's database, which no other process loads for this plugin
+
+    return failed.read(key)
+
+
 def _kafka() -> dict[str, Any] | None:
     found = _connection(connections.KAFKA)
     return connections.kafka_settings(found) if found else None
@@ -77,7 +83,7 @@ class _Feeds:
     """What was read; made at the first request, so that loading the plugin costs nothing."""
 
     def __init__(self) -> None:
-        from sluice.pages.feed import Feed, Feeds
+        from sluice.pages.feed import Feed, Feeds, Slots
 
         self.status: Feed[Status] = Feed(_read_status)
         self.details: Feeds[Detail] = Feeds(_read_detail)
@@ -86,6 +92,8 @@ class _Feeds:
         self.histories: Feeds[History] = Feeds(_reader("history", "read"))
         self.groups: Feeds[History] = Feeds(_reader("history", "read_groups"))
         self.reports: Feeds[str] = Feeds(_reader("report", "read"))
+        # It is while the catalog hangs that somebody looks at them.
+        self.failed: Feeds[History] = Feeds(_read_failed, slots=Slots())
 
 
 @cache
@@ -132,6 +140,16 @@ def past(known: Status | None) -> Reading[History]:
     return feeds().groups.of(groups).get(wait=FIRST_WAIT_S)
 
 
+def failed_runs(known: Status | None, of: TableStatus | None = None) -> Reading[History]:
+    """The runs that failed of the DAGs that somebody may read; or those that may be about one table."""
+    from sluice.pages.feed import Reading
+
+    if known is None:
+        return Reading()
+    groups = {of.group} if of else {t.group for t in known.tables}
+    return feeds().failed.of(json.dumps([sorted(groups), of and of.table])).get(wait=FIRST_WAIT_S)
+
+
 def reports(read: Reading[Any]) -> bool:
     """Whether runs leave reports; no before anything was read, as to say more takes imports that nobody waits for."""
     return read.value is not None and bool(_reader("report", "wanted")())
@@ -151,6 +169,21 @@ def value(known: Reading[Any]) -> Any:
     if known.value is None:
         raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
     return known.value
+
+
+def whole(*known: Reading[History]) -> tuple[History, list[str]]:
+    """What several tell together, and why not all is told.
+
+    Raises:
+        HTTPException: 503, one of them is being read for the first time, or none could be.
+    """
+    from sluice.pages import history
+
+    for each in known:
+        if each.error is None:
+            value(each)
+    told = history.together(*(each.value for each in known))
+    return told or value(known[0]), [each.error for each in known if each.error]
 
 
 def known_status(readable: set[str]) -> Status:

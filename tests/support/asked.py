@@ -19,8 +19,10 @@ from fastapi.testclient import TestClient
 
 from sluice import contracts, quality, status
 from sluice.errors import SluiceError
+from sluice.events import Event, Lane
 from sluice.model import OffsetRange
 from sluice.pages.detail import Detail, trends
+from sluice.pages.failed import FailedRun
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
 from sluice.readiness import Line
@@ -37,7 +39,6 @@ from sluice.status_model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.timeline import Event, Lane
 
 NOW = datetime.now(UTC)
 NAMES = ("mine", "other")
@@ -77,6 +78,7 @@ def main() -> None:
     tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[topic(f"t.{n}")], **FULL) for n in NAMES]
     events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
     events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in NAMES]
+    runs = {n: FailedRun(f"ingest_{n}", "r", NOW, NOW, "plan", 2) for n in NAMES}
     named = {f"db.{n}": f"t.{n}" for n in (*NAMES, "mine_too")}
     tables.append(replace(tables[0], table="db.mine_too"))
     judged = {n: quality.Result(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()}
@@ -95,6 +97,7 @@ def main() -> None:
         runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),
         groups=known(History(NOW, events), busy=True),
+        failed=SimpleNamespace(of=lambda key: known(History(NOW, [runs[n].event for n in json.loads(key)[0]]))),
         reports=known("<h1>What a run left</h1>"),
     )
     reading.feeds = lambda: filled

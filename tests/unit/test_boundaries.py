@@ -34,7 +34,7 @@ RULES = {
 }
 # What DAG files and pages import at the top: these must stay light.
 LIGHT = ["sluice", "sluice.errors", "sluice.contract", "sluice.contracts", "sluice.connections", "sluice.verdicts"]
-LIGHT += [f"sluice.pages.{name}" for name in ("feed", "render")]
+LIGHT += [f"sluice.pages.{name}" for name in ("failed", "feed", "render")]
 
 
 class Import(NamedTuple):

@@ -17,6 +17,7 @@ import pytest
 
 from sluice import quality, verdicts
 from sluice.errors import CatalogUnavailableError
+from sluice.events import INGEST, Event, Lane
 from sluice.model import OffsetRange, Through
 from sluice.pages import detail, feed, history, judged, known, render
 from sluice.pages.feed import Feed
@@ -34,7 +35,7 @@ from sluice.status_model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.timeline import INGEST, Event, Lane, Standing
+from sluice.timeline import Standing
 from sluice.verdicts import Tone
 
 pytestmark = pytest.mark.unit
@@ -227,6 +228,7 @@ def page(template: str, **values: Any) -> str:
             "troubles": [],
             "readiness": (),
             "window": None,
+            "ledger": values.get("window") is not None,
             "kinds": 9,
             "gaps": 2,
             "too_many": False,

@@ -40,6 +40,9 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
     assert all(
         "mine" in mine[at][1] for at in ("/tables", "/timeline", "/quality", "/metrics", "/api/tables", "/api/timeline")
     )
+    runs = {at: text for at, (_, text) in mine.items() if at.endswith("/timeline")}
+    assert len(runs) == 4 and all("run of ingest_mine: task plan failed" in text for text in runs.values())
+    assert not [at for at, text in runs.items() if "ingest_other" in text]
     assert all("two topics make db.mine" in mine[at][1] for at in ("/tables", "/api/tables"))
     assert all("1 problem in contracts" in mine[at][1] for at in ("/tables", "/timeline", "/api/tables"))
     # What is shown while it is being read anew is looked at again soon.

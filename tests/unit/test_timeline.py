@@ -34,12 +34,12 @@ from sluice import (
 )
 from sluice.contract import Contract
 from sluice.errors import CatalogUnavailableError, CursorUnknownError
+from sluice.events import INGEST, Event, Lane, lanes
 from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, OffsetRange, encode_through
 from sluice.pages import detail, history, metrics, render
 from sluice.status import look
 from sluice.status_model import LastError, PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
-from sluice.timeline import Event, Lane
 
 pytestmark = pytest.mark.unit
 
@@ -243,7 +243,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     start = happened(catalog)
     found = timeline.events(catalog, start, [contract()])
     assert [e.at for e in found] == sorted((e.at for e in found), reverse=True)
-    by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in timeline.lanes(found)}
+    by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in lanes(found)}
     (file,) = catalog.load_table(NAME).inspect.files()["file_size_in_bytes"].to_pylist()
     assert by_lane == {
         Lane.STAGED: [(False, "staged, t, batch 4, 10 records")],
@@ -264,7 +264,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert (published.unread, published.commit_seconds) == (30, 0.25)
     assert [e.unread for e in found if e.unread is not None] == [30, 30]
     assert {e.lane: e.dag for e in found if e.dag} == {
-        **dict.fromkeys(set(Lane) - {Lane.SCHEMA, Lane.OPERATOR, Lane.FILES}, timeline.INGEST),
+        **dict.fromkeys(set(Lane) - {Lane.RUNS, Lane.SCHEMA, Lane.OPERATOR, Lane.FILES}, INGEST),
         Lane.MAINTENANCE: "maintain_rewrite_data_files",
     }
     Ledger(catalog).append([Row("t", State.REPLAYED, "id", -1, table=NAME)], run_id="manual")
@@ -272,8 +272,8 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     everything = timeline.events(catalog, start)
     assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
     few = timeline.events(catalog, start, most=2)
-    assert few == [e for e in everything if any(e in each[:2] for _, each in timeline.lanes(everything))]
-    assert {e.lane for e in few} == set(Lane) - {Lane.FILES}  # for that it takes to be told of which tables
+    assert few == [e for e in everything if any(e in each[:2] for _, each in lanes(everything))]
+    assert {e.lane for e in few} == set(Lane) - {Lane.RUNS, Lane.FILES}  # for that it takes to be told of which tables
     assert timeline.events(catalog, datetime.now(UTC)) == []
 
 
@@ -288,7 +288,7 @@ def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: S
     table.delete("id = 1")  # takes both files out, and adds none
     files = [e for e in timeline.events(catalog, LONG_AGO, [contract()]) if e.lane == Lane.FILES]
     assert [(e.run_id, e.dag, e.topic, e.table) for e in files] == [
-        ("manual", "backfill", "t", NAME), ("run 1", timeline.INGEST, "t", NAME),
+        ("manual", "backfill", "t", NAME), ("run 1", INGEST, "t", NAME),
     ]  # fmt: skip
     assert [e.told.partition(" created")[0] for e in files] == ["replay: 1 data file", "publish: 1 data file"]
     assert [e.snapshot_id for e in files] == [s.snapshot_id for s in table.metadata.snapshots[1::-1]]
@@ -330,7 +330,7 @@ def test_what_others_do_crowds_nothing_out_of_what_somebody_may_see(catalog: Sql
     upkeep.keep(catalog, [upkeep.Effect("ns.other", "expire_snapshots", "failed") for _ in range(3)], run_id="run 4")
     monkeypatch.setattr(timeline, "MOST", 3)
     found = week(tmp_path, monkeypatch)
-    assert {e.lane for e in found.events} == set(Lane) and {e.table for e in found.events} == {NAME, None}
+    assert {e.lane for e in found.events} == set(Lane) - {Lane.RUNS} and {e.table for e in found.events} == {NAME, None}
     assert history.window(found, 1, found.events).cut == []
 
 

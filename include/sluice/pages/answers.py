@@ -10,10 +10,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from sluice.events import Event, Lane
 from sluice.pages.detail import Trend
 from sluice.readiness import Line
 from sluice.status_model import TableStatus
-from sluice.timeline import Event, Lane, Standing
+from sluice.timeline import Standing
 
 BESIDE = {
     "lag_records": {"anyOf": [{"type": "integer"}, {"type": "null"}], "title": "Lag Records"},
@@ -34,11 +35,12 @@ class Tables:
 
 @dataclass
 class Happened:
-    """Events from `start` to `at`; of the lanes in `cut` only the newest."""
+    """Events from `start` to `at`; of the lanes in `cut` only the newest. `unavailable` says what could not be read."""
 
     at: datetime
     start: datetime
     cut: list[Lane]
+    unavailable: list[str]
     events: list[Event]
 
 

@@ -122,11 +122,16 @@ class Feed(Generic[T]):
 
 
 class Feeds(Generic[T]):
-    """A feed per name, a few read at once. Those nobody asks for are forgotten, and the longest idle of too many."""
+    """A feed per name, a few read at once. Those nobody asks for are forgotten, and the longest idle of too many.
 
-    def __init__(self, read: Callable[[str], T], *, fresh: float = FRESH_S) -> None:
+    Args:
+        slots: of their own, where others that hang must not keep them from being read.
+    """
+
+    def __init__(self, read: Callable[[str], T], *, fresh: float = FRESH_S, slots: Slots = _SLOTS) -> None:
         self._read = read
         self._fresh = fresh
+        self._slots = slots
         self._lock = threading.Lock()
         self._feeds: dict[str, tuple[Feed[T], float]] = {}
 
@@ -136,7 +141,7 @@ class Feeds(Generic[T]):
         with self._lock:
             self._feeds = {n: (feed, asked) for n, (feed, asked) in self._feeds.items() if now - asked < IDLE_S}
             known, _ = self._feeds.pop(name, (None, now))
-            feed = known or Feed(lambda: self._read(name), fresh=self._fresh, slots=_SLOTS)
+            feed = known or Feed(lambda: self._read(name), fresh=self._fresh, slots=self._slots)
             self._feeds[name] = (feed, now)  # the last one is the one asked for last
             if len(self._feeds) > MOST:
                 del self._feeds[next(iter(self._feeds))]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from sluice import catalog as catalogs
 from sluice import contracts, cursor, reach, tables, timeline, topics
-from sluice.timeline import Event, Lane
+from sluice.events import Event, Lane, lanes
+from sluice.ledger import State
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -72,6 +73,22 @@ def read_groups(groups: str) -> History:
         return History(now, events, None, last, rows)
 
 
+def together(*known: History | None) -> History | None:
+    """What several tell; None where none of them was read. It is as of the newest: the others may be away since."""
+    read = [each for each in known if each is not None]
+    if not read:
+        return None
+    merged = sorted((e for each in read for e in each.events), key=lambda e: e.at, reverse=True)
+    return History(max(each.at for each in read), merged)
+
+
+def untold(happened: Sequence[Event]) -> Sequence[Event]:
+    """What happened to one table, without the failed runs whose failure the ledger tells of."""
+    ledger = (Lane.REFUSED, Lane.CATALOG, Lane.REGISTRY)
+    told = {e.run_id for e in happened if e.bad and e.lane in ledger and not e.told.startswith(State.RETRIED)}
+    return [e for e in happened if e.lane != Lane.RUNS or e.run_id not in told]
+
+
 @dataclass(frozen=True)
 class Window:
     """A part of a history, as a page draws it: events between two moments, by lane.
@@ -101,5 +118,5 @@ def window(known: History, hours: int, events: Sequence[Event]) -> Window:
     """The last hours of some of a history's events."""
     start = known.at - timedelta(hours=hours)
     inside = [e for e in events if start <= e.at <= known.at]
-    cut = [lane for lane, each in timeline.lanes(known.events) if len(each) >= timeline.MOST and each[-1].at > start]
-    return Window(start, known.at, inside, timeline.lanes(inside), cut)
+    cut = [lane for lane, each in lanes(known.events) if len(each) >= timeline.MOST and each[-1].at > start]
+    return Window(start, known.at, inside, lanes(inside), cut)

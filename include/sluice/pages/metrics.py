@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from sluice import verdicts
+from sluice.events import Event
 from sluice.pages.history import History
 from sluice.status_model import CATALOG, KAFKA, Status, TableStatus
-from sluice.timeline import Event
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -13,7 +14,7 @@ from sluice import cursor
 from sluice.embedded.home import REPOSITORY
 from sluice.ledger import Ledger, State
 from sluice.model import PUBLISHED_THROUGH, RUN_ID
-from tests.support.running import GROUPS
+from tests.support.running import GROUPS, Stack
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
@@ -82,6 +83,7 @@ def test_the_pages_tell_where_every_table_stands(stack):
     assert {e["lane"] for e in told["events"]} >= {"staged", "published"}, told
     events = stack.until(lambda: ask("/api/timeline").json().get("events"))
     assert {e["table"] for e in events} >= {"mixed.good", "mixed.bad"}
+    the_run_that_failed_stands_on_the_timeline(stack)
     assert ask("/api/tables/mixed.good/timeline?at=soon").status_code == 400
     scored = {line["subject"]: line["ready"] for line in ask("/api/tables/mixed.good/readiness").json()}
     assert scored["Owner"] is True and scored["Rollback drilled"] is False, scored
@@ -99,6 +101,24 @@ def test_the_pages_tell_where_every_table_stands(stack):
     # Nobody is kept waiting by the catalog or by Kafka.
     took = sorted(ask("/tables").elapsed.total_seconds() for _ in range(20))
     assert took[10] < 0.5, took
+
+
+def the_run_that_failed_stands_on_the_timeline(stack: Stack) -> None:
+    """That of all tables; on their own the ledger tells of `mixed.bad`, and `mixed.good` had no part in it."""
+
+    def failed(path: str) -> list[dict[str, Any]]:
+        told = stack.until(lambda: (answer := stack.ask(path)).status_code == 200 and answer.json())
+        assert told["unavailable"] == []
+        return [e for e in told["events"] if (e["lane"], e["dag"]) == ("failed_runs", "ingest_mixed")]
+
+    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1].run_id or ""
+    event = {e["run_id"]: e for e in stack.until(lambda: failed("/api/timeline"))}[refused]
+    assert re.match(r"run of ingest_mixed: task (mixed\.bad|table) failed after 1 try; it began 2", event["told"])
+    assert event["bad"] is True and event["seconds"] > 0 and event["table"] is None
+    assert [failed(f"/api/tables/mixed.{name}/timeline") for name in ("bad", "good")] == [[], []]
+    page = stack.until(lambda: "failed runs<small>" in (text := stack.ask("/timeline").text) and text)
+    assert f'data-airflow-path="/dags/ingest_mixed/runs/{quote(refused, safe="")}"' in page
+    assert "task mixed.bad failed" in page or "task table failed" in page
 
 
 def test_who_is_to_be_told_is_told_once_and_again_after_mail_was_away(stack, mailbox):
