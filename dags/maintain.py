@@ -34,6 +34,7 @@ TABLES = Param(
     items={"type": "string"},
     description="By hand: only these tables, named as a run shows them, one per line. Empty: all.",
 )
+DRY_RUN = Param(False, type="boolean", description="By hand: show which files are orphans, and remove none of them.")
 GRAPH = """\
 **assess** reads metadata only · **spark_GROUP** is one Spark application for the tables of a group that need it, in
 the pool of that group's ingestion; after a while it gives its slot back, and goes on behind whoever waited ·
@@ -127,13 +128,14 @@ def table(found: list[dict[str, str]]) -> None:
 
 def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
     """The DAG of an action."""
+    lists = action == "remove_orphan_files"
     with DAG(
         dag_id=f"maintain_{action}",
         schedule=schedule,
         catchup=False,
         max_active_runs=1,
         tags=["sluice", "maintenance"],
-        params={"tables": TABLES},
+        params={"tables": TABLES, **({"dry_run": DRY_RUN} if lists else {})},
         doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
         default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     ) as dag:
@@ -148,6 +150,7 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
                 settings=settings,
                 seconds=settings.turn,
                 needs=assessed[NEEDS],
+                dry_run="{{ params.dry_run }}" if lists else "",
                 retries=settings.retries,
                 retry_delay=settings.retry_delay,
                 # The same pool as the group's ingestion: with one slot the two never overlap.

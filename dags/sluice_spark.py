@@ -201,15 +201,18 @@ class MaintainOperator(JobOperator):
         action: The action.
         seconds: After so many no further table is begun before whoever waits for the slot had it.
         needs: What `assess` found, a list of maps; without a table of this group that needs something it is skipped.
+        dry_run: "True" where orphan files are to be listed, and to stay.
     """
 
-    template_fields = (*JobOperator.template_fields, "needs")
+    template_fields = (*JobOperator.template_fields, "needs", "dry_run")
 
-    def __init__(self, *, action: str, group: str, seconds: int, needs: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, action: str, group: str, seconds: int, needs: Any = None, dry_run: str = "", **kwargs: Any
+    ) -> None:
         arguments = ["--action", action, "--run-id", "{{ run_id }}", "--seconds", str(seconds)]
         log = f"{group}-{action}"
         super().__init__(job="maintain.py", arguments=arguments, group=group, log=log, **kwargs)
-        self.needs = needs
+        self.needs, self.dry_run = needs, dry_run
 
     def nothing_due(self) -> str | None:
         """Nothing is due where no table needs anything; else the tables become an argument."""
@@ -220,7 +223,8 @@ class MaintainOperator(JobOperator):
             self.listing.write(tables)
             self.listing.flush()
             tables = f"@{self.listing.name}"
-        self.application_args = [*(self.application_args or []), "--tables", tables]
+        more = ["--dry-run"] if self.dry_run == "True" else []
+        self.application_args = [*(self.application_args or []), "--tables", tables, *more]
         return None if due else "No table needs anything: no Spark application is started."
 
 

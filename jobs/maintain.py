@@ -27,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tables", required=True, help="a JSON list of names, or @ and a file that holds one")
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--seconds", type=float, default=240.0, help="no further table is begun after so many")
+    parser.add_argument("--dry-run", action="store_true", help="orphan files are listed, and stay")
     arguments = parser.parse_args(argv)
     names = table_names(arguments.tables)
     promises = contracts.load(strict=False)
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         untried = upkeep.untried(context.catalog, action, names, run_id=arguments.run_id)
         # None is left where somebody cleared the task: all of them again, as far as the time goes.
         chosen, deadline = untried or names, time.monotonic() + arguments.seconds
-        effects = maintain.run(context, action, chosen, promises, deadline=deadline)
+        effects = maintain.run(context, action, chosen, promises, deadline=deadline, dry_run=arguments.dry_run)
     return TABLES_WAIT if len(effects) < len(untried) else 0
 
 

@@ -50,7 +50,13 @@ _OVERTAKEN = re.compile(
 
 
 def run(
-    context: Context, action: Action, names: Sequence[str], contracts: Contracts, *, deadline: float
+    context: Context,
+    action: Action,
+    names: Sequence[str],
+    contracts: Contracts,
+    *,
+    deadline: float,
+    dry_run: bool = False,
 ) -> list[Effect]:
     """Carry out an action on the named tables, as far as it is still needed.
 
@@ -58,6 +64,7 @@ def run(
         names: tables as `assess` names them.
         deadline: `time.monotonic()` after which no table is begun but the first. The tables that had their turn longest
             ago come first, so that each has one however many there are, and though one of them kill the application.
+        dry_run: orphan files are listed, and stay.
 
     Returns:
         What came of those that had their turn, which is also kept in `sluice.maintenance`.
@@ -82,7 +89,8 @@ def run(
             unkept = []
         except CommitFailedException as error:  # what was done is done, and the next tables wait
             log.warning("%s %s: to be kept with the next: %s", action, subject.name, error)
-        effect = _maintain(subject, action, partial(_attempt, context, subject, contracts, action, cleaned, where))
+        attempt = partial(_attempt, context, subject, contracts, action, cleaned, where, dry_run)
+        effect = _maintain(subject, action, attempt)
         log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
         effects.append(effect)
         unkept.append(effect)
@@ -130,6 +138,7 @@ def _attempt(
     action: Action,
     cleaned: Mapping[str, datetime],
     where: Callable[[], Folders],
+    dry_run: bool,
     effect: Effect,
 ) -> None:
     now = datetime.now(UTC)
@@ -153,9 +162,11 @@ def _attempt(
     else:
         found, oldest = where(), now - assess.orphan_age(subject, contracts)
         readable = folders.check_own(subject.name, table.location(), found)
-        result = _remove_orphans(context, subject, min(oldest, readable or oldest), effect)
+        result = _remove_orphans(context, subject, min(oldest, readable or oldest), dry_run, effect)
         result["folders"] = folders.written(table)
-        if readable and readable < oldest:
+        if dry_run:
+            state, effect.reason = "left", f"{need.reason}; a dry run: what is listed is there still"
+        elif readable and readable < oldest:
             state = "left"
             effect.reason = (
                 f"{need.reason}; files from after {readable:%Y-%m-%d %H:%M} UTC are left, as they may be those of "
@@ -269,7 +280,9 @@ def _delete(context: Context, subject: Subject, condition: str) -> None:
     context.spark.sql(f"DELETE FROM {name} WHERE {condition}")  # noqa: S608 - quoted, and numbers
 
 
-def _remove_orphans(context: Context, subject: Subject, older_than: datetime, effect: Effect) -> dict[str, Any]:
+def _remove_orphans(
+    context: Context, subject: Subject, older_than: datetime, dry_run: bool, effect: Effect
+) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
     named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR"}
     try:
@@ -283,7 +296,7 @@ def _remove_orphans(context: Context, subject: Subject, older_than: datetime, ef
     effect.listing = sorted(listed)[:LISTED]
     for path in effect.listing:
         log.info("orphan file of %s: %s", subject.name, path)
-    removed = _rows(context, subject, "remove_orphan_files", **named) if listed else []
+    removed = _rows(context, subject, "remove_orphan_files", **named) if listed and not dry_run else []
     return {"listed": len(listed), "removed": len(removed)}
 
 

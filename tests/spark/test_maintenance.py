@@ -46,12 +46,13 @@ def prepared(it: Lake, batches: int = 3, **maintenance: object) -> tuple[str, st
     return appended, merged
 
 
-def run(it: Lake, action: Action, *names: str, run_id: str = "upkeep") -> dict[str, Effect]:
+def run(it: Lake, action: Action, *names: str, run_id: str = "upkeep", dry_run: bool = False) -> dict[str, Effect]:
     """What the DAG does: assess, then Spark for the tables of the group that need it (or those named)."""
     needs = assess.assess(it.contracts, it.catalog, action, names=it.maintained)
     assert [n.error for n in needs if n.error] == []
     due = [n.table for n in needs if n.steps] if not names else list(names)
-    effects = maintain.run(it.context(run_id), action, due, it.contracts, deadline=time.monotonic() + 600)
+    deadline = time.monotonic() + 600
+    effects = maintain.run(it.context(run_id), action, due, it.contracts, deadline=deadline, dry_run=dry_run)
     return {e.table: e for e in effects}
 
 
@@ -301,8 +302,12 @@ def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> 
         orphans.append(orphan)
         young.append(fresh)
     before = {name: files(it.catalog.load_table(name)) for name in (appended, merged, staging(it))}
+    shown = good(run(it, Action.ORPHANS, appended, dry_run=True))[appended]
+    assert (shown.state, all(path.exists() for path in orphans)) == ("left", True)
+    assert shown.reason.endswith("a dry run: what is listed is there still")
     done = good(run(it, Action.ORPHANS))
     assert {done[name].state for name in before} == {"done"}
+    assert shown.listing == done[appended].listing
     assert any("left-by-a-killed-driver" in path for path in done[appended].listing)
     for name, had in before.items():
         gone = had - files(it.catalog.load_table(name))

@@ -267,7 +267,7 @@ def check_maintenance(dag: dict[str, Any], schedule: str) -> None:
     assert schedule in dag["schedule"]
     assert dag["max_active_runs"] == 1
     assert dag["catchup"] is False
-    assert list(dag["params"]) == ["tables"]
+    assert list(dag["params"]) == ["tables", *(["dry_run"] if schedule == "weekly" else [])]
 
 
 MAINTAIN = """
@@ -289,12 +289,21 @@ for needs in (
     named = command[-1]
     read = json.loads(open(named[1:]).read() if named.startswith("@") else named)
     answers.append([said, command[command.index("--name"):], len(read), max(map(len, command))])
-print(json.dumps(answers))
+flags = []
+for wanted in (True, False):
+    operator = MaintainOperator(
+        task_id="m", action="remove_orphan_files", group="shop", seconds=1, settings=GroupSettings(),
+        needs=[{**need, "table": "shop.a", "steps": ["orphans"]}], dry_run="{{ params.dry_run }}",
+    )
+    operator.render_template_fields({"params": {"dry_run": wanted}})
+    operator.nothing_due()
+    flags.append("--dry-run" in operator.application_args)
+print(json.dumps([*answers, flags]))
 """
 
 
 def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_without(airflow_env):
-    idle, due, many = ask(MAINTAIN, airflow_env)
+    idle, due, many, flags = ask(MAINTAIN, airflow_env)
     assert idle[0] == "No table needs anything: no Spark application is started."
     assert due[0] is None
     assert due[1] == [
@@ -312,6 +321,7 @@ def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_witho
     ]
     # Linux takes no argument of 128 KiB.
     assert many[2] == 5000 and many[3] < 128 << 10
+    assert flags == [True, False]
 
 
 TABLE = """

@@ -95,5 +95,6 @@ def test_each_field_of_a_form_is_told_of_and_is_there(dags: dict[str, Any], titl
 
 def test_what_maintenance_is_given_by_hand_is_there(dags: dict[str, Any]) -> None:
     for action in ("rewrite_data_files", "expire_snapshots", "remove_orphan_files"):
-        assert dags[f"maintain_{action}"]["params"] == ["tables"]
+        lists = ["dry_run"] if action == "remove_orphan_files" else []
+        assert dags[f"maintain_{action}"]["params"] == ["tables", *lists]
     assert "each takes `tables`" in TEXT.replace("\n", " ")
