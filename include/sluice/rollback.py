@@ -25,18 +25,22 @@ from sluice.contracts import Contracts
 from sluice.errors import CursorUnknownError, RefusedError, SluiceError
 from sluice.ledger import Ledger
 from sluice.model import (
+    BATCH_SEQ,
     BRANCH_PREFIX,
     CURSOR_TAG,
     PUBLISHED_THROUGH,
     RUN_ID,
+    Batch,
     Ranges,
     Through,
+    batches_of,
     decode_through,
     encode_ranges,
     joined_ranges,
 )
 from sluice.rolled_back import NOTE, Note
 from sluice.undone import Undone
+from sluice.words import covers
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class Rollback:
         again: per topic the batches that the next run publishes again.
         undone: main's snapshots that are left, newest first.
         between: those of them that others made between the commits of the run that was named.
+        passed: the batches that these passed over, as they were given up for the table: the next run does so again.
         slices: the slices of backfills that these brought, which are not brought again by themselves.
         branches: attempts that are under way, or were left behind; what they write is refused.
         memory: the memory of deleted keys, and the state it goes back to; None where it stays as it is.
@@ -64,6 +69,7 @@ class Rollback:
     undone: tuple[Snapshot, ...]
     between: tuple[Snapshot, ...] = ()
     again: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)
+    passed: tuple[Batch, ...] = ()
     slices: tuple[Undone, ...] = ()
     branches: tuple[str, ...] = ()
     memory: Table | None = None
@@ -98,7 +104,8 @@ class Rollback:
             out += [f"{'again  ' if each.whole else 'LOST   '} {topic} batch {each}" for each in held]
             if lost := [each.batch for each in held if not each.whole]:
                 out.append(self._kafka(topic, joined_ranges(lost)))
-        if not any(self.again.values()):
+        out += [f"passed  {each}: given up for this table before, and not in it now either" for each in self.passed]
+        if not any(self.again.values()) and not self.passed:
             out.append("again   no batch: nothing was published since")
         for each in self.slices:
             told = "not published again by itself; backfill it again"
@@ -148,6 +155,7 @@ def look(
     undone = tuple(line[: line.index(target)])
     then = rollback_target.carrier(name, table, target)
     through = decode_through(cursor.summary(then)[PUBLISHED_THROUGH]) if then else {}
+    again, passed = _again(contract, catalog, ledger, table, through, undone)
     return Rollback(
         contract=contract,
         base=table,
@@ -155,7 +163,8 @@ def look(
         carrier=then,
         undone=undone,
         between=rollback_target.between(undone, before_run),
-        again=_again(contract, catalog, ledger, table, through),
+        again=again,
+        passed=passed,
         slices=undone_slices.look(undone, catalog, ledger),
         branches=tuple(sorted(n for n in table.metadata.refs if n.startswith(BRANCH_PREFIX) and n != CURSOR_TAG)),
         memory=memory,
@@ -169,8 +178,12 @@ def _again(
     ledger: Ledger | None,
     table: Table,
     through: Mapping[str, Through],
-) -> dict[str, tuple[Held, ...]]:
-    """Per topic the batches between then and now, and whether staging still holds their rows."""
+    undone: tuple[Snapshot, ...],
+) -> tuple[dict[str, tuple[Held, ...]], tuple[Batch, ...]]:
+    """Per topic the batches between then and now, and whether staging still holds their rows; apart, those passed over.
+
+    That a batch was given up is not enough: a table that was put forward again by hand may hold it.
+    """
     try:
         now = cursor.published(table, partial(ledger.remembered, contract.table) if ledger else None)
     except CursorUnknownError:  # which may be why somebody rolls back
@@ -181,14 +194,21 @@ def _again(
         raise next(iter(broken.values()))
     given_up = ledger.gaps(contract.topics) if ledger else []
     known, _ = backlog.known_batches([contract], loaded, {contract.table: through}, ledger, given_up)
-    again = {}
+    told = (cursor.summary(s) for s in undone)
+    empty = [b for properties in told if BATCH_SEQ in properties for b in batches_of(properties) if b.span == 0]
+    again: dict[str, tuple[Held, ...]] = {}
+    passed: list[Batch] = []
     for topic in contract.topics:
         staging, last = loaded[topic]
         batches = backlog.pending(contract.table, known[topic], last, through.get(topic))
         if topic in now:
             batches = tuple(b for b in batches if b.seq <= now[topic].seq)
-        again[topic] = backlog.held(staging, batches, ledger)
-    return again
+        held = backlog.held(staging, batches, ledger)
+        lost = [each.batch for each in held if not each.whole]
+        gone = [b for b in lost if b in empty and covers(given_up, b, contract.table)]
+        again[topic] = tuple(each for each in held if each.batch not in gone)
+        passed += gone
+    return again, tuple(passed)
 
 
 def roll_back(

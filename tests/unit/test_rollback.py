@@ -12,15 +12,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import retention, rollback, rolled_back, settle, slices, tables
+from sluice import backlog, refs, retention, rollback, rolled_back, settle, slices, tables
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, FencedError, RefusedError
 from sluice.filters import at_most, one_of
 from sluice.ledger import Ledger, Row, State
-from sluice.model import PUBLISHED_THROUGH, RUN_ID, Batch, OffsetRange, Through, encode_through
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, Batch, OffsetRange, Through, encode_through, publish_properties
 from sluice.rollback import Rollback
 from sluice.upkeep import Action
-from tests.unit.test_assess import LATER, NOW, append, filled, needs, promise
+from tests.unit.test_assess import LATER, NOW, append, batch, filled, needs, promise
 
 pytestmark = pytest.mark.unit
 
@@ -86,6 +86,30 @@ def test_a_slice_whose_records_are_gone_is_undone_by_name_only(tmp_path: Path, c
     assert head(catalog) == target
     # Nothing of the live feed is given up for it.
     assert Ledger(catalog).gaps(["orders"]) == []
+
+
+def test_what_was_given_up_before_is_lost_once(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    old, (target, *_) = head(catalog), catalog.load_table("shop.orders").snapshots()
+    trim(catalog, 2)
+    act(catalog, look(catalog, promises, target), accept_loss="shop.orders")
+    # The next run passes over the second batch, and publishes the third.
+    ledger, staging = Ledger(catalog), catalog.load_table(tables.staging("orders"))
+    waiting = (batch(2), batch(3))
+    through = {PUBLISHED_THROUGH: encode_through({"orders": Through(3, "id", {0: 3})})}
+    brought = backlog.whole("shop.orders", staging, waiting, ledger, ledger.gaps(["orders"]))
+    append(catalog.load_table("shop.orders"), 3, {"sluice.step": "publish", **publish_properties(brought), **through})
+    found = look(catalog, promises, target)
+    assert (found.lost, [each.batch for each in found.again["orders"]]) == ([], [batch(3)])
+    assert (
+        'passed  orders batch 2 {"0":[1,2]}: given up for this table before, and not in it now either' in found.lines()
+    )
+    act(catalog, found)
+    assert sorted(kinds(catalog)) == [("gap", "ann", "wrong")] + [("rolled_back", "ann", "wrong")] * 2
+    # Put forward by hand to where its rows are, the table has them to lose.
+    refs.commit(catalog, catalog.load_table("shop.orders"), (), (refs.point(refs.MAIN, old.snapshot_id),))
+    assert [str(each.batch) for each in look(catalog, promises, target).lost] == ['orders batch 2 {"0":[1,2]}']
 
 
 def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:
