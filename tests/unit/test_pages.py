@@ -511,6 +511,14 @@ def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:
     ]  # fmt: skip
 
 
+def test_a_partition_that_kafka_does_not_tell_of_has_no_bar() -> None:
+    lines = [PartitionStatus(0, None, 100, 100, None, None), PartitionStatus(1, 5, 5, 5, 5, 0)]
+    each = replace(table(), topics=[TopicStatus("t", partitions=lines)])
+    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
+    assert re.findall('<svg class="bar".*?aria-label="(Partition .)', found) == ["Partition 1"]
+    assert found.count('<rect class="done" width="100"') == 1
+
+
 def until(true: Callable[[], bool]) -> None:
     limit = time.monotonic() + 10
     while not true():
