@@ -66,6 +66,11 @@ def is_attempt_at(name: str, topic: str, seq: int) -> bool:
     return name.startswith(_stem(topic, seq))
 
 
+def is_batch_attempt(name: str) -> bool:
+    """Whether a branch is an attempt of ours at some batch of the live feed."""
+    return _BRANCH.fullmatch(name) is not None
+
+
 def is_slice_attempt(name: str) -> bool:
     """Whether a branch is an attempt of ours at some slice of a backfill."""
     return _SLICE_BRANCH.fullmatch(name) is not None

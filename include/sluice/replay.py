@@ -1,34 +1,38 @@
 """Replay: one slice of a backfill, from Kafka, from staging or from quarantine, into a typed table.
 
 The same steps as for a batch, but over a range that lies below the table's cursor, which stays where it is. The result
-is validated on its branch; what does not stand that stays there, to be looked at. Running it again changes nothing.
+is validated on its branch; what does not stand that stays there, to be looked at. Running it again changes nothing, but
+for records that it set apart and that pass by now: they come in.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyiceberg.typedef import Identifier
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sluice import check, cursor, evolve_refused, expect, merge, publish, refs, slices, tables, validate
 from sluice.commit import Attempt, Context
-from sluice.contract import KAFKA_COLUMNS, Contract
-from sluice.decode import ERROR, OP, decode
+from sluice.contract import Contract
+from sluice.decode import ERROR, OP
 from sluice.errors import BlockedError, InvalidReplayError, SluiceError, StagingTrimmedError
 from sluice.ledger import Ledger
 from sluice.literals import quoted
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
+from sluice.slice_source import Source
 from sluice.slices import Origin
 from sluice.stage import stage
 
 log = logging.getLogger(__name__)
 
-RAW = ["batch_seq", *KAFKA_COLUMNS[1:], "key", "value", "headers"]
+# A batch takes seconds to publish. One that was killed leaves its branch until the next run.
+GIVE_WAY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     """
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
+    dead = _give_way(context, tables.typed(contract))
     attempt = Attempt(context, tables.typed(contract), piece)
     file, contract = contract, publish.in_force(context, attempt, contract)
     ledger = Ledger(context.catalog)
@@ -80,14 +85,16 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         # Reading takes its time, and the live feed has gone on.
         attempt = Attempt(context, tables.typed(contract), piece)
         contract = publish.in_force(context, attempt, file)
+    source = Source(context, contract, piece, origin)
     done = slices.landed_as(attempt.base, contract.table, piece, known)
     if done is not None:
-        _release(context, contract, piece, origin)
-        brought = attempt.base.snapshot_by_id(done)
-        return Replayed(done, cursor.committed_at(brought) if brought else None, seconds=time.monotonic() - began)
+        source = replace(source, landed=True)
+        if not source.passes():
+            brought = attempt.base.snapshot_by_id(done)
+            return Replayed(done, cursor.committed_at(brought) if brought else None, seconds=time.monotonic() - began)
     through = _check_below(attempt, contract, piece, ledger)
     refs.drop_branches(context.catalog, attempt.identifier, slices.leftovers(attempt.base, [piece]))
-    still_held = _holding(context, contract, piece, origin, ledger, expected)
+    still_held = _holding(source, ledger, expected)
     still_held()
     properties = {
         STEP: "replay",
@@ -98,16 +105,17 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     with attempt:
         session = context.session(properties)
         # Read and decoded once, for the MERGE, the counts and the validation.
-        decoded = _decoded(context, session, contract, piece, origin).persist()
+        decoded = source.decoded(session).persist()
         try:
             counts = check.counted(decoded)
-            compared = _onto_branch(context, attempt, contract, piece, origin, decoded, counts, not gaps_expected)
+            compared = _onto_branch(attempt, source, decoded, counts, not gaps_expected)
         finally:
             decoded.unpersist()
+        _give_way(context, attempt.identifier, dead, attempt.base_still_there)
         # Once more: what was deleted while it was read would be missing in silence.
         still_held()
         snapshot = attempt.land()
-    _release(context, contract, piece, origin)
+    source.release()
     seconds = time.monotonic() - began
     at = cursor.committed_at(snapshot)
     return Replayed(snapshot.snapshot_id, at, counts, compared.before, compared.after, compared.added, seconds)
@@ -120,37 +128,52 @@ def _check_below(attempt: Attempt, contract: Contract, piece: Batch, ledger: Led
     return through
 
 
+def _give_way(
+    context: Context, identifier: Identifier, dead: Set[str] = frozenset(), look: Callable[[], None] = lambda: None
+) -> Set[str]:
+    """Let a batch of the live feed land that is at work on the table: a slice that lands first makes it begin anew.
+
+    Args:
+        dead: branches that nobody works on.
+        look: called while it waits.
+
+    Returns:
+        The branches on which nothing came of waiting.
+    """
+    until = time.monotonic() + GIVE_WAY_S
+    while True:
+        found = context.catalog.load_table(identifier).metadata.refs
+        at_work = {name for name in found if refs.is_batch_attempt(name)} - dead
+        if not at_work or time.monotonic() > until:
+            return at_work
+        look()
+        time.sleep(0.5)
+
+
 def _onto_branch(
-    context: Context,
-    attempt: Attempt,
-    contract: Contract,
-    piece: Batch,
-    origin: Origin,
-    decoded: DataFrame,
-    counts: check.Counts,
-    whole: bool,
+    attempt: Attempt, source: Source, decoded: DataFrame, counts: check.Counts, whole: bool
 ) -> validate.Compared:
     """Merge into the branch, look at it, and do what other tables need before main moves."""
+    context, contract, piece = source.context, source.contract, source.piece
     watched = decoded.select(*merge.columns(contract), OP, ERROR)
     publish.merge_in(context, attempt, contract, piece, decoded, watched, fresh=False, replay=True)
     good = watched.where(check.is_good())
-    whole = whole and origin != Origin.QUARANTINE
-    compared = validate.compare(context, attempt, contract, piece, good, counts, whole=whole)
+    compared = validate.compare(context, attempt, contract, piece, good, counts, whole=whole and not source.set_apart)
     log.info(
         "replay %s from %s into %s: %s records, %s rejected; rows of the range: %s before, %s after",
-        piece, origin, contract.table, counts.records, counts.rejected, compared.before, compared.after,
+        piece, source.origin, contract.table, counts.records, counts.rejected, compared.before, compared.after,
     )  # fmt: skip
     if compared.problems:
         problem = InvalidReplayError("; ".join(compared.problems) + ".", table=contract.table, topic=piece.topic)
         raise _refused(attempt, contract, piece, problem)
     # Commits on other tables must not carry this one's properties, hence the plain session.
-    again = _decoded(context, context.spark, contract, piece, origin)
+    again = source.decoded(context.spark)
     if counts.rejected:
         tables.ensure_quarantine(context.catalog, contract)
         refused = evolve_refused.standing(context.catalog, attempt.base, contract)
-        merge.reject(check.bad(again, contract, refused), _quarantine(context, contract), piece)
+        merge.reject(check.bad(again, contract, refused), source.quarantine, piece)
     try:
-        if origin != Origin.QUARANTINE:  # there it is known that most are bad
+        if not source.set_apart:
             check.verdict(contract, [piece], {piece.seq: counts})
         expect.judge(context, contract, [piece], decoded.withColumn(check.SEQ, F.lit(piece.seq)))
     except BlockedError as error:
@@ -176,14 +199,15 @@ def _refused(attempt: Attempt, contract: Contract, piece: Batch, error: SluiceEr
     return type(error)(error.message, way_out=way_out, **{**error.fields, "kept": name})
 
 
-def _holding(
-    context: Context, contract: Contract, piece: Batch, origin: Origin, ledger: Ledger, expected: int | None
-) -> Callable[[], None]:
+def _holding(source: Source, ledger: Ledger, expected: int | None) -> Callable[[], None]:
     """A look whether staging holds the raw records: all that were staged under the slice's number, or its ranges."""
+    contract, piece = source.contract, source.piece
 
     def look() -> None:
-        staging = tables.load(context.catalog, tables.staging(piece.topic))
-        if origin == Origin.KAFKA:
+        if source.landed:  # what was to come from there has come
+            return
+        staging = tables.load(source.context.catalog, tables.staging(piece.topic))
+        if source.origin == Origin.KAFKA:
             left = slices.rows_of(staging, piece) if staging else 0
             if left != expected:
                 raise StagingTrimmedError(
@@ -192,39 +216,8 @@ def _holding(
                     topic=piece.topic,
                     way_out="Trigger the backfill again: slices with new numbers are read from Kafka anew.",
                 )
-        elif origin == Origin.STAGING:
+        elif source.origin == Origin.STAGING:
             known = slices.rows(ledger, piece.topic)
             slices.check_held(contract.table, piece, slices.in_staging(staging, piece.topic, known, ledger))
 
     return look
-
-
-def _decoded(context: Context, session: SparkSession, contract: Contract, piece: Batch, origin: Origin) -> DataFrame:
-    """The slice's records, each once."""
-    if origin == Origin.QUARANTINE:
-        inside = F.expr(merge.within(piece))
-        raw = session.table(_quarantine(context, contract)).where(inside)
-    else:
-        name = tables.spark_name(context.catalog_name, tables.staging(piece.topic))
-        raw = session.read.options(**publish.split_by()).table(name)
-        if origin == Origin.KAFKA:
-            raw = raw.where(F.col("batch_seq") == piece.seq)
-        else:
-            raw = raw.withColumn("_kafka_topic", F.lit(piece.topic)).where(F.expr(merge.within(piece)))
-    raw = raw.select(*RAW)
-    if origin != Origin.KAFKA:  # live and backfilled, a record may lie there twice
-        raw = raw.dropDuplicates(validate.PLACE)
-    return expect.marked(decode(raw, contract, piece.topic), contract)
-
-
-def _quarantine(context: Context, contract: Contract) -> str:
-    return tables.spark_name(context.catalog_name, tables.quarantine(contract))
-
-
-def _release(context: Context, contract: Contract, piece: Batch, origin: Origin) -> None:
-    """Take the records that are good now out of the quarantine; run again, it finds none."""
-    found = tables.load(context.catalog, tables.quarantine(contract))
-    if found is None or not slices.any_within(found, piece):
-        return
-    passed = check.sifted(_decoded(context, context.spark, contract, piece, origin), F.col(ERROR).isNull())
-    merge.release(passed.select(*KAFKA_COLUMNS[:3]), _quarantine(context, contract), piece)

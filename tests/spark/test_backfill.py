@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import Producer
 
 from sluice import backfill, cursor, rebuild, rollback, slices, tables
-from sluice import replay as replaying
 from sluice.backfill_ranges import Request
 from sluice.errors import BlockedError, InvalidReplayError, StagingTrimmedError
 from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG
+from sluice.slice_source import Source
 from sluice.slices import Origin
 from tests.support.backfills import asked, by_hand, carry_out, cut_out, fill_in, planned, told, where_it_stands
 from tests.support.lake import Lake
@@ -172,20 +172,39 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(lake: Callable[..
     assert len(it.quarantined(table)) == 2
 
 
-def test_rejected_records_of_a_backfill_are_quarantined_once_and_leave_when_they_pass(
+def test_rejected_records_of_a_backfill_are_quarantined_once_and_come_in_when_they_pass(
     lake: Callable[..., Lake],
 ) -> None:
     it = lake()
     it.create_topic(1)
-    table = it.contract(errors={"max_ratio": 0.5})
-    it.send((0, f"k{n}", {"n": n} if n % 5 else b'{"n": "a word"}') for n in range(20))
+    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
+    text = {"name": "text", "type": "string"}
+    table = it.contract(columns=[*columns, {**text, "required": True}], errors={"max_ratio": 0.5})
+    others = {3: {"n": 3}, 8: {"n": 8}, 13: {"n": 13}} | dict.fromkeys(range(0, 20, 5), b'{"n": "a word"}')
+    it.send((0, f"k{n}", others.get(n, {"n": n, "text": "x"})) for n in range(20))
     it.run()
-    assert len(it.quarantined(table)) == 4
-    cut_out(it, table, "_kafka_offset < 10")
-    for origin in (Origin.KAFKA, Origin.STAGING):
-        (found,) = fill_in(it, asked(table, {0: [0, 12]}, origin=origin), f"from {origin}")
-        assert (found["records"], found["rejected"]) == (12, 3)
-        assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == [0, 5, 10, 15]
+    assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == sorted(others)
+    cut_out(it, table, "_kafka_offset < 18")
+    requests = [asked(table, {0: [0, 12]}), asked(table, {0: [12, 18]}, origin=Origin.STAGING)]
+    pieces = [planned(it, request, f"from {request.origin}") for request in requests]
+    for found, counts in zip(pieces, [(12, 5), (6, 2)], strict=True):
+        carry_out(it, found)
+        (outcome,) = told(it, found)
+        assert (outcome["records"], outcome["rejected"]) == counts
+        assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == sorted(others)
+    # Run again after the contract was repaired, slices that landed bring what they set apart, and nothing else.
+    cut_out(it, table, "_kafka_offset IN (4, 14)")
+    it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
+    it.plan()  # which brings the change into force
+    for found, left in zip(pieces, [{0, 5, 10, 13, 15}, {0, 5, 10, 15}], strict=True):
+        for _ in range(2):
+            carry_out(it, found)
+            assert {r["_kafka_offset"] for r in it.quarantined(table)} == left
+            assert {r["_kafka_offset"] for r in it.rows(table)} == {*range(20)} - left - {4, 14}
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    for found in pieces:
+        carry_out(it, found)
+    assert it.catalog.load_table(table).metadata.current_snapshot_id == head
     # Too many bad ones: refused, and what was written stays to be looked at.
     it.contract(table=table, errors={"max_ratio": 0.1})
     head = it.catalog.load_table(table).metadata.current_snapshot_id
@@ -211,9 +230,9 @@ def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(
     with pytest.raises(InvalidReplayError, match="1 rows of the range stand twice"):
         carry_out(it, found)
     short = planned(it, asked(table, {0: [0, 10]}, origin=Origin.STAGING), "short")
-    read = replaying._decoded
+    read = Source.decoded
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "_decoded", lambda *arguments: read(*arguments).where("_kafka_offset <> 3"))
+        patch.setattr(Source, "decoded", lambda *arguments: read(*arguments).where("_kafka_offset <> 3"))
         with pytest.raises(InvalidReplayError, match="9 records were read where the range spans 10"):
             carry_out(it, short, run_id="short")
     cut_out(it, ".".join(tables.staging(it.topic)), "_kafka_partition = 0 AND _kafka_offset = 3")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sluice import backfill_end, check, slices, tables
+from sluice import backfill_end, check, refs, replay, slices, tables
 from sluice.commit import Attempt
 from sluice.errors import StagingTrimmedError
 from sluice.ledger import Ledger, State
-from sluice.model import CURSOR_TAG
+from sluice.model import CURSOR_TAG, Batch
 from sluice.slices import Origin
 from sluice.upkeep import Action
 from tests.spark.test_maintenance import STRICT, good
@@ -70,6 +70,41 @@ def test_live_batches_land_between_a_slices_branch_and_its_landing(
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(600, 610))
     it.run()
     hold(it, table, mode)
+
+
+def test_a_slice_lets_the_live_batch_land_that_is_at_work(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    table = prepared(it)
+    cut_out(it, table, "n BETWEEN 30 AND 70")
+    found = planned(it, asked(table, {0: [0, 40], 1: [0, 40]}))
+    landings = []
+
+    def of_the_live_feed(attempt: Attempt, **_: object) -> bool:
+        if attempt.identifier[0] == "db":
+            landings.append("slice" if attempt._context.run_id == "by hand" else "batch")
+        return landings == ["batch"]
+
+    it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 510))
+    pause = Pause(monkeypatch, Attempt, "land", of_the_live_feed)
+    live = Driver(it.run)
+    pause.reached(live)
+    backfill = Driver(lambda: carry_out(it, found, found.slices[0].seq))
+    time.sleep(3.0)
+    assert backfill.alive
+    pause.go()
+    for each in (live, backfill):
+        each.end()
+        assert each.error is None
+    assert landings == ["batch", "slice"]
+    # One that was killed has left its branch: nobody waits for it for ever.
+    monkeypatch.setattr(replay, "GIVE_WAY_S", 0.2)
+    killed = Attempt(it.context("killed"), tables.typed(it.loaded(table)), Batch(it.topic, "", 99, {}, {}))
+    killed.open()
+    carry_out(it, found)
+    refs.drop_branches(it.catalog, killed.identifier, {killed.branch})
+    hold(it, table, "append")
 
 
 def test_two_slices_side_by_side_both_land(lake: Callable[..., Lake]) -> None:
