@@ -16,7 +16,7 @@ from sluice.contract import Contract
 from sluice.errors import LedgerError, SluiceError
 from sluice.filters import And, BooleanExpression, above, at_most
 from sluice.ledger import Ledger, Row, State
-from sluice.model import Batch, Through, encode_ranges
+from sluice.model import RUN_ID, Batch, Through, encode_ranges
 from sluice.words import covers, untold, with_gaps
 
 Staging = tuple[Table | None, Batch | None]
@@ -73,11 +73,15 @@ def known_batches(
             continue
         told = cursor.staged_batches(staging, floor[topic])
         # A ledger that does not know the last batch was lost, or is older than the table: tell it all over again.
-        if ledger and last and (topic, last.seq) not in planned:
+        if staging and ledger and last and (topic, last.seq) not in planned:
             told = cursor.staged_batches(staging)
+            landed = cursor.landed(staging.metadata)
             for _, (batch, snapshot) in sorted(told.items()):
-                place = {".".join(tables.staging(topic)): snapshot.snapshot_id}
-                heal += ledgers.plan_rows(batch, State.STAGED, place)
+                summary = cursor.summary(snapshot)
+                heal += ledgers.staged_rows(
+                    batch, {".".join(tables.staging(topic)): snapshot.snapshot_id}, at=landed[snapshot.snapshot_id],
+                    records=int(summary.get("added-records", "0")), run_id=summary.get(RUN_ID), who="plan",
+                )  # fmt: skip
                 heal += untold(batch, words)
         # The table wins where both speak.
         known[topic] = {seq: with_gaps(b, words) for (t, seq), b in planned.items() if t == topic}

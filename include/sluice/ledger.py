@@ -72,7 +72,7 @@ SCHEMA = Schema(
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
     NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
     NestedField(17, "error", StringType(), doc="why a table was blocked or failed, or an attempt was made again"),
-    NestedField(18, "who", StringType(), doc="gap, rolled_back, a backfill: whose word it is"),
+    NestedField(18, "who", StringType(), doc="gap, rolled_back, a backfill: whose word it is; who told it anew"),
     NestedField(19, "why", StringType(), doc="gap, rolled_back, a backfill: the reason given; replayed: what changed"),
     NestedField(20, "oldest", TimestamptzType(), doc="staged: the least timestamp of the batch's records in Kafka"),
     NestedField(21, "newest", TimestamptzType(), doc="staged: the greatest"),
@@ -258,6 +258,20 @@ def plan_rows(batch: Batch, state: State = State.PLANNED, snapshots: Mapping[str
         )
         for p, start in sorted(batch.starts.items())
     ]
+
+
+def staged_rows(
+    batch: Batch, place: Mapping[str, int], *, at: datetime, records: int | None, run_id: str | None, who: str
+) -> list[Row]:
+    """What a plan and a run write of a staged batch, told anew from its snapshot: the ranges, and that it was staged.
+
+    Args:
+        run_id: the run that staged it, as its snapshot tells.
+        who: tells it anew.
+    """
+    rows = plan_rows(batch)
+    rows.append(Row(batch.topic, State.STAGED, batch.topic_id, batch.seq, snapshots=place, records=records))
+    return [replace(row, at=at, run_id=run_id, who=who) for row in rows]
 
 
 def batches(rows: Iterable[Row], broken: dict[str, SluiceError] | None = None) -> dict[tuple[str, int], Batch]:

@@ -1,7 +1,8 @@
-"""Write the ledger anew from nothing but the staging and typed tables' snapshots.
+"""Write the ledger anew from the staging and typed tables' snapshots.
 
-The tables win. Of the old ledger only what no table can tell is kept: batches that were planned and not staged, batches
-whose snapshots have expired, and why something was refused.
+The tables win: what they tell and the ledger lacks is added, what they tell otherwise is corrected. What no table can
+tell is kept: what a run measured, batches that were planned and not staged, batches whose snapshots have expired, and
+why something was refused.
 """
 
 from __future__ import annotations
@@ -22,23 +23,32 @@ from pyiceberg.typedef import Identifier
 from sluice import cursor, slices, tables
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError, TableDamagedError
-from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows
-from sluice.model import BATCH_SEQ, BATCHES, STEP, TOPIC, Batch, batches_of
+from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows, staged_rows
+from sluice.model import BATCH_SEQ, BATCHES, RUN_ID, STEP, TOPIC, Batch, batches_of
 from sluice.words import untold
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+_OF_BATCHES = (State.PLANNED, State.STAGED, State.PUBLISHED, State.SETTLED)
 _Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Brought:
-    """The snapshot that brought a batch, when readers first saw it, and how many rows it added, where that is known."""
+    """The snapshot that brought a batch.
+
+    Attributes:
+        committed, at: when it was committed, and when readers first saw it.
+        records: how many rows it added, where that is known.
+        run_id: whose it is, where it says so.
+    """
 
     snapshot_id: int
+    committed: datetime
     at: datetime
     records: int | None
+    run_id: str | None
 
 
 @dataclass
@@ -63,12 +73,12 @@ def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]
     for _ in range(ATTEMPTS):
         ledger, old, notes = _old(catalog)
         told, reached, unknown = _tell(contracts, catalog)
-        rows = _rows(contracts, told, reached)
         kept, dropped = _keep(old, told)
+        rows = _rows(contracts, told, reached, old, run_id)
         rows += [row for each in told.values() if each.staged for row in untold(each.batch, kept)]
         for name, found in _typed_tables(contracts, catalog, []):
             rows += slices.rebuilt(name, found, kept)
-        rows = sorted([*rows, *kept], key=lambda r: (r.at, r.topic, r.batch_seq or 0, r.partition or 0))
+        rows = sorted([*rows, *kept], key=_order)
         try:
             _replace(catalog, ledger, rows, run_id)
         except CommitFailedException as error:
@@ -158,38 +168,119 @@ def _carriers(table: Table) -> list[tuple[Batch, Brought]]:
     for snapshot in cursor.ancestors(table.metadata):
         properties = cursor.summary(snapshot)
         if BATCH_SEQ in properties and TOPIC in properties and properties.get(STEP) != "replay":
-            brought = Brought(snapshot.snapshot_id, landed[snapshot.snapshot_id], _records(snapshot))
+            brought = Brought(
+                snapshot.snapshot_id,
+                cursor.committed_at(snapshot),
+                landed[snapshot.snapshot_id],
+                _records(snapshot),
+                properties.get(RUN_ID),
+            )
             for batch in batches_of(properties):
                 found[batch.topic, batch.seq] = (batch, brought)
     return list(found.values())
 
 
-def _rows(contracts: Contracts, told: Mapping[_Key, Told], reached: Mapping[str, Mapping[str, int]]) -> list[Row]:
+def _rows(
+    contracts: Contracts,
+    told: Mapping[_Key, Told],
+    reached: Mapping[str, Mapping[str, int]],
+    old: Iterable[Row],
+    who: str,
+) -> list[Row]:
+    """The rows of all batches that the tables tell of: the old ones where they are sound, new ones where they lack."""
+    before: dict[_Key, list[Row]] = {}
+    for row in sorted(old, key=_order):
+        if row.batch_seq is not None and row.state in _OF_BATCHES:
+            before.setdefault((row.topic, row.batch_seq), []).append(row)
     rows: list[Row] = []
     for (topic, seq), each in sorted(told.items()):
-        places = {name: s.snapshot_id for name, s in each.published.items()}
-        if each.staged:
-            places[".".join(tables.staging(topic))] = each.staged.snapshot_id
-        moments = [s.at for s in (each.staged, *each.published.values()) if s]
-        if each.staged:
-            rows += _dated(plan_rows(each.batch, State.STAGED, places), each.staged.at)
-        for name, brought in sorted(each.published.items()):
-            rows.append(
-                Row(
-                    topic,
-                    State.PUBLISHED,
-                    each.batch.topic_id,
-                    seq,
-                    table=name,
-                    snapshots={name: brought.snapshot_id},
-                    records=brought.records,
-                    at=brought.at,
-                )
-            )
         feeds = contracts.topics[topic].tables if topic in contracts.topics else ()
-        if feeds and all(reached.get(name, {}).get(topic, 0) >= seq for name in feeds):
-            rows += _dated(plan_rows(each.batch, State.SETTLED, places), max(moments))
+        settled = bool(feeds) and all(reached.get(name, {}).get(topic, 0) >= seq for name in feeds)
+        lost = {name for name, through in reached.items() if through.get(topic, 0) < seq}
+        rows += _merged(each, _fresh(each, who, settled=settled), before.get((topic, seq), ()), lost)
     return rows
+
+
+def _fresh(each: Told, who: str, *, settled: bool) -> list[Row]:
+    """A batch as nothing but the tables tell of it."""
+    batch, rows = each.batch, []
+    places = {name: s.snapshot_id for name, s in each.published.items()}
+    if each.staged:
+        place = {".".join(tables.staging(batch.topic)): each.staged.snapshot_id}
+        rows += staged_rows(
+            batch, place, at=each.staged.at, records=each.staged.records, run_id=each.staged.run_id, who=who
+        )
+        places |= place
+    for name, brought in sorted(each.published.items()):
+        rows.append(
+            Row(
+                batch.topic,
+                State.PUBLISHED,
+                batch.topic_id,
+                batch.seq,
+                table=name,
+                snapshots={name: brought.snapshot_id},
+                records=brought.records,
+                who=who,
+                run_id=brought.run_id,
+                at=brought.at,
+            )
+        )
+    if settled:
+        last = max(s.at for s in (each.staged, *each.published.values()) if s)
+        rows += [replace(row, at=last) for row in plan_rows(batch, State.SETTLED, places)]
+    return rows
+
+
+def _merged(each: Told, fresh: Iterable[Row], old: Iterable[Row], lost: set[str]) -> list[Row]:
+    """The batch's rows: of the old ones those that no snapshot contradicts, of the fresh ones those that are missing.
+
+    Args:
+        lost: the tables that do not hold the batch, by their own cursor.
+    """
+    ranges = {(r.partition, r.start_offset, r.end_offset) for r in plan_rows(each.batch)}
+    by_key: dict[tuple[object, ...], list[Row]] = {}
+    for row in old:
+        spread = row.state == State.STAGED and row.partition is not None  # as rebuilds once wrote it: the ranges alone
+        sound = row.partition is None or (row.partition, row.start_offset, row.end_offset) in ranges
+        if row.topic_id in (None, each.batch.topic_id) and sound and not (spread and each.staged):
+            by_key.setdefault((row.state, row.partition, row.table), []).append(row)
+    out: list[Row] = []
+    for row in fresh:
+        known = by_key.pop((row.state, row.partition, row.table), [])
+        brought = each.staged if row.state == State.STAGED else each.published.get(row.table or "")
+        out += _standing(row, known, brought.committed if brought else None) if known else [row]
+    for rows in by_key.values():  # of what no snapshot tells any more
+        out += [r for r in rows if r.state != State.SETTLED or not lost & set(r.snapshots or ())]
+    return out
+
+
+def _standing(fresh: Row, old: list[Row], committed: datetime | None) -> list[Row]:
+    """The old rows of what a fresh one tells, and the fresh one where none of them is about the same commit.
+
+    Args:
+        old: oldest first.
+        committed: when that commit was made; None for rows of ranges, which are about none.
+    """
+    if committed is None:
+        return [_corrected(row, fresh) for row in old]
+    places = (fresh.snapshots or {}).items()
+    if any(places <= (row.snapshots or {}).items() for row in old):
+        return [_corrected(row, fresh) if places <= (row.snapshots or {}).items() else row for row in old]
+    # What was written before the commit is about an earlier one, which was rolled back since: that is history.
+    history = [row for row in old if row.at < committed]
+    return [*history, _corrected(old[-1], fresh) if len(history) < len(old) else fresh]
+
+
+def _corrected(old: Row, fresh: Row) -> Row:
+    """An old row with what the snapshot tells. How many records were published it does not: some were rejected."""
+    snapshots = {**(old.snapshots or {}), **(fresh.snapshots or {})} or None
+    records = fresh.records if fresh.state == State.STAGED or old.records is None else old.records
+    return replace(old, topic_id=fresh.topic_id, snapshots=snapshots, records=records)
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    return row.at, row.topic, row.batch_seq or 0, list(State).index(row.state), row.partition or 0
 
 
 def _records(snapshot: Snapshot) -> int | None:
@@ -199,7 +290,7 @@ def _records(snapshot: Snapshot) -> int | None:
 
 
 def _keep(old: Iterable[Row], told: Mapping[_Key, Told]) -> tuple[list[Row], list[str]]:
-    """The old rows that only the ledger can tell; and the batches, not kept, about which it contradicts itself."""
+    """The old rows of what no table tells; and the batches, not kept, about which the ledger contradicts itself."""
     by_batch: dict[_Key, list[Row]] = {}
     kept: list[Row] = []
     for row in old:
@@ -264,7 +355,3 @@ def _report(told: Mapping[_Key, Told], kept: list[Row], dropped: list[str], unkn
     if dropped:
         lines.append("Dropped, because the ledger contradicted itself and no table tells: " + ", ".join(dropped) + ".")
     return lines + [f"Could not tell: {line}" for line in unknown]
-
-
-def _dated(rows: Iterable[Row], at: datetime) -> list[Row]:
-    return [replace(row, at=at) for row in rows]
