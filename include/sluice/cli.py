@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Command = Callable[[argparse.Namespace], int]
 DEBUG = "SLUICE_DEBUG"
+MOST_PATIENCE = 86_400.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     test.add_argument("table", metavar="TABLE")
     source = test.add_mutually_exclusive_group(required=True)
     source.add_argument("--file", type=Path, metavar="JSONL", help='a record per line: {"key": …, "value": …}')
-    source.add_argument("--from-topic", type=int, metavar="N", help="the newest N records of the topic")
+    source.add_argument("--from-topic", type=_at_least_one, metavar="N", help="the newest N records of the topic")
     test.add_argument("--topic", default="", metavar="TOPIC", help="where several feed the table, or a pattern does")
     test.set_defaults(run=_contract_test)
 
@@ -127,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     rebuild.set_defaults(run=_ledger_rebuild)
     show = ledger.add_parser("show", help="its last rows")
     show.add_argument("topic", nargs="?", metavar="TOPIC")
-    show.add_argument("-n", type=int, default=20, metavar="ROWS", help="how many (default 20)")
+    show.add_argument("-n", type=_at_least_one, default=20, metavar="ROWS", help="how many (default 20)")
     show.set_defaults(run=_ledger_show)
 
     cli_sql.add(commands)
@@ -136,12 +137,33 @@ def _parser() -> argparse.ArgumentParser:
     for each in (status, at, plan, test, rebuild, show, *acting):
         each.add_argument(
             "--patience",
-            type=float,
+            type=_patience,
             default=10.0,
             metavar="SECONDS",
             help="wait this long for a first answer (default 10)",
         )
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return number
+
+
+def _patience(text: str) -> float:
+    """Seconds; clients take a number below zero for "as long as it takes", and can't count to infinity."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST_PATIENCE:  # nor is `nan`
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0, up to {MOST_PATIENCE:,.0f}")
+    return seconds
 
 
 def _contracts() -> Contracts:

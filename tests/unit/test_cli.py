@@ -56,6 +56,25 @@ def test_usage():
     assert "stauts" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "bad", "good"),
+    [
+        (("status", "--patience"), ("nan", "inf", "-1", "0", "1e9", "soon"), {"0.5": 0.5, "86400": 86_400.0}),
+        (("ledger", "show", "-n"), ("0", "-5", "1.5"), {"1": 1}),
+        (("contract", "test", "a.b", "--from-topic"), ("0", "-3", "x"), {"3": 3}),
+    ],
+)
+def test_numbers_that_mean_nothing_are_wrong_usage(
+    command: tuple[str, ...], bad: tuple[str, ...], good: dict[str, float], capsys: pytest.CaptureFixture[str]
+):
+    for text in bad:
+        assert cli.main([*command, text]) == 64
+        said = capsys.readouterr().err
+        assert f"argument {command[-1]}" in said and f"'{text}' is no" in said and "above 0" in said
+    for text, number in good.items():
+        assert number in vars(cli._parser().parse_args([*command, text])).values()
+
+
 def test_the_command_line_is_light_until_a_command_needs_more():
     code = (
         "import sys, sluice.cli; print(*sorted({'pyspark', 'pyiceberg', 'confluent_kafka', 'yaml'} & set(sys.modules)))"
