@@ -40,22 +40,24 @@ with by_hand(
     @task
     def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show the lost offsets, and give them up unless this is a dry run."""
-        from sluice import broker, catalog, gaps, topics
+        from sluice import broker, catalog, gaps, reach, topics
 
         try:
             use_registry()
-            lake, client = catalog.load(), broker.admin(broker.client_config(kafka_config()))
-            found = gaps.accept(
-                params["name"],
-                named.ranges(params["ranges"]),
-                topics.resolve(contracts.load(strict=False), lake, client),
-                lake,
-                client,
-                who=who(dag_run),
-                why=params["why"],
-                run_id=run_id,
-                dry_run=params["dry_run"],
-            )
+            promises, client = contracts.load(strict=False), broker.admin(broker.client_config(kafka_config()))
+            with reach.catalog_errors():
+                lake = catalog.load()
+                found = gaps.accept(
+                    params["name"],
+                    named.ranges(params["ranges"]),
+                    topics.resolve(promises, lake, client),
+                    lake,
+                    client,
+                    who=who(dag_run),
+                    why=params["why"],
+                    run_id=run_id,
+                    dry_run=params["dry_run"],
+                )
         except SluiceError as error:
             raise AirflowFailException(str(error)) from error
         for gap in found:
@@ -82,33 +84,35 @@ with by_hand(
     @task
     def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show what would be undone and published again, and do it unless this is a dry run."""
-        from sluice import catalog, topics
+        from sluice import catalog, reach, topics
         from sluice import rollback as back
         from sluice.ledger import Ledger
 
         try:
-            lake = catalog.load()
-            ledger = Ledger(lake)
-            found = back.look(
-                params["table"],
-                topics.resolve(contracts.load(strict=False), lake, None),
-                lake,
-                ledger,
-                snapshot_id=number(params["snapshot_id"]),
-                before_run=params["before_run"] or None,
-            )
-            for line in found.lines():
-                log.warning("%s", line)
-            if not params["dry_run"]:
-                back.roll_back(
-                    found,
+            promises = contracts.load(strict=False)
+            with reach.catalog_errors():
+                lake = catalog.load()
+                ledger = Ledger(lake)
+                found = back.look(
+                    params["table"],
+                    topics.resolve(promises, lake, None),
                     lake,
                     ledger,
-                    who=who(dag_run),
-                    why=params["why"],
-                    run_id=run_id,
-                    accept_loss=params["accept_loss"],
+                    snapshot_id=number(params["snapshot_id"]),
+                    before_run=params["before_run"] or None,
                 )
+                for line in found.lines():
+                    log.warning("%s", line)
+                if not params["dry_run"]:
+                    back.roll_back(
+                        found,
+                        lake,
+                        ledger,
+                        who=who(dag_run),
+                        why=params["why"],
+                        run_id=run_id,
+                        accept_loss=params["accept_loss"],
+                    )
         except SluiceError as error:
             raise AirflowFailException(str(error)) from error
         log.info("%s", UNCHANGED if params["dry_run"] else "The next run publishes again what is marked so.")

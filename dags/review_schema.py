@@ -26,13 +26,14 @@ APPROVE, REJECT, LATER = "Approve", "Reject", "Not now"
 @task(execution_timeout=QUICK)
 def show(*, params: Any = None) -> dict[str, str]:
     """The change in words; offsets, counts and a few records since it is under review; what either answer does."""
-    from sluice import catalog, evolve_review, topics
+    from sluice import catalog, evolve_review, reach, topics
 
     try:
         use_registry()
-        lake = catalog.load()
-        promises = topics.resolve(contracts.load(strict=False), lake, None)
-        found = evolve_review.look(lake, promises.table(params["table"]))
+        promises = contracts.load(strict=False)
+        with reach.catalog_errors():
+            lake = catalog.load()
+            found = evolve_review.look(lake, topics.resolve(promises, lake, None).table(params["table"]))
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
     lines = found.lines()
@@ -46,7 +47,7 @@ def apply(
     shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None
 ) -> list[dict[str, Any]]:
     """Carry out the answer; who gave it and why is kept in `sluice.schemas`. Returns the backfills to start."""
-    from sluice import catalog, evolve_review, topics
+    from sluice import catalog, evolve_review, reach, topics
 
     (chosen,) = answer["chosen_options"]
     if chosen == LATER:
@@ -54,18 +55,20 @@ def apply(
     given = answer["params_input"]
     try:
         use_registry()
-        lake = catalog.load()
-        done = evolve_review.answer(
-            lake,
-            topics.resolve(contracts.load(strict=False), lake, None),
-            params["table"],
-            approve=chosen == APPROVE,
-            who=(answer["responded_by_user"] or {}).get("name") or "unknown",
-            why=given.get("why") or "",
-            run_id=run_id,
-            change_id=shown["change"],
-            republish=bool(given.get("republish")),
-        )
+        promises = contracts.load(strict=False)
+        with reach.catalog_errors():
+            lake = catalog.load()
+            done = evolve_review.answer(
+                lake,
+                topics.resolve(promises, lake, None),
+                params["table"],
+                approve=chosen == APPROVE,
+                who=(answer["responded_by_user"] or {}).get("name") or "unknown",
+                why=given.get("why") or "",
+                run_id=run_id,
+                change_id=shown["change"],
+                republish=bool(given.get("republish")),
+            )
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
     for line in done.lines:

@@ -553,6 +553,49 @@ def test_a_slice_is_one_submit(airflow_env, contracts):
     assert (log, name) == ("shop-backfill-3", "slice -3")
 
 
+BACKFILL = """
+import json, sys, types
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.configuration import conf
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+plan, outcome = (bag.dags["backfill"].get_task(name).python_callable for name in ("plan", "outcome"))
+from sluice import backfill, catalog
+params = dict(table="shop.orders", ranges={{}}, since=None, until=None, topic=None, why="lost", dry_run=True)
+ti = types.SimpleNamespace(xcom_pull=lambda **_: dict(table="shop.orders", topic="shop.orders", slices=[-1]))
+told = []
+for ask in (
+    lambda: plan(params=dict(params, source="staging")),
+    lambda: plan(params=dict(params, source="staging", dry_run=False), run_id="r"),
+    lambda: outcome(ti=ti),
+):
+    try:
+        told.append(ask())
+    except Exception as error:
+        told.append([type(error).__name__, str(error)])
+mapped = []
+catalog.load = lambda: types.SimpleNamespace(list_tables=lambda *_: [])
+backfill.write = lambda *_, mapped, **__: globals()["mapped"].append(mapped) or 1 / 0
+for most in (500, 5000):
+    conf.set("core", "max_map_length", str(most))
+    try:
+        plan(params=dict(params, source="staging", dry_run=False), run_id="r")
+    except ZeroDivisionError:
+        pass
+print(json.dumps([told, mapped]))
+"""
+
+
+def test_a_backfill_without_a_catalog_says_so_and_is_tried_again_and_airflow_bounds_its_slices(airflow_env, contracts):
+    away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
+    env = {**airflow_env, **away, "SLUICE_CONTRACTS": str(contracts)}
+    told, mapped = ask(BACKFILL.format(dags=str(DAGS)), env)
+    assert [name for name, _ in told] == ["CatalogUnavailableError"] * 3  # nothing that Airflow does not try again
+    assert all("The Iceberg catalog did not answer: " in text for _, text in told)
+    assert mapped == [500, 5000]
+    tasks = ask(LOAD, env)["dags"]["backfill"]["tasks"]
+    assert [tasks[name]["retries"] for name in ("plan", "slices_of_shop", "outcome")] == [3, 3, 3]
+
+
 FORM = f"""
 import copy, json
 from airflow.dag_processing.dagbag import DagBag
@@ -601,6 +644,36 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
     ]
     given = [(name, values) for name, values, _ in forms]
     assert ask(FORM.replace("FORMS", repr(given)), airflow_env) == [expected for *_, expected in forms]
+
+
+AWAY = f"""
+import json
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import AirflowFailException
+bag = DagBag(dag_folder={str(DAGS)!r}, bundle_name="dags")
+params = {{"name": "shop.a", "table": "shop.a", "ranges": {{}}, "snapshot_id": "1", "before_run": None,
+          "accept_loss": "", "why": "lost", "dry_run": True}}
+answer = {{"chosen_options": ["Approve"], "params_input": {{}}, "responded_by_user": None}}
+told = []
+for dag, task, given in (
+    ("accept_gap", "accept_gap", []), ("rollback", "rollback", []), ("review_schema", "show", []),
+    ("review_schema", "apply", [{{"change": "1"}}, answer]),
+):
+    try:
+        bag.dags[dag].get_task(task).python_callable(*given, params=params)
+    except AirflowFailException as error:
+        told.append(str(error))
+print(json.dumps(told))
+"""
+
+
+def test_a_catalog_that_is_away_is_said_to_be(contracts, airflow_env):
+    away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
+    told = ask(AWAY, {**airflow_env, **away, "SLUICE_CONTRACTS": str(contracts)})
+    assert len(told) == 4
+    for text in told:
+        assert text.startswith("The Iceberg catalog did not answer: ConnectionError")
+        assert "Way out: Nothing is lost" in text
 
 
 SUBMIT = """
