@@ -12,9 +12,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import backlog, refs, retention, rollback, rolled_back, settle, slices, tables
+from sluice import backlog, cursor, refs, retention, rollback, rolled_back, settle, slices, tables
 from sluice.contracts import Contracts
-from sluice.errors import CatalogUnavailableError, FencedError, RefusedError
+from sluice.errors import CatalogUnavailableError, FencedError, RefusedError, StagingTrimmedError
 from sluice.filters import at_most, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, Batch, OffsetRange, Through, encode_through, publish_properties
@@ -110,6 +110,28 @@ def test_what_was_given_up_before_is_lost_once(tmp_path: Path, catalog: Catalog)
     # Put forward by hand to where its rows are, the table has them to lose.
     refs.commit(catalog, catalog.load_table("shop.orders"), (), (refs.point(refs.MAIN, old.snapshot_id),))
     assert [str(each.batch) for each in look(catalog, promises, target).lost] == ['orders batch 2 {"0":[1,2]}']
+
+
+def test_a_table_is_put_forward_again_by_the_sql_that_the_error_names(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    typed, staging = filled(catalog, promises, 3)
+    old, (target, *_) = head(catalog), typed.snapshots()
+    trim(catalog, 2)
+    ledger, known = Ledger(catalog), {seq: batch(seq) for seq in (1, 2, 3)}
+
+    def put(snapshot: Snapshot) -> tuple[Batch, ...]:
+        """What `set_current_snapshot` does, which is not of Sluice; and what the table then has yet to publish."""
+        refs.commit(catalog, typed, (), (refs.point(refs.MAIN, snapshot.snapshot_id),))
+        at = cursor.published(catalog.load_table("shop.orders"))["orders"]
+        pending = backlog.pending("shop.orders", known, batch(3), at)
+        return backlog.whole("shop.orders", catalog.load_table(staging.name()), pending, ledger, [])
+
+    with pytest.raises(StagingTrimmedError, match=r"only SQL by hand in Spark: CALL .*set_current_snapshot"):
+        put(target)
+    # As the error says, no rollback of Sluice's does it.
+    with pytest.raises(RefusedError, match="not among main's ancestors"):
+        look(catalog, promises, old)
+    assert put(old) == ()
 
 
 def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:
