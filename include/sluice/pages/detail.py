@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from sluice import (
     broker,
     contracts,
@@ -24,9 +22,10 @@ from sluice import (
     upkeep,
 )
 from sluice import catalog as catalogs
-from sluice.errors import CursorUnknownError, SluiceError
+from sluice.errors import CursorUnknownError, SchemaChangeError, SluiceError
 from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, Through, batches_of
-from sluice.pages import rejected
+from sluice.pages import in_force, rejected
+from sluice.pages.in_force import Held
 from sluice.pages.rejected import Rejected
 
 if TYPE_CHECKING:
@@ -113,7 +112,11 @@ class Detail:
         kept: by topic that Kafka does not keep for ever, per partition with records that are neither in the table nor
             staged how many seconds longer it keeps the first of them at least; None where nobody could say.
         readiness: the scorecard.
-        contract: as YAML, without what is left to its default.
+        contract: the one in force, as YAML, without what is left to its default.
+        version: its number; None where there is no table yet, or one that is too old to tell.
+        differs: what the contract's file says otherwise, and what becomes of that.
+        auto: whether a schema of the registry gives the columns.
+        unclear: why nobody can say which contract is in force; `contract` is then the file's.
         keeps_raw: whether what is in quarantine can be replayed from there.
     """
 
@@ -126,6 +129,10 @@ class Detail:
     effects: Sequence[upkeep.Effect] = ()
     readiness: Sequence[readiness.Line] = ()
     contract: str = ""
+    version: int | None = None
+    differs: str = ""
+    auto: bool = False
+    unclear: str = ""
     keeps_raw: bool = True
 
 
@@ -148,6 +155,7 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
         found = trends(_results(catalog, contract.table))
         through = _published(table)
         quarantine = rejected.read(catalog, contract, through)
+        held, unclear = _held(catalog, table, contract)
         return Detail(
             _batches(table, quarantine.by_batch, found) if table else (),
             found,
@@ -156,12 +164,22 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
             _kept(catalog, contract, through, kafka) if through is not None else None,
             list(reversed(schemas.rows(catalog, contract.table))),
             list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
-            readiness.of_table(contract, known, catalog),
-            yaml.safe_dump(
-                contract.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True
-            ),
-            not contract.drops_raw,
+            readiness.of_table(held.contract, known, catalog),
+            held.text,
+            held.version,
+            held.differs,
+            contract.auto is not None,
+            unclear,
+            # By the first it was written, and by the file's a backfill is let or refused.
+            not (held.contract.drops_raw or contract.drops_raw),
         )
+
+
+def _held(catalog: Catalog, table: Table | None, file: Contract) -> tuple[Held, str]:
+    try:
+        return in_force.look(catalog, table, file), ""
+    except SchemaChangeError as error:
+        return in_force.written(file), str(error)
 
 
 def _published(table: Table | None) -> Mapping[str, Through] | None:
