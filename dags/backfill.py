@@ -49,7 +49,9 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any
         use_registry()
         lake = catalog.load()
         client = broker.admin(broker.client_config(kafka_config()))
-        promises = topics.resolve(contracts.load(strict=False), lake, client)
+        # What is read elsewhere needs no Kafka: the topic was staged, and is known by that.
+        asked = client if request.origin == Origin.KAFKA else None
+        promises = topics.resolve(contracts.load(strict=False), lake, asked)
         if params["dry_run"]:
             found = backfill.look(request, promises, lake, client, Ledger(lake))
         else:

@@ -21,7 +21,7 @@ from sluice.ahead import cut
 from sluice.backfill_ranges import Request, Sources
 from sluice.contract import Contract
 from sluice.contracts import Contracts
-from sluice.errors import PlanLostError, RefusedError, SluiceError
+from sluice.errors import BrokerUnavailableError, PlanLostError, RefusedError, SluiceError
 from sluice.ledger import ConflictError, Ledger
 from sluice.model import Batch, OffsetRange, Ranges, Through, encode_gaps, encode_ranges, joined_ranges
 from sluice.slices import Origin
@@ -47,6 +47,7 @@ class Backfill:
         records: how many there are to read, in words.
         there: rows of the range that the table holds now, and whether that is exact.
         beyond: where the time that was asked for ends, in partitions where that is behind the table's cursor.
+        away: why Kafka can't be asked about the topic that the table was filled from; empty where it can.
         seconds: what the ledger's own figures let expect; None where there are none.
         frozen: the slices stand in the ledger.
     """
@@ -63,6 +64,7 @@ class Backfill:
     there: tuple[int, bool]
     seconds: float | None
     beyond: Mapping[int, int] = field(default_factory=dict)
+    away: str = ""
     frozen: bool = False
 
     @property
@@ -77,12 +79,13 @@ class Backfill:
             return [about, *(f"slice   {s} (planned earlier)" for s in self.slices)]
         rows, exact = self.there
         takes = "unknown" if self.seconds is None else f"about {self.seconds:,.0f} s, and the start of each slice"
+        kafka = f"is not needed, and can not be asked: {self.away}" if self.away else _lacks(self.not_in_kafka)
         cursor = f"ends at the table's cursor: the ingest DAG brings what lies behind, to {dict(self.beyond)}"
         return [
             about,
             *([f"cursor  {cursor}"] if self.beyond else []),
             f"records {self.records}",
-            f"kafka   {_lacks(self.not_in_kafka)}",
+            f"kafka   {kafka}",
             f"staging {_lacks(self.not_in_staging)}",
             f"table   {'' if exact else 'at most '}{rows:,} rows of the range are in it now",
             f"time    {takes}",
@@ -113,8 +116,8 @@ def look(
         ContractError: no contract names the table, or what its pattern finds contradicts another one.
         RefusedError: with the reason, and what can be asked for instead.
         StagingTrimmedError: staging does not hold what is to be read from it.
-        TopicRecreatedError: the topic is not the one that the table was filled from.
-        BrokerUnavailableError: Kafka did not answer.
+        TopicRecreatedError: the topic is not the one that the table was filled from, and is to be read from Kafka.
+        BrokerUnavailableError, TopicMissingError, TopicForbiddenError: likewise, where Kafka does not tell of it.
     """
     contract = contracts.table(request.table)
     if stop := contracts.stopped.get(contract.table):
@@ -127,11 +130,9 @@ def look(
             topic=topic,
             way_out="Backfill their offsets from staging, or from Kafka.",
         )
-    state = broker.describe(client, [topic])[topic]
-    if isinstance(state, SluiceError):
-        raise state
     typed = tables.load(catalog, tables.typed(contract))
     through = cursor.published(typed, partial(ledger.remembered, contract.table) if ledger else None)
+    state, away = _kafka(request, client, topic, through.get(topic))
     # First of all: a topic that was created again has other offsets.
     slices.check_below(contract.table, Batch(topic, state.topic_id, -1, {}, {}), through.get(topic))
     staging = tables.load(catalog, tables.staging(topic))
@@ -139,7 +140,7 @@ def look(
     staged = slices.in_staging(staging, topic, known, ledger)
     quarantine = tables.load(catalog, tables.quarantine(contract))
     began = backfill_ranges.cutover(ledger, staging, topic)
-    sources = Sources(state, staged, began, quarantine, through[topic].next_offsets, staging)
+    sources = Sources(state, staged, began, quarantine, through[topic].next_offsets, staging, away)
     resolved = backfill_ranges.resolve(request, sources, client)
     ranges = resolved.ranges
     whole = Batch(topic, state.topic_id, -1, ranges, {})
@@ -166,7 +167,30 @@ def look(
         there=figures.rows(typed, whole) if typed else (0, True),
         seconds=figures.seconds(ledger, contract.table, topic, count, known),
         beyond=resolved.beyond,
+        away=away,
     )
+
+
+def _kafka(request: Request, client: AdminClient, topic: str, at: Through | None) -> tuple[broker.TopicState, str]:
+    """What Kafka says of the topic, and why it can't say it of the one that the table was filled from.
+
+    What is read elsewhere needs no Kafka. In its place stands then a topic that holds no record, and may have lacked
+    some, as far as the table has come.
+    """
+    try:
+        state = broker.describe(client, [topic])[topic]
+    except BrokerUnavailableError as error:
+        state = error
+    if request.origin == Origin.KAFKA and isinstance(state, SluiceError):
+        raise state
+    if isinstance(state, SluiceError):
+        away = state.message
+    elif request.origin == Origin.KAFKA or at is None or at.topic_id == state.topic_id:
+        return state, ""
+    else:
+        away = f"Topic {topic!r} is not the one that the table was filled from."
+    marks = {p: OffsetRange(end, end) for p, end in at.next_offsets.items()} if at else {}
+    return broker.TopicState(topic, at.topic_id if at else "", marks, compacted=True, retention_ms=-1), away
 
 
 def _topic(request: Request, contract: Contract) -> str:

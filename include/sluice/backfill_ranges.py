@@ -57,6 +57,7 @@ class Sources:
         cutover: per partition where the live feed began; None where nobody knows any more.
         reached: per partition the table's cursor.
         staging: the topic's raw records.
+        away: why Kafka can't be asked, and `state` is none of its; empty where it can.
     """
 
     state: broker.TopicState
@@ -65,6 +66,7 @@ class Sources:
     quarantine: Table | None
     reached: Mapping[int, int] = field(default_factory=dict)
     staging: Table | None = None
+    away: str = ""
 
 
 def moment(text: str, name: str) -> datetime | None:
@@ -135,7 +137,7 @@ def _check(request: Request, sources: Sources, found: Ranges) -> None:
             raise RefusedError("The range ends before it starts.", **where, way_out="Write it as [first, end).")
         if r.span == 0:
             raise RefusedError("The range is empty.", **where, way_out="The end is the offset after the last one.")
-        if r.end > marks[p].end:
+        if r.end > marks[p].end and not sources.away:
             raise RefusedError(
                 f"The range ends beyond the partition's end, {marks[p].end}.",
                 **where,
@@ -211,7 +213,8 @@ def _between(request: Request, sources: Sources, client: AdminClient) -> Resolve
     state, ends = sources.state, dict(sources.cutover or {})
 
     def placed(moment: datetime) -> backfill_times.Placed:
-        return backfill_times.place(moment, state, sources.staging, sources.staged, client)
+        index = None if sources.away else client
+        return backfill_times.place(moment, state, sources.staging, sources.staged, index)
 
     if request.until:
         ends = placed(request.until).offsets

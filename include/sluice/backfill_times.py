@@ -45,18 +45,25 @@ def micros(moment: datetime) -> int:
 
 
 def place(
-    moment: datetime, state: broker.TopicState, staging: Table | None, staged: Sequence[Batch], client: AdminClient
+    moment: datetime,
+    state: broker.TopicState,
+    staging: Table | None,
+    staged: Sequence[Batch],
+    client: AdminClient | None,
 ) -> Placed:
     """Where a moment lies in each partition.
 
     Args:
         staged: what staging holds whole.
+        client: None where Kafka can't be asked.
 
     Raises:
         BrokerUnavailableError: Kafka did not answer.
     """
-    at = broker.offsets_at(client, state.topic, state.watermarks, moment)
-    first = broker.offsets_at(client, state.topic, state.watermarks, EPOCH)
+    at = first = dict.fromkeys(state.watermarks, -1)
+    if client is not None:  # it is false while nothing waits in it
+        at = broker.offsets_at(client, state.topic, state.watermarks, moment)
+        first = broker.offsets_at(client, state.topic, state.watermarks, EPOCH)
     placed = Placed({}, {})
     for p, held in state.watermarks.items():
         found = at[p] if at[p] >= 0 else held.end

@@ -116,7 +116,7 @@ def _rollback(contracts: Callable[[], Contracts], given: argparse.Namespace) -> 
 
 
 def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
-    from sluice import backfill, reach, topics
+    from sluice import backfill, broker, reach, topics
     from sluice.backfill_ranges import Request, moment
     from sluice.ledger import Ledger
     from sluice.slices import Origin
@@ -130,11 +130,13 @@ def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace
         Origin(given.source),
         given.topic,
     )
-    client = reach.open_broker(given.patience)
+    # What is read elsewhere needs no Kafka: the topic was staged, and is known by that.
+    needed = request.origin == Origin.KAFKA
+    client = reach.open_broker(given.patience) if needed else broker.admin()
     catalog = reach.open_catalog(given.patience)
     existing = reach.existing_ledger_table(catalog)
     with reach.catalog_errors():
-        known = topics.resolve(known, catalog, client)
+        known = topics.resolve(known, catalog, client if needed else None)
         found = backfill.look(request, known, catalog, client, Ledger(catalog, existing) if existing else None)
     print("\n".join(found.lines()))
     print("Nothing was changed. DAG backfill does it.")

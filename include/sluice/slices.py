@@ -245,11 +245,22 @@ def missing(wanted: Ranges, batches: Sequence[Batch]) -> dict[int, list[OffsetRa
 
 
 def check_held(table: str, piece: Batch, batches: Sequence[Batch]) -> None:
-    """Refuse to read from staging what it does not hold.
+    """Refuse to read from staging what it does not hold, or what is not told apart from another topic of that name.
 
     Raises:
         StagingTrimmedError: with the offsets.
+        RefusedError: staging has records of both under these offsets.
     """
+    others = [b for b in batches if b.topic_id != piece.topic_id]
+    if other := sorted(b.seq for b in others if missing(piece.ranges, [b]) != missing(piece.ranges, [])):
+        raise RefusedError(
+            "Staging holds batches of another topic of that name under the same offsets: "
+            f"{', '.join(map(str, other))}.",
+            table=table,
+            topic=piece.topic,
+            ranges=encode_ranges(piece.ranges),
+            way_out="Name ranges that none of them spans.",
+        )
     if holes := missing(piece.ranges, batches):
         text = {p: [tuple(h) for h in each] for p, each in holes.items()}
         raise StagingTrimmedError(

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from sluice import assess, backfill, cli, maintain, slices, tables
-from sluice.errors import ContractError, RefusedError, StagingTrimmedError, TopicRecreatedError
+from sluice.errors import ContractError, RefusedError, StagingTrimmedError, TopicMissingError, TopicRecreatedError
 from sluice.ledger import Ledger
 from sluice.slices import Origin
 from sluice.upkeep import Action
@@ -70,6 +70,43 @@ def test_what_can_not_be_is_refused_and_nothing_is_written(lake: Callable[..., L
     it.create_topic(2)
     fill(it, 0)
     refused(it, "is not the one that the table was filled from", table, {0: [0, 1]}, TopicRecreatedError)
+
+
+def test_a_topic_that_kafka_no_longer_has_is_backfilled_from_what_was_staged(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
+    text = {"name": "text", "type": "string"}
+    table = it.contract(columns=[*columns, {**text, "required": True}], errors={"max_ratio": 0.5})
+    it.send((n % 2, f"k{n}", {"n": n, **({"text": "x"} if n % 8 else {})}) for n in range(40))
+    it.run()
+    bad = [(0, n) for n in range(0, 20, 4)]
+    before = where_it_stands(it, table)
+    cut_out(it, table, "_kafka_offset BETWEEN 3 AND 7")
+    it.delete_topic()
+    refused(it, "Kafka has no topic", table, {0: [3, 8]}, TopicMissingError)
+    found = planned(it, asked(table, {0: [3, 8], 1: [3, 8]}, origin=Origin.STAGING), "gone")
+    assert any(line.endswith(f"can not be asked: Kafka has no topic {it.topic!r}.") for line in found.lines())
+    carry_out(it, found, run_id="gone")
+    (outcome,) = told(it, found)
+    assert (outcome["records"], outcome["rejected"]) == (10, 1)
+    it.assert_appended(table, without=bad)
+    # A topic that was made anew has other records under the same offsets: none of them comes in.
+    it.create_topic(2)
+    it.send(((0, "new", {"n": -1, "text": "x"}) for _ in range(60)), topic=it.topic)
+    refused(it, "is not the one that the table was filled from", table, {0: [0, 1]}, TopicRecreatedError)
+    cut_out(it, table, "_kafka_partition = 1")
+    since = datetime(2020, 1, 1, tzinfo=UTC)
+    (outcome,) = fill_in(it, asked(table, since=since, until=datetime.now(UTC), origin=Origin.STAGING), "anew")
+    assert (outcome["records"], outcome["rejected"]) == (40, 5)
+    it.assert_appended(table, without=bad)
+    # What was set apart, once the contract is repaired.
+    it.contract(table=table, columns=[*columns, text])
+    (outcome,) = fill_in(it, asked(table, since=since, origin=Origin.QUARANTINE), "repaired")
+    assert (outcome["records"], outcome["rejected"]) == (5, 0)
+    it.assert_appended(table)
+    assert not it.quarantined(table)
+    assert where_it_stands(it, table) == before
 
 
 def test_two_topics_need_a_name(lake: Callable[..., Lake]) -> None:

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.unit
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 LOW, END, CURSOR = 1000, 2000, 1500
 KAFKA, STAGING, QUARANTINE = Origin
+ASKED: Any = object()  # a client, of which `index` takes the place
 
 
 def hour(n: float) -> datetime:
@@ -81,7 +82,7 @@ def known(state: TopicState, staging: Table | None, *staged: Batch, quarantine: 
 
 def resolved(sources: Sources, origin: Origin, since: float | None = None, until: float | None = None) -> Any:
     times = {k: hour(v) for k, v in (("since", since), ("until", until)) if v is not None}
-    return resolve(Request("shop.orders", origin=origin, **times), sources, None).ranges[0]  # type: ignore[arg-type]
+    return resolve(Request("shop.orders", origin=origin, **times), sources, ASKED).ranges[0]
 
 
 def test_before_what_kafka_holds_staging_tells_where_a_time_lies(catalog, monkeypatch):
@@ -134,14 +135,14 @@ def test_a_time_that_ends_behind_the_tables_cursor_is_cut_to_it(catalog, monkeyp
     piece = batch(1, 0, CURSOR)
     sources = known(index(monkeypatch), in_staging(catalog, piece), piece)
     for until, told in ((9999, {0: END}), (1600, {0: 1600}), (1500, {}), (1400, {})):
-        found = resolve(Request("shop.orders", origin=origin, since=hour(1100), until=hour(until)), sources, None)
+        found = resolve(Request("shop.orders", origin=origin, since=hour(1100), until=hour(until)), sources, ASKED)
         assert (found.ranges, found.beyond) == ({0: (1100, min(until, CURSOR))}, told)
     with pytest.raises(RefusedError, match=r"nothing in that time.*\{0: \(1600, 1500\)\}.*cursor \{0: 1500\}"):
         resolved(sources, origin, since=1600, until=1700)
     # A table that was rolled back behind where its live feed began.
     assert resolved(replace(sources, cutover={0: 1400}, reached={0: 1300}), origin, since=1200) == (1200, 1300)
     # What is named by hand is meant as it is named: `check_below` refuses it.
-    assert resolve(Request("shop.orders", {0: (1100, 1600)}), sources, None).ranges == {0: (1100, 1600)}
+    assert resolve(Request("shop.orders", {0: (1100, 1600)}), sources, ASKED).ranges == {0: (1100, 1600)}
 
 
 def test_quarantine_tells_its_own_times(catalog, tmp_path, monkeypatch):
