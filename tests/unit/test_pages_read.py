@@ -5,16 +5,17 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import contracts, evolve, tables, verdicts
+from sluice import contracts, evolve, quality, tables, verdicts
 from sluice.contract import Contract
 from sluice.evolve_force import CONTRACT
-from sluice.pages import detail, render
+from sluice.pages import detail, judged, render
 from sluice.status_model import TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
@@ -120,3 +121,39 @@ def test_a_contract_in_force_that_cannot_be_read_is_said_to_be_so(catalog: SqlCa
     found = detail.read(NAME)
     assert "can't be read" in found.unclear and "name: amount" in found.contract
     assert "Which contract is in force can't be told" in page(found)
+
+
+def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
+    catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    expected = {"type": "expect_column_values_to_not_be_null", "column": "amount", "severity": "block"}
+    made(catalog, says(tmp_path, expectations=[expected]))
+    result = quality.Result(NAME, "t", 1, expected["type"], "amount", "block", False, 10, 10)
+    quality.keep(catalog, [result], run_id="r")
+
+    def shown() -> tuple[list[tuple[str, bool]], judged.Judged, str]:
+        found = detail.trends_of_all()
+        alone = detail.read(NAME)
+        assert [(t.severity, t.judged) for t in alone.trends] == [(t.severity, t.judged) for t in found[NAME]]
+        every = judged.of_all(found, [NAME], slices=False)
+        (whole,), _ = judged.opened(every, found, "", slices=False)
+        told = render.page(
+            "quality.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="quality",
+            troubles=[], shown=[whole], named=[], total=1, q="", state="", words=[], run_id=None, of={}, reports=False,
+        )  # fmt: skip
+        return [(t.severity, t.judged) for t in whole.trends], whole, told
+
+    trends, whole, told = shown()
+    assert trends == [("block", True)] and (whole.failed, whole.state) == (1, judged.FAILED)
+    assert "1 failed</span>" in told and 'class="mark failed"' in told
+    # Repaired by another severity: until a batch comes nothing that the contract has was judged.
+    says(tmp_path, expectations=[{**expected, "severity": "warn"}])
+    trends, whole, told = shown()
+    assert trends == [("block", False)] and (whole.failed, whole.state) == (0, judged.PAST)
+    assert "badge bad" not in told and "mark failed" not in told and ">no longer judged</span>" in told
+    quality.keep(catalog, [replace(result, batch_seq=2, severity="warn", success=True, unexpected=0)], run_id="r")
+    trends, whole, told = shown()
+    assert trends == [("warn", True), ("block", False)] and (whole.expectations, whole.state) == (1, judged.HELD)
+    assert "1 failed" not in told and "mark failed" not in told
+    # What a run judged stays what it was.
+    assert [t.judged for t in detail.trends_of_run("r")[NAME]] == [True, True]

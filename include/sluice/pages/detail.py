@@ -82,12 +82,17 @@ class SnapshotLine:
 
 @dataclass(frozen=True)
 class Trend:
-    """One expectation over the last batches, the oldest first."""
+    """One expectation over the last batches, the oldest first.
+
+    Attributes:
+        judged: whether the contract has it, with this severity; else its results are history.
+    """
 
     expectation: str
     column: str
     severity: str
     results: Sequence[quality.Result]
+    judged: bool = True
 
     @property
     def last(self) -> quality.Result:
@@ -152,10 +157,10 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
         if contract is None:
             return Detail()
         table = tables.load(catalog, tables.typed(contract))
-        found = trends(_results(catalog, contract.table))
+        held, unclear = _held(catalog, table, contract)
+        found = trends(_results(catalog, contract.table), held.contract)
         through = _published(table)
         quarantine = rejected.read(catalog, contract, through)
-        held, unclear = _held(catalog, table, contract)
         return Detail(
             _batches(table, quarantine.by_batch, found) if table else (),
             found,
@@ -261,7 +266,8 @@ def trends_of_all() -> dict[str, list[Trend]]:
         CatalogUnavailableError: the catalog did not answer.
     """
     with reach.catalog_errors():
-        return _by_table(_results(catalogs.load()))
+        catalog = catalogs.load()
+        return _by_table(_results(catalog), topics.resolve(contracts.load(strict=False), catalog, None).tables)
 
 
 def trends_of_run(run_id: str) -> dict[str, list[Trend]]:
@@ -271,23 +277,31 @@ def trends_of_run(run_id: str) -> dict[str, list[Trend]]:
         CatalogUnavailableError: the catalog did not answer.
     """
     with reach.catalog_errors():
-        return _by_table(quality.of_run(catalogs.load(), None, run_id))
+        return _by_table(quality.of_run(catalogs.load(), None, run_id), {})
 
 
-def _by_table(found: Sequence[quality.Result]) -> dict[str, list[Trend]]:
+def _by_table(found: Sequence[quality.Result], known: Mapping[str, Contract]) -> dict[str, list[Trend]]:
     by_table: dict[str, list[quality.Result]] = {}
     for result in found:
         by_table.setdefault(result.table, []).append(result)
-    return {table: trends(results) for table, results in by_table.items()}
+    return {table: trends(results, known.get(table)) for table, results in by_table.items()}
 
 
 def _results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
     return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
 
 
-def trends(results: Sequence[quality.Result]) -> list[Trend]:
-    """Results by expectation."""
+def trends(results: Sequence[quality.Result], contract: Contract | None = None) -> list[Trend]:
+    """Results by expectation, those last that are judged no longer.
+
+    Args:
+        contract: what it expects is judged now; without one, all is.
+    """
     by_name: dict[tuple[str, str, str], list[quality.Result]] = {}
     for r in results:
         by_name.setdefault((r.expectation, r.column, r.severity), []).append(r)
-    return [Trend(*name, found[-BATCHES:]) for name, found in sorted(by_name.items())]
+    now = by_name.keys() if contract is None else {
+        (each.type, ",".join(each.columns), each.severity) for each in contract.expectations
+    }  # fmt: skip
+    found = [Trend(*name, results[-BATCHES:], name in now) for name, results in sorted(by_name.items())]
+    return sorted(found, key=lambda trend: not trend.judged)

@@ -9,7 +9,7 @@ from sluice.pages.detail import Trend
 
 OPEN = 25
 FEW = 5
-FAILED, HELD = "failed", "all held"
+FAILED, HELD, PAST = "failed", "all held", "no longer judged"
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Judged:
 
     Attributes:
         trends: each with its results; empty where the page only names the table.
-        expectations, failed: how many there are, and did not hold in the batch judged last.
+        expectations, failed: how many the contract has that were judged, and did not hold the last time. What it had
+            before is history: nobody can mend that.
     """
 
     table: str
@@ -29,7 +30,7 @@ class Judged:
     @property
     def state(self) -> str:
         """By which it is filtered."""
-        return FAILED if self.failed else HELD
+        return FAILED if self.failed else HELD if self.expectations else PAST
 
 
 def of_all(found: Mapping[str, Sequence[Trend]], names: Collection[str], *, slices: bool) -> list[Judged]:
@@ -40,9 +41,10 @@ def of_all(found: Mapping[str, Sequence[Trend]], names: Collection[str], *, slic
     """
     out = []
     for name in names:
-        last = [result for trend in found[name] if (result := trend.newest(slices))]
+        last = [(result, trend.judged) for trend in found[name] if (result := trend.newest(slices))]
+        now = [result for result, judged in last if judged]
         if last:
-            out.append(Judged(name, (), len(last), sum(r.success is False for r in last)))
+            out.append(Judged(name, (), len(now), sum(r.success is False for r in now)))
     return sorted(out, key=lambda each: (-each.failed, each.table))
 
 
