@@ -234,7 +234,8 @@ def _between(request: Request, sources: Sources, client: AdminClient) -> Resolve
                 f"ranges}} {encode_gaps(blind)}, and records from then on may have been there.",
                 table=request.table,
                 topic=state.topic,
-                way_out=f"Name a later since, or ranges: what is there begins at { {p: starts[p] for p in blind} }.",
+                way_out=f"Name a later since, or none for all that is there, or ranges; what is there begins at "
+                f"{ {p: starts[p] for p in blind} }.",
             )
     else:
         starts = _earliest(request, sources)
