@@ -17,21 +17,21 @@ from sluice_forms import UNCHANGED, by_hand, ranges, who
 from sluice_spark import BackfillOperator
 
 from sluice import contracts, named
-from sluice.errors import SluiceError, TerminalError
+from sluice.errors import TerminalError
 
 log = logging.getLogger(__name__)
 
 SOURCES = ["kafka", "staging", "quarantine"]
 MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
 PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
-# A plan that is frozen is the one that a further try finds; an outcome is only looked up.
+# A plan that is frozen is the one that a further try finds; slices are told from it, an outcome is only looked up.
 AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 
 
 @task.branch(task_id=PLAN, **AGAIN)
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
     """Resolve and show the ranges; freeze the slices, and go on with the table's group, unless this is a dry run."""
-    from sluice import backfill, broker, catalog, topics
+    from sluice import backfill, broker, catalog, reach, topics
     from sluice.backfill_ranges import Request, moment
     from sluice.ledger import Ledger
     from sluice.slices import Origin
@@ -47,15 +47,17 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any
             params["why"],
         )
         use_registry()
-        lake = catalog.load()
+        promises = contracts.load(strict=False)
         client = broker.admin(broker.client_config(kafka_config()))
         # What is read elsewhere needs no Kafka: the topic was staged, and is known by that.
         asked = client if request.origin == Origin.KAFKA else None
-        promises = topics.resolve(contracts.load(strict=False), lake, asked)
-        if params["dry_run"]:
-            found = backfill.look(request, promises, lake, client, Ledger(lake))
-        else:
-            found = backfill.write(request, promises, lake, client, who=who(dag_run), run_id=run_id)
+        with reach.catalog_errors():
+            lake = catalog.load()
+            promises = topics.resolve(promises, lake, asked)
+            if params["dry_run"]:
+                found = backfill.look(request, promises, lake, client, Ledger(lake))
+            else:
+                found = backfill.write(request, promises, lake, client, who=who(dag_run), run_id=run_id)
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
     for line in found.lines():
@@ -73,7 +75,7 @@ def slices_task(group: str) -> str:
     return f"slices_of_{group}"
 
 
-@task
+@task(**AGAIN)
 def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str, Any]]:
     """The slices, one for each application."""
     about = {name: promised[name] for name in ("table", "topic", "origin")}
@@ -83,15 +85,17 @@ def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str,
 @task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 def outcome(*, ti: Any = None) -> list[dict[str, Any]]:
     """Look into the table, whatever became of the applications, and say what is true: green or red."""
-    from sluice import backfill_end, catalog, topics
+    from sluice import backfill_end, catalog, reach, topics
 
     promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)
     if promised is None:
         raise AirflowFailException("There is no plan: see the log of the task plan.")
     try:
-        lake = catalog.load()
-        found = backfill_end.outcome(topics.resolve(contracts.load(strict=False), lake, None), lake, promised)
-    except SluiceError as error:
+        promises = contracts.load(strict=False)
+        with reach.catalog_errors():
+            lake = catalog.load()
+            found = backfill_end.outcome(topics.resolve(promises, lake, None), lake, promised)
+    except TerminalError as error:
         raise AirflowFailException(str(error)) from error
     for each in found:
         log.info("slice %s: snapshot %s, %s", each["slice"], each["snapshot_id"], each["told"])
