@@ -14,6 +14,7 @@ from airflow.sdk import Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 from sluice_connections import kafka_config, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
+from sluice_mapped import most
 from sluice_spark import BackfillOperator
 
 from sluice import contracts, named
@@ -55,9 +56,10 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any
             lake = catalog.load()
             promises = topics.resolve(promises, lake, asked)
             if params["dry_run"]:
-                found = backfill.look(request, promises, lake, client, Ledger(lake))
+                found = backfill.look(request, promises, lake, client, Ledger(lake), mapped=most())
             else:
-                found = backfill.write(request, promises, lake, client, who=who(dag_run), run_id=run_id)
+                by = who(dag_run)
+                found = backfill.write(request, promises, lake, client, who=by, run_id=run_id, mapped=most())
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
     for line in found.lines():

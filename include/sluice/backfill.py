@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
-# Airflow maps no more tasks than 1024 by default.
+# Airflow maps no more tasks than 1024 by default; where it maps fewer, the DAG says so.
 MOST_SLICES = 1_000
 
 
@@ -108,9 +108,18 @@ def _lacks(holes: Mapping[int, Sequence[OffsetRange]]) -> str:
 
 
 def look(
-    request: Request, contracts: Contracts, catalog: Catalog, client: AdminClient, ledger: Ledger | None
+    request: Request,
+    contracts: Contracts,
+    catalog: Catalog,
+    client: AdminClient,
+    ledger: Ledger | None,
+    *,
+    mapped: int = MOST_SLICES,
 ) -> Backfill:
     """Work out a backfill, changing nothing.
+
+    Args:
+        mapped: so many instances of a task Airflow maps.
 
     Raises:
         ContractError: no contract names the table, or what its pattern finds contradicts another one.
@@ -160,7 +169,7 @@ def look(
         topic=topic,
         origin=request.origin,
         ranges=ranges,
-        slices=_slices(request, contracts, whole, last, quarantine),
+        slices=_slices(request, contracts, whole, last, quarantine, min(mapped, MOST_SLICES)),
         not_in_kafka=gone,
         not_in_staging=holes,
         records=records,
@@ -237,16 +246,16 @@ def _check_open(
 
 
 def _slices(
-    request: Request, contracts: Contracts, whole: Batch, last: int, quarantine: Table | None
+    request: Request, contracts: Contracts, whole: Batch, last: int, quarantine: Table | None, most: int
 ) -> tuple[Batch, ...]:
     cap = contracts.topics[whole.topic].limits.records_per_batch
     if request.origin == Origin.QUARANTINE:
         pieces = backfill_ranges.cut_rejected(whole, quarantine, cap)
     else:
-        pieces = cut(whole.ranges, cap, MOST_SLICES + 1)
-    if len(pieces) > MOST_SLICES:
+        pieces = cut(whole.ranges, cap, most + 1)
+    if len(pieces) > most:
         raise RefusedError(
-            f"The range makes more than {MOST_SLICES:,} slices of records_per_batch each.",
+            f"The range makes more than {most:,} slices of records_per_batch each.",
             table=request.table,
             topic=whole.topic,
             way_out="Backfill a part of it at a time.",
@@ -255,7 +264,14 @@ def _slices(
 
 
 def write(
-    request: Request, contracts: Contracts, catalog: Catalog, client: AdminClient, *, who: str, run_id: str
+    request: Request,
+    contracts: Contracts,
+    catalog: Catalog,
+    client: AdminClient,
+    *,
+    who: str,
+    run_id: str,
+    mapped: int = MOST_SLICES,
 ) -> Backfill:
     """Freeze the slices in the ledger by a compare-and-set; a run that has frozen its own already gets them again.
 
@@ -272,7 +288,7 @@ def write(
         own = slices.planned(slices.rows(ledger, topic), run_id)
         if own:
             return _again(request, contract, topic, tuple(own.values()))
-        found = look(request, contracts, catalog, client, ledger)
+        found = look(request, contracts, catalog, client, ledger, mapped=mapped)
         # A contract that was repaired comes into force before its records are brought again.
         evolve.settle(catalog, contract, run_id=run_id)
         rows = [row for s in found.slices for row in slices.plan_rows(s, contract.table, who=who, why=request.why)]

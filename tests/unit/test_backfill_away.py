@@ -138,3 +138,20 @@ def test_offsets_of_two_topics_in_one_staging_table_are_not_mixed():
     slices.check_held("shop.orders", wanted, [LIVE, replace(other, ranges={0: OffsetRange(9, 30)})])
     with pytest.raises(RefusedError, match="batches of another topic of that name under the same offsets: 2"):
         slices.check_held("shop.orders", wanted, [LIVE, other])
+
+
+def test_a_backfill_has_no_more_slices_than_airflow_maps(promises, catalog, tmp_path, monkeypatch):
+    path = tmp_path / "contracts" / "shop.orders.yaml"
+    path.write_text(path.read_text() + "limits: {records_per_batch: 5}\n")
+    state = TopicState("orders", "id", {0: OffsetRange(0, 20)}, False, 1)
+    monkeypatch.setattr(broker, "describe", lambda _, topics: dict.fromkeys(topics, state))
+    request = Request("shop.orders", {0: (0, 20)}, why="a hole")
+    small, same = contracts.load(tmp_path / "contracts"), {"who": "ann", "run_id": "r"}
+    with pytest.raises(RefusedError, match="more than 3 slices"):
+        backfill.write(request, small, catalog, None, mapped=3, **same)  # type: ignore[arg-type]
+    assert not slices.rows(Ledger(catalog), "orders")
+    found = backfill.write(request, small, catalog, None, mapped=4, **same)  # type: ignore[arg-type]
+    assert [dict(s.ranges) for s in found.slices] == [{0: (n, n + 5)} for n in range(0, 20, 5)]
+    monkeypatch.setattr(backfill, "MOST_SLICES", 3)
+    with pytest.raises(RefusedError, match="more than 3 slices"):
+        looked(small, catalog, Origin.KAFKA, {0: (0, 20)})
