@@ -25,9 +25,13 @@ router = APIRouter()
 def metrics(readable: Readable) -> Response:
     """The tables that the caller may see, for Prometheus; 503 until they were read once."""
     from sluice.pages import metrics, render
+    from sluice.status_model import CATALOG
 
     status = reading.known_status(readable)
-    text = metrics.text(status, reading.past(status).value)
+    past = reading.past(status)
+    if past.error:  # what it told last is not of now
+        status = replace(status, unasked=[*{*status.unasked, CATALOG}])
+    text = metrics.text(status, None if past.error else past.value)
     return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
 
 
@@ -44,9 +48,8 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
     """Where one table stands; 404 where there is none of that name that the caller may read."""
     from sluice import status_text
 
-    (told,) = status_text.as_json(
-        replace(reading.known_status(readable), tables=[reading.known_table(readable, name)])
-    )["tables"]
+    status = reading.known_status(readable)
+    (told,) = status_text.as_json(replace(status, tables=[reading.known_table(status, name)]))["tables"]
     return dict(told)
 
 
@@ -72,7 +75,8 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     from sluice.errors import RefusedError, SluiceError
     from sluice.pages import history
 
-    status, of = reading.known_status(readable), reading.known_table(readable, name)
+    status = reading.known_status(readable)
+    of = reading.known_table(status, name)
     known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
     past, unavailable = reading.whole(known, reading.failed_runs(status, of))
     told = _events(past, history.untold(past.events), hours, unavailable)
@@ -90,20 +94,32 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
 
 @router.get("/api/tables/{name}/readiness", response_class=JSONResponse)
 def api_readiness(readable: Readable, may_start: MayStart, name: str) -> list[dict[str, Any]]:
-    """The scorecard of one table: `ready` is null where the facts that would tell are not there yet."""
-    table = reading.known_table(readable, name)
-    found: Detail = reading.value(reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S))
-    return [asdict(line) for line in reading.ready(found, table, may_start)]
+    """The scorecard of one table: `ready` is null where the facts that would tell are not there yet.
+
+    `unavailable` says why there is no newer one, where the last reading failed or hangs.
+    """
+    table = reading.known_table(reading.known_status(readable), name)
+    known = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S)
+    found: Detail = reading.value(known)
+    return [asdict(line) | {"unavailable": known.error} for line in reading.ready(found, table, may_start)]
 
 
 @router.get("/api/quality", response_class=JSONResponse)
 def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
-    """Per table every expectation judged within a week, with the results of its last batches, the oldest first."""
+    """Per table every expectation judged within a week, with the results of its last batches, the oldest first.
+
+    `unavailable` says why there are no newer ones, where the last reading failed or hangs.
+    """
     from sluice import status_text
 
-    found: dict[str, list[Trend]] = reading.value(reading.feeds().quality.get(wait=reading.FIRST_WAIT_S))
+    known = reading.feeds().quality.get(wait=reading.FIRST_WAIT_S)
+    found: dict[str, list[Trend]] = reading.value(known)
     names = {t.table for t in reading.known_status(readable).tables}
-    return {n: status_text.plain([asdict(t) for t in trends]) for n, trends in sorted(found.items()) if n in names}
+    return {
+        n: status_text.plain([asdict(t) | {"unavailable": known.error} for t in trends])
+        for n, trends in sorted(found.items())
+        if n in names
+    }
 
 
 def _events(past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str]) -> dict[str, Any]:

@@ -187,16 +187,20 @@ def whole(*known: Reading[History]) -> tuple[History, list[str]]:
 
 
 def known_status(readable: set[str]) -> Status:
-    """What is known of the tables that somebody may read; 503 where nothing is."""
-    known: Status = value(status(readable))
-    return known
+    """What is known of the tables that somebody may read; 503 where nothing is.
+
+    Where the reading hangs or failed since, all of it is marked as of when it was read.
+    """
+    from sluice.pages import known
+
+    told = status(readable)
+    found: Status = value(told)
+    return known.unanswered(found, told.error) if told.error else found
 
 
-def known_table(readable: set[str], name: str) -> TableStatus:
-    """One table; 404 where there is none that somebody may read, 503 where nothing is known."""
-    known = status(readable)
-    value(known)
-    found = table(known, name)
+def known_table(known: Status, name: str) -> TableStatus:
+    """One table; 404 where there is none that somebody may read."""
+    found = next((t for t in known.tables if t.table == name), None)
     if found is None:
         raise HTTPException(404, NO_TABLE)
     return found

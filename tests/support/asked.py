@@ -44,6 +44,13 @@ NOW = datetime.now(UTC)
 NAMES = ("mine", "other")
 
 
+HANGS = "What is being read has not answered for 9000 s."
+LATER = {
+    "status": ("/api/tables", "/api/tables/db.mine", "/metrics"),
+    "details": ("/api/tables/db.mine/readiness",),
+    "quality": ("/api/quality",),
+    "groups": ("/metrics",),
+}
 OFFSETS = {0: OffsetRange(3, 9)}
 FULL: dict[str, Any] = {
     "snapshot": SnapshotStatus(7, NOW, 1.5, "t.mine", 2, OFFSETS, 6, "run", "publish"),
@@ -63,9 +70,11 @@ def topic(name: str) -> TopicStatus:
     return TopicStatus(name, "id", 2, 3, partitions, 3, 4.5, NOW, NOW, {0: 2}, given_up)
 
 
-def known(value: Any, *, busy: bool = False) -> Any:
-    """A reading that is done, or being renewed; of any name where they are told apart by it."""
-    feed = SimpleNamespace(get=lambda wait=0.0: Reading(value, busy=busy))  # noqa: ARG005 - as a feed is asked
+def known(value: Any, *, busy: bool = False, error: str | None = None) -> Any:
+    """A reading that is done, or being renewed, or failed since; of any name where they are told apart by it."""
+    feed = SimpleNamespace(
+        get=lambda wait=0.0: Reading(value, busy=busy, error=error)  # noqa: ARG005 - as a feed is asked
+    )
     return SimpleNamespace(get=feed.get, of=lambda _: feed)
 
 
@@ -96,7 +105,7 @@ def main() -> None:
         quality=known({n: trends([r]) for n, r in judged.items()}),
         runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),
-        groups=known(History(NOW, events), busy=True),
+        groups=known(History(NOW, events, ledger_rows=5), busy=True),
         failed=SimpleNamespace(of=lambda key: known(History(NOW, [runs[n].event for n in json.loads(key)[0]]))),
         reports=known("<h1>What a run left</h1>"),
     )
@@ -131,6 +140,14 @@ def main() -> None:
             # What stands in a report's place is no page of ours.
             assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
+    # Who only has what was known before, as the next reading hangs.
+    for name in ("status", "details", "quality", "groups"):
+        was = getattr(filled, name).get().value
+        setattr(filled, name, known(was, error=HANGS))
+        for at in LATER[name]:
+            answer = client.get(at)
+            found[f"{name} hangs: {at}"] = [answer.status_code, answer.text]
+        setattr(filled, name, known(was))
     print(json.dumps(found))
 
 

@@ -82,6 +82,34 @@ def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, t
     assert "<small>as of <time" in row and "blocked" in row
 
 
+def test_what_is_not_of_now_is_said_to_be_so_while_a_reading_hangs(found: dict[str, tuple[int, str]]) -> None:
+    why = "What is being read has not answered for 9000 s."
+    whole = json.loads(found["status hangs: /api/tables"][1])
+    assert why in whole["unavailable"] and why not in json.loads(found["/api/tables"][1])["unavailable"]
+    mine, now = (json.loads(found[at + "/api/tables/db.mine"][1]) for at in ("status hangs: ", ""))
+    assert (now["as_of"], now["unasked"]) == (None, [])
+    assert (mine["as_of"], mine["unasked"]) == (whole["at"], ["kafka", "catalog"])
+    assert mine["lag_records"] == now["lag_records"] == 3  # what was known stays
+    of_now, old, half = (found[at + "/metrics"][1] for at in ("", "status hangs: ", "groups hangs: "))
+    lag = 'sluice_table_lag_offsets{table="db.mine",topic="t.mine"} 3.0'
+    away = [f'sluice_unavailable{{source="{source}"}} 1.0' for source in ("kafka", "catalog")]
+    assert lag in of_now and not [each for each in away if each in of_now]
+    assert (
+        lag not in old
+        and "sluice_table_size{" in of_now
+        and "sluice_table_size{" not in old
+        and all(each in old for each in away)
+    )
+    (read,) = (line for line in of_now.splitlines() if line.startswith("sluice_read_timestamp_seconds"))
+    assert read in old  # by which one sees how old it is
+    assert "sluice_ledger_rows 5.0" in of_now and "sluice_ledger_rows" not in half
+    assert lag in half and [each in half for each in away] == [False, True]
+    for at, hangs in (("/api/tables/db.mine/readiness", "details"), ("/api/quality", "quality")):
+        told, before = (json.loads(found[name + at][1]) for name in (f"{hangs} hangs: ", ""))
+        lines, calm = ((x if isinstance(x, list) else x["db.mine"]) for x in (told, before))
+        assert {line["unavailable"] for line in lines} == {why} and {line["unavailable"] for line in calm} == {None}
+
+
 def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tuple[int, str]]) -> None:
     described = json.loads(found["/api/openapi.json"][1])
     for shape in described["components"]["schemas"].values():

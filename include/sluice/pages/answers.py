@@ -52,13 +52,27 @@ class HappenedToTable(Happened):
     trouble: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadinessLine(Line):
+    """A line of the scorecard; `unavailable` says why there is no newer one."""
+
+    unavailable: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(Trend):
+    """An expectation; `unavailable` says why there are no newer results."""
+
+    unavailable: str | None
+
+
 ANSWERS: Mapping[str, Any] = {
     "/api/tables": Tables,
     "/api/tables/{name}": TableStatus,
     "/api/timeline": Happened,
     "/api/tables/{name}/timeline": HappenedToTable,
-    "/api/tables/{name}/readiness": list[Line],
-    "/api/quality": dict[str, list[Trend]],
+    "/api/tables/{name}/readiness": list[ReadinessLine],
+    "/api/quality": dict[str, list[Judged]],
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sluice.errors import SluiceError
 from sluice.status_model import CATALOG, KAFKA, Status, TableStatus
 
 
@@ -20,6 +21,17 @@ def beside(now: Status, before: Status | None) -> Status:
     # Who knows which tables a pattern stands for? Kafka does, and the catalog.
     nobody = {KAFKA, CATALOG} <= set(now.unasked)
     return replace(now, tables=[*tables, *(was.values() if nobody else ())])
+
+
+def unanswered(was: Status, error: str) -> Status:
+    """A status whose reading hangs, or failed since: all that it tells is of then, as if nobody could be asked.
+
+    Args:
+        error: why there is no newer one.
+    """
+    nobody = [KAFKA, CATALOG]
+    tables = [replace(t, as_of=t.as_of or was.at, unasked=nobody) for t in was.tables]
+    return replace(was, tables=tables, unasked=nobody, unavailable=[*was.unavailable, SluiceError(error)])
 
 
 def _of_table(now: TableStatus, was: TableStatus | None) -> TableStatus:
