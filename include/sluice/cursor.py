@@ -74,6 +74,12 @@ def totals(snapshot: Snapshot | None) -> dict[str, int]:
     return {words: int(told[name]) for words, name in names.items() if name in told}
 
 
+def bytes_per_record(table: Table) -> float | None:
+    """What a record takes in the table's files on average; None where it holds none, or does not say."""
+    told = totals(table.metadata.current_snapshot())
+    return told["bytes"] / told["records"] if told.get("bytes") and told.get("records") else None
+
+
 def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | None:
     """The snapshot whose property `name` says where the table stands, or where it stood at another snapshot.
 

@@ -2,7 +2,8 @@
 
 "Before long" is twice the schedule. By time: records that are that close to `retention.ms`. By size: what the low
 watermark reaches within that time, if it moves as fast as the topic grew just now. Kafka deletes whole segments, so it
-may come later, never sooner.
+may come later, never sooner. Where Kafka has deleted nothing yet, only bytes tell when it will, and its clients can't
+ask for those of a partition: what staging's files take per record is a guess, either way, as both may be compressed.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ def interval(schedule: str | None, now: datetime | None = None) -> timedelta | N
 
 
 def look(
-    client: AdminClient, topic: TopicPlan, waiting: Mapping[str, Sequence[Batch]], schedule: str | None
+    client: AdminClient,
+    topic: TopicPlan,
+    waiting: Mapping[str, Sequence[Batch]],
+    schedule: str | None,
+    record_bytes: float | None = None,
 ) -> tuple[Risk, ...]:
     """What of a topic Kafka may delete before twice the schedule has passed: unread, or read and not published.
 
@@ -82,6 +87,7 @@ def look(
 
     Args:
         waiting: per table the batches that it has yet to publish; staging's copy of them may become the last.
+        record_bytes: what a record takes in staging; None where it holds none.
     """
     state, pause = topic.state, interval(schedule)
     if state is None or pause is None or (state.retention_ms < 0 and state.retention_bytes < 0):
@@ -91,12 +97,14 @@ def look(
         return ()
     ahead = pause * TIMES
     try:
-        gone = _deleted_to(client, state, ahead)
+        gone = _deleted_to(client, state, ahead, record_bytes)
     except BrokerUnavailableError as error:  # a warning that can't be given stops nothing
         log.warning("%s: retention was not looked at: %s", topic.topic, error)
         return ()
     limits = {"retention.ms": state.retention_ms, "retention.bytes": state.retention_bytes}
     said = ", ".join(f"{name} {value}" for name, value in limits.items() if value >= 0)
+    if record_bytes and state.retention_bytes >= 0 and not all(m.start for m in state.watermarks.values()):
+        said += f", guessed at {record_bytes:,.0f} bytes a record, as in staging, where nothing is deleted yet"
     out = []
     unread = {p: gone[p] - max(read.get(p, m.start), m.start) for p, m in sorted(state.watermarks.items())}
     if unread := {p: n for p, n in unread.items() if n > 0}:
@@ -177,19 +185,23 @@ def left(client: AdminClient, state: broker.TopicState, reached: Offsets) -> dic
     return {p: (retention - (now - moment)).total_seconds() for p, moment in since.items()}
 
 
-def _deleted_to(client: AdminClient, state: broker.TopicState, ahead: timedelta) -> dict[int, int]:
+def _deleted_to(
+    client: AdminClient, state: broker.TopicState, ahead: timedelta, record_bytes: float | None
+) -> dict[int, int]:
     """Per partition the offset up to which Kafka may have deleted records when that time has passed."""
     reach = {p: marks.start for p, marks in state.watermarks.items()}
     if state.retention_ms >= 0:
         young = datetime.now(UTC) - timedelta(milliseconds=state.retention_ms) + ahead
         for p, first in _first_at(client, state, state.watermarks, young).items():
             reach[p] = max(reach[p], first)
-    # A log whose beginning is still there has not reached its size yet.
-    trimmed = {p: marks for p, marks in state.watermarks.items() if marks.start > 0}
-    if state.retention_bytes >= 0 and trimmed:
-        since = _first_at(client, state, trimmed, datetime.now(UTC) - ahead)
-        for p, marks in trimmed.items():
-            reach[p] = max(reach[p], marks.start + marks.end - since[p])
+    sized = {p: marks for p, marks in state.watermarks.items() if marks.start > 0 or record_bytes}
+    if state.retention_bytes >= 0 and sized:
+        since = _first_at(client, state, sized, datetime.now(UTC) - ahead)
+        for p, marks in sized.items():
+            left = marks.start
+            if left == 0 and record_bytes:  # the log has not reached its size yet, which holds so many records
+                left = marks.end - int(state.retention_bytes / record_bytes)
+            reach[p] = max(reach[p], left + marks.end - since[p])
     return {p: min(offset, state.watermarks[p].end) for p, offset in reach.items()}
 
 

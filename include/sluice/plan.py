@@ -168,19 +168,25 @@ def look(
         for topic in contract.topics:
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
-    risks = _risks(client, plans, table_plans, contracts) if extend else ()
+    risks = _risks(client, plans, table_plans, contracts, loaded) if extend else ()
     return GroupPlan(group.name, plans, table_plans, stops, broken, heal, risks, outlooks)
 
 
 def _risks(
-    client: AdminClient, plans: Mapping[str, TopicPlan], table_plans: Mapping[str, TablePlan], contracts: Contracts
+    client: AdminClient,
+    plans: Mapping[str, TopicPlan],
+    table_plans: Mapping[str, TablePlan],
+    contracts: Contracts,
+    loaded: Mapping[str, backlog.Staging],
 ) -> tuple[kafka_retention.Risk, ...]:
     """What a person is warned of before it happens."""
     risks: list[kafka_retention.Risk] = []
     for topic, plan in plans.items():
         schedule = contracts.group(contracts.topics[topic].group).settings.schedule
         waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
-        risks += kafka_retention.look(client, plan, waiting, schedule)
+        staging = loaded[topic][0] if topic in loaded else None
+        each = cursor.bytes_per_record(staging) if staging else None
+        risks += kafka_retention.look(client, plan, waiting, schedule, each)
         if any(
             t.contract.keyed and t.contract.deletes != "ignore"
             for t in table_plans.values()
