@@ -18,10 +18,11 @@ from pyiceberg.types import IcebergType as PyIcebergType
 from pyiceberg.types import ListType, MapType, StructType
 
 from sluice import schema
-from sluice.contract import Contract
+from sluice.contract import Column, Contract
 from sluice.contract_expectation_checks import fits
 from sluice.errors import SchemaChangeError
 from sluice.evolve_diff import OPERATIONAL, shape, shape_id
+from sluice.iceberg_types import Primitive
 
 CONTRACT = "sluice.contract"
 """Property of a typed table: the contract in force, as JSON."""
@@ -129,6 +130,24 @@ def effective(table: Table, file: Contract) -> Contract:
             "write to a new table name.",
         )
     return contract
+
+
+def published_by(table: Table, file: Contract) -> Contract:
+    """The contract in force, with the masks that the file adds: they hold at once, whatever else of it waits.
+
+    Raises:
+        SchemaChangeError: as `effective`.
+    """
+    held = effective(table, file)
+    masks = {c.renamed_from or c.name: c.mask for c in file.columns if c.mask}
+
+    def masked(column: Column) -> Column:
+        fixed = column.mask or column.ends or column.name in (*held.identifier, *held.order)
+        if fixed or column.type != Primitive("string") or column.name not in masks:
+            return column
+        return column.model_copy(update={"mask": masks[column.name]})
+
+    return held.model_copy(update={"columns": tuple(map(masked, held.columns))})
 
 
 def misfits(table: Table, contract: Contract) -> list[str]:

@@ -134,7 +134,7 @@ def in_force(context: Context, attempt: Attempt, contract: Contract) -> Contract
     Raises:
         SchemaChangeError: the table is not what it made it.
     """
-    held = evolve_force.effective(attempt.base, contract)
+    held = evolve_force.published_by(attempt.base, contract)
     if held.upsert and (deletes := tables.load(context.catalog, tables.deletes(held))):
         tables.fitted_deletes(deletes, held)
     return held

@@ -53,7 +53,7 @@ def look(catalog: Catalog, table: Table | None, file: Contract) -> Held:
     if table is None:
         return written(file)
     told = evolve_force.InForce.of(table)
-    held = replace(written(evolve_force.effective(table, file)), version=told.version if told else None)
+    held = replace(written(evolve_force.published_by(table, file)), version=told.version if told else None)
     if file.auto:
         return replace(held, contract=held.contract.model_copy(update={"auto": file.auto}))
     try:
