@@ -30,7 +30,8 @@ class SchemaPolicy(Strict):
         make_required: A column may no longer be null, or a new one may not. Default review.
         change_key: `mode` or `identifier`, which can't be approved for a table as it is; or how a column of the key is
             read. Default review; not auto.
-        change_mask: A column is no longer masked, or otherwise. To mask one is in force at once. Default review.
+        change_mask: A column is no longer masked, or otherwise; or one without a mask comes to read what another masks.
+            To mask one is in force at once. Default review.
         change_partitioning: `partition_by`, for what is written from then on. Default review.
         change_nested: A field inside a struct, list or map. Default review.
     """

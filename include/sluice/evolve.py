@@ -68,6 +68,13 @@ def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, f
                 table=file.table,
             ) from error
         changes = compare(old, new)
+        # To leave a column as it was does not undo what has changed in the columns and inputs that it names.
+        if left := [c for c in changes if c.kind == "change_mask" and policy[c.kind] == "ignore"]:
+            raise SchemaChangeError(
+                f"This can't be ignored, as it comes by other columns or inputs that have changed: {_told(left)}.",
+                table=file.table,
+                way_out=f"Mask {', '.join(c.column for c in left)}, or set `schema_policy: {{change_mask: review}}`.",
+            )
     outlook = Outlook(table, told, old, new, changes, ignored)
     if shape_id(new) == told.id:
         return outlook

@@ -30,7 +30,7 @@ def without(old: Contract, new: Contract, ignored: Iterable[Change]) -> Contract
     columns = [
         _column(c, known.get(c.name), new, skipped)
         for c in new.columns
-        if c.name in known or ("add_column", c.name) not in skipped
+        if c.name in known or not {("add_column", c.name), ("change_mask", c.name)} & skipped
     ]
     _bring_back(columns, old, known, skipped)
     if ("reorder", "") in skipped:
@@ -41,6 +41,7 @@ def without(old: Contract, new: Contract, ignored: Iterable[Change]) -> Contract
     body.pop("valid_from", None)
     body |= _names(old, new, known, skipped)
     body["columns"] = [c.model_dump(mode="json", exclude_defaults=True) for c in columns]
+    body["inputs"] = _inputs(columns, old, new, known, skipped)
     if any(("change_key", name) in skipped and was.from_key for name, was in known.items()):
         body["key"] = old.key.model_dump(mode="json", exclude_unset=True)
     if ("change_key", "") in skipped and not old.keyed:
@@ -56,13 +57,26 @@ def _column(column: Column, was: Column | None, new: Contract, skipped: Skipped)
     for field, kinds in _FIELDS.items():
         if any((kind, column.name) in skipped for kind in kinds):
             changed[field] = getattr(was, field)
-    if ("change_key", column.name) in skipped:
+    if ("change_key", column.name) in skipped or (("change_mask", column.name) in skipped and not was.mask):
         changed |= {field: getattr(was, field) for field in READING}
     if ("change_key", "") in skipped and column.name in new.identifier:  # a key is required by itself
         changed["required"] = was.required
     if was.name == column.name or "name" in changed:
         changed["renamed_from"] = None
     return column.model_copy(update=changed)
+
+
+def _inputs(
+    columns: Iterable[Column], old: Contract, new: Contract, known: Mapping[str, Column], skipped: Skipped
+) -> list[dict[str, Any]]:
+    """The inputs, as they were where a column goes on reading what it read; none where nothing is computed."""
+    if not new.where and not any(c.expression for c in columns):
+        return []
+    inputs = {i.name: i for i in new.inputs}
+    if any(("change_mask", name) in skipped and not was.mask for name, was in known.items()):
+        before = {i.name: i for i in old.inputs}
+        inputs = before | inputs | before
+    return [i.model_dump(mode="json") for i in inputs.values()]
 
 
 def _bring_back(columns: list[Column], old: Contract, known: Mapping[str, Column], skipped: Skipped) -> None:

@@ -175,6 +175,35 @@ def test_what_a_column_hides_is_shown_to_nobody_by_one_edit(catalog):
     assert effective(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
 
 
+def test_nor_by_a_second_column_of_the_same_field(catalog):
+    before = made(catalog, contract())
+    columns = [*COLUMNS, {"name": "clear", "type": "string", "source": "s"}]
+    found = evolve.settle(catalog, contract(columns), run_id="r")
+    assert (found.review, found.due) == ("open", False)
+    assert "adds column clear, which reads field s that column s masks" in found.line()
+    assert catalog.load_table("ns.t").metadata_location == before.metadata_location
+    ignoring = contract(columns, schema_policy={"change_mask": "ignore"})
+    assert not evolve.settle(catalog, ignoring, run_id="r").due
+    assert catalog.load_table("ns.t").metadata_location == before.metadata_location
+    evolve.decide(catalog, contract(columns), approve=True, who="ann", why="it is public", run_id="r")
+    assert "clear" in types(catalog)
+
+
+def test_a_column_that_shows_what_is_hidden_by_way_of_another_one_can_not_be_ignored(catalog):
+    shown = {"name": "shown", "type": "string", "expression": "lower(other)"}
+    other = {"name": "other", "type": "string"}
+    before = made(catalog, contract([*COLUMNS, other, shown]))
+    asked = contract(
+        [*COLUMNS, {**other, "source": "s", "mask": "sha256"}, shown], schema_policy={"change_mask": "ignore"}
+    )
+    with pytest.raises(
+        SchemaChangeError,
+        match=r"(?s)column shown comes to read field s that column s masks.*table ns\.t.*Mask shown, or",
+    ):
+        evolve.settle(catalog, asked, run_id="r")
+    assert catalog.load_table("ns.t").metadata_location == before.metadata_location
+
+
 def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
     made(catalog, contract())
     policy = {"schema_policy": {k: "auto" for k in KINDS if k not in ("change_key", "change_type")}}

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sluice.contract import Contract
 from sluice.contract_policy import SchemaPolicy
-from sluice.evolve_diff import READ, compare, nested, shape_id
+from sluice.evolve_diff import READ, compare, fields_read, nested, shape_id
 from sluice.evolve_undo import without
 from sluice.iceberg_types import parse_type
 
@@ -34,6 +34,10 @@ def masked(how: str, **fields: Any) -> list[dict[str, Any]]:
     return [*BASE[:2], {**BASE[2], "mask": how, **fields}]
 
 
+HIDDEN = masked("sha256")
+X = {"name": "x", "type": "string"}
+S_IN = {"inputs": [{"name": "s_in", "type": "string", "source": "s"}]}
+NESTED = [{**N, "type": "string", "source": "a.b", "mask": "redact"}]
 STRUCT = with_n(type="struct<a: int, b: string>")
 UPSERT = {"mode": "upsert", "identifier": ["id"]}
 CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
@@ -77,6 +81,82 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
     "masked no more": (contract(masked("sha256")), contract(), [("change_mask", "s")]),
     "masked otherwise, and read from elsewhere": (
         contract(masked("redact")), contract(masked("sha256", source="a.b")), [("change_mask", "s"), (READ, "s")],
+    ),
+    "a new column of a masked field": (
+        contract(HIDDEN), contract([*HIDDEN, {**X, "source": "s"}]), [("add_column", "x"), ("change_mask", "x")],
+    ),
+    "a new column of a masked field, masked": (
+        contract(HIDDEN), contract([*HIDDEN, {**X, "source": "s", "mask": "redact"}]), [("add_column", "x")],
+    ),
+    "a new column that is required, of a masked field": (
+        contract(HIDDEN), contract([*HIDDEN, {**X, "source": "s", "required": True}]),
+        [("add_column", "x"), ("make_required", "x"), ("change_mask", "x")],
+    ),
+    "a new column of a masked field whose column is dropped": (
+        contract(HIDDEN), contract([ID, N, {**X, "source": "s"}]),
+        [("add_column", "x"), ("change_mask", "x"), ("drop_column", "s")],
+    ),
+    "a new column of what a masked field lies in": (
+        contract([ID, *NESTED]), contract([ID, {**X, "type": "struct<b: string>", "source": "A"}]),
+        [("add_column", "x"), ("change_mask", "x"), ("drop_column", "n")],
+    ),
+    "a new column beside a masked field": (
+        contract([ID, *NESTED]), contract([ID, *NESTED, {**X, "source": "a.bc"}]), [("add_column", "x")],
+    ),
+    "a new column of a masked field of the key": (
+        contract([ID, {**X, "name": "k", "source": "$key", "mask": "sha256"}], key={"format": "avro"}),
+        contract([ID, {**X, "source": "$key.a"}], key={"format": "avro"}),
+        [("add_column", "x"), ("change_mask", "x"), ("drop_column", "k")],
+    ),
+    "a new column computed of a masked one": (
+        contract(HIDDEN), contract([*HIDDEN, {**X, "expression": "lower(`S`)"}]),
+        [("add_column", "x"), ("change_mask", "x")],
+    ),
+    "a new column computed of a masked field by an input": (
+        contract(HIDDEN), contract([*HIDDEN, {**X, "expression": "lower(s_in)"}], **S_IN),
+        [("add_column", "x"), ("change_mask", "x"), (READ, "")],
+    ),
+    "a new column computed of all": (
+        contract(HIDDEN), contract([*HIDDEN, {**X, "expression": "to_json(struct(*))"}]),
+        [("add_column", "x"), ("change_mask", "x")],
+    ),
+    "a new column computed of others": (
+        contract(HIDDEN), contract([*HIDDEN, {**X, "expression": "id * n * (id) * 2"}]), [("add_column", "x")],
+    ),
+    "a new column of what a masked one is computed of": (
+        contract([ID, N, {**X, "expression": "lower(s_in)", "mask": "sha256"}], **S_IN),
+        contract([ID, N, {**X, "expression": "lower(s_in)", "mask": "sha256"}, BASE[2]], **S_IN),
+        [("add_column", "s"), ("change_mask", "s")],
+    ),
+    "a new column of a field that can be read already": (
+        contract([*HIDDEN, {**X, "source": "s"}]),
+        contract([*HIDDEN, {**X, "source": "s"}, {**X, "name": "y", "source": "s"}]),
+        [("add_column", "y")],
+    ),
+    "a column that comes to read a masked field": (
+        contract([*HIDDEN, X]), contract([*HIDDEN, {**X, "source": "s"}]), [(READ, "x"), ("change_mask", "x")],
+    ),
+    "a column that comes to be computed of a masked field": (
+        contract([*HIDDEN, {**X, "expression": "substr(s, 1, 1)"}]), contract([*HIDDEN, {**X, "expression": "s"}]),
+        [(READ, "x"), ("change_mask", "x")],
+    ),
+    "a column that comes to be computed of a masked field, and was of an input that is gone": (
+        contract([*HIDDEN, {**X, "expression": "lower(t)"}], inputs=[{"name": "t", "type": "string"}]),
+        contract([*HIDDEN, {**X, "expression": "lower(s_in)"}], **S_IN),
+        [(READ, "x"), ("change_mask", "x"), (READ, "")],
+    ),
+    "identifier that comes to be read from a masked field": (
+        contract([TEXT_ID, *HIDDEN[1:]], **UPSERT), contract([{**TEXT_ID, "source": "s"}, *HIDDEN[1:]], **UPSERT),
+        [("change_key", "id"), ("change_mask", "id")],
+    ),
+    "an input that comes to read a masked field": (
+        contract([*HIDDEN, {**X, "expression": "lower(s_in)"}], inputs=[{**S_IN["inputs"][0], "source": "t"}]),
+        contract([*HIDDEN, {**X, "expression": "lower(s_in)"}], **S_IN), [("change_mask", "x"), (READ, "")],
+    ),
+    "computed as it was, of a masked field among others": (
+        contract([*HIDDEN, {**X, "expression": "to_json(struct(*))"}]),
+        contract([*HIDDEN, {**X, "expression": "to_json(struct(*))"}, {"name": "y", "type": "date"}]),
+        [("add_column", "y")],
     ),
     "another key format": (contract(), contract(key={"format": "bytes"}), [(READ, "")]),
     "a nested field": (
@@ -144,6 +224,47 @@ def test_what_is_ignored_is_as_if_it_had_not_been_written(name):
     left = without(old, new, ignored)
     assert [c for c in compare(old, left) if c.kind != READ] == []
     assert (left.owner, left.topic, left.errors) == (new.owner, new.topic, new.errors)
+
+
+def test_a_column_that_shows_what_another_one_masks_is_told_by_field_and_column():
+    old = contract([*HIDDEN, {**X, "name": "y"}])
+    new = contract([*HIDDEN, {**X, "expression": "concat(s, n)"}, {**X, "name": "y", "source": "s"}])
+    assert [c.words for c in compare(old, new) if c.kind == "change_mask"] == [
+        "adds column x, which reads field s that column s masks",
+        "column y comes to read field s that column s masks",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "S",
+        "`s`",
+        "concat('s', n)",
+        "struct(*)",
+        "concat_ws(',', *)",
+        "struct(/**/ *)",
+        "struct(-- n\n*)",
+        "struct(all *)",
+        "a.*",
+        "identifier ('s')",
+    ],
+)
+def test_an_expression_may_read_what_it_names_and_what_it_does_not_say(text):
+    assert "s" in fields_read(contract(), contract([*BASE, {**X, "expression": text}]).column("x"))
+
+
+@pytest.mark.parametrize("text", ["n", "ss + s1", "n * 2", "`n`*n", "abs(n) * 'x' * n"])
+def test_an_expression_reads_no_more_than_it_names(text):
+    assert "s" not in fields_read(contract(), contract([*BASE, {**X, "expression": text}]).column("x"))
+
+
+def test_a_column_that_goes_on_being_computed_as_it_was_has_its_inputs():
+    name = "a column that comes to be computed of a masked field, and was of an input that is gone"
+    old, new, _ = CASES[name]
+    left = without(old, new, [c for c in compare(old, new) if c.kind == "change_mask"])
+    assert left.column("x") == old.column("x")
+    assert old.inputs[0] in left.inputs
 
 
 def test_one_kind_is_ignored_and_the_others_stay():
