@@ -70,8 +70,8 @@ def of_status(status: Status, alerts: Alerts, pages: str) -> list[Incident]:
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
         said = [*verdicts.said(table), *_rejecting(table, alerts.quarantine_ratio)]
-        early = table.last_error and table.last_error.runs < alerts.failed_runs
-        told = [v for v in said if v.word in alerts.states and not (early and v.word == "failed")]
+        said = [v for v in said if v.word != "failed" or v.runs >= alerts.failed_runs]
+        told = [v for v in said if v.word in alerts.states]
         found += [Incident(table.table, v.word, v.why, v.todo, url, kind=v.kind) for v in told]
     return found
 

@@ -114,7 +114,8 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
         entry.topics.append(_topic(contract, topic, world, table, through))
         entry.open_batches += _open_batches(topic, world, through)
         entry.slices += _slices(contract.table, topic, world, table)
-    _judge(entry, world.errors.get(contract.table), through)
+    _refused(entry, world.refusals.get(contract.table, {}), through)
+    _judge(entry)
 
 
 def _topic(
@@ -193,11 +194,19 @@ def _slices(name: str, topic: str, world: World, table: Table | None) -> list[Sl
     return [SliceStatus.of(topic, n, pieces.get(n), last.get(n), kept.get(n)) for n in sorted(wanted, reverse=True)]
 
 
-def _judge(entry: TableStatus, last: LastError | None, through: Mapping[str, Through] | None) -> None:
-    if last:
-        at = through.get(last.topic) if through else None
-        last.open = not (at and last.batch is not None and at.seq >= last.batch)
-        entry.last_error = last
+def _refused(
+    entry: TableStatus, refusals: Mapping[str, list[LastError]], through: Mapping[str, Through] | None
+) -> None:
+    """What was refused, topic by topic: each has batches of its own, and what lands of one cures no other."""
+    mine = {t.topic for t in entry.topics} or set(refusals)  # by a pattern, and nobody could be asked
+    done = {topic: at.seq for topic, at in (through or {}).items()}
+    found = [LastError.of(rows, done.get(topic)) for topic, rows in refusals.items() if topic in mine]
+    found.sort(key=lambda each: each.urgency, reverse=True)
+    entry.last_error = found[0] if found else None
+    entry.further_errors = [each for each in found[1:] if each.open]
+
+
+def _judge(entry: TableStatus) -> None:
     seconds = [t.lag_seconds for t in entry.topics if t.lag_seconds is not None]
     if not entry.topics:  # by a pattern, and nobody could be asked
         return

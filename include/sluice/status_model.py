@@ -158,11 +158,11 @@ class SnapshotStatus:
 
 @dataclass
 class LastError:
-    """The last row of the ledger that tells of a refusal.
+    """The last row of the ledger that tells of a refusal of one topic's batch.
 
     Attributes:
         open: while the batch it is about is not published.
-        runs: how many runs were refused in a row for that batch.
+        runs: how many runs were refused in a row for that batch, whatever came of other topics in them.
     """
 
     at: datetime
@@ -173,6 +173,26 @@ class LastError:
     run_id: str | None
     open: bool
     runs: int = 1
+
+    @classmethod
+    def of(cls, rows: Sequence[Self], published: int | None) -> Self:
+        """Where one topic stands in a table.
+
+        Args:
+            rows: what was refused of it, the oldest first.
+            published: its newest batch in the table; None where that is not known.
+        """
+        newest = [r for r in rows if r.run_id == rows[-1].run_id]
+        # One run may refuse several: a commit of many, then the first of them alone, or what comes to staging later.
+        waiting = [r for r in newest if published is None or r.batch is None or r.batch > published]
+        stuck = min(reversed(waiting or newest[-1:]), key=lambda each: each.batch or 0)
+        runs = {r.run_id for r in rows if r.batch == stuck.batch}
+        return replace(stuck, open=bool(waiting), runs=len(runs))
+
+    @property
+    def urgency(self) -> tuple[bool, bool, int, datetime]:
+        """The greater, the worse: what is cured comes last; no run cures what is blocked."""
+        return self.open, self.open and self.state == "blocked", self.runs if self.open else 0, self.at
 
 
 @dataclass
@@ -221,6 +241,7 @@ class TableStatus:
     contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
     that were published within the last 24 hours, `day_rejected` what of them is in quarantine. `unasked` names who did
     not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there; with `as_of`, what they told then.
+    `last_error` is the worst of its topics' refusals, `further_errors` are the others of them that are open.
     """
 
     table: str
@@ -239,6 +260,7 @@ class TableStatus:
     maintenance: list[MaintenanceStatus] = field(default_factory=list)
     expectations: Judgement | None = None
     last_error: LastError | None = None
+    further_errors: list[LastError] = field(default_factory=list)
     freshness_promised_seconds: float | None = None
     freshness_now_seconds: float | None = None
     freshness_kept: bool | None = None
@@ -257,6 +279,11 @@ class TableStatus:
     def unknown(self) -> bool:
         """Whether Kafka or the catalog did not tell where it stands now."""
         return self.as_of is not None or self.exists is None or self.lag_records is None
+
+    @property
+    def refusals(self) -> list[LastError]:
+        """What is open of each topic, the worst first."""
+        return [each for each in (self.last_error, *self.further_errors) if each and each.open]
 
     @property
     def lag_records(self) -> int | None:

@@ -202,8 +202,8 @@ def _attention(table: TableStatus, prefix: str = "") -> list[str]:
     out = [_warning(f"{prefix}stopped", problem) for problem in table.problems]
     out += [_warning(f"{prefix}at risk", warning) for warning in table.warnings]
     out += [_warning(f"{prefix}schema", table.schema)] if table.schema else []
-    last = table.last_error
-    if last and (last.open or not prefix):
+    cured = [] if prefix or table.refusals or not table.last_error else [table.last_error]
+    for last in (*table.refusals, *cured):
         state = f"{prefix}{last.state}" + ("" if last.open else ", since cured")
         where = f"{last.topic} batch {last.batch} at {moment(last.at)}"
         out.append(_warning(state, f"{where}: {last.error or 'no reason given'}"))

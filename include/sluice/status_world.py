@@ -41,7 +41,7 @@ class World:
     given_up: list[Row] = field(default_factory=list)
     slices: dict[tuple[str, str | None], list[Row]] = field(default_factory=dict)
     warnings: list[kafka_retention.Risk] = field(default_factory=list)
-    errors: dict[str, LastError] = field(default_factory=dict)
+    refusals: dict[str, dict[str, list[LastError]]] = field(default_factory=dict)
     day: dict[str, tuple[int, int]] = field(default_factory=dict)
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     judged: dict[str, list[quality.Result]] = field(default_factory=dict)
@@ -152,12 +152,10 @@ def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
         refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
         for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
             if row["table"] and (row["batch_seq"] or 0) >= 0:  # a refused slice of a backfill holds nothing up
-                before = world.errors.get(row["table"])
-                last = world.errors[row["table"]] = LastError(
+                refused = LastError(
                     row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"], open=True
                 )
-                if before and (before.topic, before.batch) == (last.topic, last.batch):
-                    last.runs = before.runs + (before.run_id != last.run_id)
+                world.refusals.setdefault(row["table"], {}).setdefault(row["topic"], []).append(refused)
         world.day = _day(world.ledger)
 
 

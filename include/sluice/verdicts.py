@@ -44,6 +44,7 @@ class Verdict:
         todo: the next step; empty where there is none.
         kind: what a table is at risk of; each kind is told by itself.
         dag, run_id: of the run that was refused.
+        runs: how many runs in a row failed at it.
     """
 
     word: str
@@ -53,6 +54,7 @@ class Verdict:
     kind: str = ""
     dag: str = ""
     run_id: str | None = None
+    runs: int = 0
 
 
 def of_table(table: TableStatus) -> Verdict:
@@ -62,16 +64,16 @@ def of_table(table: TableStatus) -> Verdict:
 
 def said(table: TableStatus) -> Iterator[Verdict]:
     """All that is to be said of a table, the most urgent first."""
-    error = table.last_error
-    dag, run_id = f"ingest_{table.group}", error.run_id if error else None
-    if error and error.open and error.state == "blocked":
+    dag = f"ingest_{table.group}"
+    for error in (each for each in table.refusals if each.state == "blocked"):
         todo = "Repair the contract or the records, or replay."
-        yield Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, dag=dag, run_id=run_id)
+        yield Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, dag=dag, run_id=error.run_id)
     if table.problems:
         yield Verdict("stopped", Tone.BAD, table.problems[0], "Do what the message says; the next run goes on.")
-    if error and error.open and error.state != "blocked":
+    for error in (each for each in table.refusals if each.state != "blocked"):
         why = error.error or "The last run failed."
-        yield Verdict("failed", Tone.BAD, why, "Look at the run's log.", dag=dag, run_id=run_id)
+        todo = "Look at the run's log."
+        yield Verdict("failed", Tone.BAD, why, todo, dag=dag, run_id=error.run_id, runs=error.runs)
     if table.freshness_kept is False:
         # Told partition by partition; between the newest of all there may be no distance.
         count = sum(n for topic in table.topics for n in (topic.late or {}).values())

@@ -1,0 +1,111 @@
+"""What of a table's topics was refused, as its status tells it from a ledger and a table of PyIceberg's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sluice import catalog as catalogs
+from sluice import contracts, status, tables, verdicts
+from sluice.groups import Alerts
+from sluice.incidents import of_status
+from sluice.ledger import Ledger, Row, State
+from sluice.model import PUBLISHED_THROUGH, Through, encode_through
+from sluice.status_model import Status, TableStatus
+
+pytestmark = pytest.mark.unit
+
+AT = datetime.now(UTC) - timedelta(hours=2)
+CONTRACT = "table: db.t\ntopic: [a, b]\ngroup: g\nowner: me\ncolumns: [{name: id, type: long}]\n"
+
+
+class Site:
+    """A table of two topics."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "t.yaml").write_text(CONTRACT)
+        self.contracts = contracts.load(folder)
+        self.catalog = catalogs.load()
+        self.ledger = Ledger(self.catalog)
+        self.table = tables.ensure_typed(self.catalog, self.contracts.table("db.t"))
+        self.minutes = 0
+
+    def land(self, **through: int) -> None:
+        """Let the table hold each topic up to a batch."""
+        self.table.refresh()
+        value = encode_through({t: Through(seq, "id", {0: seq}) for t, seq in through.items()})
+        rows = pa.Table.from_pylist([], schema=self.table.schema().as_arrow())
+        self.table.append(rows, snapshot_properties={PUBLISHED_THROUGH: value})
+
+    def refuse(self, run_id: str, *what: tuple[str, int, State]) -> None:
+        """Write what one run was refused, in this order."""
+        self.minutes += 1
+        rows = [
+            Row(
+                topic,
+                state,
+                "id",
+                seq,
+                table="db.t",
+                error=f"{topic} {seq}",
+                at=AT + timedelta(minutes=self.minutes, seconds=n),
+            )
+            for n, (topic, seq, state) in enumerate(what)
+        ]
+        self.ledger.append(rows, run_id=run_id)
+
+    def look(self) -> TableStatus:
+        """What is told while Kafka is away."""
+        return status.look(self.contracts, kafka={}).tables[0]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    (tmp_path / "contracts").mkdir()
+    monkeypatch.delenv("SLUICE_KAFKA_CONFIG", raising=False)
+    for name, value in {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/c.db", "WAREHOUSE": f"file://{tmp_path}"}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    return Site(tmp_path / "contracts")
+
+
+def test_runs_are_counted_topic_by_topic(site: Site) -> None:
+    for n in range(6):
+        site.refuse(f"run{n}", ("a", 5, State.FAILED), ("b", 7, State.FAILED))
+    found = site.look()
+    assert [(e.topic, e.runs, e.open) for e in found.refusals] == [("b", 6, True), ("a", 6, True)]
+    told = of_status(Status(AT, [found]), Alerts(failed_runs=6), "")
+    assert [each.why for each in told] == ["b 7", "a 5"]
+    assert of_status(Status(AT, [found]), Alerts(failed_runs=7), "") == []
+
+
+def test_what_lands_of_one_topic_cures_no_other(site: Site) -> None:
+    site.land(a=4, b=6)
+    site.refuse("run", ("b", 7, State.BLOCKED), ("a", 5, State.FAILED))
+    both = site.look()
+    assert [(v.word, v.why) for v in verdicts.said(both)][:2] == [("blocked", "b 7"), ("failed", "a 5")]
+    site.land(a=5, b=6)
+    one = site.look()
+    assert one.last_error and (one.last_error.topic, one.last_error.open, one.further_errors) == ("b", True, [])
+    site.land(a=5, b=7)
+    none = site.look()
+    assert none.last_error and (none.last_error.topic, none.last_error.open, none.refusals) == ("a", False, [])
+
+
+def test_of_a_run_that_is_refused_several_batches_the_first_that_waits_is_told(site: Site) -> None:
+    site.land(a=4)
+    for n in range(3):  # a commit of several, then the first of them alone, and one more that can't be staged
+        several = [("a", 8 + n, State.FAILED), ("a", 5, State.BLOCKED), ("a", 20 + n, State.FAILED)]
+        site.refuse(f"run{n}", *several)
+    (found,) = site.look().refusals
+    assert (found.batch, found.state, found.runs) == (5, "blocked", 3)
+    site.land(a=9)
+    (later,) = site.look().refusals
+    assert (later.batch, later.runs) == (10, 1)
+
+
+def test_nothing_waits_for_a_topic_that_is_no_longer_read(site: Site) -> None:
+    site.refuse("run", ("c", 1, State.BLOCKED))
+    assert site.look().last_error is None
