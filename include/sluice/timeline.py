@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from sluice import cursor, quality, schemas, tables, upkeep
 from sluice.causes import Cause, cause
 from sluice.contract import Contract
-from sluice.errors import SluiceError
+from sluice.errors import CatalogUnavailableError, SluiceError
 from sluice.events import INGEST, Event, Lane, lanes
 from sluice.filters import And, above, one_of
 from sluice.ledger import Row, State, row_of
@@ -43,39 +43,64 @@ _DAGS = {"publish": INGEST, "replay": "backfill"}
 
 
 def events(
-    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None = None, *, most: int = MOST
+    catalog: Catalog,
+    since: datetime,
+    contracts: Sequence[Contract] | None = None,
+    *,
+    most: int | None = None,
+    unread: list[str] | None = None,
 ) -> list[Event]:
     """What happened from a moment on, to these contracts' tables and their topics or to all, newest first.
 
     Args:
         most: how many in each lane, the newest of them: batches, which come all the time, crowd out nothing else.
+        unread: takes why something that tells of events could not be read, which then keeps no other from telling;
+            without it that is an error.
     """
-    return _told(catalog, since, contracts, _rows(catalog, since, contracts, _TOLD), most)
+    return of_several(catalog, since, contracts, most=most, unread=unread)[0]
 
 
 def of_several(
-    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None = None
+    catalog: Catalog,
+    since: datetime,
+    contracts: Sequence[Contract] | None = None,
+    *,
+    most: int | None = None,
+    unread: list[str] | None = None,
 ) -> tuple[list[Event], list[Event]]:
     """The events of these tables from a moment on, newest first; and of each the batch that was published last."""
-    rows = _rows(catalog, since, contracts, _TOLD)
-    return _told(catalog, since, contracts, rows, MOST), _published_last(rows) if rows else []
-
-
-def _told(
-    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None, rows: pa.Table | None, most: int
-) -> list[Event]:
+    most = most or MOST
     names = None if contracts is None else {c.table for c in contracts}
-    found = [*_of_quality(catalog, since, names, most), *_of_schemas(catalog, since, names)]
-    found += [*_of_maintenance(catalog, since, names), *_of_files(catalog, since, contracts or ())]
-    for lane in _by_lane(rows) if rows else ():
-        found += _events(lane, most)
+    last: list[Event] = []
+
+    def of_ledger() -> Iterator[Event]:
+        rows = _rows(catalog, since, contracts, _TOLD)
+        if rows:
+            last.extend(_published_last(rows))
+            for lane in _by_lane(rows):
+                yield from _events(lane.slice(0, most), rows)
+
+    found: list[Event] = []
+    for source in (
+        of_ledger,
+        lambda: _of_quality(catalog, since, names, most),
+        lambda: _of_schemas(catalog, since, names),
+        lambda: _of_maintenance(catalog, since, names),
+        lambda: _of_files(catalog, since, contracts or ()),
+    ):
+        try:
+            found += source()
+        except SluiceError as error:
+            if unread is None or isinstance(error, CatalogUnavailableError):
+                raise
+            unread.append(str(error))
     kept = [event for _, each in lanes(_newest_first(found)) for event in each[:most]]
-    return _newest_first(kept)
+    return _newest_first(kept), last
 
 
 def _by_lane(rows: pa.Table) -> Iterator[pa.Table]:
-    """The ledger's rows lane by lane, so that those of one crowd out none of another; batches' two lanes together."""
-    for states in (_OF_BATCHES, _BY_HAND):
+    """The ledger's rows lane by lane, so that those of one crowd out none of another."""
+    for states in (*((state,) for state in _OF_BATCHES), _BY_HAND):
         yield rows.filter(pc.is_in(rows["state"], pa.array(map(str, states))))
     trouble = rows.filter(pc.is_in(rows["state"], pa.array(map(str, _TROUBLE))))
     if "exception" not in trouble.column_names:  # a ledger that nobody has written to since it has that column
@@ -93,17 +118,14 @@ def _newest_first(found: Iterable[Event]) -> list[Event]:
 
 def published(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
     """All batches that a table was published from a moment on, newest first; nothing but the ledger is read."""
-    found = _events(_rows(catalog, since, [contract], _OF_BATCHES))
-    return [event for event in found if event.lane == Lane.PUBLISHED]
+    rows = _rows(catalog, since, [contract], _OF_BATCHES)
+    return [*_events(rows.filter(pc.equal(rows["state"], State.PUBLISHED)), rows)] if rows else []
 
 
 def _published_last(rows: pa.Table) -> list[Event]:
     live = rows.filter(pc.greater(pc.fill_null(rows["batch_seq"], 0), 0))
     last = newest(live.filter(pc.equal(live["state"], State.PUBLISHED)), ("table",))
-    staged = live.filter(pc.and_(pc.equal(live["state"], State.STAGED), pc.is_in(live["topic"], last["topic"])))
-    beside = staged.filter(pc.is_in(staged["batch_seq"], last["batch_seq"]))
-    found = _events(pa.concat_tables([last, beside]))
-    return [event for event in found if event.lane == Lane.PUBLISHED]
+    return [*_events(last, rows)]
 
 
 def _rows(
@@ -126,11 +148,17 @@ def _rows(
     return newest_first
 
 
-def _events(rows: pa.Table | None, most: int | None = None) -> Iterator[Event]:
-    # A published batch is told with the help of its staged row, which is older.
-    known = [row_of(record) for record in rows.slice(0, 2 * most if most else None).to_pylist()] if rows else []
-    staged = {(r.topic, r.batch_seq): r for r in known if r.state == State.STAGED}
-    for row in known:
+def _events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:
+    """The events of some of the ledger's rows. A published batch is told with the help of its staged row."""
+    theirs = rows.filter(pc.equal(rows["state"], State.PUBLISHED))
+    beside = ledger.filter(
+        pc.and_(
+            pc.equal(ledger["state"], State.STAGED),
+            pc.and_(pc.is_in(ledger["topic"], theirs["topic"]), pc.is_in(ledger["batch_seq"], theirs["batch_seq"])),
+        )
+    )
+    staged = {(r.topic, r.batch_seq): r for r in map(row_of, beside.to_pylist())}
+    for row in map(row_of, rows.to_pylist()):
         yield _of_row(row, staged.get((row.topic, row.batch_seq)))
 
 

@@ -80,7 +80,7 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
     past, unavailable = reading.whole(known, reading.failed_runs(status, of))
     told = _events(past, history.untold(past.events), hours, unavailable)
-    told |= {"standing": None, "trouble": None if known.value else known.error}
+    told |= {"standing": None, "trouble": known.value.trouble if known.value else known.error}
     try:
         asked, table = moment(at, "The moment"), known.value and known.value.table
         standing = timeline.standing(table, asked or known.value.at) if table is not None else None
@@ -101,7 +101,8 @@ def api_readiness(readable: Readable, may_start: MayStart, name: str) -> list[di
     table = reading.known_table(reading.known_status(readable), name)
     known = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S)
     found: Detail = reading.value(known)
-    return [asdict(line) | {"unavailable": known.error} for line in reading.ready(found, table, may_start)]
+    why = known.error or found.missing.get("readiness")
+    return [asdict(line) | {"unavailable": why} for line in reading.ready(found, table, may_start)]
 
 
 @router.get("/api/quality", response_class=JSONResponse)

@@ -171,7 +171,8 @@ def _timeline(
     groups = {name: t.group for t in tables for name in (t.table, *(topic.topic for topic in t.topics))}
     return _page(
         request, "timeline.html", known, past, failed, here="timeline", window=window, hours=hours,
-        choices=history.HOURS, ledger=past.value is not None, shown=EVENTS_SHOWN, groups=groups,
+        choices=history.HOURS, ledger=past.value is not None, missing=whole.unread if whole else (),
+        shown=EVENTS_SHOWN, groups=groups,
         too_many=len(tables) > timeline.FILES_OF and not values["name"], **values,
     )  # fmt: skip
 
@@ -211,7 +212,8 @@ def table_timeline_page(
         return _no_table(request, known, name)
     past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
     failed = reading.failed_runs(known.value, table)
-    asked = standing = trouble = None
+    asked = standing = None
+    trouble = past.value.trouble if past.value else None
     try:
         asked = moment(at, "The moment")
         if past.value and past.value.table is not None:

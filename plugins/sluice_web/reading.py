@@ -183,7 +183,8 @@ def whole(*known: Reading[History]) -> tuple[History, list[str]]:
         if each.error is None:
             value(each)
     told = history.together(*(each.value for each in known))
-    return told or value(known[0]), [each.error for each in known if each.error]
+    found = told or value(known[0])
+    return found, [*(each.error for each in known if each.error), *found.unread]
 
 
 def known_status(readable: set[str]) -> Status:

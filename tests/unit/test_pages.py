@@ -232,6 +232,7 @@ def page(template: str, **values: Any) -> str:
             "kinds": 9,
             "gaps": 2,
             "too_many": False,
+            "missing": (),
             "reports": False,
             **values,
         },

@@ -6,16 +6,19 @@ import html
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import contracts, evolve, quality, tables, verdicts
+from sluice import contracts, evolve, quality, tables, timeline, upkeep, verdicts
 from sluice.contract import Contract
+from sluice.events import Lane, lanes
 from sluice.evolve_force import CONTRACT
-from sluice.pages import detail, judged, render
+from sluice.ledger import Ledger, Row, State
+from sluice.pages import detail, history, judged, render
 from sluice.status_model import TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
@@ -119,7 +122,7 @@ def test_a_contract_in_force_that_cannot_be_read_is_said_to_be_so(catalog: SqlCa
     with table.transaction() as transaction:
         transaction.set_properties({CONTRACT: "no JSON"})
     found = detail.read(NAME)
-    assert "can't be read" in found.unclear and "name: amount" in found.contract
+    assert "can't be read" in found.missing["contract"] and "name: amount" in found.contract
     assert "Which contract is in force can't be told" in page(found)
 
 
@@ -157,3 +160,94 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
     assert "1 failed" not in told and "mark failed" not in told
     # What a run judged stays what it was.
     assert [t.judged for t in detail.trends_of_run("r")[NAME]] == [True, True]
+
+
+def lose(catalog: SqlCatalog, name: Any) -> None:
+    """Take a table's metadata file away."""
+    Path(catalog.load_table(name).metadata_location.removeprefix("file://")).unlink()
+
+
+def lived_in(catalog: SqlCatalog, contract: Contract) -> None:
+    """Something in each part of the table's page."""
+    made(catalog, contract)
+    tables.ensure_quarantine(catalog, contract)
+    Ledger(catalog).append([Row("t", State.FAILED, "i", 5, table=NAME, error="boom")], run_id="r")
+    quality.keep(catalog, [quality.Result(NAME, "t", 1, "expect_a", "id", "warn", True, 10)], run_id="r")
+    upkeep.keep(catalog, [upkeep.Effect(NAME, "expire_snapshots", "done", reason="3 are old")], run_id="r")
+
+
+def test_what_is_damaged_takes_its_own_part_of_the_page_alone(catalog: SqlCatalog, tmp_path: Path) -> None:
+    contract = says(tmp_path)
+    lived_in(catalog, contract)
+    whole = detail.read(NAME)
+    assert not whole.missing and whole.trends and whole.effects and whole.versions and whole.readiness
+    lose(catalog, tables.quarantine(contract))
+    found = detail.read(NAME)
+    assert list(found.missing) == ["rejected"] and found.contract == whole.contract
+    assert (found.trends, found.effects, found.versions) == (whole.trends, whole.effects, whole.versions)
+    told = page(found)
+    assert "No record is in quarantine" not in told and told.count("This could not be read: The metadata of ") == 1
+    for name, part, calm in (
+        (tables.QUALITY, "expectations", "none was judged"),
+        (tables.SCHEMAS, "versions", "None is kept yet"),
+        (NAME, "readiness", "Nothing was written yet"),
+    ):
+        lose(catalog, name)
+        found = detail.read(NAME)
+        assert part in found.missing and calm not in page(found), name
+    assert {"table", "contract", "readiness"} < set(found.missing) and found.effects == whole.effects
+    assert "No batch was published yet" not in page(found)
+
+
+def timeline_page(found: history.History) -> str:
+    return render.page(
+        "timeline.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="timeline",
+        troubles=[], window=history.window(found, 24, found.events), hours=24, choices=history.HOURS, ledger=True,
+        missing=found.unread, shown=9, groups={NAME: "g", "t": "g"}, too_many=False, name=NAME, at="", asked=None,
+        standing=None, trouble=found.trouble, promised=None,
+    )  # fmt: skip
+
+
+def test_the_timeline_of_a_damaged_table_tells_what_happened_to_it(catalog: SqlCatalog, tmp_path: Path) -> None:
+    contract = says(tmp_path)
+    lived_in(catalog, contract)
+    before = history.read(NAME)
+    assert (before.trouble, before.unread) == (None, ())
+    lose(catalog, NAME)
+    found = history.read(NAME)
+    assert found.events == before.events and len(found.events) == 4
+    told = timeline_page(found)
+    assert "boom" in told and "The ledger could not be read" not in told
+    assert (
+        found.trouble is not None
+        and "The metadata of db.t is gone" in found.trouble
+        and found.trouble in html.unescape(told)
+    )
+    # What tells of one lane keeps the others from nothing, and is named; so is the ledger itself.
+    lose(catalog, tables.QUALITY)
+    lose(catalog, tables.LEDGER)
+    for found in (history.read(NAME), history.read_groups('["g"]')):
+        assert {str(e.lane) for e in found.events} == {"schema", "maintenance"}
+        assert len(found.unread) == 2 and found.ledger_rows == 0
+        assert timeline_page(found).count("Not all is told: The metadata of sluice.") == 2
+    assert history.together(found, None).unread == found.unread  # type: ignore[union-attr]
+
+
+def test_each_lane_is_cut_by_itself_and_says_so(catalog: SqlCatalog, tmp_path: Path, monkeypatch: Any) -> None:
+    contract = says(tmp_path)
+    now, most = datetime.now(UTC), 20
+    monkeypatch.setattr(timeline, "MOST", most)
+    rows = []
+    for k in range(1, 29):  # staged more often than published: the two lanes took each other's places
+        at = now - timedelta(hours=1) + timedelta(minutes=k)
+        rows += [Row("t", State.STAGED, "i", seq, records=1, oldest=at, at=at) for seq in (k, 100 + k)]
+        rows += [Row("t", State.PUBLISHED, "i", k, table=NAME, records=1, at=at + timedelta(seconds=5))]
+    Ledger(catalog).append(rows, run_id="r")
+    assert contract.table == NAME
+    for found in (history.read(NAME), history.read_groups('["g"]')):
+        by_lane = dict(lanes(found.events))
+        assert [len(by_lane[lane]) for lane in (Lane.STAGED, Lane.PUBLISHED)] == [most, most]
+        window = history.window(found, 24, found.events)
+        assert window.cut == [Lane.STAGED, Lane.PUBLISHED]
+        assert {e.delay for e in by_lane[Lane.PUBLISHED]} == {5.0}  # told by staged rows that are cut off themselves
+        assert history.window(history.History(now, by_lane[Lane.PUBLISHED][:-1]), 24, ()).cut == []

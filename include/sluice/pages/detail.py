@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice import (
     broker,
@@ -22,10 +22,9 @@ from sluice import (
     upkeep,
 )
 from sluice import catalog as catalogs
-from sluice.errors import CursorUnknownError, SchemaChangeError, SluiceError
+from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, first_line
 from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, Through, batches_of
 from sluice.pages import in_force, rejected
-from sluice.pages.in_force import Held
 from sluice.pages.rejected import Rejected
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from sluice.contract import Contract
+
+T = TypeVar("T")
 
 BATCHES = 50
 SNAPSHOTS = 30
@@ -121,7 +122,7 @@ class Detail:
         version: its number; None where there is no table yet, or one that is too old to tell.
         differs: what the contract's file says otherwise, and what becomes of that.
         auto: whether a schema of the registry gives the columns.
-        unclear: why nobody can say which contract is in force; `contract` is then the file's.
+        missing: by what it is about, why it could not be read: `contract` is then the file's.
         keeps_raw: whether what is in quarantine can be replayed from there.
     """
 
@@ -137,8 +138,8 @@ class Detail:
     version: int | None = None
     differs: str = ""
     auto: bool = False
-    unclear: str = ""
     keeps_raw: bool = True
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
@@ -156,35 +157,64 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
         contract = known.tables.get(name)
         if contract is None:
             return Detail()
-        table = tables.load(catalog, tables.typed(contract))
-        held, unclear = _held(catalog, table, contract)
-        found = trends(_results(catalog, contract.table), held.contract)
-        through = _published(table)
-        quarantine = rejected.read(catalog, contract, through)
-        return Detail(
-            _batches(table, quarantine.by_batch, found) if table else (),
-            found,
-            quarantine,
-            _snapshots(table) if table else (),
-            _kept(catalog, contract, through, kafka) if through is not None else None,
-            list(reversed(schemas.rows(catalog, contract.table))),
-            list(reversed(upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))[-EFFECTS:])),
-            readiness.of_table(held.contract, known, catalog),
-            held.text,
-            held.version,
-            held.differs,
-            contract.auto is not None,
-            unclear,
-            # By the first it was written, and by the file's a backfill is let or refused.
-            not (held.contract.drops_raw or contract.drops_raw),
-        )
+    part = _Parts()
+    table = part.of("table", lambda: tables.load(catalog, tables.typed(contract)), None)
+    held = part.of("contract", lambda: in_force.look(catalog, table, contract), in_force.written(contract))
+    if why := part.missing.get("table"):
+        part.missing["contract"] = why  # without the table it is not the file's
+    found: list[Trend] = part.of("expectations", lambda: trends(_results(catalog, contract.table), held.contract), [])
+    through = _published(table)
+    quarantine = part.of("rejected", lambda: rejected.read(catalog, contract, through), Rejected())
+    return Detail(
+        part.of("batches", lambda: _batches(table, quarantine.by_batch, found) if table else (), ()),
+        found,
+        quarantine,
+        part.of("snapshots", lambda: _snapshots(table) if table else (), ()),
+        part.of("kept", lambda: _kept(catalog, contract, through, kafka) if through is not None else None, None),
+        part.of("versions", lambda: list(reversed(schemas.rows(catalog, contract.table))), []),
+        part.of("maintenance", lambda: _effects(catalog, contract), []),
+        part.of("readiness", lambda: readiness.of_table(held.contract, known, catalog), []),
+        held.text,
+        held.version,
+        held.differs,
+        contract.auto is not None,
+        # By the first it was written, and by the file's a backfill is let or refused.
+        not (held.contract.drops_raw or contract.drops_raw),
+        part.missing,
+    )
 
 
-def _held(catalog: Catalog, table: Table | None, file: Contract) -> tuple[Held, str]:
-    try:
-        return in_force.look(catalog, table, file), ""
-    except SchemaChangeError as error:
-        return in_force.written(file), str(error)
+class _Parts:
+    """What a page shows, part by part: where the table that one is read from is damaged, the others stay."""
+
+    def __init__(self) -> None:
+        self.missing: dict[str, str] = {}
+
+    def of(self, name: str, read: Callable[[], T], without: T) -> T:
+        """A part.
+
+        Args:
+            without: what stands in its place where it can't be read.
+
+        Raises:
+            CatalogUnavailableError: the catalog did not answer, which is so for the other parts as well.
+        """
+        try:
+            with reach.catalog_errors():
+                try:
+                    return read()
+                except FileNotFoundError as error:  # the catalog has answered
+                    self.missing[name] = f"A file is gone: {first_line(error)}"
+        except CatalogUnavailableError:
+            raise
+        except SluiceError as error:
+            self.missing[name] = str(error)
+        return without
+
+
+def _effects(catalog: Catalog, contract: Contract) -> list[upkeep.Effect]:
+    kept = upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))
+    return list(reversed(kept[-EFFECTS:]))
 
 
 def _published(table: Table | None) -> Mapping[str, Through] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sluice import catalog as catalogs
 from sluice import contracts, cursor, reach, tables, timeline, topics
+from sluice.errors import TableDamagedError
 from sluice.events import Event, Lane, lanes
 from sluice.ledger import State
 
@@ -29,6 +30,8 @@ class History:
         table: None for several tables together.
         last: of each table the batch published last, where several are told of together.
         ledger_rows: of the whole ledger.
+        unread: why something that tells of events could not be read: its events are missing.
+        trouble: why the table can't be asked for its past.
     """
 
     at: datetime
@@ -36,6 +39,8 @@ class History:
     table: Table | None = None
     last: Sequence[Event] = ()
     ledger_rows: int = 0
+    unread: Sequence[str] = ()
+    trouble: str | None = None
 
 
 def read(name: str) -> History:
@@ -50,8 +55,13 @@ def read(name: str) -> History:
         contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
         if contract is None:
             return History(now, ())
-        table = tables.load(catalog, tables.typed(contract))
-        return History(now, timeline.events(catalog, now - BACK, [contract]), table)
+        unread: list[str] = []
+        events = timeline.events(catalog, now - BACK, [contract], unread=unread)
+        try:
+            table, trouble = tables.load(catalog, tables.typed(contract)), None
+        except TableDamagedError as error:  # of all moments this is when somebody looks at what happened
+            table, trouble = None, str(error)
+        return History(now, events, table, unread=tuple(unread), trouble=trouble)
 
 
 def read_groups(groups: str) -> History:
@@ -67,10 +77,14 @@ def read_groups(groups: str) -> History:
     with reach.catalog_errors():
         catalog = catalogs.load()
         known = topics.resolve(contracts.load(strict=False), catalog, None).tables.values()
-        ledger = tables.load(catalog, tables.LEDGER)
-        rows = cursor.rows(ledger) if ledger else 0
-        events, last = timeline.of_several(catalog, now - BACK, [c for c in known if c.group in wanted])
-        return History(now, events, None, last, rows)
+        unread: list[str] = []
+        mine = [c for c in known if c.group in wanted]
+        events, last = timeline.of_several(catalog, now - BACK, mine, unread=unread)
+        try:
+            ledger = tables.load(catalog, tables.LEDGER)
+        except TableDamagedError:  # that its events are missing is told
+            ledger = None
+        return History(now, events, None, last, cursor.rows(ledger) if ledger else 0, tuple(unread))
 
 
 def together(*known: History | None) -> History | None:
@@ -79,7 +93,7 @@ def together(*known: History | None) -> History | None:
     if not read:
         return None
     merged = sorted((e for each in read for e in each.events), key=lambda e: e.at, reverse=True)
-    return History(max(each.at for each in read), merged)
+    return History(max(each.at for each in read), merged, unread=tuple(why for each in read for why in each.unread))
 
 
 def untold(happened: Sequence[Event]) -> Sequence[Event]:
