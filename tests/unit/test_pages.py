@@ -121,7 +121,7 @@ def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
     each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
     assert [v.word for v in verdicts.said(each)] == ["stopped", "new"]
     assert [v.word for v in verdicts.said(replace(each, unasked=["kafka"]))] == ["stopped", "unknown"]
-    assert "<dt>Lag</dt><dd>-</dd>" in page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
+    assert ">Lag</dt><dd>-</dd>" in page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
 
 
 def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:
@@ -201,6 +201,41 @@ def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> No
     listed = page("tables.html", rows=rows, total=1, q="", state="", words=[])
     assert '<th scope="col">' not in listed and '<th scope="col" class="n">' not in listed
     assert 'title="t: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table none. "' in listed
+
+
+@pytest.mark.parametrize("template", ["table.html", "timeline.html", "report.html"])
+def test_every_fact_and_column_explains_itself(template: str) -> None:
+    each, shown = hostile_table(), hostile_detail()
+    totals = {"records": 1, "files": 2, "bytes": 3, "delete files": 4}
+    outcome = {
+        "red": False, "state": "published", "error": None, "records": 1, "rejected": 0, "snapshot_id": 1,
+        "warnings": [], "batches": {"t": [1]}, "ranges": {"t": ["0: [0, 1)"]}, "gaps": {},
+    }  # fmt: skip
+    found = seen(
+        template, table=replace(each, totals=totals), verdicts=[verdicts.of_table(each)], detail=shown,
+        readiness=[Line("Owner", True, "me")], name="", window=hostile_window(), shown=5, hours=24, at=NOW, asked=None,
+        choices=history.HOURS, promised=None, trouble=None, groups={}, standing=None, outcome=outcome, run_id="r",
+        contract=each, trends=shown.trends, wrong=shown.rejected.wrong, totals=totals, style="",
+    ).elements + (seen(
+        template, name="db.t", window=hostile_window(), shown=0, hours=24, at=NOW, asked=None, choices=history.HOURS,
+        promised=None, trouble=None, groups={}, standing=Standing(NOW, 1, NOW, None, {}, totals),
+    ).elements if template == "timeline.html" else [])  # fmt: skip
+    heads = [a for tag, a in found if tag == "dt" or (tag == "th" and a.get("scope") == "col")]
+    assert len(heads) > 10 and not [a for a in heads if not a.get("title")]
+    if template == "table.html":
+        assert {"title": "Lines that are ready, of all"} in [a for tag, a in found if tag == "small"]
+
+
+def test_moments_within_a_text_are_in_the_viewers_zone_too() -> None:
+    lines = [Line("Replay drilled", True, f"last at 2026-11-22 06:00:00 UTC <b> {HOSTILE}")]
+    each = table(as_of=NOW, unasked=["catalog"])
+    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=detail.Detail(), readiness=lines)
+    time_of = (
+        '<time datetime="2026-11-22T06:00:00+00:00" title="2026-11-22 06:00:00 UTC">2026-11-22 06:00:00 UTC</time>'
+    )
+    assert f"<td>last at {time_of} &lt;b&gt; &#34;&#39;&gt;&lt;script&gt;" in found
+    assert f"was so at {time_of}" in found
+    assert render.timed("at 2026-99-22 06:00:00 UTC & so") == "at 2026-99-22 06:00:00 UTC &amp; so"
 
 
 class Seen(HTMLParser):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sluice import status_text
 from sluice.status_text import duration, ranges_text
 
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # as `status_text.moment` writes it
 _STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript"}
 SECURITY = {
     # No script and no style but our own files: what slipped through the escaping could still do nothing.
@@ -64,6 +66,19 @@ def moment(at: datetime | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(utc.isoformat(), words, words)
 
 
+def timed(text: str) -> Markup:
+    """A text, with the moments in it as elements of their own: in the viewer's zone as all others are."""
+    parts = _MOMENT.split(text)  # every second one is a moment
+    return Markup("").join(_moment_in(part) if n % 2 else escape(part) for n, part in enumerate(parts))
+
+
+def _moment_in(words: str) -> Markup:
+    try:
+        return moment(datetime.strptime(words, "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC))
+    except ValueError:  # it only looks like one
+        return escape(words)
+
+
 def number(value: float | None) -> str:
     """`12,345`; a dash where it is not known."""
     return "-" if value is None else f"{value:,}"
@@ -91,6 +106,7 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {
     "moment": moment,
     "utc": status_text.moment,
+    "timed": timed,
     "number": number,
     "figure": figure,
     "ranges": ranges_text,
