@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sluice import verdicts
+from sluice.errors import ConfigError, SluiceError
 from sluice.groups import Alerts
 from sluice.status_model import Status, TableStatus
 
@@ -24,6 +25,8 @@ class Incident:
         url: the table's timeline.
         unheard: those that are to be told and could not be yet.
         kind: what the table is at risk of; empty in what older versions remember.
+        about: what else tells it apart, of a table as `sluice.verdicts` has it, else the template or the table that an
+            error names; nothing that a further look or run changes. None in what older versions remember.
     """
 
     table: str
@@ -33,11 +36,12 @@ class Incident:
     url: str = ""
     unheard: tuple[str, ...] = ()
     kind: str = ""
+    about: str | None = None
 
     @property
     def key(self) -> str:
         """What makes it the same incident."""
-        return f"{self.table}: {self.word} {self.kind}".rstrip()
+        return " ".join(part for part in (f"{self.table}:", self.word, self.kind, self.about) if part)
 
     @property
     def title(self) -> str:
@@ -63,17 +67,24 @@ def of_status(status: Status, alerts: Alerts, pages: str) -> list[Incident]:
         alerts: what does.
         pages: the address of Sluice's pages.
     """
-    found = [Incident("", type(error).__name__, str(error)) for error in status.errors]
+    found = [Incident("", type(error).__name__, str(error), about=_about(error)) for error in status.errors]
     for file, problems in groupby(sorted(status.broken), lambda problem: problem.partition(":")[0]):
         why = "Its tables are neither ingested nor watched: " + "; ".join(problems)
-        found.append(Incident("", f"broken contract {Path(file).name}", why, "Repair it."))
+        found.append(Incident("", f"broken contract {Path(file).name}", why, "Repair it.", about=""))
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
         said = [*verdicts.said(table), *_rejecting(table, alerts.quarantine_ratio)]
         said = [v for v in said if v.word != "failed" or v.runs >= alerts.failed_runs]
         told = [v for v in said if v.word in alerts.states]
-        found += [Incident(table.table, v.word, v.why, v.todo, url, kind=v.kind) for v in told]
+        found += [Incident(table.table, v.word, v.why, v.todo, url, kind=v.kind, about=v.about) for v in told]
     return found
+
+
+def _about(error: SluiceError) -> str:
+    """What tells an error without a table's status apart from another of its class."""
+    if isinstance(error, ConfigError):
+        return error.message  # of Kafka or of the catalog: a sentence about settings, which change by hand
+    return str(error.fields.get("table") or error.fields.get("topic") or "")
 
 
 def _rejecting(table: TableStatus, limit: float) -> Iterator[verdicts.Verdict]:
@@ -93,19 +104,27 @@ def compare(
     A table that could not be asked is as it was: its incidents go on.
     """
     now = {each.key: each for each in found}
-    before = {each.key: each for each in (_with_kind(each, now.values()) for each in told)}
+    before = {each.key: each for each in (_as_now(each, now) for each in told)}
     # What no contract names any more is over; what a broken one may name is not known.
     unknown = {t.table for t in status.tables if t.unknown}
     if status.broken:
         unknown |= {i.table for i in before.values() if i.table} - {t.table for t in status.tables}
+    partly = bool(status.unasked or status.broken)  # which templates stand still is not known then
     new = [each for key, each in now.items() if key not in before]
-    goes_on = [each for key, each in before.items() if key in now or each.table in unknown]
+    goes_on = [
+        each
+        for key, each in before.items()
+        if key in now or each.table in unknown or (partly and not each.table and each.about)
+    ]
     return new, goes_on, [each for each in before.values() if each not in goes_on]
 
 
-def _with_kind(told: Incident, found: Iterable[Incident]) -> Incident:
-    """An incident with the kind of risk that older versions did not remember: they told a table's first."""
-    if told.word != "at risk" or told.kind:
+def _as_now(told: Incident, now: Mapping[str, Incident]) -> Incident:
+    """An incident with what older versions did not remember: they told the first of its word, and one alone."""
+    if told.about is not None or told.key in now:
         return told
-    same = [each for each in found if (each.table, each.word) == (told.table, told.word)]
-    return replace(told, kind=min(same, key=lambda each: each.why != told.why).kind) if same else told
+    same = [i for i in now.values() if (i.table, i.word) == (told.table, told.word) and told.kind in ("", i.kind)]
+    if not same:
+        return told
+    its = min(same, key=lambda each: each.why != told.why)
+    return replace(told, kind=its.kind, about=its.about)

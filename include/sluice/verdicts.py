@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from sluice.status_model import Kind, TableStatus
+from sluice.status_model import Kind, LastError, SliceStatus, TableStatus
 from sluice.status_text import duration, moment
 
 # What needs a person most comes first.
@@ -43,6 +43,8 @@ class Verdict:
         why: what it was told by.
         todo: the next step; empty where there is none.
         kind: what a table is at risk of; each kind is told by itself.
+        about: what else tells it apart from another of its word, and stays while it lasts: the topic with its batch,
+            the backfill's run.
         dag, run_id: of the run that was refused.
         runs: how many runs in a row failed at it.
     """
@@ -52,6 +54,7 @@ class Verdict:
     why: str
     todo: str = ""
     kind: str = ""
+    about: str = ""
     dag: str = ""
     run_id: str | None = None
     runs: int = 0
@@ -64,16 +67,11 @@ def of_table(table: TableStatus) -> Verdict:
 
 def said(table: TableStatus) -> Iterator[Verdict]:
     """All that is to be said of a table, the most urgent first."""
-    dag = f"ingest_{table.group}"
-    for error in (each for each in table.refusals if each.state == "blocked"):
-        todo = "Repair the contract or the records, or replay."
-        yield Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, dag=dag, run_id=error.run_id)
+    refusals = [_of_refusal(each, f"ingest_{table.group}") for each in table.refusals]
+    yield from (each for each in refusals if each.word == "blocked")
     if table.problems:
         yield Verdict("stopped", Tone.BAD, table.problems[0], "Do what the message says; the next run goes on.")
-    for error in (each for each in table.refusals if each.state != "blocked"):
-        why = error.error or "The last run failed."
-        todo = "Look at the run's log."
-        yield Verdict("failed", Tone.BAD, why, todo, dag=dag, run_id=error.run_id, runs=error.runs)
+    yield from (each for each in refusals if each.word == "failed")
     if table.freshness_kept is False:
         # Told partition by partition; between the newest of all there may be no distance.
         count = sum(n for topic in table.topics for n in (topic.late or {}).values())
@@ -86,11 +84,7 @@ def said(table: TableStatus) -> Iterator[Verdict]:
     for kind, (first, *more) in table.risks.items():
         why = f"{first} And {len(more):,} like it." if more else first
         yield Verdict("at risk", Tone.WARN, why, _AT_RISK[Kind(kind)], kind)
-    refused = [s for s in table.slices if s.state in ("blocked", "failed")]
-    if refused:
-        why = refused[0].error or f"Slice {refused[0].number} of a backfill was refused."
-        todo = "Look at the log of the backfill's run."
-        yield Verdict("backfill refused", Tone.WARN, why, todo, dag="backfill", run_id=refused[0].run_id)
+    yield from _of_backfills(table.slices)
     if table.unknown and (table.unasked or not table.problems):  # else they all answered, and what they say is above
         todo = "The pages name at the top who did not answer; they ask again by themselves."
         last = f" What is told of it was so at {moment(table.as_of)}." if table.as_of else ""
@@ -101,6 +95,27 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("reading", Tone.GOOD, f"{table.lag_records:,} offsets are unread.")
     else:
         yield Verdict("fresh", Tone.GOOD, "Everything that the topic has is in the table.")
+
+
+def _of_refusal(error: LastError, dag: str) -> Verdict:
+    about = f"{error.topic} {error.batch}"
+    if error.state == "blocked":
+        todo = "Repair the contract or the records, or replay."
+        return Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, about=about, dag=dag, run_id=error.run_id)
+    why, todo = error.error or "The last run failed.", "Look at the run's log."
+    return Verdict("failed", Tone.BAD, why, todo, about=about, dag=dag, run_id=error.run_id, runs=error.runs)
+
+
+def _of_backfills(slices: Iterable[SliceStatus]) -> Iterator[Verdict]:
+    """One for each run, not for each slice: what keeps out one of them keeps out the next."""
+    refused: dict[str | None, SliceStatus] = {}
+    for piece in slices:
+        if piece.state in ("blocked", "failed"):
+            refused.setdefault(piece.run_id, piece)
+    for run_id, piece in refused.items():
+        why = piece.error or f"Slice {piece.number} of a backfill was refused."
+        todo = "Look at the log of the backfill's run."
+        yield Verdict("backfill refused", Tone.WARN, why, todo, about=run_id or "", dag="backfill", run_id=run_id)
 
 
 def sort_key(table: TableStatus) -> tuple[int, float, str]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sluice.contracts import load
-from sluice.errors import CatalogUnavailableError, ContractError
+from sluice.errors import CatalogUnavailableError, ConfigError, ContractError, TopicMissingError
 from sluice.groups import Alerts
 from sluice.incidents import Incident, compare, of_status
-from sluice.status_model import LastError, Status, TableStatus, TopicStatus
+from sluice.status_model import LastError, SliceStatus, Status, TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
 
@@ -118,9 +118,77 @@ def test_a_risk_of_another_kind_is_news_while_the_first_goes_on() -> None:
     assert [(i.title, i.why) for i in new] == [("db.t is at risk", "t: Kafka may delete it")]
     assert [i.why for i in goes_on] == ["t: a field is gone"] and not over
     # What an older version remembers has no kind, and is no other incident.
-    stored = json.loads(json.dumps([{k: v for k, v in asdict(i).items() if k != "kind"} for i in known]))
+    stored = json.loads(json.dumps([{k: v for k, v in asdict(i).items() if k not in ("kind", "about")} for i in known]))
     new, goes_on, over = compare(of_status(both, ALERTS, PAGES), [Incident(**each) for each in stored], both)
     assert [i.why for i in new] == ["t: Kafka may delete it"] and len(goes_on) == 1 and not over
+
+
+def failed(batch: int, why: str = "no space left", topic: str = "t", **changes: Any) -> LastError:
+    return LastError(NOW, "failed", topic, batch, why, "run", open=True, **changes)
+
+
+def piece(number: int, run_id: str) -> SliceStatus:
+    return SliceStatus("t", number, "failed", {}, NOW, run_id, f"slice {number}", None)
+
+
+def no_topics(*names: str) -> Status:
+    errors = [(n, TopicMissingError("No topic matches.", table=f"{n}.{{topic}}", pattern=n)) for n in names]
+    return replace(status(), stopped=errors)
+
+
+ALL = Alerts(states=(*ALERTS.states, "backfill refused"))
+
+
+def of(now: Status) -> list[Incident]:
+    return of_status(now, ALL, PAGES)
+
+
+@pytest.mark.parametrize(
+    ("first", "both", "news"),
+    [
+        (no_topics("a"), no_topics("a", "b"), "b.{topic}"),
+        (
+            status(table(last_error=failed(5))),
+            status(table(last_error=failed(5), further_errors=[failed(5, "of u", "u")])),
+            "of u",
+        ),
+        (status(table(slices=[piece(-1, "r1")])), status(table(slices=[piece(-2, "r2"), piece(-1, "r1")])), "slice -2"),
+        (
+            replace(status(), unavailable=[ConfigError("No Kafka.")]),
+            replace(status(), unavailable=[ConfigError("No Kafka."), ConfigError("No catalog.")]),
+            "No catalog",
+        ),
+    ],
+)
+def test_none_is_swallowed_by_another_of_its_word(first: Status, both: Status, news: str) -> None:
+    (known,) = of(first)
+    new, goes_on, over = compare(of(both), [known], both)
+    assert len(new) == 1 and news in new[0].why and goes_on == [known] and not over
+    assert len(compare(of(both), [], both)[0]) == 2
+    # An older version remembers no more than its word: what it told is not told again, what it swallowed is.
+    stored = json.loads(json.dumps({k: v for k, v in asdict(known).items() if k != "about"}))
+    new, goes_on, over = compare(of(both), [Incident(**stored)], both)
+    assert len(new) == 1 and news in new[0].why and len(goes_on) == 1 and not over
+    assert compare(of(both), [*new, *goes_on], both)[0] == []
+
+
+def test_the_next_batch_that_is_refused_is_news_and_a_further_try_is_none() -> None:
+    known = of(status(table(last_error=failed(5))))
+    again = status(table(last_error=replace(failed(5, "other words"), run_id="next", runs=2, state="failed")))
+    assert compare(of(again), known, again) == ([], known, [])
+    # A slice more of one backfill is no news: it is the run that a person looks at.
+    more = [status(table(slices=slices)) for slices in ([piece(-1, "r")], [piece(-2, "r"), piece(-1, "r")])]
+    assert compare(of(more[1]), of(more[0]), more[1])[0] == []
+    later = status(table(last_error=failed(6)))
+    new, goes_on, over = compare(of(later), known, later)
+    assert titles(new) == titles(over) == ["db.t is failed"] and not goes_on
+
+
+def test_a_pattern_that_nobody_could_ask_about_is_as_it_was() -> None:
+    known = of(no_topics("a"))
+    for away in (replace(status(away=True), unasked=["kafka"]), replace(status(), broken=["/c/a.yaml:3: x"])):
+        assert compare(of(away), known, away)[1] == known
+    assert compare([], known, status())[2] == known
 
 
 def test_hostile_text_is_escaped_in_a_mail() -> None:
