@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, HTTPException
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from sluice_web import reading
 from sluice_web.pages import visible
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 
-@router.get("/metrics", include_in_schema=False)
+@router.get("/metrics", response_class=PlainTextResponse)
 def metrics(readable: Readable) -> Response:
-    """The tables that the caller may see, for Prometheus; 503 until they were read once."""
+    """The tables that the caller may see, in Prometheus' text format; 503 until they were read once.
+
+    What is not of now is left out: `sluice_unavailable` says whose word is missing.
+    """
     from sluice.pages import metrics, render
     from sluice.status_model import CATALOG
 

@@ -148,6 +148,15 @@ def main() -> None:
             answer = client.get(at)
             found[f"{name} hangs: {at}"] = [answer.status_code, answer.text]
         setattr(filled, name, known(was))
+    for at in ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none"):
+        found[f"refused: {at}"] = [(answer := client.get(at)).status_code, answer.text]
+    filled.status = known(None)
+    for at in ("/api/tables?unread", "/metrics?unread"):
+        found[f"refused: {at}"] = [(answer := client.get(at)).status_code, answer.text]
+        assert answer.headers["retry-after"], at
+    plugin.app.dependency_overrides.clear()
+    for at in ("/api/tables?login", "/metrics?login"):
+        found[f"refused: {at}"] = [(answer := client.get(at)).status_code, answer.text]
     print(json.dumps(found))
 
 

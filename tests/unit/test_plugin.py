@@ -33,7 +33,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
 
 
 def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, tuple[int, str]]) -> None:
-    mine = {at: answer for at, answer in found.items() if "db.other" not in at}
+    mine = {at: answer for at, answer in found.items() if "db.other" not in at and not at.startswith("refused: ")}
     assert len(mine) > 10 and {code for code, _ in mine.values()} == {200}, {at: a[0] for at, a in mine.items()}
     told = [at for at, (_, text) in mine.items() if "db.other" in text or "t.other" in text]
     assert told == []
@@ -118,10 +118,42 @@ def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tupl
     checked = 0
     for path, methods in described["paths"].items():
         at = path.replace("{name}", "db.mine")
-        shape = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        content = methods["get"]["responses"]["200"]["content"]
+        if path == "/metrics":
+            assert list(content) == ["text/plain"]
+            continue
+        shape = content["application/json"]["schema"]
         assert set(shape) & {"$ref", "items", "additionalProperties"}, (path, shape)
         answer = json.loads(found[at][1])
         assert answer, at
         jsonschema.validate(answer, {**shape, "components": described["components"]}, Draft202012Validator)
         checked += 1
     assert checked == 6
+
+
+def test_the_description_says_what_is_answered_where_there_is_no_answer(found: dict[str, tuple[int, str]]) -> None:
+    described = json.loads(found["/api/openapi.json"][1])
+    told = {
+        path: tuple(sorted(set(methods["get"]["responses"]) - {"200", "422"}))
+        for path, methods in described["paths"].items()
+    }
+    of_table = ("401", "403", "404", "503")
+    assert told == {
+        **dict.fromkeys(("/metrics", "/api/tables", "/api/timeline", "/api/quality"), ("401", "403", "503")),
+        **dict.fromkeys(("/api/tables/{name}", "/api/tables/{name}/readiness"), of_table),
+        "/api/tables/{name}/timeline": ("400", *of_table),
+    }
+    # And it is so.
+    refused = {at.partition(" ")[2]: answer for at, answer in found.items() if at.startswith("refused: ")}
+    codes = {at: code for at, (code, _) in refused.items()}
+    assert codes == {
+        "/api/tables/db.mine/timeline?at=yesterday": 400,
+        "/api/tables?login": 401,
+        "/metrics?login": 401,
+        "/api/tables/db.none": 404,
+        "/api/tables?unread": 503,
+        "/metrics?unread": 503,
+    }
+    shape = {"$ref": "#/components/schemas/Refusal", "components": described["components"]}
+    for _, text in refused.values():
+        jsonschema.validate(json.loads(text), shape, Draft202012Validator)

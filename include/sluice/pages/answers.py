@@ -76,8 +76,30 @@ ANSWERS: Mapping[str, Any] = {
 }
 
 
+REFUSALS = {
+    401: "Nobody is logged in, or the token has expired.",
+    403: "The caller may not see plugins.",
+    404: "There is no such table, or the caller may not read its DAG.",
+    400: "The moment is none that can be read.",
+    503: "Nothing was read yet, and maybe nothing could be: ask again.",
+}
+
+
+@dataclass
+class Refusal:
+    """Why there is no answer."""
+
+    detail: str
+
+
+def _refusals(path: str) -> list[int]:
+    """With what an address may answer besides."""
+    moment = [400] if path == "/api/tables/{name}/timeline" else []
+    return [*moment, 401, 403, *([404] if "{name}" in path else []), 503]
+
+
 def described(openapi: Mapping[str, Any]) -> dict[str, Any]:
-    """A description of the API with the fields of its answers."""
+    """A description of the API with the fields of its answers, and with what it answers where it has none."""
     adapters = [(path, "serialization", TypeAdapter(kind)) for path, kind in ANSWERS.items()]
     shapes, definitions = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     told = deepcopy(dict(openapi))
@@ -86,4 +108,12 @@ def described(openapi: Mapping[str, Any]) -> dict[str, Any]:
     known["TableStatus"]["properties"] |= BESIDE
     for (path, _), shape in shapes.items():
         told["paths"][path]["get"]["responses"]["200"]["content"] = {"application/json": {"schema": shape}}
+    known["Refusal"] = TypeAdapter(Refusal).json_schema()
+    refusal = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+    wait = {"Retry-After": {"description": "In how many seconds.", "schema": {"type": "integer"}}}
+    for path, methods in told["paths"].items():
+        responses = methods["get"]["responses"]
+        for code in _refusals(path):
+            responses[str(code)] = {"description": REFUSALS[code], "content": refusal}
+        responses["503"]["headers"] = wait
     return told
