@@ -199,6 +199,17 @@ def test_what_is_damaged_takes_its_own_part_of_the_page_alone(catalog: SqlCatalo
     assert "No batch was published yet" not in page(found)
 
 
+def test_data_that_is_gone_is_not_the_catalog_being_away(catalog: SqlCatalog, tmp_path: Path) -> None:
+    lived_in(catalog, says(tmp_path))
+    for path in catalog.load_table(tables.QUALITY).inspect.files()["file_path"].to_pylist():
+        Path(path.removeprefix("file://")).unlink()
+    found, past = detail.read(NAME), history.read(NAME)
+    assert list(found.missing) == ["expectations"] and found.effects
+    for told in (found.missing["expectations"], *past.unread):
+        assert told.startswith("A file is gone: ") and ".parquet" in told
+    assert len(past.unread) == 1 and len(past.events) == 3
+
+
 def timeline_page(found: history.History) -> str:
     return render.page(
         "timeline.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="timeline",
