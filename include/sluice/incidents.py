@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from sluice import verdicts
 from sluice.errors import ConfigError, SluiceError
-from sluice.groups import Alerts
+from sluice.groups import GROUPS_FILE, Alerts
 from sluice.status_model import Status, TableStatus
 
 
@@ -69,8 +69,10 @@ def of_status(status: Status, alerts: Alerts, pages: str) -> list[Incident]:
     """
     found = [Incident("", type(error).__name__, str(error), about=_about(error)) for error in status.errors]
     for file, problems in groupby(sorted(status.broken), lambda problem: problem.partition(":")[0]):
-        why = "Its tables are neither ingested nor watched: " + "; ".join(problems)
-        found.append(Incident("", f"broken contract {Path(file).name}", why, "Repair it.", about=""))
+        name = Path(file).name
+        whose = "The tables of the groups concerned" if name == GROUPS_FILE else "Its tables"
+        why = f"{whose} are neither ingested nor watched: " + "; ".join(problems)
+        found.append(Incident("", f"broken contract {name}", why, "Repair it.", about=""))
     for table in status.tables:
         url = f"{pages}/tables/{quote(table.table, safe='')}/timeline"
         said = [*verdicts.said(table), *_rejecting(table, alerts.quarantine_ratio)]

@@ -240,6 +240,17 @@ def test_maintenance_and_alerts_run_when_the_folder_says(airflow_env, contracts)
     assert [name for name in names if name.startswith("ingest_")]
 
 
+@pytest.mark.parametrize("wrong", ["defaults: {retrys: 3}", "shop: {retrys: 3}\ncrm: {retrys: 3}", ""])
+def test_alerts_are_there_though_nothing_else_is(airflow_env, contracts, wrong):
+    (contracts / "groups.yaml").write_text(f"{wrong}\nalerts: {{schedule: '3 * * * *'}}\n")
+    if not wrong:
+        for file in contracts.glob("*.*.yaml"):
+            file.write_text(file.read_text() + "colour: red\n")
+    dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
+    assert not [name for name in dags if name.startswith("ingest_")]
+    assert dags["alerts"]["schedule"] == "3 * * * *"
+
+
 def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts):
     settings = "pool: shop_pool, timeout: 30m, retries: 1, maintenance: {seconds_per_turn: 500}"
     (contracts / "groups.yaml").write_text(f"shop: {{{settings}}}\n")
@@ -718,6 +729,7 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     assert not list((home / "jars").glob("slf4j-api-*")) and list((home / "jars").glob("0-slf4j-api-*"))
     options = [
         f"-Dlog4j2.configurationFile={REPOSITORY / 'jobs' / 'log4j2.properties'}",
+        "-Xss64m",
         "-XX:+UseParallelGC",
         "-XX:MetaspaceSize=256m",
         "-XX:+IgnoreUnrecognizedVMOptions",

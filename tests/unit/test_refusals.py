@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from sluice import catalog as catalogs
-from sluice import contracts, status, tables, verdicts
+from sluice import contracts, reach, status, tables, verdicts
 from sluice.groups import Alerts
-from sluice.incidents import of_status
+from sluice.incidents import compare, of_status
 from sluice.ledger import Ledger, Row, State
 from sluice.model import PUBLISHED_THROUGH, Through, encode_through
 from sluice.status_model import Status, TableStatus
@@ -104,6 +104,21 @@ def test_of_a_run_that_is_refused_several_batches_the_first_that_waits_is_told(s
     site.land(a=9)
     (later,) = site.look().refusals
     assert (later.batch, later.runs) == (10, 1)
+
+
+def test_where_no_contract_can_be_read_that_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = site.contracts.folder
+    site.refuse("run", ("a", 1, State.FAILED))
+    known = of_status(Status(AT, [site.look()]), Alerts(), "")
+    (folder / "groups.yaml").write_text("defaults: {retrys: 3}\nalerts: {}\n")
+    broken = contracts.load(folder, strict=False)
+    assert not broken.tables and broken.common.alerts
+    monkeypatch.setattr(reach, "open_broker", lambda *_: object())  # it answered, and is asked for nothing more
+    found = status.look(broken)
+    (told,) = of_status(found, Alerts(), "")
+    assert told.title == "Sluice: broken contract groups.yaml"
+    assert "groups.yaml:1: defaults.retrys: unknown field" in told.why and "groups concerned" in told.why
+    assert compare([told], known, found) == ([told], known, [])  # what was told before is neither over nor news
 
 
 def test_nothing_waits_for_a_topic_that_is_no_longer_read(site: Site) -> None:
