@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from sluice import broker, causes, slices
 from sluice.commit import Context
 from sluice.contracts import Contracts
-from sluice.errors import BlockedError, LedgerError, SluiceError
+from sluice.errors import BlockedError, BrokerUnavailableError, LedgerError, SluiceError
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
 from sluice.replay import Replayed, replay
@@ -40,9 +40,7 @@ def run(
         raise LedgerError(
             f"The ledger knows no slice {seq} of topic {topic!r}.", way_out="Trigger the backfill again.", table=table
         )
-    state = broker.describe(client, [topic])[topic]
-    compacted = isinstance(state, broker.TopicState) and state.compacted
-    gaps = contracts.topics[topic].transactional or compacted
+    gaps = contracts.topics[topic].transactional or _may_lack(client, piece, origin)
     about = (topic, piece.topic_id, seq)
     told_of: list[Row] = []
 
@@ -71,6 +69,22 @@ def run(
         told_of.append(row(piece, table, done))
     ledger.append(told_of, run_id=context.run_id)
     return done
+
+
+def _may_lack(client: AdminClient, piece: Batch, origin: Origin) -> bool:
+    """Whether offsets may lack a record, for all that Kafka tells: of what is read elsewhere it need not tell.
+
+    That staging holds what was staged is looked at by itself.
+    """
+    try:
+        state = broker.describe(client, [piece.topic])[piece.topic]
+    except BrokerUnavailableError:
+        if origin == Origin.KAFKA:
+            raise
+        return True
+    if isinstance(state, broker.TopicState) and (origin == Origin.KAFKA or state.topic_id == piece.topic_id):
+        return state.compacted
+    return origin != Origin.KAFKA
 
 
 def told(done: Replayed) -> str:
