@@ -17,7 +17,7 @@ from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
 from sluice.fields import FIELDS, KEY, NO_PROBLEM, OTHER, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.json_connect import PAYLOAD
-from sluice.misfit import lowered, misfits
+from sluice.misfit import lowered, misfits, unfit_folders
 from sluice.semantics import read_text
 from sluice.wire import PREFIX
 
@@ -218,9 +218,11 @@ def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[
 def _misfit(contract: Contract) -> Column:
     """The first column whose value is absent though required, or does not fit its type; null where all is well."""
     checks = []
+    folders = list(unfit_folders(contract))
     for column in contract.columns:
         value = F.col(column.name)
         found = [(path, words, wrong(value)) for path, words, wrong in misfits(column.type, column.name)]
+        found += [each for each in folders if each[0] == column.name]
         if column.required:
             words = "the column is required, and its field is null or not there"
             found.insert(0, (column.name, words, value.isNull()))

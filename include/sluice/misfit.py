@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
+from operator import add
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from sluice.contract import Contract
 from sluice.fields import dotted
 from sluice.iceberg_types import Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
+FOLDER = 255
+"""Bytes of a folder's name that file systems take. Iceberg writes a partition to `field=value`, URL-encoded."""
+FOLDERS = 640
+"""Bytes of several such names: object stores take 1,024 per key, and the table's location and the file want theirs."""
 
 Change = Callable[[Column], Column]
 
@@ -36,6 +42,35 @@ def misfits(kind: IcebergType, path: str) -> Iterator[tuple[str, str, Change]]:
             for name, member in fields:
                 for inner, words, wrong in misfits(member, dotted(path, name)):
                     yield inner, words, _of_field(name, wrong)
+
+
+def unfit_folders(contract: Contract) -> Iterator[tuple[str, str, Column]]:
+    """Each column whose value is too long for the folder of its partition, as `misfits` tells it.
+
+    Only texts and bytes can be; nobody writes them as they are where a mask is laid over them.
+    """
+    kinds = {c.name: str(c.type) for c in contract.columns if not c.mask and str(c.type) in ("string", "binary")}
+    sizes, lengths = [], []
+    for field in contract.partitioning:
+        if field.column not in kinds or field.transform not in ("identity", "truncate"):
+            continue
+        value = F.col(field.column)
+        if field.argument is not None:
+            value = F.substring(value, 1, field.argument)
+        if kinds[field.column] == "binary":
+            value = F.base64(value)
+        room = FOLDER - len(f"{field.name}=")
+        # Encoded, a byte takes three at most: so most need not be encoded to be told.
+        size, length = F.octet_length(value), F.length(F.url_encode(value))
+        words = f"the value is too long for a partition: encoded for a path it may have {room} bytes"
+        yield field.column, words, (size * 3 > room) & ((size > room) | (length > room))
+        sizes.append(F.coalesce(size, F.lit(0)) + len(field.name))
+        lengths.append(F.coalesce(length, F.lit(0)) + len(field.name))
+        last = field.column
+    if len(sizes) * FOLDER > FOLDERS:
+        words = f"the values of all partition columns are too long together: encoded they may have {FOLDERS} bytes"
+        # Past the checks of each by itself, none is long to encode.
+        yield last, words, (reduce(add, sizes) * 3 > FOLDERS) & (reduce(add, lengths) > FOLDERS)
 
 
 def _of_some(wrong: Change, items: Change = lambda value: value) -> Change:

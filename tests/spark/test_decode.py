@@ -145,6 +145,11 @@ HOSTILE = {
     "a comment": b'{"n": 1 /* } */}',
     "an object in an array": b'[{"n": 1}]',
     "a space that is none in JSON": b'{"n": 1}\x0b',
+    "too long for a folder": json.dumps({"s": "x" * 254}).encode(),
+    "too long for any": json.dumps({"s": "x" * 900_000}).encode(),
+    "too long for a folder when encoded": json.dumps({"s": "/ü" * 29}).encode(),
+    "too long for a folder in base64": json.dumps({"bin": base64.b64encode(b"\xff" * 150).decode()}).encode(),
+    "too long for a path": json.dumps({"s": "x" * 240, "p": "ü" * 35, "bin": "YWJj" * 50}).encode(),
 }
 
 
@@ -152,9 +157,10 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     it = lake()
     it.create_topic(1, max_message_bytes=str(20_000_000))
     names = ["d", "dec", "day", "ts", "tz", "s", "u", "us", "ins", "fx", "fxs", "bin"]
-    columns = [{"name": n, "type": k} for n, k, _ in COLUMNS if n in names]
+    columns = [{"name": n, "type": k} for n, k, _ in COLUMNS if n in names] + [{"name": "p", "type": "string"}]
     table = it.contract(
         columns=[{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}, *columns],
+        partition_by=["s", "truncate(35, p)", "truncate(160, bin)"],
         errors={"max_ratio": 1.0},
     )
     deep = json.dumps({"n": 2, "extra": "<script>" * 10}).encode()
@@ -174,6 +180,8 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
         "an empty name": b'{"": {"": {}}}',
         "beyond the greatest double": b'{"n": 12, "d": -1e400}',
         "no number": b'{"n": 13, "d": "NaN"}',
+        "as long as a folder may be": json.dumps({"n": 14, "s": "ü/ x" * 23}).encode(),
+        "cut for its folder": json.dumps({"n": 15, "p": "x" * 900_000, "s": "x" * 253}).encode(),
         "in words": b'{"n": 8, "tz": "2013-01-31 23:30:00 UTC", "ts": "2013-01-31 23:30", "day": "0001-01-01"}',
     }
     producer = Producer({**it.kafka, "message.max.bytes": 20_000_000})
@@ -197,6 +205,9 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     nested = ["no uuid in a list", "a short uuid in a struct", "no uuid in a map", "too long for fixed in a list"]
     assert [rejected[each]["field"] for each in nested] == ["us[]", "ins.u", "ins.m{}.u", "fxs[]"]
     assert rejected["milliseconds"]["field"] == "tz"
+    long = {key: (r["field"], r["error_class"]) for key, r in rejected.items() if key.startswith("too long for a")}
+    assert set(long.values()) == {("s", "misfit"), ("bin", "misfit")}
+    assert [long[f"too long for a {each}"][0] for each in ("folder in base64", "path")] == ["bin", "bin"]
     assert rejected["no UTF-8 in a text"]["error"] == "the value is not UTF-8 text"
     assert rejected["no uuid"]["error"] == "the text is no uuid"
     assert all(row["error"] for row in rejected.values()), "nothing is set apart without a word"
