@@ -30,6 +30,9 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 """The record's coordinates, which every typed table carries besides the contract's columns."""
 
+MAX_PARTITION, MAX_OFFSET = 2**31 - 1, 2**63 - 1
+"""What Kafka's protocol has room for."""
+
 ICEBERG_COLUMNS = frozenset(
     {
         "_change_ordinal",
@@ -215,6 +218,8 @@ def _start(value: object) -> Literal["earliest", "latest"] | datetime | dict[int
         numbers = [*value.keys(), *value.values()]
         if not value or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
             _refuse("offsets are {partition: offset}, whole numbers from 0")
+        if max(value.keys()) > MAX_PARTITION or max(value.values()) > MAX_OFFSET:
+            _refuse(f"Kafka knows partitions up to {MAX_PARTITION} and offsets up to {MAX_OFFSET}")
         return dict(value)
     try:
         return parse_instant(value)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+from croniter import CroniterBadDateError, CroniterError, croniter
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from sluice.contract_checks import nearest
@@ -46,6 +47,13 @@ def _schedule(value: str) -> str:
     cron = len(fields) == 5 and all(_CRON_FIELD.fullmatch(field) for field in fields)
     if value not in _PRESETS and not cron:
         raise ValueError(f"{value!r} is neither five cron fields nor one of {', '.join(sorted(_PRESETS))}")
+    if cron:
+        try:  # Airflow asks the same library, and makes no DAG of what it refuses
+            croniter(value).get_next()
+        except CroniterBadDateError as error:
+            raise ValueError(f"{value!r} names no day that ever comes") from error
+        except CroniterError as error:
+            raise ValueError(f"{value!r} is no cron expression: {error}") from error
     return value
 
 

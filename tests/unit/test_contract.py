@@ -85,6 +85,7 @@ def test_wrong_durations(value):
         ("2024-01-01T01:00:00+01:00", datetime(2024, 1, 1, tzinfo=UTC)),
         ("2024-01-01T00:00:00Z", datetime(2024, 1, 1, tzinfo=UTC)),
         ({0: 5, 3: 0}, {0: 5, 3: 0}),
+        ({2**31 - 1: 2**63 - 1}, {2**31 - 1: 2**63 - 1}),
     ],
 )
 def test_starts(value, start):
@@ -102,6 +103,8 @@ def test_starts(value, start):
         ({"a": 1}, "offsets are {partition: offset}"),
         ({0: -1}, "offsets are {partition: offset}"),
         ({0: True}, "offsets are {partition: offset}"),
+        ({0: 2**63}, "offsets up to 9223372036854775807"),
+        ({2**31: 0}, "partitions up to 2147483647"),
     ],
 )
 def test_wrong_starts(value, message):
@@ -308,7 +311,9 @@ def test_group_defaults():
     assert (g.spark.connection, g.spark.driver_memory, g.spark.executor_memory) == ("spark_default", "2g", None)
 
 
-@pytest.mark.parametrize("schedule", [None, "@hourly", "0 5 * * MON-FRI", "*/15 0-6 1,15 * ?"])
+@pytest.mark.parametrize(
+    "schedule", [None, "@hourly", "0 5 * * MON-FRI", "*/15 0-6 1,15 * ?", "0 0 29 2 *", "0 0 L * *"]
+)
 def test_schedules(schedule):
     assert GroupSettings(schedule=schedule).schedule == schedule
 
@@ -317,6 +322,9 @@ def test_schedules(schedule):
     ("settings", "at", "message"),
     [
         ({"schedule": "every day"}, ("schedule",), "neither five cron fields"),
+        ({"schedule": "99 99 99 99 99"}, ("schedule",), "out of range"),
+        ({"schedule": "H * * * *"}, ("schedule",), "is no cron expression"),
+        ({"schedule": "0 0 31 2 *"}, ("schedule",), "names no day that ever comes"),
         ({"retries": -1}, ("retries",), "greater than or equal to 0"),
         ({"timeout": "60"}, ("timeout",), "is no duration"),
         ({"start_date": "2024-01-01"}, ("start_date",), "names no time zone"),

@@ -201,6 +201,7 @@ def test_hostile_text_is_escaped_in_a_mail() -> None:
     ("text", "said"),
     [
         ("alerts: {schedule: soon}", "neither five cron fields"),
+        ("alerts: {schedule: '61 * * * *'}", "is no cron expression"),
         ("alerts: {states: [sad]}", "alerts.states[0]"),
         ("alerts: {notifiers: [{notifier: 'os; rm'}]}", "alerts.notifiers[0].notifier"),
         ("alerts: {notifiers: [{notifier: a.B, arguments: {smtp_password: x}}]}", "looks like a secret"),
