@@ -91,10 +91,13 @@ def _about(error: SluiceError) -> str:
 
 def _rejecting(table: TableStatus, limit: float) -> Iterator[verdicts.Verdict]:
     """Whether so many records are set apart, though each batch may be within what its contract tolerates."""
-    records = max(table.day_records, table.day_rejected)  # of a ledger written anew the former may be missing
-    if table.day_rejected >= limit * max(records, 1):
-        told = f"{table.day_rejected:,} of {records:,} records of the last 24 hours are in quarantine"
-        why = f"{told} ({table.day_rejected / records:.2%}); {limit:.2%} is told of."
+    rejected = table.day_rejected
+    if table.quarantined is not None:  # what was replayed since needs nobody
+        rejected = min(rejected, table.quarantined)
+    records = max(table.day_records, rejected)  # of a ledger written anew the former may be missing
+    if rejected >= limit * max(records, 1):
+        told = f"{rejected:,} of {records:,} records that were published within the last 24 hours were set apart"
+        why = f"{told} and not replayed since ({rejected / records:.2%}); {limit:.2%} is told of."
         yield verdicts.Verdict("rejecting", verdicts.Tone.WARN, why, "See the rejected records on the table's page.")
 
 

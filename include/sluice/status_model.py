@@ -239,8 +239,8 @@ class TableStatus:
 
     `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
     contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
-    that were published within the last 24 hours, `day_rejected` what of them is in quarantine. `unasked` names who did
-    not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there; with `as_of`, what they told then.
+    that were published within the last 24 hours, `day_rejected` what of them was set apart then. `unasked` names who
+    did not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there; with `as_of`, what they told then.
     `last_error` is the worst of its topics' refusals, `further_errors` are the others of them that are open.
     """
 

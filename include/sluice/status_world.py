@@ -20,6 +20,7 @@ from sluice.errors import BrokerUnavailableError, SluiceError
 from sluice.filters import And, above, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
+from sluice.newest import newest
 from sluice.status_model import CATALOG, KAFKA, LastError, MaintenanceStatus, Status
 
 if TYPE_CHECKING:
@@ -186,7 +187,9 @@ def _day(ledger: Ledger) -> dict[str, tuple[int, int]]:
     """Per table the records of the batches that were published within the last 24 hours, and those rejected of them."""
     since = datetime.now(UTC) - timedelta(days=1)
     wanted = And(equal("state", str(State.PUBLISHED)), And(above("at", since.isoformat()), above("batch_seq", 0)))
-    rows = ledger.table.scan(row_filter=wanted, selected_fields=("table", "records", "rejected")).to_arrow()
+    batch = ("table", "topic", "topic_id", "batch_seq")
+    rows = ledger.table.scan(row_filter=wanted, selected_fields=("at", *batch, "records", "rejected")).to_arrow()
+    rows = newest(rows, batch)  # one that was rolled back was published twice
     counts = rows.group_by("table").aggregate([("records", "sum"), ("rejected", "sum")]).to_pylist()
     return {r["table"]: (r["records_sum"] or 0, r["rejected_sum"] or 0) for r in counts}
 

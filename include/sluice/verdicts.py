@@ -94,7 +94,8 @@ def said(table: TableStatus) -> Iterator[Verdict]:
     elif table.lag_records:
         yield Verdict("reading", Tone.GOOD, f"{table.lag_records:,} offsets are unread.")
     else:
-        yield Verdict("fresh", Tone.GOOD, "Everything that the topic has is in the table.")
+        apart = f" Records in quarantine: {table.quarantined:,}." if table.quarantined else ""
+        yield Verdict("fresh", Tone.GOOD, f"Everything that the topic has was read.{apart}")
 
 
 def _of_refusal(error: LastError, dag: str) -> Verdict:

@@ -82,6 +82,11 @@ def test_the_most_urgent_state_is_the_one_that_is_shown(given: TableStatus, word
     assert found.why
 
 
+def test_what_is_set_apart_is_not_said_to_be_in_the_table() -> None:
+    assert verdicts.of_table(table(quarantined=0)).why == "Everything that the topic has was read."
+    assert verdicts.of_table(table(quarantined=50)).why.endswith(" Records in quarantine: 50.")
+
+
 def test_late_says_what_made_it_late() -> None:
     # The newest record of one partition is in the table: no distance, and another partition was not read for hours.
     topics = [TopicStatus("t", lag_records=7, lag_seconds=2.0, late={1: 7}), TopicStatus("u", lag_records=0, late={})]

@@ -121,6 +121,16 @@ def test_where_no_contract_can_be_read_that_is_told(site: Site, monkeypatch: pyt
     assert compare([told], known, found) == ([told], known, [])  # what was told before is neither over nor news
 
 
+def test_a_batch_that_was_rolled_back_and_published_again_counts_once(site: Site) -> None:
+    done = [("a", 1, 10, 4), ("a", 2, 10, 0), ("b", 1, 7, 1), ("a", 1, 10, 3)]
+    for n, (topic, seq, records, rejected) in enumerate(done):
+        at = AT + timedelta(seconds=n)
+        row = Row(topic, State.PUBLISHED, "id", seq, table="db.t", records=records, rejected=rejected, at=at)
+        site.ledger.append([row], run_id=f"run{n}")
+    found = site.look()
+    assert (found.day_records, found.day_rejected) == (27, 4)
+
+
 def test_nothing_waits_for_a_topic_that_is_no_longer_read(site: Site) -> None:
     site.refuse("run", ("c", 1, State.BLOCKED))
     assert site.look().last_error is None
