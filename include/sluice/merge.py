@@ -9,6 +9,7 @@ that it can never turn a match into an insert.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -16,7 +17,7 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, DateType, StringType, TimestampNTZType, TimestampType
 
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, OP
@@ -25,6 +26,9 @@ from sluice.literals import literal, quoted
 from sluice.model import Batch
 
 KEYS_INLINE = 20_000
+BYTES_INLINE = 4 << 20
+KEY_INLINE = 256
+"""Of a longer key (in characters, or bytes) only the beginning reaches the driver, which bounds it as well."""
 PARTITIONS_INLINE = 64
 ENDS = {"least": F.min, "greatest": F.max}
 PLACES_SHOWN = 3
@@ -40,7 +44,7 @@ class Bound:
     Attributes:
         column: its name.
         values: SQL literals, in order.
-        every: they are all that the batch has, not only the least and the greatest.
+        every: they are all that the batch has, not only ones that none is below, and none above.
     """
 
     column: str
@@ -193,7 +197,7 @@ def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
 
 
 def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]:
-    """Literal bounds of the batch's own keys: all of them where they are few, else their least and greatest.
+    """Literal bounds of the batch's own keys: all of them where they are few and short, else their least and greatest.
 
     Args:
         rows: every record of the batch, bad ones too: bounds that are too wide cost little, and telling the bad ones
@@ -225,24 +229,45 @@ def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]
         if contract.column(c).type == Primitive("uuid"):
             continue
         values = sorted({row[i] for row in found})
-        if text[i]:
-            try:
-                values = [bytes(value).decode("utf-8") for value in values]
-            except UnicodeDecodeError:
-                return []
-        bounds.append(Bound(c, [_literal(each, kinds[i]) for each in values], few))
+        every = few
+        if isinstance(kinds[i], StringType | BinaryType):
+            every = few and sum(map(len, values)) <= BYTES_INLINE
+            if text[i]:
+                try:
+                    values = [bytes(value).decode("utf-8") for value in values]
+                except UnicodeDecodeError:
+                    return []
+            if max(map(len, values)) > KEY_INLINE:
+                every, values[-1] = False, _above(values[-1])
+                if not values[-1]:
+                    continue
+        if not every:
+            values = [values[0], values[-1]]
+        bounds.append(Bound(c, [_literal(each, kinds[i]) for each in values], every))
     return bounds
 
 
+def _above(key: str | bytes) -> str | bytes:
+    """The least key that is above all that begin so; empty where there is none."""
+    if isinstance(key, bytes):
+        key = key.rstrip(b"\xff")
+        return key and key[:-1] + bytes([key[-1] + 1])
+    key = key.rstrip(chr(sys.maxunicode))
+    last = key and chr(0xE000 if key[-1] == "\ud7ff" else ord(key[-1]) + 1)  # there are no surrogates in a text
+    return key and key[:-1] + last
+
+
 def _exact(key: Column, kind: DataType) -> Column:
-    """A key as what reaches Python unaltered.
+    """A key as what reaches Python unaltered; of a long one the beginning, too long to be taken for a whole one.
 
     Text that is not UTF-8 would not, nor would days and moments: Python's end with the year 9999, and PySpark turns
     moments to the machine's own time zone.
     """
     match kind:
         case StringType():
-            return key.cast("binary")
+            return F.substring(key, 1, KEY_INLINE + 1).cast("binary")
+        case BinaryType():
+            return F.substring(key, 1, KEY_INLINE + 1)
         case DateType():
             return F.unix_date(key)
         case TimestampType() | TimestampNTZType():

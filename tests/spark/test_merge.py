@@ -69,6 +69,42 @@ def test_bounds_enclose_the_keys(spark: SparkSession, records: int) -> None:
     assert sorted(r.id for r in target.where(" AND ".join(b.of("t") for b in bounds)).collect()) == expected
 
 
+TOP = chr(0x10FFFF)
+LONG = 900_000
+
+
+@pytest.mark.parametrize("records", [10, merge.KEYS_INLINE + 1])
+@pytest.mark.parametrize("kind", ["string", "binary"])
+@pytest.mark.parametrize("last", ["c", "\ud7ff", f"c{TOP}", "c'"])
+def test_long_keys_are_bounded_by_what_they_begin_with(spark: SparkSession, records: int, kind: str, last: str) -> None:
+    """Each was a literal several times over: 200 keys of 900 kB were more than a driver of 2 GB holds."""
+    keys = {"b": "b" * LONG, "c": f"c{last[1:] * LONG}z" if len(last) > 1 else last * LONG, "m": "bb"}
+    ends = {"a": "a", "d": TOP, "least": "a" * 300}
+    made = spark.createDataFrame(list({**keys, **ends}.items()), "name string, id string")
+    made = made.withColumn("id", F.col("id").cast(kind))
+    columns = [{"name": "id", "type": kind, "required": True}]
+    made_of = contract(columns=columns)
+    bounds = merge.key_bounds(made.where(F.col("name").isin(list(keys))), made_of, records)
+    assert sum(len(each) for b in bounds for each in b.values) < 10_000
+    found = made.alias("t").where(" AND ".join(b.of("t") for b in bounds)).collect()
+    assert sorted(r.name for r in found) == ["b", "c", "m"]
+
+
+@pytest.mark.parametrize(("kind", "key"), [("string", f"repeat('{TOP}', 300)"), ("binary", "unhex(repeat('ff', 300))")])
+def test_a_long_key_that_none_can_be_above_leaves_the_target_unbounded(
+    spark: SparkSession, kind: str, key: str
+) -> None:
+    rows = spark.range(1).select(F.expr(key).alias("id"))
+    assert merge.key_bounds(rows, contract(columns=[{"name": "id", "type": kind, "required": True}]), 1) == []
+
+
+def test_keys_that_are_many_bytes_together_are_bounded_by_two(spark: SparkSession) -> None:
+    rows = spark.range(merge.KEYS_INLINE, numPartitions=2).select(F.expr("concat(id, repeat('x', 240))").alias("id"))
+    (bound,) = merge.key_bounds(rows, contract(), merge.KEYS_INLINE)
+    assert not bound.every
+    assert [each.strip("x'") for each in bound.values] == ["0", "9"]
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
 def test_bounds_enclose_days_and_moments_wherever_the_driver_is(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, zone: str
