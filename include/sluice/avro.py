@@ -12,9 +12,9 @@ from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
 from sluice import semantics
-from sluice.avro_schema import Emitter, Names, branches, no_schema, parsed, type_name, wanted_of
+from sluice.avro_schema import Emitter, Names, branches, no_schema, parsed, read_wider, type_name, wanted_of
 from sluice.fields import MARK, Side, problem
-from sluice.fit import Change, Meaning, UnfitError, reading_schema, text_in
+from sluice.fit import Change, Meaning, UnfitError, narrowed, reading_schema, text_in
 from sluice.wire import Decoded, Framed, Variant, by_id, by_schema
 
 _WHOLE, _END = "_sluice_whole", "_sluice_end"
@@ -77,14 +77,18 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
 
 
 def meaning(root: Any, names: Names, whole: str = "") -> Meaning:
-    """What Kafka Connect's names say of whole numbers.
+    """What Kafka Connect's names say of whole numbers, and how decimals that were read wider get their digits.
 
     Args:
         whole: where the root stands in what is wanted.
     """
 
-    def means(path: str, want: T.DataType) -> Change | None:
-        name = names.semantic(root, path.removeprefix(whole).removeprefix("."))
+    def means(path: str, have: T.DataType, want: T.DataType) -> Change | None:
+        there = path.removeprefix(whole).removeprefix(".")
+        if isinstance(have, T.DecimalType):
+            of = read_wider(names.at(root, there))
+            return narrowed(of, want, path) if of else None
+        name = names.semantic(root, there)
         if name in semantics.DATES and isinstance(want, T.DateType):
             return semantics.date
         if name in semantics.MOMENTS and isinstance(want, (T.TimestampType, T.TimestampNTZType)):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import log10
 from typing import Any
 
 from pyspark.sql import types as T
@@ -29,6 +30,8 @@ _LOGICAL = frozenset(
     }
 )
 _DIGITS = 38
+# Of a decimal of up to so many digits Spark's reader takes the last 64 bits, whatever stands before them.
+_DIGITS_OF_A_LONG = 18
 # A type that holds itself is read where less than so many fields, items and values lie around it: Avro's readers call
 # themselves for each, also in what nobody reads, and at some thousands the stack is full, which Spark counts as fatal.
 DEEPEST = 64
@@ -151,22 +154,26 @@ class Names:
         return full
 
     def semantic(self, schema: Any, path: str) -> str | None:
-        """The name that Kafka Connect gave to the type at a path through records, lists (`[]`) and maps (`{}`)."""
+        """The name that Kafka Connect gave to the type at a path, as in `at`."""
+        name = self.at(schema, path).get("connect.name")
+        return name if isinstance(name, str) else None
+
+    def at(self, schema: Any, path: str) -> dict[str, Any]:
+        """What is said of the type at a path through records, lists (`[]`) and maps (`{}`); nothing where none is."""
         for part in (*_STEP.findall(path), None):
             if isinstance(schema, list):
                 schema = next((each for each in schema if each != "null"), None)
             if isinstance(schema, str):
                 schema = self.found.get(schema)
             if not isinstance(schema, dict):
-                return None
+                return {}
             if part is None:
-                name = schema.get("connect.name")
-                return name if isinstance(name, str) else None
+                return schema
             if part in _INNER:
                 schema = schema.get(_INNER[part])
             else:
                 schema = next((f["type"] for f in schema.get("fields", ()) if f["name"] == part), None)
-        return None
+        return {}
 
     def holds_itself(self, name: str) -> bool:
         """Whether a record may stand within itself."""
@@ -271,7 +278,26 @@ class Emitter:
             raise UnfitError(path, f"is a decimal of {schema['precision']} digits, and Iceberg has {_DIGITS}")
         if schema.get("logicalType") not in _LOGICAL:
             return {k: v for k, v in schema.items() if k != "logicalType"}
-        return schema
+        return {**schema, "precision": _room(schema)} if read_wider(schema) else schema
+
+
+def read_wider(schema: dict[str, Any]) -> T.DecimalType | None:
+    """The type of a decimal that is read with more digits than it has, as more than 64 bits may stand in its bytes."""
+    digits, scale = schema.get("precision"), schema.get("scale", 0)
+    if schema.get("logicalType") != "decimal" or not isinstance(digits, int) or not isinstance(scale, int):
+        return None
+    fits = 0 <= scale <= digits and 0 < digits <= min(_DIGITS_OF_A_LONG, _room(schema))
+    return T.DecimalType(digits, scale) if fits and _room(schema) > _DIGITS_OF_A_LONG else None
+
+
+def _room(schema: dict[str, Any]) -> int:
+    """How many digits of a decimal its bytes hold, as far as Iceberg does."""
+    match schema:
+        case {"type": "bytes"}:
+            return _DIGITS
+        case {"type": "fixed", "size": int(size)}:
+            return min(_DIGITS, int((8 * size - 1) * log10(2)))
+    return 0
 
 
 def _inner(want: T.DataType | None, kind: str) -> T.DataType | None:

@@ -52,12 +52,12 @@ def reading_schema() -> Iterator[None]:
 Change = Callable[[Column], Column]
 Loss = Callable[[Column, Column], Column]
 """Whether a value became nothing, given what was made of it."""
-Meaning = Callable[[str, T.DataType], Change | None]
-"""What the writer's schema says of a whole number, given its path and the wanted type: how it becomes that."""
+Meaning = Callable[[str, T.DataType, T.DataType], Change | None]
+"""What the writer's schema says of a number, given its path, its type and the wanted one: how it becomes that."""
 _READABLE = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
 
 
-def plain(_path: str, _want: T.DataType) -> None:
+def plain(_path: str, _have: T.DataType, _want: T.DataType) -> None:
     """Of a schema whose types say all there is."""
 
 
@@ -105,7 +105,7 @@ def _losses(have: T.DataType, want: T.DataType, means: Meaning, path: str) -> It
     elif isinstance(want, T.MapType) and isinstance(have, T.MapType):
         for inner, kind, is_lost in _losses(have.valueType, want.valueType, means, f"{path}{{}}"):
             yield inner, kind, _of_some(is_lost, F.map_values)
-    elif have != want and _reading(have, want, path, means):
+    elif _reading(have, want, path, means):
         yield path, want.simpleString(), lambda value, made: value.isNotNull() & made.isNull()
 
 
@@ -154,20 +154,37 @@ def _change(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Ch
         return (lambda c: F.transform(c, element)) if element else None
     if isinstance(want, T.MapType) and isinstance(have, T.MapType):
         return _map(have, want, path, means)
+    if read := _reading(have, want, path, means):
+        return read
     if have == want or (isinstance(have, T.StringType) and isinstance(want, T.StringType)):
         return None
     if _widens(have, want):
         return lambda c: c.cast(want)
-    if read := _reading(have, want, path, means):
-        return read
-    raise UnfitError(path, f"is {have.simpleString()}, and its column {want.simpleString()}")
+    raise _unfit(path, have, want)
+
+
+def _unfit(path: str, have: T.DataType, want: T.DataType) -> UnfitError:
+    return UnfitError(path, f"is {have.simpleString()}, and its column {want.simpleString()}")
+
+
+def narrowed(have: T.DecimalType, want: T.DataType, path: str) -> Change:
+    """How a decimal that was read with more digits than its type has becomes the wanted type, null where it has more.
+
+    Raises:
+        UnfitError: its type does not become the wanted one.
+    """
+    if have != want and not _widens(have, want):
+        raise _unfit(path, have, want)
+    return lambda c: c.try_cast(have).cast(want)
 
 
 def _reading(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Change | None:
     """How a value is read as a type that not every value is of; None where there is no such way."""
     if isinstance(have, T.StringType) and isinstance(want, _READABLE):
         return lambda c: read_text(c, want)
-    return means(path, want) if type(have) in _WHOLE and isinstance(want, _READABLE) else None
+    if (type(have) in _WHOLE and isinstance(want, _READABLE)) or isinstance(have, T.DecimalType):
+        return means(path, have, want)
+    return None
 
 
 def _struct(have: T.StructType, want: T.StructType, path: str, means: Meaning) -> Change | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import io
 import json
 import struct
 import uuid
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import (
@@ -179,6 +181,23 @@ def framed(number: int, payload: bytes = b"") -> bytes:
     return struct.pack(">bI", 0, number) + payload
 
 
+def unmeant(client: SchemaRegistryClient, schema: Any) -> Callable[..., bytes]:
+    """Writes records of a schema as a writer does that has no idea of what its numbers mean."""
+    number = client.register_schema(name(), Schema(json.dumps(schema), "AVRO"))
+    bare = fastavro.parse_schema(json.loads(json.dumps(schema).replace('"logicalType"', '"meant"')))
+
+    def written(**value: Any) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, bare, value)
+        return framed(number, out.getvalue())
+
+    return written
+
+
+def unscaled(number: int, length: int = 16) -> bytes:
+    return number.to_bytes(length, "big", signed=True)
+
+
 def same(found: Any, expected: Any) -> bool:
     """PyIceberg gives a uuid as bytes."""
     return (
@@ -233,6 +252,9 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
         {"name": "us", "type": "timestamp"},
         {"name": "days", "type": "date"},
         {"name": "many", "type": "list<struct<on: date, at: map<string, timestamp>>>"},
+        {"name": "cents", "type": "decimal(9, 2)"},
+        {"name": "big", "type": "decimal(20, 0)"},
+        {"name": "prices", "type": "list<struct<p: decimal(12, 2)>>"},
     ]
     row = record(at=["null", "string"], face=["null", "string"]) | {"name": "Row"}
     at = {"type": "map", "values": ["null", debezium("long", "MicroTimestamp")]}
@@ -266,19 +288,38 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
         *(("many[].on", [{"on": each, "at": {}} for each in several]) for several in (["", None], [None, "2013"])),
         ("many[].at{}", [None, {"on": None, "at": {"x": 1, "y": 2**63 - 1}}]),
     ]
+    cents = logical("bytes", "decimal", precision=9, scale=2)
+    fixed = {**logical("fixed", "decimal", precision=18), "name": "F16", "size": 16}
+    prices = {"type": "array", "items": record(p=cents) | {"name": "Price"}}
+    odd = unmeant(client, record(cents=["null", cents], big=fixed, prices=prices))
+    plain = {"cents": None, "big": bytes(16), "prices": []}
+    most = {"cents": unscaled(-999_999_999), "big": unscaled(10**18 - 1), "prices": [{"p": unscaled(500, 2)}]}
+    # Of some Spark would take the last 64 bits.
+    wide = [
+        *(("cents", unscaled(each)) for each in (2**64 + 500, -(2**64) - 500, 2**120, 10**9)),
+        *(("big", unscaled(each)) for each in (2**64 + 7, 10**18)),
+        ("prices[].p", [{"p": unscaled(1)}, {"p": unscaled(2**64 + 500)}]),
+    ]
     written = [{**whole, "row": {p[4:]: v}} if p.startswith("row.") else {**whole, p.split("[")[0]: v} for p, v in bad]
     values = [avro(client, outer, each) for each in (*good, *written)]
     values += [
         avro(client, record(us={**debezium("double", "Timestamp"), "connect.name": ["x"]}), {"us": 1.0}),
         avro(client, record(us=debezium("long", "NanoTimestamp")), {"us": 1}),
+        *(odd(**{**plain, path.split("[")[0]: each}) for path, each in wide),
     ]
+    values[3:3] = [odd(**plain), odd(**most)]
     rows = read(spark, [(None, each) for each in values], columns, value="avro")
-    assert [r[ERROR] for r in rows[:3]] == [None] * 3
+    assert [r[ERROR] for r in rows[:5]] == [None] * 5
+    found = [(r["cents"], r["big"], r["prices"]) for r in rows[3:5]]
+    assert found == [(None, 0, []), (Decimal("-9999999.99"), 10**18 - 1, [{"p": Decimal("5.00")}])]
+    del rows[3:5]
     assert rows[2]["at"] == rows[0]["at"] and rows[2]["face"] is None
     moment = {"x": None, "y": dt.datetime(1970, 1, 1, microsecond=1)}  # noqa: DTZ001
     assert rows[0]["many"] == [None, {"on": None, "at": {}}, {"on": dt.date(2013, 1, 31), "at": moment}]
     told = [(r[ERROR], r[FIELD]) for r in rows[3:]]
-    assert told == [("malformed", path) for path in (*(path for path, _ in bad), "us", "us")]
+    assert told == [
+        ("malformed", path) for path in (*(path for path, _ in bad), "us", "us", *(path for path, _ in wide))
+    ]
     assert all(HTML not in r[DETAIL] for r in rows[3:])
     assert "holds a value that is no timestamp" in rows[3][DETAIL]
 
