@@ -77,7 +77,7 @@ def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
 
 
 def meaning(root: Any, names: Names, whole: str = "") -> Meaning:
-    """What Kafka Connect's names say of whole numbers, and how decimals that were read wider get their digits.
+    """What Kafka Connect's names say of whole numbers, which decimals have their digits, which moments their years.
 
     Args:
         whole: where the root stands in what is wanted.
@@ -88,6 +88,8 @@ def meaning(root: Any, names: Names, whole: str = "") -> Meaning:
         if isinstance(have, T.DecimalType):
             of = read_wider(names.at(root, there))
             return narrowed(of, want, path) if of else None
+        if isinstance(have, (T.DateType, T.TimestampType, T.TimestampNTZType)):
+            return (lambda moment: semantics.within(moment, have)) if have == want else None
         name = names.semantic(root, there)
         if name in semantics.DATES and isinstance(want, T.DateType):
             return semantics.date

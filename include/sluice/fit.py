@@ -53,7 +53,8 @@ Change = Callable[[Column], Column]
 Loss = Callable[[Column, Column], Column]
 """Whether a value became nothing, given what was made of it."""
 Meaning = Callable[[str, T.DataType, T.DataType], Change | None]
-"""What the writer's schema says of a number, given its path, its type and the wanted one: how it becomes that."""
+"""What the writer's schema says of a number or a moment, given its path, its type and the wanted one: how it becomes
+that, or null."""
 _READABLE = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
 
 
@@ -182,7 +183,7 @@ def _reading(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> C
     """How a value is read as a type that not every value is of; None where there is no such way."""
     if isinstance(have, T.StringType) and isinstance(want, _READABLE):
         return lambda c: read_text(c, want)
-    if (type(have) in _WHOLE and isinstance(want, _READABLE)) or isinstance(have, T.DecimalType):
+    if (type(have) in _WHOLE and isinstance(want, _READABLE)) or isinstance(have, _READABLE):
         return means(path, have, want)
     return None
 

@@ -39,6 +39,15 @@ def moment(units: Column, micros: Column, want: T.DataType) -> Column:
     return F.timestamp_micros(F.when(since.between(FIRST_MOMENT_US, LAST_MOMENT_US), since)).cast(want)
 
 
+def within(given: Column, kind: T.DataType) -> Column:
+    """A date or a timestamp; null where it lies beyond the years 1 to 9999."""
+    if isinstance(kind, T.DateType):
+        first, last = (F.date_from_unix_date(F.lit(each)) for each in (FIRST_DAY, LAST_DAY))
+    else:
+        first, last = (F.timestamp_micros(F.lit(each)).cast(kind) for each in (FIRST_MOMENT_US, LAST_MOMENT_US))
+    return F.when(given.between(first, last), given)
+
+
 def number(given: Column, want: T.DataType) -> Column:
     """A whole number as the wanted type, of which a timestamptz has as many seconds since 1970; null where it is none.
 

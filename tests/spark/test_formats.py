@@ -30,7 +30,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice import descriptors
+from sluice import descriptors, semantics
 from sluice.contract import Contract
 from sluice.decode import DETAIL, ERROR, FIELD, OP, decode
 from sluice.embedded.registry import Registry
@@ -255,6 +255,10 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
         {"name": "cents", "type": "decimal(9, 2)"},
         {"name": "big", "type": "decimal(20, 0)"},
         {"name": "prices", "type": "list<struct<p: decimal(12, 2)>>"},
+        {"name": "on", "type": "date"},
+        {"name": "instant", "type": "timestamptz"},
+        {"name": "clock", "type": "timestamp"},
+        {"name": "times", "type": "list<timestamptz>"},
     ]
     row = record(at=["null", "string"], face=["null", "string"]) | {"name": "Row"}
     at = {"type": "map", "values": ["null", debezium("long", "MicroTimestamp")]}
@@ -291,14 +295,26 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
     cents = logical("bytes", "decimal", precision=9, scale=2)
     fixed = {**logical("fixed", "decimal", precision=18), "name": "F16", "size": 16}
     prices = {"type": "array", "items": record(p=cents) | {"name": "Price"}}
-    odd = unmeant(client, record(cents=["null", cents], big=fixed, prices=prices))
-    plain = {"cents": None, "big": bytes(16), "prices": []}
+    moments = {
+        "on": logical("int", "date"),
+        "instant": logical("long", "timestamp-micros"),
+        "clock": logical("long", "local-timestamp-millis"),
+        "times": {"type": "array", "items": ["null", logical("long", "timestamp-millis")]},
+    }
+    odd = unmeant(client, record(cents=["null", cents], big=fixed, prices=prices, **moments))
+    plain = {"cents": None, "big": bytes(16), "prices": [], "on": 0, "instant": 0, "clock": 0, "times": [None]}
     most = {"cents": unscaled(-999_999_999), "big": unscaled(10**18 - 1), "prices": [{"p": unscaled(500, 2)}]}
+    most |= {"on": semantics.LAST_DAY, "instant": 2**57, "times": [None, 0]}
+    most |= {"clock": semantics.FIRST_MOMENT_US // 1000}
     # Of some Spark would take the last 64 bits.
     wide = [
         *(("cents", unscaled(each)) for each in (2**64 + 500, -(2**64) - 500, 2**120, 10**9)),
         *(("big", unscaled(each)) for each in (2**64 + 7, 10**18)),
         ("prices[].p", [{"p": unscaled(1)}, {"p": unscaled(2**64 + 500)}]),
+        *(("on", each) for each in (semantics.FIRST_DAY - 1, semantics.LAST_DAY + 1, -(2**31))),
+        *(("instant", each) for each in (semantics.FIRST_MOMENT_US - 1, semantics.LAST_MOMENT_US + 1, 2**63 - 1)),
+        *(("clock", each) for each in (semantics.FIRST_MOMENT_US // 1000 - 1, semantics.LAST_MOMENT_US // 1000 + 1)),
+        ("times[]", [None, semantics.LAST_MOMENT_US // 1000 + 1]),
     ]
     written = [{**whole, "row": {p[4:]: v}} if p.startswith("row.") else {**whole, p.split("[")[0]: v} for p, v in bad]
     values = [avro(client, outer, each) for each in (*good, *written)]
@@ -312,6 +328,7 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
     assert [r[ERROR] for r in rows[:5]] == [None] * 5
     found = [(r["cents"], r["big"], r["prices"]) for r in rows[3:5]]
     assert found == [(None, 0, []), (Decimal("-9999999.99"), 10**18 - 1, [{"p": Decimal("5.00")}])]
+    assert (rows[4]["on"], rows[4]["clock"]) == (dt.date(9999, 12, 31), dt.datetime(1, 1, 1))  # noqa: DTZ001
     del rows[3:5]
     assert rows[2]["at"] == rows[0]["at"] and rows[2]["face"] is None
     moment = {"x": None, "y": dt.datetime(1970, 1, 1, microsecond=1)}  # noqa: DTZ001

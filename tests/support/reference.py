@@ -441,7 +441,7 @@ def unscaled(precision: int, scale: int) -> Read:
     return read
 
 
-def units(micros: int, bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)) -> Read:
+def units(micros: int, bounds: tuple[int, int] = MICROS) -> Read:
     def read(value: int) -> int:
         needs(bounds[0] <= value * micros <= bounds[1])
         return value * micros
