@@ -13,7 +13,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from sluice import semantics
 from sluice.avro_schema import Emitter, Names, branches, no_schema, parsed, read_wider, type_name, wanted_of
-from sluice.fields import MARK, Side, problem
+from sluice.fields import MARK, SPARE, Side, problem
 from sluice.fit import Change, Meaning, UnfitError, narrowed, reading_schema, text_in
 from sluice.wire import Decoded, Framed, Variant, by_id, by_schema
 
@@ -26,13 +26,14 @@ def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame
     split = by_id if side.whole in wanted.names else _by_branch
     frame = by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side), _name, split)
     # Spark takes the bytes of a string as they are; a table with others than UTF-8 can't be read by everybody.
-    fields = F.col(side.fields)
-    garbled = [
-        F.when(~is_text, problem(f"field {f.name!r} is not UTF-8 text", f.name))
-        for f in wanted.fields
-        if (is_text := text_in(fields[f.name], f.dataType)) is not None
-    ]
-    return frame.withColumn(side.problem, F.coalesce(F.col(side.problem), *garbled)) if garbled else frame
+    # Told first: what has fields has but one of them wrong otherwise, and that may be one to spare. Of these, last.
+    needed: list[Column] = []
+    spare: list[Column] = []
+    for f in wanted.fields:
+        if (is_text := text_in(F.col(side.fields)[f.name], f.dataType)) is not None:
+            garbled = F.when(~is_text, problem(f"field {f.name!r} is not UTF-8 text", f.name))
+            (spare if SPARE in f.metadata else needed).append(garbled)
+    return frame.withColumn(side.problem, F.coalesce(*needed, F.col(side.problem), *spare))
 
 
 def _name(variant: Variant) -> str | None:

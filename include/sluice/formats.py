@@ -106,9 +106,11 @@ def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> D
     frame = with_object(frame, text, asked, side)
     made = [LEAVES.made(read[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
     frame = frame.withColumn(side.fields, F.struct(*made) if made else F.struct(F.lit(None).alias(CORRUPT)))
-    said = unread(side, asked, "a JSON object with fields of the contract's types")
-    for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted):
-        said = said.when(lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
+    flaws = [
+        (lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
+        for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted)
+    ]
+    said = unread(side, asked, "a JSON object with fields of the contract's types", flaws)
     return frame.withColumn(side.problem, said).drop(*ADDED)
 
 

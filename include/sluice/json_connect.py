@@ -36,12 +36,11 @@ def connect_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFr
     keys = F.json_object_keys(F.col(side.raw).cast("string"))
     both = F.coalesce(F.array_contains(keys, SCHEMA) & F.array_contains(keys, PAYLOAD), F.lit(False))
     words = '{"schema": …, "payload": …}'
-    said = unread(side, envelope, f"{words} with a payload of the contract's types").when(
-        ~(schema.isNotNull() & payload.isNotNull()) & ~both,
-        problem(f"the {side.raw} is not {words}, which Kafka Connect writes with schemas.enable"),
-    )
+    bare = problem(f"the {side.raw} is not {words}, which Kafka Connect writes with schemas.enable")
+    flaws = [(~(schema.isNotNull() & payload.isNotNull()) & ~both, bare)]
     for path, kind, lost in LEAVES.lost(payload, made, want, side.whole if whole else ""):
-        said = said.when(lost, problem(f"field {path!r} is by its schema nothing that becomes {kind}", path))
+        flaws.append((lost, problem(f"field {path!r} is by its schema nothing that becomes {kind}", path)))
+    said = unread(side, envelope, f"{words} with a payload of the contract's types", flaws)
     return frame.withColumn(side.problem, said).drop(*ADDED)
 
 

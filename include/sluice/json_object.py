@@ -7,6 +7,8 @@ the member, the object ended before.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -42,18 +44,23 @@ def with_object(frame: DataFrame, raw: Column, wanted: T.StructType, side: Side)
     return frame.withColumns({READ: _parsed(wanted), _MARKED: F.endswith(F.col(_TEXT), F.lit(_MEMBER))})
 
 
-def unread(side: Side, wanted: T.StructType, words: str) -> Column:
+def unread(side: Side, wanted: T.StructType, words: str, flaws: Iterable[tuple[Column, Column]]) -> Column:
     """Why a text is no JSON object with the wanted fields, of a frame `with_object`; or null.
+
+    What is wrong with a field that is to spare alone is told if there is nothing else: what it hid would be lost.
 
     Args:
         words: what it is not.
+        flaws: what else may be wrong, and why, in the order of the fields.
     """
     words, flaw, corrupt = f"the {side.raw} is not {words}", F.col(_FLAW), _broken(F.col(READ))
     found = F.when(flaw == _ABSENT, F.lit(None).cast(NO_PROBLEM)).when(flaw.isNotNull(), problem(flaw))
     needed, spared = _needed(wanted)
-    if spared:  # looked at again only where something is wrong
-        found = found.when(corrupt & ~_broken(_parsed(needed)), problem(words, spared))
-    return found.when(corrupt, problem(words))
+    # Looked at again only where something is wrong.
+    found = found.when(corrupt & _broken(_parsed(needed)) if spared else corrupt, problem(words))
+    for applies, why in flaws:
+        found = found.when(applies, why)
+    return found.when(corrupt, problem(words, spared)) if spared else found
 
 
 def _trimmed(raw: Column) -> Column:

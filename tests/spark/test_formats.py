@@ -343,18 +343,31 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
 
 def test_what_a_row_was_is_not_held_against_its_change(spark: SparkSession, client: SchemaRegistryClient) -> None:
     """A change may be what repairs the row; of a delete it is all there is."""
-    columns = [{"name": "id", "type": "long"}, {"name": "n", "type": "decimal(4, 2)"}]
-    row = record(id="long", n="string") | {"name": "Row"}
+    columns = [
+        {"name": "id", "type": "long"},
+        {"name": "n", "type": "decimal(4, 2)"},
+        {"name": "s", "type": "string"},
+    ]
+    row = record(id="long", n="string", s="string") | {"name": "Row"}
     envelope = record(before=["null", row], after=["null", "t.Row"], op="string")
 
-    def event(op: str, before: str | None, after: str | None) -> bytes:
-        rows = {part: n and {"id": 1, "n": n} for part, n in (("before", before), ("after", after))}
-        return avro(client, envelope, {**rows, "op": op})
+    def event(op: str, before: str | None, after: str | None, *, garbled: str = "") -> bytes:
+        texts = {part: b"\xff\xfe" if part == garbled else b"ok" for part in ("before", "after")}
+        rows = {part: n and {"id": 1, "n": n, "s": "?!"} for part, n in (("before", before), ("after", after))}
+        written = avro(client, envelope, {**rows, "op": op})
+        for part in ("before", "after"):
+            if rows[part]:
+                written = written.replace(b"?!", texts[part], 1)
+        return written
 
     values = [event("u", "n/a", "1.5"), event("u", "n/a", "x"), event("c", None, "x"), event("d", "n/a", None)]
+    values += [event("u", "n/a", "1.5", garbled="after"), event("u", "2", "1.5", garbled="after")]
+    values += [event("u", "2", "1.5", garbled="before"), event("u", "2", "x", garbled="before")]
     more = {"mode": "upsert", "identifier": ["id"], "value": "avro", "cdc": {"format": "debezium"}}
     rows = read(spark, [(None, each) for each in values], columns, **more)
-    assert [r[FIELD] for r in rows] == [None, "after.n", "after.n", "before.n"]
+    told = [None, "after.n", "after.n", "before.n", "after", "after", None, "after.n"]
+    assert [r[FIELD] for r in rows] == told
+    assert [r[ERROR] for r in rows] == [each and "malformed" for each in told]
     assert (rows[0][ERROR], rows[0]["n"]) == (None, Decimal("1.50"))
 
 
@@ -362,10 +375,18 @@ def test_what_a_row_was_is_not_held_against_its_change(spark: SparkSession, clie
 def test_in_json_neither(spark: SparkSession, form: str) -> None:
     """What Spark's parser can't read, in other fields than those that are parsed as text."""
     columns = [{"name": "id", "type": "long"}, {"name": "n", "type": "int"}]
+    columns += [
+        {"name": "total", "type": "decimal(4, 2)"},
+        {"name": "at", "type": "timestamptz", "source": "$source.at"},
+    ]
     given = [
         ("u", '{"id": 1, "n": "n/a"}', '{"id": 1, "n": 5}'), ("u", "7", '{"id": 1, "n": 5}'),
         ("u", '{"id": 1, "n": "n/a"}', '{"id": 1, "n": "x"}'), ("c", "null", '{"id": 1, "n": "x"}'),
         ("d", '{"id": "n/a"}', "null"), ("d", '{"id": 1, "n": "n/a"}', "null"),
+        # What is read apart, beside it.
+        ("u", '{"id": 1, "n": "n/a"}', '{"id": 1, "n": 5, "total": "123.45"}'),
+        ("u", '{"id": 1, "total": "n/a"}', '{"id": 1, "n": 5, "total": "1.5"}'),
+        ("u", '{"id": 1, "n": "n/a", "total": "n/a"}', '{"id": 1, "n": 5}, "source": {"at": "no moment"}'),
     ]  # fmt: skip
     values = [f'{{"op": "{op}", "before": {before}, "after": {after}}}' for op, before, after in given]
     if form == "json_connect":
@@ -374,8 +395,9 @@ def test_in_json_neither(spark: SparkSession, form: str) -> None:
     rows = read(spark, [(None, each.encode()) for each in values], columns, **more)
     told = [(r[ERROR], r[FIELD], r["n"]) for r in rows]
     assert told[:2] == [(None, None, 5)] * 2
-    assert [error for error, *_ in told[2:]] == ["malformed"] * 4, told
-    assert [field for _, field, _ in told[4:]] == ["before"] * 2
+    assert [error for error, *_ in told[2:6]] == ["malformed"] * 4, told
+    assert [field for _, field, _ in told[4:6]] == ["before"] * 2
+    assert told[6:] == [("malformed", "after.total", 5), (None, None, 5), ("malformed", "source.at", 5)]
 
 
 def _spark(expected: Any) -> Any:
