@@ -6,6 +6,8 @@ Works on fields, whatever format gave them. Which field says what is told by rea
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -15,6 +17,7 @@ from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, Operations
 from sluice.fields import FIELDS, SPARE, VALUE
 from sluice.formats import spark_type
 from sluice.iceberg_types import Decimal, IcebergType, ListOf, MapOf, Primitive
+from sluice.semantics import moment
 
 EVENT, ROW, KIND = "_sluice_event", "_sluice_row", "_sluice_kind"
 """The envelope; the row, after the change or, of a delete, before it; and one of the three below, or null."""
@@ -25,6 +28,11 @@ UNAVAILABLE = "__debezium_unavailable_value"
 """What Debezium sends for a large value that PostgreSQL did not log, as it did not change."""
 UNAVAILABLE_UUID = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
 """The same as Java makes a uuid of it (`UUID.nameUUIDFromBytes`): the one element of a list of uuids."""
+
+UNAVAILABLE_JSON = f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}'
+"""And of an hstore that is sent as JSON (`hstore.handling.mode`)."""
+_UNITS = {1, 1000, 1_000_000}
+"""Of how many microseconds the numbers may be that moments are read from: Debezium's, and seconds in JSON."""
 
 WHY = {
     "operation": "the event names no operation that is known; one with its own schema needs format: json_connect",
@@ -118,14 +126,15 @@ def unavailable(contract: Contract) -> Column:
 def _not_sent(value: Column, kind: IcebergType) -> Column | None:
     """Whether a value is what stands for one of its type that was not logged; None where nothing does.
 
-    For a list of numbers or days that is the text's bytes, for hstore a map that has the text as its key.
+    For a list of numbers, or of what is read from numbers, that is the text's bytes; for hstore a map that has the text
+    as its key, or such a map as JSON.
     """
     text, numbers = F.lit(UNAVAILABLE), F.lit(list(UNAVAILABLE.encode()))
     match kind:
         case MapOf():
             return F.map_contains_key(value, text)
         case Primitive("string"):
-            known = [text]
+            known = [text, F.lit(UNAVAILABLE_JSON)]
         case Primitive("binary"):
             known = [text.cast("binary")]
         case ListOf(Primitive("string")):
@@ -134,13 +143,21 @@ def _not_sent(value: Column, kind: IcebergType) -> Column | None:
             known = [F.array(text.cast("binary"))]
         case ListOf(Primitive("uuid")):
             known = [F.lit([UNAVAILABLE_UUID])]
+        case ListOf(Primitive("boolean")):
+            known = [F.transform(numbers, lambda number: number != 0)]
         case ListOf(Primitive("date")):
             known = [F.transform(numbers, F.date_from_unix_date)]
+        case ListOf(Primitive("timestamp" | "timestamptz") as element):
+            known = [F.transform(numbers, _as_moment(spark_type(element), micros)) for micros in _UNITS]
         case ListOf(Primitive("int" | "long" | "float" | "double") | Decimal() as element):
             known = [numbers.try_cast(T.ArrayType(spark_type(element)))]
         case _:
             return None
     return value.isin(*known)
+
+
+def _as_moment(want: T.DataType, micros: int) -> Callable[[Column], Column]:
+    return lambda number: moment(number, F.lit(micros), want)
 
 
 def prefixes(contract: Contract) -> list[tuple[str, ...]]:

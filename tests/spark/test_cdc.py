@@ -188,15 +188,39 @@ def test_a_large_value_of_any_type_that_was_not_sent_is_told_of(spark: SparkSess
         "uuids": ("list<uuid>", [str(uuid.UUID(bytes=bytes(java), version=3))], [str(uuid.UUID(int=1))]),
         "uuid_texts": ("list<string>", [str(uuid.UUID(bytes=bytes(java), version=3))], []),
         "map": ("map<string, string>", {text: text}, {"x": text}),
+        "json": ("string", json.dumps({text: text}, separators=(",", ":")), json.dumps({"x": text})),
+        "seconds": ("list<timestamptz>", [*text.encode()], [95]),
     }
-    columns = [{"name": "id", "type": "long"}, *({"name": n, "type": kind} for n, (kind, *_) in given.items())]
+    columns: list[Any] = [{"name": "id", "type": "long"}]
+    columns += [{"name": n, "type": kind} for n, (kind, *_) in given.items()]
     rows: list[dict[str, Any]] = [{n: good for n, (_, _, good) in given.items()}, {}]
     rows += [{n: sent} for n, (_, sent, _) in given.items() if sent is not None]
     values = [json.dumps({"op": "u", "after": {"id": 1, **row}}).encode() for row in rows]
     more = {"mode": "upsert", "identifier": ["id"], "value": "json", "cdc": {"format": "debezium"}}
     found = read(spark, [(None, each) for each in values], columns, **more)
     told = [(row[ERROR], row[FIELD]) for row in found]
-    assert told == [(None, None)] * 2 + [("unavailable", n) for n, (_, sent, _) in given.items() if sent is not None]
+    expected = [(None, None)] * 2 + [("unavailable", n) for n, (_, sent, _) in given.items() if sent is not None]
+
+    # What is no number in JSON, by the schema that Kafka Connect writes beside it.
+    meant = {
+        "ms": ("list<timestamp>", {"type": "int64", "name": "io.debezium.time.Timestamp"}, [*text.encode()]),
+        "us": ("list<timestamp>", {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}, [*text.encode()]),
+        "days": ("list<date>", {"type": "int32", "name": "io.debezium.time.Date"}, [*text.encode()]),
+        "flags": ("list<boolean>", {"type": "boolean"}, [True] * len(text)),
+    }
+    fields = [{"field": n, "type": "array", "items": items} for n, (_, items, _) in meant.items()]
+    after = {"type": "struct", "field": "after", "fields": [{"field": "id", "type": "int64"}, *fields]}
+    rows = [{n: sent[1:] for n, (*_, sent) in meant.items()}, *({n: sent} for n, (*_, sent) in meant.items())]
+    values = [
+        json.dumps(
+            {"schema": {"type": "struct", "fields": [after]}, "payload": {"op": "u", "after": {"id": 1, **row}}}
+        ).encode()
+        for row in rows
+    ]
+    columns = [columns[0], *({"name": n, "type": kind} for n, (kind, *_) in meant.items())]
+    found = read(spark, [(None, each) for each in values], columns, **{**more, "value": "json_connect"})
+    told += [(row[ERROR], row[FIELD]) for row in found]
+    assert told == [*expected, (None, None), *(("unavailable", n) for n in meant)]
 
 
 def test_a_compacted_topic_stops_a_table_that_would_pass_lone_tombstones_over(lake: Callable[..., Lake]) -> None:
