@@ -36,7 +36,7 @@ class Cdc(Strict):
         op: That field, for `op_field`: a name, or a dotted path. It may not be left out there.
         ops: What its values mean, for `op_field`.
         tombstones: What a record without a value does: `delete` by its key, or `ignore`, where an event before it
-            has done the work. Default: ignore for `debezium`, delete for the others.
+            has done the work. Default: ignore for `debezium` and in mode append, delete for the others.
     """
 
     format: Literal["debezium", "debezium_unwrapped", "op_field"]

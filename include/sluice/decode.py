@@ -199,7 +199,8 @@ def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[
     """
     none = F.lit(None).cast("string")
     if not contract.keyed:
-        if contract.cdc and not contract.tombstones_delete:
+        # A log keeps the event of a delete; the tombstone behind it is for Kafka's compaction.
+        if contract.cdc and contract.cdc.tombstones != "delete":
             return F.when(tombstone, F.lit(IGNORE)).otherwise(F.lit(UPSERT)), none
         return F.lit(UPSERT), F.lit("null_value")
     delete = {"ignore": IGNORE, "soft": UPSERT}.get(contract.deletes, DELETE)

@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry import Schema
 from pyspark.sql import SparkSession
 
 from sluice import cursor, tables
-from sluice.decode import ERROR, FIELD
+from sluice.decode import ERROR, FIELD, OP
 from sluice.embedded.registry import Registry
 from sluice.errors import CompactedDeletesError
 from sluice.publish import publish
@@ -360,6 +360,9 @@ def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     assert {r["error_class"] for r in it.quarantined(named)} == {"operation"}
     assert {r["id"]: r["n"] for r in it.rows(bare)} == {"a": 2, "b": None, "never": None, "strange": 1, "silent": 1}
     assert {r["key"].decode() for r in it.quarantined(bare)} == {"marked"}
+    for more, told in (({}, ("i", None)), ({"tombstones": "delete"}, ("u", "null_value"))):
+        log = read(it.spark, [(b"c", None)], columns, cdc={"format": "debezium_unwrapped", **more})
+        assert [(row[OP], row[ERROR]) for row in log] == [told], "a log has nothing to delete"
 
 
 def test_change_events_are_masked_and_judged_like_any_record(lake: Callable[..., Lake]) -> None:
