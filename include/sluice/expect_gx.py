@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from sluice.contract import Contract, Expectation
 from sluice.contract_checks import KAFKA_TYPES
 from sluice.contract_expectations import typed
+from sluice.expressions import LONGEST, recurses
 
 if TYPE_CHECKING:
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
@@ -174,7 +175,22 @@ def validator(frame: DataFrame, known: Mapping[Any, Any] | None = None) -> Valid
         def _determine_progress_bars(self) -> bool:
             return False
 
-    class Known(SparkDFExecutionEngine):
+    class Bounded(SparkDFExecutionEngine):
+        """Holds no text against a regex that is too long for it: that counts as unexpected."""
+
+        def resolve_metrics(
+            self, metrics_to_resolve: Iterable[Any], metrics: Any = None, runtime_configuration: Any = None
+        ) -> Any:
+            asked = list(metrics_to_resolve)
+            found = super().resolve_metrics(asked, metrics, runtime_configuration)
+            for each in asked:
+                if recurses(each.metric_value_kwargs.get("regex") or "") and each.metric_name.endswith(".condition"):
+                    long = F.length(f"`{each.metric_domain_kwargs['column']}`") > LONGEST
+                    condition, *rest = found[each.id]
+                    found[each.id] = (F.when(long, True).otherwise(condition), *rest)
+            return found
+
+    class Known(Bounded):
         """Answers out of what is known, where Spark would be asked."""
 
         def __init__(self, **given: Any) -> None:
@@ -195,7 +211,7 @@ def validator(frame: DataFrame, known: Mapping[Any, Any] | None = None) -> Valid
             return {each.id: convert_to_json_serializable((known or {}).get(each.id)) for each in asked}
 
     # The session is given: by itself the engine looks for one, and there are several.
-    kind = SparkDFExecutionEngine if known is None else Known
+    kind = Bounded if known is None else Known
     engine = kind(spark=frame.sparkSession, persist=False)
     engine.load_batch_data("batch", frame)
     return Quiet(execution_engine=engine)

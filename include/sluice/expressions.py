@@ -6,6 +6,7 @@ same whenever it is published again. A record that an expression fails on is an 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,12 @@ from sluice.formats import spark_type
 TRIED = "_sluice_tried_"
 WHERE = "where"
 
+LONGEST = 16_384
+"""Characters of a text that a regex is held against if it `recurses`: so many fit the stack (`jvm.STACK`)."""
+
+_REGEXES = {"rlike", "split", "regexp", *(f"regexp_{what}" for what in ("count", "extract", "extract_all", "instr"))}
+_REGEXES |= {"regexp_like", "regexp_replace", "regexp_substr", "str_to_map"}
+_REPEATED = re.compile(r"(?:\)|\\[RX])\s*[*+{]")
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
 _REFUSED = {
     "PlanExpression": "a subquery",
@@ -114,9 +121,35 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             way_out="Name columns with a source, inputs and _kafka_* columns, and Spark's own functions of one record.",
             table=contract.table,
         )
+    for too_long in _too_long(spark, parsed):
+        column = F.when(too_long, F.raise_error(F.lit("too long"))).otherwise(column)
     value = bridge.expression(F.struct(column.alias("v"))._jc)
     attempt = _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value)
     return Column(bridge.column(attempt))
+
+
+def recurses(regex: str) -> bool:
+    """Whether Java may go deeper into the stack with each character of a text: where a group is repeated."""
+    return bool(_REPEATED.search(regex))
+
+
+def _too_long(spark: SparkSession, parsed: Any) -> Iterator[Column]:
+    """For each regex that may fill the stack, which Spark takes for fatal, whether its text is too long."""
+    jvm = _jvm(spark).org.apache.spark.sql
+    bridge = jvm.classic.ExpressionUtils
+    for node in _nodes(parsed):
+        kind = node.getClass().getSimpleName()
+        name = node.nameParts().last().lower() if kind == "UnresolvedFunction" else ""
+        if kind != "RLike" and name not in _REGEXES:
+            continue
+        text, *given = _each(node.children())
+        regexes = given[: 2 if name == "str_to_map" else 1]
+        if all(each.getClass().getSimpleName() == "Literal" and not recurses(each.toString()) for each in regexes):
+            continue
+        if any("Lambda" in each.getClass().getSimpleName() for each in _nodes(text)):
+            continue  # a variable that has no value out here
+        size = bridge.expression(F.length(Column(bridge.column(text)))._jc)
+        yield Column(bridge.column(jvm.catalyst.expressions.TryEval(size))) > LONGEST
 
 
 def _called(node: Any) -> str | None:

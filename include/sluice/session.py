@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sluice.catalog import spark_conf
 from sluice.errors import ConfigError
+from sluice.jvm import STACK
 
 DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
@@ -41,7 +42,9 @@ AVRO_LIMITS = {
     "org.apache.avro.limits.collectionItems.maxLength": str(16 << 20),
 }
 # Spark puts these before a contract's `spark.executor.extraJavaOptions`, which would otherwise stand in their place.
-DEFAULTS["spark.executor.defaultJavaOptions"] = " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())
+DEFAULTS["spark.executor.defaultJavaOptions"] = " ".join(
+    [STACK, *(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())]
+)
 
 
 class _Known(JavaClass):  # type: ignore[misc]

@@ -189,6 +189,26 @@ def test_days_and_moments_beyond_the_years_of_python_are_judged_like_any_other(l
         assert [(r.success, r.error) for r in found] == [(False, None)] * 4, found
 
 
+def test_a_text_that_a_regex_would_fill_the_stack_with_is_unexpected(lake: Callable[..., Lake]) -> None:
+    """Spark takes a full stack for fatal: one such text ended the application, in each run."""
+    it = lake()
+    given = [on(TEXT, "text", regex="^((([a-z]|[0-9])+)[.])*[a-z]+$")]
+    given += [on("expect_column_values_to_not_match_regex", "text", regex="(?:.|x)*b$"), on(TEXT, "text", regex="b$")]
+    rows = it.spark.range(3).select(
+        F.expr("concat(repeat('a.', element_at(array(1, 8191, 500000), int(id + 1))), 'b')").alias("text"),
+        F.lit("u").alias(OP),
+        F.lit(1).alias(check.SEQ),
+        *[F.lit(None).cast("string").alias(name) for name in (ERROR, DETAIL, FIELD)],
+    )
+    for shown in (False, True):  # by aggregates, and by Great Expectations itself
+        contract = it.loaded(it.contract(expectations=given, expectations_show_values=shown))
+        found = expect.look(contract, [Batch(it.topic, "", 1, {}, {})], rows)
+        assert [(r.unexpected, r.error) for r in found] == [(1, None), (3, None), (0, None)]
+    apart = it.loaded(it.contract(expectations=[{**given[0], "severity": "quarantine_rows"}]))
+    told = expect.marked(rows, apart).orderBy(F.length("text")).select(ERROR, DETAIL).collect()
+    assert [tuple(row) for row in told] == [(None, None)] * 2 + [("expectation", f"{TEXT}(text)")]
+
+
 def test_rows_that_fail_are_set_apart_and_come_back_when_the_contract_takes_them(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(2)

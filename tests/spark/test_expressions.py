@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, masks
+from sluice import check, jvm, masks
 from sluice.contract import Contract
-from sluice.decode import ERROR, decode
+from sluice.decode import ERROR, FIELD, decode
 from sluice.errors import ConfigError, ContractError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
@@ -84,6 +84,40 @@ def test_columns_are_computed_and_what_fails_is_an_error_of_its_record(spark: Sp
     good = rows.where("id = 'good'").select("upper", "twice", "number", "more", F.unix_micros("at")).collect()[0]
     assert tuple(good) == ("7", 4, 7, 3.5, sent["us"])
     assert set(rows.columns) & {"carrier", "kind", "us"} == set(), "inputs are no columns"
+
+
+def test_a_text_that_a_regex_would_fill_the_stack_with_is_an_error_of_its_record(spark: SparkSession) -> None:
+    """Spark takes a full stack for fatal: one such record ended the application, and each one after it."""
+    options = spark.sparkContext.getConf().get("spark.executor.defaultJavaOptions")
+    assert jvm.STACK in str(options), "tasks run in executors, too"
+    names = "^((([a-z]|[0-9])+)[.])*[a-z]+$"
+    made = contract(
+        {"name": "s", "type": "string"},
+        {"name": "ok", "type": "boolean", "expression": f"s rlike '{names}'"},
+        {"name": "parts", "type": "int", "expression": r"size(split(x.s, '(?:[.]|;)+'))"},
+        {"name": "first", "type": "string", "expression": "CASE WHEN s rlike '^[a-z]' THEN left(s, 1) END"},
+        {"name": "by", "type": "boolean", "expression": "regexp_like(s, x.regex)"},
+        {"name": "map", "type": "int", "expression": r"size(str_to_map(s, ';', '(?:[.]|:)+'))"},
+        inputs=[{"name": "x", "type": "struct<s: string, regex: string>"}],
+        where=f"s IS NULL OR coalesce(regexp_extract(s, '{names}', 2), 'b') <> ''",
+    )
+    long, most = "a." * 500_000 + "b", "a." * 8_191 + "b"
+    records = {
+        "short": {"s": "a.b", "x": {"s": "a;b", "regex": "(a)"}},
+        "most": {"s": most, "x": {"s": most, "regex": "^(a|b|[.])*$"}},
+        "long": {"s": long},
+        "long within": {"s": "a.b", "x": {"s": long}},
+        "null": {},
+    }
+    rows = decoded(spark, made, records).select("id", "ok", "parts", "first", "by", ERROR, FIELD).collect()
+    found = {row[0]: tuple(row[1:]) for row in rows}
+    assert found["long"][-2:] == ("expression", "where")
+    assert found["long within"][-2:] == ("expression", "parts")
+    assert found["short"] == (True, 2, "a", True, None, None)
+    assert found["most"] == (True, 8_192, "a", True, None, None)
+    assert found["null"][-2:] == (None, None)
+    plain = contract({"name": "s", "type": "string"}, {"name": "ok", "type": "boolean", "expression": "s rlike 'b$'"})
+    assert decoded(spark, plain, {"long": {"s": long}}).select("ok").collect()[0].ok, "what takes no stack takes all"
 
 
 def test_when_a_version_ends_is_not_known_to_its_record(spark: SparkSession) -> None:
