@@ -50,11 +50,9 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any
         use_registry()
         promises = contracts.load(strict=False)
         client = broker.admin(broker.client_config(kafka_config()))
-        # What is read elsewhere needs no Kafka: the topic was staged, and is known by that.
-        asked = client if request.origin == Origin.KAFKA else None
         with reach.catalog_errors():
             lake = catalog.load()
-            promises = topics.resolve(promises, lake, asked)
+            promises = topics.resolve(promises, lake, client if request.needs_kafka else None)
             if params["dry_run"]:
                 found = backfill.look(request, promises, lake, client, Ledger(lake), mapped=most())
             else:

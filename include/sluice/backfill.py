@@ -190,11 +190,11 @@ def _kafka(request: Request, client: AdminClient, topic: str, at: Through | None
         state = broker.describe(client, [topic])[topic]
     except BrokerUnavailableError as error:
         state = error
-    if request.origin == Origin.KAFKA and isinstance(state, SluiceError):
+    if request.needs_kafka and isinstance(state, SluiceError):
         raise state
     if isinstance(state, SluiceError):
         away = state.message
-    elif request.origin == Origin.KAFKA or at is None or at.topic_id == state.topic_id:
+    elif request.needs_kafka or at is None or at.topic_id == state.topic_id:
         return state, ""
     else:
         away = f"Topic {topic!r} is not the one that the table was filled from."

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from sluice import backfill_times, broker, cursor, slices
+from sluice.clocks import TIMESTAMP
 from sluice.errors import RefusedError
 from sluice.filters import And, equal
 from sluice.ledger import Ledger, batches, row_of
@@ -45,6 +46,11 @@ class Request:
     origin: Origin = Origin.KAFKA
     topic: str = ""
     why: str = ""
+
+    @property
+    def needs_kafka(self) -> bool:
+        """Whether Kafka has to be asked: what is read elsewhere was staged, and its topic is known by that."""
+        return self.origin == Origin.KAFKA
 
 
 @dataclass(frozen=True)
@@ -162,13 +168,13 @@ def _quarantined(request: Request, sources: Sources) -> dict[int, OffsetRange]:
     found: dict[int, OffsetRange] = {}
     if table is not None and table.current_snapshot():
         partition, offset = PLACE
-        columns = (*PLACE, backfill_times.TIMESTAMP)
+        columns = (*PLACE, TIMESTAMP)
         rows = table.scan(row_filter=equal("_kafka_topic", topic), selected_fields=columns).to_arrow()
 
         def ends(which: str, since: datetime | None = None) -> dict[int, int]:
             some = rows
             if since:
-                at = pc.cast(rows[backfill_times.TIMESTAMP], pa.int64())
+                at = pc.cast(rows[TIMESTAMP], pa.int64())
                 some = rows.filter(pc.greater_equal(at, backfill_times.micros(since)))
             told = some.group_by(partition).aggregate([(offset, which)]).to_pylist()
             return {r[partition]: r[f"{offset}_{which}"] for r in told}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -15,14 +15,14 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
 from sluice import broker, slices, tables
+from sluice.clocks import EPOCH, TIMESTAMP
 from sluice.filters import And, above
 from sluice.model import Batch, OffsetRange
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-OFFSET, TIMESTAMP = "_kafka_offset", "_kafka_timestamp"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+OFFSET = "_kafka_offset"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import argparse
 import getpass
 import json
 import logging
+import math
 import os
 import sys
 import traceback
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sluice import cli_act, cli_schema, cli_sql
 from sluice.errors import SluiceError, exit_code
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sluice.ledger import Row
 
 Command = Callable[[argparse.Namespace], int]
+Number = TypeVar("Number", int, float)
 DEBUG = "SLUICE_DEBUG"
 MOST_PATIENCE = 86_400.0
 
@@ -146,24 +148,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _at_least_one(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return number
+    return _above_zero(text, int, "whole number above 0")
 
 
 def _patience(text: str) -> float:
     """Seconds; clients take a number below zero for "as long as it takes", and can't count to infinity."""
+    said = f"number of seconds above 0, up to {MOST_PATIENCE:,.0f}"
+    return _above_zero(text, float, said, most=MOST_PATIENCE)
+
+
+def _above_zero(text: str, kind: Callable[[str], Number], said: str, most: float = math.inf) -> Number:
     try:
-        seconds = float(text)
+        number = kind(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MOST_PATIENCE:  # nor is `nan`
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0, up to {MOST_PATIENCE:,.0f}")
-    return seconds
+        number = kind("0")
+    if not 0 < number <= most:  # nor is `nan`
+        raise argparse.ArgumentTypeError(f"{text!r} is no {said}")
+    return number
 
 
 def _contracts() -> Contracts:

@@ -130,13 +130,11 @@ def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace
         Origin(given.source),
         given.topic,
     )
-    # What is read elsewhere needs no Kafka: the topic was staged, and is known by that.
-    needed = request.origin == Origin.KAFKA
-    client = reach.open_broker(given.patience) if needed else broker.admin()
+    client = reach.open_broker(given.patience) if request.needs_kafka else broker.admin()
     catalog = reach.open_catalog(given.patience)
     existing = reach.existing_ledger_table(catalog)
     with reach.catalog_errors():
-        known = topics.resolve(known, catalog, client if needed else None)
+        known = topics.resolve(known, catalog, client if request.needs_kafka else None)
         found = backfill.look(request, known, catalog, client, Ledger(catalog, existing) if existing else None)
     print("\n".join(found.lines()))
     print("Nothing was changed. DAG backfill does it.")

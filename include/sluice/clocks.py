@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 TIMESTAMP = "_kafka_timestamp"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ENDS = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 """What is beyond is told as these: in no time zone are they other years."""
 
@@ -100,8 +100,8 @@ def moment(micros: int) -> datetime:
 
     A producer may stamp records with any number, such as microseconds for milliseconds, and Python's years end.
     """
-    first, last = ((end - _EPOCH) // timedelta(microseconds=1) for end in ENDS)
-    return _EPOCH + timedelta(microseconds=min(max(micros, first), last))
+    first, last = ((end - EPOCH) // timedelta(microseconds=1) for end in ENDS)
+    return EPOCH + timedelta(microseconds=min(max(micros, first), last))
 
 
 def older_unread(

@@ -276,6 +276,11 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
 
 
+def gone(error: FileNotFoundError) -> str:
+    """What is said of a file that a table's metadata names and that storage does not have."""
+    return f"A file is gone: {first_line(error)}"
+
+
 def exit_code(error: BaseException | None) -> int:
     """The exit code of a job or command that ended with `error`: 0, 2 (retryable), 3 (terminal) or 1 (a bug)."""
     if error is None:

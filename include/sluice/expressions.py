@@ -25,8 +25,9 @@ WHERE = "where"
 LONGEST = 16_384
 """Characters of a text that a regex is held against if it `recurses`: so many fit the stack (`jvm.STACK`)."""
 
-_REGEXES = {"rlike", "split", "regexp", *(f"regexp_{what}" for what in ("count", "extract", "extract_all", "instr"))}
-_REGEXES |= {"regexp_like", "regexp_replace", "regexp_substr", "str_to_map"}
+_REGEXES = {"regexp", "rlike", "split", "str_to_map"} | {
+    f"regexp_{what}" for what in ("count", "extract", "extract_all", "instr", "like", "replace", "substr")
+}
 _REPEATED = re.compile(r"(?:\)|\\[RX])\s*[*+{]")
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
 _REFUSED = {

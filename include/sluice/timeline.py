@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from sluice import cursor, quality, schemas, tables, upkeep
 from sluice.causes import Cause, cause
 from sluice.contract import Contract
-from sluice.errors import CatalogUnavailableError, SluiceError, first_line
+from sluice.errors import CatalogUnavailableError, SluiceError, gone
 from sluice.events import INGEST, Event, Lane, lanes
 from sluice.filters import And, above, one_of
 from sluice.ledger import Row, State, row_of
@@ -93,7 +93,7 @@ def of_several(
         except (SluiceError, FileNotFoundError) as error:
             if unread is None or isinstance(error, CatalogUnavailableError):
                 raise
-            unread.append(str(error) if isinstance(error, SluiceError) else f"A file is gone: {first_line(error)}")
+            unread.append(gone(error) if isinstance(error, FileNotFoundError) else str(error))
     kept = [event for _, each in lanes(_newest_first(found)) for event in each[:most]]
     return _newest_first(kept), last
 

@@ -94,7 +94,7 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
     from sluice.pages import history
 
     known = reading.status(readable)
-    table = reading.table(known, name)
+    table = reading.table(known.value, name)
     if table is None:
         return _no_table(request, known, name)
     detail = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S)
@@ -113,7 +113,7 @@ def report_page(request: Request, readable: Readable, name: str, run_id: Name = 
     from sluice.pages import render
 
     known = reading.status(readable)
-    if reading.table(known, name) is None:
+    if reading.table(known.value, name) is None:
         return _no_table(request, known, name)
     found = reading.feeds().reports.of(json.dumps([name, run_id or ""])).get(wait=REPORT_WAIT_S)
     if found.value:
@@ -207,7 +207,7 @@ def table_timeline_page(
     from sluice.pages import history
 
     known = reading.status(readable)
-    table = reading.table(known, name)
+    table = reading.table(known.value, name)
     if table is None:
         return _no_table(request, known, name)
     past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)

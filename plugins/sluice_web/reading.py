@@ -155,9 +155,9 @@ def reports(read: Reading[Any]) -> bool:
     return read.value is not None and bool(_reader("report", "wanted")())
 
 
-def table(known: Reading[Status], name: str) -> TableStatus | None:
+def table(known: Status | None, name: str) -> TableStatus | None:
     """One of the tables that are known."""
-    return next((t for t in known.value.tables if t.table == name), None) if known.value else None
+    return next((t for t in known.tables if t.table == name), None) if known else None
 
 
 def value(known: Reading[Any]) -> Any:
@@ -201,7 +201,7 @@ def known_status(readable: set[str]) -> Status:
 
 def known_table(known: Status, name: str) -> TableStatus:
     """One table; 404 where there is none that somebody may read."""
-    found = next((t for t in known.tables if t.table == name), None)
+    found = table(known, name)
     if found is None:
         raise HTTPException(404, NO_TABLE)
     return found

@@ -22,7 +22,7 @@ from sluice import (
     upkeep,
 )
 from sluice import catalog as catalogs
-from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, first_line
+from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, gone
 from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, Through, batches_of
 from sluice.pages import in_force, rejected
 from sluice.pages.rejected import Rejected
@@ -204,7 +204,7 @@ class _Parts:
                 try:
                     return read()
                 except FileNotFoundError as error:  # the catalog has answered
-                    self.missing[name] = f"A file is gone: {first_line(error)}"
+                    self.missing[name] = gone(error)
         except CatalogUnavailableError:
             raise
         except SluiceError as error:
