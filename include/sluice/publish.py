@@ -12,24 +12,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pyiceberg.table import Table
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, evolve, evolve_force, evolve_refused, expect, merge, tables, versions
+from sluice import check, cursor, evolve, evolve_force, evolve_refused, expect, merge, staged_records, tables, versions
 from sluice.commit import Attempt, Context
 from sluice.contract import Contract
-from sluice.decode import DELETE, ERROR, OP, decode
+from sluice.decode import DELETE, ERROR, OP
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError, SluiceError
 from sluice.ledger import Ledger
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through, joined, publish_properties
-from sluice.words import covers
 
 log = logging.getLogger(__name__)
-
-# Decoding is what costs, not reading: by Iceberg's own sizes (128 MB, 4 MB to open a file) a batch of a million small
-# records is one split, and all cores but one stand idle.
-LEAST_SPLIT, MOST_SPLIT = 512 << 10, 4 << 20
-TASKS_PER_CORE = 4
 
 
 @dataclass(frozen=True)
@@ -95,10 +89,10 @@ def publish(
         PUBLISHED_THROUGH: encode_through(through),
     }
     whole = joined(batches)
-    staging = _check_staged(context, contract, batches)
+    staging = staged_records.checked(context, contract, batches)
     session = context.session(properties)
-    splits = split_by(staged_bytes(staging, batches), session.sparkContext.defaultParallelism)
-    decoded_in = partial(_decoded, context, contract, batches, splits)
+    splits = staged_records.split_by(staged_records.size(staging, batches), session.sparkContext.defaultParallelism)
+    decoded_in = partial(staged_records.decoded, context, contract, batches, splits)
     with attempt:
         decoded = decoded_in(session)
         watch = expect.Watch(contract, decoded)
@@ -109,11 +103,11 @@ def publish(
         watched, observation = check.observed(taken, watch.columns if len(batches) == 1 else ())
         fresh = not replay and _begins_at(whole, done)
         merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
-        known = _staged(context, staging, batches, staged or {})
+        known = staged_records.counted(context, staging, batches, staged or {})
         seen = check.seen(observation, sum(known.values()))
         found = check.counts(seen, decoded, sum(known.values()))
         if found.records != sum(known.values()):
-            known = _left(context, contract, batches, known, found.records)
+            known = staged_records.recounted(context, contract, batches, known, found.records)
         each = check.by_batch(decoded, batches, found, known)
         judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
         anew = partial(decoded_in, context.spark)
@@ -123,7 +117,7 @@ def publish(
         if found.ignored:
             log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
         # Once more: what was deleted while it was read would be missing in silence.
-        _check_staged(context, contract, batches)
+        staged_records.checked(context, contract, batches)
         snapshot = attempt.land()
     return Published(snapshot.snapshot_id, each, time.monotonic() - began, attempt.commit_seconds)
 
@@ -161,7 +155,7 @@ def _aside(
             properties.
     """
     # What was rejected of a batch that is given up now may be all that is left of it.
-    if not replay and (mine := _read(batches)):
+    if not replay and (mine := staged_records.with_records(batches)):
         refused = evolve_refused.standing(context.catalog, base, contract) if found.rejected else ()
         check.quarantine(context, contract, mine, decoded, found.rejected, refused)
     check.verdict(contract, batches, each, excused)
@@ -184,92 +178,6 @@ def _excused(
         return {}
     fields = evolve_refused.touched(asked.old, asked.new, asked.changes)
     return check.bad_in(decoded(), contract, fields) if fields and asked.review in ("open", "rejected") else {}
-
-
-def split_by(size: int | None = None, cores: int = 1) -> dict[str, str]:
-    """How to read staged records, as Iceberg's read options: where there are files enough, each core gets a few tasks.
-
-    Args:
-        size: bytes of the files to be read, None where that is not known.
-    """
-    share = MOST_SPLIT if size is None else size // (cores * TASKS_PER_CORE)
-    split = min(max(share, LEAST_SPLIT), MOST_SPLIT)
-    return {"split-size": str(split), "file-open-cost": str(split // 4)}
-
-
-def staged_bytes(staging: Table | None, batches: Sequence[Batch]) -> int | None:
-    """The bytes of the batches' files as they were staged, unless a snapshot that told has expired."""
-    told, mine = cursor.staged_batches(staging, batches[0].seq - 1), _read(batches)
-    if any(b.seq not in told for b in mine):
-        return None
-    return sum(int(cursor.summary(told[b.seq][1]).get("added-files-size", 0)) for b in mine)
-
-
-def _decoded(
-    context: Context,
-    contract: Contract,
-    batches: Sequence[Batch],
-    splits: Mapping[str, str],
-    session: SparkSession,
-) -> DataFrame:
-    topic = batches[-1].topic
-    staged = session.read.options(**splits).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
-    return expect.marked(decode(staged.where(_read_of(batches)), contract, topic), contract)
-
-
-def _staged(
-    context: Context, staging: Table | None, batches: Sequence[Batch], known: Mapping[int, int]
-) -> dict[int, int]:
-    """How many records of each batch were staged: what staging tells, or is known; else how many there are."""
-    told = cursor.staged_batches(staging, batches[0].seq - 1)
-    known = {**known, **{seq: int(cursor.summary(s).get("added-records", "0")) for seq, (_, s) in told.items()}}
-    if any(b.seq not in known for b in batches):
-        known = {**_there(context, batches), **known}
-    return {b.seq: known.get(b.seq, 0) if b.span else 0 for b in batches}
-
-
-def _there(context: Context, batches: Sequence[Batch]) -> dict[int, int]:
-    """How many records each batch has in staging, counted without reading them."""
-    name = tables.spark_name(context.catalog_name, tables.staging(batches[-1].topic))
-    rows = context.spark.table(name).where(_read_of(batches)).groupBy("batch_seq").count().collect()
-    return {row["batch_seq"]: row["count"] for row in rows}
-
-
-def _left(
-    context: Context, contract: Contract, batches: Sequence[Batch], staged: Mapping[int, int], read: int
-) -> dict[int, int]:
-    """How many records each batch has where others were read than were staged: fewer, if they were given up.
-
-    Raises:
-        StagingTrimmedError: somebody deleted records from staging that nobody has given up for this table.
-        AuditError: there are more than were staged, or they became others while they were read.
-    """
-    there = _there(context, batches)
-    left = {b.seq: there.get(b.seq, 0) if b.span else 0 for b in batches}
-    words = Ledger(context.catalog).gaps([batches[-1].topic])
-    lost = [b for b in batches if left[b.seq] < staged[b.seq] and not covers(words, b, contract.table)]
-    if lost:
-        raise tables.no_longer_staged(contract.table, lost)
-    if sum(left.values()) != read or any(left[b.seq] > staged[b.seq] for b in batches):
-        raise AuditError(f"{read} records were read where {sum(staged.values())} were staged.", table=contract.table)
-    return left
-
-
-def _read(batches: Sequence[Batch]) -> list[Batch]:
-    """Those that have anything to read. One that was given up because it was trimmed may still lie there in part."""
-    return [b for b in batches if b.span]
-
-
-def _read_of(batches: Sequence[Batch]) -> Column:
-    """Staging's rows of the batches."""
-    mine = _read(batches)
-    return check.of_batches(mine) if mine else F.lit(False)
-
-
-def _check_staged(context: Context, contract: Contract, batches: Sequence[Batch]) -> Table | None:
-    staging = tables.load(context.catalog, tables.staging(batches[-1].topic))
-    tables.check_not_trimmed(staging, contract, batches)
-    return staging
 
 
 def _begins_at(batch: Batch, done: Through | None) -> bool:

@@ -9,55 +9,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.typedef import Identifier
 
-from sluice import cursor, slices, tables
+from sluice import slices, tables
 from sluice.contracts import Contracts
-from sluice.errors import CatalogUnavailableError, LedgerError, SluiceError, TableDamagedError
+from sluice.errors import CatalogUnavailableError, LedgerError
 from sluice.ledger import SCHEMA, SPEC, Ledger, Row, State, batches, plan_rows, staged_rows
-from sluice.model import BATCH_SEQ, BATCHES, RUN_ID, STEP, TOPIC, Batch, batches_of
+from sluice.model import STEP
+from sluice.told import BatchKey, Told, by_batch, typed_tables
 from sluice.words import untold
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 _OF_BATCHES = (State.PLANNED, State.STAGED, State.PUBLISHED, State.SETTLED)
-_Key = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Brought:
-    """The snapshot that brought a batch.
-
-    Attributes:
-        committed, at: when it was committed, and when readers first saw it.
-        records: how many rows it added, where that is known.
-        run_id: whose it is, where it says so.
-    """
-
-    snapshot_id: int
-    committed: datetime
-    at: datetime
-    records: int | None
-    run_id: str | None
-
-
-@dataclass
-class Told:
-    """What the tables tell of one batch: which snapshot of which table holds it."""
-
-    batch: Batch
-    staged: Brought | None = None
-    published: dict[str, Brought] = field(default_factory=dict)
 
 
 def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]:
@@ -72,11 +43,11 @@ def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]
     """
     for _ in range(ATTEMPTS):
         ledger, old, notes = _old(catalog)
-        told, reached, unknown = _tell(contracts, catalog)
+        told, reached, unknown = by_batch(contracts, catalog)
         kept, dropped = _keep(old, told)
         rows = _rows(contracts, told, reached, old, run_id)
         rows += [row for each in told.values() if each.staged for row in untold(each.batch, kept)]
-        for name, found in _typed_tables(contracts, catalog, []):
+        for name, found in typed_tables(contracts, catalog, []):
             rows += slices.rebuilt(name, found, kept)
         rows = sorted([*rows, *kept], key=_order)
         try:
@@ -114,81 +85,15 @@ def _old(catalog: Catalog) -> tuple[Ledger | None, list[Row], list[str]]:
     return ledger, rows, []
 
 
-def _tell(contracts: Contracts, catalog: Catalog) -> tuple[dict[_Key, Told], dict[str, Mapping[str, int]], list[str]]:
-    """What all snapshots tell of batches; how far each typed table has come per topic; and tables that can't tell."""
-    told: dict[_Key, Told] = {}
-    reached: dict[str, Mapping[str, int]] = {}
-    unknown: list[str] = []
-    for table in _staging_tables(catalog, unknown):
-        for batch, brought in _carriers(table):
-            told.setdefault((batch.topic, batch.seq), Told(batch)).staged = brought
-    for name, loaded in _typed_tables(contracts, catalog, unknown):
-        for batch, brought in _carriers(loaded):
-            known = told.setdefault((batch.topic, batch.seq), Told(batch))
-            if known.batch != batch:
-                raise LedgerError(
-                    f"Snapshot {brought.snapshot_id} gives {batch}; another table's snapshot gives {known.batch}.",
-                    table=name,
-                    way_out="Roll one of the two tables back to before that batch.",
-                )
-            known.published[name] = brought
-        try:
-            reached[name] = {t: x.seq for t, x in cursor.published(loaded).items()}
-        except SluiceError as error:
-            unknown.append(str(error))
-    return told, reached, unknown
-
-
-def _staging_tables(catalog: Catalog, unknown: list[str]) -> list[Table]:
-    try:
-        names = sorted(catalog.list_tables(tables.STAGING))
-    except NoSuchNamespaceError:
-        return []
-    return [found for name in names if (found := _whole(catalog, name, unknown))]
-
-
-def _typed_tables(contracts: Contracts, catalog: Catalog, unknown: list[str]) -> list[tuple[str, Table]]:
-    names = {c.table: tables.typed(c) for c in contracts.tables.values()}
-    return [(name, found) for name, each in names.items() if (found := _whole(catalog, each, unknown))]
-
-
-def _whole(catalog: Catalog, identifier: Identifier, unknown: list[str]) -> Table | None:
-    """The table, if there is one and it is whole; one that is damaged is added to `unknown`."""
-    try:
-        return tables.load(catalog, identifier)
-    except TableDamagedError as error:
-        unknown.append(str(error))
-        return None
-
-
-def _carriers(table: Table) -> list[tuple[Batch, Brought]]:
-    """Each batch with the snapshot of main that first brought it; replays bring nothing new."""
-    found: dict[_Key, tuple[Batch, Brought]] = {}
-    landed = cursor.landed(table.metadata)
-    for snapshot in cursor.ancestors(table.metadata):
-        properties = cursor.summary(snapshot)
-        if BATCH_SEQ in properties and TOPIC in properties and properties.get(STEP) != "replay":
-            brought = Brought(
-                snapshot.snapshot_id,
-                cursor.committed_at(snapshot),
-                landed[snapshot.snapshot_id],
-                _records(snapshot),
-                properties.get(RUN_ID),
-            )
-            for batch in batches_of(properties):
-                found[batch.topic, batch.seq] = (batch, brought)
-    return list(found.values())
-
-
 def _rows(
     contracts: Contracts,
-    told: Mapping[_Key, Told],
+    told: Mapping[BatchKey, Told],
     reached: Mapping[str, Mapping[str, int]],
     old: Iterable[Row],
     who: str,
 ) -> list[Row]:
     """The rows of all batches that the tables tell of: the old ones where they are sound, new ones where they lack."""
-    before: dict[_Key, list[Row]] = {}
+    before: dict[BatchKey, list[Row]] = {}
     for row in sorted(old, key=_order):
         if row.batch_seq is not None and row.state in _OF_BATCHES:
             before.setdefault((row.topic, row.batch_seq), []).append(row)
@@ -283,15 +188,9 @@ def _order(row: Row) -> tuple[object, ...]:
     return row.at, row.topic, row.batch_seq or 0, list(State).index(row.state), row.partition or 0
 
 
-def _records(snapshot: Snapshot) -> int | None:
-    """How many rows a batch's commit added; unknown for one of several batches of one commit."""
-    properties = cursor.summary(snapshot)
-    return None if BATCHES in properties else int(properties.get("added-records", "0"))
-
-
-def _keep(old: Iterable[Row], told: Mapping[_Key, Told]) -> tuple[list[Row], list[str]]:
+def _keep(old: Iterable[Row], told: Mapping[BatchKey, Told]) -> tuple[list[Row], list[str]]:
     """The old rows of what no table tells; and the batches, not kept, about which the ledger contradicts itself."""
-    by_batch: dict[_Key, list[Row]] = {}
+    by_batch: dict[BatchKey, list[Row]] = {}
     kept: list[Row] = []
     for row in old:
         if row.state in (State.BLOCKED, State.FAILED, State.RETRIED) or row.batch_seq is None:
@@ -335,7 +234,7 @@ def _replace(catalog: Catalog, ledger: Ledger | None, rows: list[Row], run_id: s
         tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC).append(data, snapshot_properties=summary)
 
 
-def _report(told: Mapping[_Key, Told], kept: list[Row], dropped: list[str], unknown: list[str]) -> list[str]:
+def _report(told: Mapping[BatchKey, Told], kept: list[Row], dropped: list[str], unknown: list[str]) -> list[str]:
     lines = []
     for topic in sorted({t for t, _ in told}):
         mine = [each for (t, _), each in told.items() if t == topic]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, expect, merge, publish, slices, tables, validate
+from sluice import check, expect, merge, slices, staged_records, tables, validate
 from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import ERROR, decode
@@ -48,7 +48,7 @@ class Source:
             raw = session.table(self.quarantine).where(inside)
         else:
             name = tables.spark_name(self.context.catalog_name, tables.staging(self.piece.topic))
-            raw = session.read.options(**publish.split_by()).table(name)
+            raw = session.read.options(**staged_records.split_by()).table(name)
             if self.origin == Origin.KAFKA:
                 raw = raw.where(F.col("batch_seq") == self.piece.seq)
             else:

@@ -14,7 +14,8 @@ from sluice import run as runs
 from sluice.errors import TerminalError
 from sluice.ledger import Ledger, State
 from sluice.model import BATCHES, Batch, batches_of
-from sluice.publish import publish, split_by, staged_bytes
+from sluice.publish import publish
+from sluice.staged_records import size, split_by
 from tests.support.lake import Lake
 
 CAP = {"records_per_batch": 12}
@@ -196,11 +197,11 @@ def test_what_is_read_is_split_by_its_size_and_by_the_cores(
     staging, batches = it.catalog.load_table(tables.staging(it.topic)), staged(it)
     for some in (batches, batches[1:3]):
         files = staging.scan(row_filter=In("batch_seq", {b.seq for b in some})).plan_files()
-        assert staged_bytes(staging, some) == sum(task.file.file_size_in_bytes for task in files) > 0
-    assert staged_bytes(staging, [*batches, replace(batches[-1], seq=99)]) is None
-    assert staged_bytes(None, batches) is None
+        assert size(staging, some) == sum(task.file.file_size_in_bytes for task in files) > 0
+    assert size(staging, [*batches, replace(batches[-1], seq=99)]) is None
+    assert size(None, batches) is None
     without = replace(batches[-1], seq=99, ranges={})
-    assert staged_bytes(staging, [batches[0], without]) == staged_bytes(staging, batches[:1])
+    assert size(staging, [batches[0], without]) == size(staging, batches[:1])
     mega = 1 << 20
     sizes = {None: 4 * mega, 10_000: mega // 2, 16 * mega: 2 * mega, 1000 * mega: 4 * mega}
     assert {size: int(split_by(size, 2)["split-size"]) for size in sizes} == sizes

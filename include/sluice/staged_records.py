@@ -1,0 +1,120 @@
+"""Staged batches as publish reads them: their rows decoded, how many there are, and whether all are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyiceberg.table import Table
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice import check, cursor, expect, tables
+from sluice.commit import Context
+from sluice.contract import Contract
+from sluice.decode import decode
+from sluice.errors import AuditError
+from sluice.ledger import Ledger
+from sluice.model import Batch
+from sluice.words import covers
+
+# Decoding is what costs, not reading: by Iceberg's own sizes (128 MB, 4 MB to open a file) a batch of a million small
+# records is one split, and all cores but one stand idle.
+LEAST_SPLIT, MOST_SPLIT = 512 << 10, 4 << 20
+TASKS_PER_CORE = 4
+
+
+def split_by(size: int | None = None, cores: int = 1) -> dict[str, str]:
+    """How to read staged records, as Iceberg's read options: where there are files enough, each core gets a few tasks.
+
+    Args:
+        size: bytes of the files to be read, None where that is not known.
+    """
+    share = MOST_SPLIT if size is None else size // (cores * TASKS_PER_CORE)
+    split = min(max(share, LEAST_SPLIT), MOST_SPLIT)
+    return {"split-size": str(split), "file-open-cost": str(split // 4)}
+
+
+def size(staging: Table | None, batches: Sequence[Batch]) -> int | None:
+    """The bytes of the batches' files as they were staged, unless a snapshot that told has expired."""
+    told, mine = cursor.staged_batches(staging, batches[0].seq - 1), with_records(batches)
+    if any(b.seq not in told for b in mine):
+        return None
+    return sum(int(cursor.summary(told[b.seq][1]).get("added-files-size", 0)) for b in mine)
+
+
+def decoded(
+    context: Context,
+    contract: Contract,
+    batches: Sequence[Batch],
+    splits: Mapping[str, str],
+    session: SparkSession,
+) -> DataFrame:
+    """The batches' records by the contract, marked with what its expectations say of each.
+
+    Args:
+        splits: how to read them, of `split_by`.
+        session: in whose name they are read.
+    """
+    topic = batches[-1].topic
+    staged = session.read.options(**splits).table(tables.spark_name(context.catalog_name, tables.staging(topic)))
+    return expect.marked(decode(staged.where(_read_of(batches)), contract, topic), contract)
+
+
+def counted(
+    context: Context, staging: Table | None, batches: Sequence[Batch], known: Mapping[int, int]
+) -> dict[int, int]:
+    """How many records of each batch were staged: what staging tells, or is known; else how many there are."""
+    told = cursor.staged_batches(staging, batches[0].seq - 1)
+    known = {**known, **{seq: int(cursor.summary(s).get("added-records", "0")) for seq, (_, s) in told.items()}}
+    if any(b.seq not in known for b in batches):
+        known = {**_there(context, batches), **known}
+    return {b.seq: known.get(b.seq, 0) if b.span else 0 for b in batches}
+
+
+def _there(context: Context, batches: Sequence[Batch]) -> dict[int, int]:
+    """How many records each batch has in staging, counted without reading them."""
+    name = tables.spark_name(context.catalog_name, tables.staging(batches[-1].topic))
+    rows = context.spark.table(name).where(_read_of(batches)).groupBy("batch_seq").count().collect()
+    return {row["batch_seq"]: row["count"] for row in rows}
+
+
+def recounted(
+    context: Context, contract: Contract, batches: Sequence[Batch], staged: Mapping[int, int], read: int
+) -> dict[int, int]:
+    """How many records each batch has where others were read than were staged: fewer, if they were given up.
+
+    Raises:
+        StagingTrimmedError: somebody deleted records from staging that nobody has given up for this table.
+        AuditError: there are more than were staged, or they became others while they were read.
+    """
+    there = _there(context, batches)
+    left = {b.seq: there.get(b.seq, 0) if b.span else 0 for b in batches}
+    words = Ledger(context.catalog).gaps([batches[-1].topic])
+    lost = [b for b in batches if left[b.seq] < staged[b.seq] and not covers(words, b, contract.table)]
+    if lost:
+        raise tables.no_longer_staged(contract.table, lost)
+    if sum(left.values()) != read or any(left[b.seq] > staged[b.seq] for b in batches):
+        raise AuditError(f"{read} records were read where {sum(staged.values())} were staged.", table=contract.table)
+    return left
+
+
+def with_records(batches: Sequence[Batch]) -> list[Batch]:
+    """Those that have anything to read. One that was given up because it was trimmed may still lie there in part."""
+    return [b for b in batches if b.span]
+
+
+def _read_of(batches: Sequence[Batch]) -> Column:
+    """Staging's rows of the batches."""
+    mine = with_records(batches)
+    return check.of_batches(mine) if mine else F.lit(False)
+
+
+def checked(context: Context, contract: Contract, batches: Sequence[Batch]) -> Table | None:
+    """The topic's staging table.
+
+    Raises:
+        StagingTrimmedError: it no longer keeps the batches' records, or not all of them.
+    """
+    staging = tables.load(context.catalog, tables.staging(batches[-1].topic))
+    tables.check_not_trimmed(staging, contract, batches)
+    return staging
