@@ -39,6 +39,13 @@ def staged(
     return loaded
 
 
+def served(loaded: Staging | None) -> int:
+    """When a topic had its last turn: milliseconds at which its last batch was staged; 0 where no snapshot tells."""
+    staging, last = loaded or (None, None)
+    told = cursor.staged_batches(staging, last.seq - 1) if last else {}
+    return max((snapshot.timestamp_ms for _, snapshot in told.values()), default=0)
+
+
 def known_batches(
     contracts: Sequence[Contract],
     loaded: Mapping[str, Staging],

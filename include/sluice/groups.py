@@ -119,6 +119,7 @@ class GroupSettings(Strict):
         retries: Further tries of a failed task. Default 2.
         retry_delay: Pause before a further try. Default 1 minute.
         timeout: Most time that one Spark application may take. Default 1 hour.
+        topics_at_once: How many topics are staged and published side by side. Default 2.
         spark: The Spark application.
         tags: Tags of the DAG in Airflow.
         pool: Airflow pool of the Spark task. Default `sluice_spark`.
@@ -130,6 +131,7 @@ class GroupSettings(Strict):
     retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 2
     retry_delay: Duration = timedelta(minutes=1)
     timeout: Duration = timedelta(hours=1)
+    topics_at_once: Annotated[int, Field(strict=True, ge=1, le=64)] = 2
     spark: SparkSettings = SparkSettings()
     tags: Annotated[tuple[str, ...], ListField] = ()
     pool: Annotated[str, Field(min_length=1, max_length=256)] = "sluice_spark"

@@ -42,8 +42,9 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What a run of a group does. `stops` are tables that need a person, with the error that says why.
+    """What a run of a group does. `topics` are in the order of their turns: first those that waited longest.
 
+    `stops` are tables that need a person, with the error that says why.
     `broken` are the topics that stop them; `warnings` tell of topics that retention is about to overtake; `outlooks`
     what the contracts ask of the tables that there are.
     """
@@ -139,7 +140,7 @@ def look(
     given_up = ledger.gaps(topics) if ledger else []
     known, heal = backlog.known_batches(chosen, loaded, through, ledger, given_up, broken)
     plans: dict[str, TopicPlan] = {}
-    for topic in topics:
+    for topic in sorted(topics, key=lambda t: backlog.served(loaded.get(t))):
         state, last = states[topic], loaded[topic][1] if topic in loaded else None
         plans[topic] = TopicPlan(topic, last)
         if topic in broken or isinstance(state, SluiceError):

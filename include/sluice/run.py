@@ -1,17 +1,19 @@
 """One Spark application carries out a group's plan: for each topic, stage a batch, then publish it into its tables.
 
-A table that fails is left out for the rest of the run, and the others go on. What happened is written to the ledger in
-one commit; what is true is in the tables all the same, should the application not live to write it.
+The topics take turns, a batch each, so that one that is far behind keeps no other waiting. A table that fails is left
+out for the rest of the run, and the others go on. What happened is written to the ledger in one commit; what is true is
+in the tables all the same, should the application not live to write it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TypeVar
 
@@ -37,7 +39,6 @@ TRIES = 4
 # What it would be once more: what needs a person, and a plan that Spark can't make.
 FINAL = (TerminalError, AnalysisException)
 CATALOG_WAIT_S = 150.0
-TOPICS_AT_ONCE = 2
 # Before a run has published anything, a batch is taken to cost so many times the seconds that its staging took.
 PUBLISH_PER_STAGE = 3
 
@@ -66,9 +67,10 @@ def run(context: Context, group: Group, contracts: Contracts, client: AdminClien
     plan = planning.look(group, contracts, context.catalog, client, ledger, extend=False)
     for line in plan.lines():
         log.info("%s", line)
-    worker = _Worker(context, plan, contracts, deadline)
-    with ThreadPoolExecutor(max_workers=min(TOPICS_AT_ONCE, max(len(plan.topics), 1))) as pool:
-        list(pool.map(worker.topic, plan.topics.values()))
+    worker = _Worker(context, plan, contracts, deadline, group.settings.topics_at_once)
+    with ThreadPoolExecutor(max_workers=worker.at_once) as pool:
+        for done in [pool.submit(worker.work) for _ in range(worker.at_once)]:
+            done.result()
     ledger.append(worker.report.rows, run_id=context.run_id)
     return worker.report
 
@@ -97,14 +99,35 @@ class _Feed:
 class _Worker:
     """The state that the topics of one run share."""
 
-    def __init__(self, context: Context, plan: planning.GroupPlan, contracts: Contracts, deadline: float) -> None:
+    def __init__(
+        self, context: Context, plan: planning.GroupPlan, contracts: Contracts, deadline: float, at_once: int
+    ) -> None:
         self.context, self.plan, self.contracts, self.deadline = context, plan, contracts, deadline
         self.report = Report()
+        self.at_once = max(min(at_once, len(plan.topics)), 1)
+        self._unfinished = set(plan.topics)
+        self._turns: SimpleQueue[Iterator[None]] = SimpleQueue()
+        for each in plan.topics.values():
+            self._turns.put(self._topic(each))
         self._tables = {name: Lock() for name in plan.tables}
         self._records: dict[tuple[str, int], int | None] = {}
 
-    def topic(self, plan: TopicPlan) -> None:
-        """Stage one topic's batches and publish them with those that waited, in order, as many at a time as fit."""
+    def work(self) -> None:
+        """Give each topic a turn after the other until all are done, or those that are not are somebody else's."""
+        while True:
+            try:
+                turns = self._turns.get_nowait()
+            except Empty:
+                return
+            if next(turns, self) is not self:
+                self._turns.put(turns)
+
+    def _topic(self, plan: TopicPlan) -> Iterator[None]:
+        """Stage one topic's batches and publish them with those that waited, in order, as many at a time as fit.
+
+        Yields:
+            After each batch, for the other topics' turns.
+        """
         feeds = [
             _Feed(t.contract, list(t.pending.get(plan.topic, ())))
             for t in self.plan.tables.values()
@@ -126,10 +149,12 @@ class _Worker:
                     feed.guess = PUBLISH_PER_STAGE * (time.monotonic() - began)
                 feed.waiting.append(batch)
                 self._publish_waiting(feed, rest=False)
+            yield
         for feed in feeds:
             self._publish_waiting(feed, rest=True)
         if failure:  # only now: what was staged before it could still be published
             self._fail([f.contract.table for f in feeds], *failure)
+        self._unfinished.discard(plan.topic)
 
     def _publish_waiting(self, feed: _Feed, *, rest: bool) -> None:
         """Publish full commits of waiting batches, and what is left over where `rest` says that no more will come."""
@@ -138,7 +163,8 @@ class _Worker:
             if left < 0 and feed.published:
                 log.info("%s: the time of this run is used up; the next run goes on", feed.contract.table)
                 return
-            most = feed.fitting(left)
+            # What is left is shared with the topics whose turns come in between.
+            most = feed.fitting(left * self.at_once / max(len(self._unfinished), self.at_once))
             if len(feed.waiting) < most and not rest:
                 return
             batches = feed.waiting[:most]

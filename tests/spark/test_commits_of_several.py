@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from pyiceberg.expressions import In
 
 from sluice import cursor, rebuild, tables
@@ -222,3 +223,39 @@ def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
     it.assert_appended(table)
     assert commits(it, table)[0] == [1]
     assert len(commits(it, table)) < len(staged(it))
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_topics_take_turns_and_begin_with_those_that_waited_longest(lake, at_once):
+    it = lake()
+    (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"topics_at_once": at_once}}))
+    names = [f"{it.topic}-{n}" for n in range(3)]
+    for name in names:
+        it.create_topic(1, name=name)
+        it.contract(topic=name, limits={"records_per_batch": 4, "batches_per_commit": 1})
+
+    def run() -> list[tuple[str, int]]:
+        """What was staged, in order."""
+        it.run()
+        order = []
+        for name in names:
+            table = it.catalog.load_table(tables.staging(name))
+            order += [(s.timestamp_ms, name, seq) for seq, (_, s) in cursor.staged_batches(table).items()]
+        return [(name, seq) for _, name, seq in sorted(order)]
+
+    for name in names:
+        it.send([(0, "a", {"n": n}) for n in range(8)], topic=name)
+    order = run()
+    if at_once == 1:
+        assert order == [(name, seq) for seq in (1, 2) for name in names]
+    assert sorted(order) == [(name, seq) for name in names for seq in (1, 2)]
+    it.send([(0, "a", {"n": 8})], topic=names[0])
+    run()
+    for name in names:
+        it.send([(0, "a", {"n": 9})], topic=name)
+    waited = [topic for topic, _ in order[3:] if topic != names[0]]
+    assert [*it.look().topics] == [*waited, names[0]]
+    run()
+    for table, contract in it.contracts.tables.items():
+        sent = [*range(8), *([8] if contract.topics == (names[0],) else []), 9]
+        assert sorted(row["n"] for row in it.rows(table)) == sent
