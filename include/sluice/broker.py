@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from sluice import login
 from sluice.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -24,6 +25,7 @@ from sluice.errors import (
 from sluice.model import OffsetRange
 
 if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
 P = ParamSpec("P")
@@ -78,24 +80,26 @@ def client_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 def admin(config: Mapping[str, Any] | None = None) -> AdminClient:
-    """A client for the questions below; cheap to keep, 50 ms to make."""
-    from confluent_kafka.admin import AdminClient
+    """A client for the questions below; cheap to keep, 50 ms to make.
 
-    return AdminClient({**DEFAULTS, **client_config(config)})
+    Raises:
+        ConfigError: no cluster is configured, or librdkafka does not take the settings.
+    """
+    return login.client({**DEFAULTS, **client_config(config)})
 
 
 def names(client: AdminClient) -> set[str]:
     """All topics that there are, as far as the cluster shows them to this client.
 
     Raises:
-        BrokerUnavailableError: the cluster did not answer.
+        BrokerUnavailableError: the cluster did not answer, or does not let us in.
     """
     from confluent_kafka import KafkaException
 
     try:
         return set(client.list_topics(timeout=TIMEOUT_S).topics)
     except KafkaException as error:
-        raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}") from error
+        raise login.refusal(client) or _silence(error) from error
 
 
 def _outlives_a_broker(ask: Callable[P, R]) -> Callable[P, R]:
@@ -128,7 +132,7 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
         does not hide the others.
 
     Raises:
-        BrokerUnavailableError: the cluster did not answer.
+        BrokerUnavailableError: the cluster did not answer, or does not let us in.
     """
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
@@ -142,7 +146,7 @@ def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState
         """What was answered; a topic that an answer is missing of is told why."""
         out = {}
         for asked, future in futures.items():
-            answer = _answer(future, topic(asked))
+            answer = _answer(client, future, topic(asked))
             if isinstance(answer, SluiceError):
                 found.setdefault(topic(asked), answer)
             out[asked] = answer
@@ -190,10 +194,10 @@ def topic_id(client: AdminClient, topic: str) -> str:
 
     Raises:
         TopicMissingError: there is no such topic.
-        BrokerUnavailableError: the cluster did not answer.
+        BrokerUnavailableError: the cluster did not answer, or does not let us in.
         TopicForbiddenError: Kafka does not let this user see it.
     """
-    answer = _answer(_described(client, [topic])[topic], topic)
+    answer = _answer(client, _described(client, [topic])[topic], topic)
     if isinstance(answer, SluiceError):
         raise answer
     return str(answer.topic_id)
@@ -205,20 +209,20 @@ def _described(client: AdminClient, topics: list[str]) -> dict[str, Future[Any]]
     return client.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
 
 
-def _answer(future: Future[Any], topic: str) -> Any:
+def _answer(client: AdminClient, future: Future[Any], topic: str) -> Any:
     """What Kafka answers about a topic, or the error that is about this topic alone.
 
     Raises:
-        BrokerUnavailableError: the cluster did not answer.
+        BrokerUnavailableError: the cluster did not answer, or does not let us in.
     """
     from confluent_kafka import KafkaException
 
     try:
-        return future.result()
+        return login.answer(client, future)
     except KafkaException as failure:
         error = failure.args[0]
         if error.code() < 0:  # the client's own: nobody answered
-            raise BrokerUnavailableError(f"Kafka did not answer: {error.str()}") from failure
+            raise login.refusal(client) or _silence(failure) from failure
         if error.name() == "UNKNOWN_TOPIC_OR_PART":
             return TopicMissingError(f"Kafka has no topic {topic!r}.", topic=topic)
         if error.name() == "TOPIC_AUTHORIZATION_FAILED":
@@ -254,3 +258,7 @@ def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datet
         return {tp.partition: int(future.result().offset) for tp, future in futures.items()}
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
+
+
+def _silence(error: KafkaException) -> BrokerUnavailableError:
+    return BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}")

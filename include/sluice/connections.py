@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 KAFKA = "sluice_kafka"
 REGISTRY = "sluice_registry"
+OAUTH_CLIENT = ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
 
 
 def catalog_name() -> str:
@@ -35,7 +36,8 @@ class Connection(Protocol):
 def kafka_settings(connection: Connection) -> dict[str, Any]:
     """The librdkafka settings of a connection: its extra, with hosts and port as `bootstrap.servers`.
 
-    The host may be several, with commas, each with a port of its own.
+    The host may be several, with commas, each with a port of its own. Login and password are SASL's, or with
+    OAUTHBEARER the client's id and secret.
     """
     settings = dict(connection.extra_dejson)
     if connection.host and "bootstrap.servers" not in settings:
@@ -43,8 +45,10 @@ def kafka_settings(connection: Connection) -> dict[str, Any]:
         port = connection.port or 9092
         named = (host if re.search(r":[0-9]+$", host) else f"{host}:{port}" for host in hosts)
         settings["bootstrap.servers"] = ",".join(named)
-    if connection.login and "sasl.username" not in settings:
-        settings |= {"sasl.username": connection.login, "sasl.password": connection.password or ""}
+    oauth = (settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")) == "OAUTHBEARER"
+    user, secret = OAUTH_CLIENT if oauth else ("sasl.username", "sasl.password")
+    if connection.login and user not in settings:
+        settings |= {user: connection.login, secret: connection.password or ""}
     return settings
 
 

@@ -53,6 +53,17 @@ class BrokerUnavailableError(RetryableError):
     )
 
 
+class BrokerRefusedError(BrokerUnavailableError):
+    """Kafka does not let the user of connection sluice_kafka in, or there is no token to be had for it."""
+
+    advice = (
+        "Correct connection sluice_kafka: sasl.username and sasl.password, or with OAUTHBEARER "
+        "sasl.oauthbearer.client.id, .client.secret and .scope. Where no token comes: does .token.endpoint.url answer, "
+        "here and on Spark's machines, and has https.ca.location its certificate's CA? Spark's own log may tell more. "
+        "The next run continues from the same offsets."
+    )
+
+
 class RegistryUnavailableError(RetryableError):
     """The schema registry did not answer, and a schema that is needed was never seen before."""
 

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice import jaas
 from sluice.errors import ConfigError
 
 _PASSED = ("bootstrap.servers", "security.protocol", "client.id", "client.rack", "request.timeout.ms")
-_JAAS = {"PLAIN": "plain.PlainLoginModule"} | dict.fromkeys(
-    ("SCRAM-SHA-256", "SCRAM-SHA-512"), "scram.ScramLoginModule"
-)
 # What else tells who one is, or who to trust; Spark must not go on without it.
-_UNTRANSLATED = ("ssl.ca.certificate.stores", "ssl.providers", "ssl.engine.location", "sasl.oauthbearer.")
+_UNTRANSLATED = ("ssl.ca.certificate.stores", "ssl.providers", "ssl.engine.location")
 
 
 def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
@@ -26,19 +24,8 @@ def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
         ConfigError: a security setting has no translation here, or names a file that can't be read.
     """
     options = {f"kafka.{name}": str(config[name]) for name in _PASSED if name in config}
-    mechanism = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
-    secured = str(config.get("security.protocol", "")).upper()
-    if mechanism or secured.startswith("SASL"):
-        if mechanism not in _JAAS:
-            raise ConfigError(
-                f"Spark's side knows sasl.mechanism {', '.join(_JAAS)}, not {mechanism or 'GSSAPI (the default)'}.",
-                way_out="Use one of these, or client certificates, in connection sluice_kafka.",
-            )
-        options["kafka.sasl.mechanism"] = str(mechanism)
-        user, password = (_jaas(str(config.get(f"sasl.{name}", ""))) for name in ("username", "password"))
-        options["kafka.sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.{_JAAS[mechanism]} required username={user} password={password};"
-        )
+    told = jaas.options(config, lambda: _pem(config, "https.ca"))
+    options |= {f"kafka.{name}": value for name, value in told.items()}
     if unknown := sorted(name for name in config if name.startswith(_UNTRANSLATED)):
         raise ConfigError(
             f"Spark's side has no translation of {', '.join(unknown)}.",
@@ -64,8 +51,10 @@ def as_text(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     files = ("ssl.ca.location", "ssl.certificate.", "ssl.key.", "ssl.keystore.")
     options = {name: value for name, value in config.items() if not name.startswith(files)}
-    if ca := _pem(config, "ssl.ca"):
-        options["ssl.ca.pem"] = ca
+    for name in ("ssl.ca", "https.ca"):
+        if ca := _pem(config, name):
+            options.pop(f"{name}.location", None)
+            options[f"{name}.pem"] = ca
     if mine := _own(config):
         options["ssl.certificate.pem"], options["ssl.key.pem"] = mine
     return options
@@ -121,7 +110,3 @@ def _own(config: Mapping[str, Any]) -> tuple[str, str] | None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return chain, text.decode()
-
-
-def _jaas(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import java_client
+from sluice import java_client, login
 from sluice.model import Batch
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def load(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> DataFr
     def read(asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from confluent_kafka import Consumer
 
-        consumer = Consumer(settings)
+        consumer = Consumer(login.trusting(settings))
         try:
             for row in (row for rows in asked for row in rows.to_pylist()):
                 yield from _records(consumer, topic, **row)

@@ -101,19 +101,19 @@ def open_broker(seconds: float = PATIENCE_S, settings: Mapping[str, Any] | None 
         settings: librdkafka's; those of the environment when left out.
 
     Raises:
-        BrokerUnavailableError: no broker answered in time.
+        BrokerUnavailableError: no broker answered in time, or let us in.
         ConfigError: no cluster is configured.
     """
     from confluent_kafka import KafkaException
 
-    from sluice import broker
+    from sluice import broker, login
 
     config = broker.client_config(settings)
+    client = broker.admin(config)
     try:
-        client = broker.admin(config)
         client.list_topics(timeout=seconds)
     except KafkaException as error:
-        raise BrokerUnavailableError(
+        raise login.refusal(client) or BrokerUnavailableError(
             f"Kafka at {config.get('bootstrap.servers', 'an unnamed address')} did not answer within {seconds:g} s: "
             f"{error.args[0].str()}."
         ) from error

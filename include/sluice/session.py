@@ -33,6 +33,8 @@ DEFAULTS = {
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "2s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
+    # Spark's own, and the client's key: at level debug the Kafka source logs its options.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
 }
 
 # A damaged record may announce gigabytes: Avro would make room for them before it reads on, and the JVM would end.

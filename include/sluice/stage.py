@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import broker, clocks, cursor, java_client, rdkafka_source, refs, slices, tables
+from sluice import broker, clocks, cursor, java_client, login, rdkafka_source, refs, slices, tables
 from sluice.commit import Attempt, Context
 from sluice.errors import AuditError, BatchOrderError, OffsetsMissingError, PlanLostError, TopicRecreatedError
 from sluice.ledger import Ledger
@@ -105,7 +105,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         FencedError: another writer staged meanwhile.
         AuditError: there are more records than offsets; nothing became visible.
         TopicRecreatedError: the topic is not the one that was planned; nothing became visible.
-        TopicMissingError, BrokerUnavailableError: it is gone, or Kafka is.
+        TopicMissingError, BrokerUnavailableError: it is gone, or Kafka is, or does not let us in.
     """
     began = time.monotonic()
     identifier = tables.staging(batch.topic)
@@ -132,6 +132,8 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> Staged:
         try:
             _write(rows, target)
         except Exception as error:
+            if refusal := login.spark_refusal(error):
+                raise refusal from error
             if rdkafka_source.OVERFLOW not in str(error):
                 raise
             log.warning("stage   %s: a record's timestamp is beyond the year 294247; reading by librdkafka", batch)

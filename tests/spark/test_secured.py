@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,16 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from pyspark.sql import SparkSession
 
 from sluice import broker as brokers
-from sluice import java_client, rdkafka_source
+from sluice import catalog, java_client, login, rdkafka_source, tables
+from sluice.commit import Context
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY
 from sluice.embedded.ports import HOST, free_port
-from sluice.errors import TopicForbiddenError
+from sluice.errors import BrokerRefusedError, TopicForbiddenError
 from sluice.model import Batch
-from sluice.stage import read, staging_rows
+from sluice.stage import read, stage, staging_rows
 from tests.support.guarded import make_ca
+from tests.support.oidc import AUDIENCE, ISSUER, Provider
 
 # What an operator may well have chosen: it must pass through JAAS and Spark's options as it is.
 PASSWORD = "a\"b\\c 's3cr3t;$é"
@@ -44,12 +48,14 @@ COUNT = 30
 
 @dataclass
 class Secured:
-    """A broker with a listener for client certificates and one for passwords, and who may read what."""
+    """A broker with listeners for client certificates, for passwords and for tokens, and who may read what."""
 
     folder: Path
     ca: Path
+    provider: Provider
     mtls: int
     sasl: int
+    oauth: int
     allowed: str
     forbidden: str
 
@@ -70,6 +76,22 @@ class Secured:
             "sasl.username": "reader",
             "sasl.password": PASSWORD,
             "ssl.ca.pem": self.ca.read_text(),
+        }
+
+    def by_token(self, **more: Any) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": f"{HOST}:{self.oauth}",
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.pem": self.ca.read_text(),
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "sluice",
+            "sasl.oauthbearer.client.secret": PASSWORD,
+            "sasl.oauthbearer.scope": "kafka api://broker/.default",
+            "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1",
+            "sasl.oauthbearer.token.endpoint.url": self.provider.tokens,
+            "https.ca.location": str(self.folder / "provider-ca.pem"),
+            **more,
         }
 
 
@@ -95,12 +117,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     own_ca, own = make_ca(folder, "broker")
     reader_ca, reader = make_ca(folder, "reader")
     forms_of(reader)
-    mtls = free_port()
-    it = Secured(folder, own_ca, mtls, free_port({mtls}), f"a-{uuid.uuid4().hex[:8]}", f"f-{uuid.uuid4().hex[:8]}")
+    provider = Provider(make_ca(folder, "provider")[1], "sluice", PASSWORD, "reader")
+    ports: list[int] = []
+    for _ in range(3):
+        ports.append(free_port(set(ports)))
+    it = Secured(folder, own_ca, provider, *ports, f"a-{uuid.uuid4().hex[:8]}", f"f-{uuid.uuid4().hex[:8]}")
     escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
     plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="{escaped}";'
     settings = {
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL,OAUTH:SASL_SSL"
+        ),
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(own),
         "ssl.truststore.type": "PEM",
@@ -113,10 +140,27 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
             "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         ),
+        "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.oauth.oauthbearer.sasl.server.callback.handler.class": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+        ),
+        "listener.name.oauth.oauthbearer.sasl.jaas.config": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+            'unsecuredLoginStringClaim_sub="broker" ssl.truststore.type="PEM" '
+            f'ssl.truststore.location="{folder}/provider-ca.pem";'
+        ),
+        "sasl.oauthbearer.jwks.endpoint.url": provider.keys,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with Broker(folder / "broker", settings=settings, listeners={"SSL": it.mtls, "SASL_SSL": it.sasl}) as running:
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider.keys}"
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {allowed}")
+    listeners = {"SSL": it.mtls, "SASL_SSL": it.sasl, "OAUTH": it.oauth}
+    with provider, Broker(folder / "broker", settings=settings, listeners=listeners) as running:
+        monkeypatch.undo()
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         for future in admin.create_topics([NewTopic(t, 2, 1) for t in (it.allowed, it.forbidden)]).values():
             future.result(30)
@@ -148,11 +192,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def drivers_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """What a driver writes into its log, with the settings that jobs/ run with."""
+    """What a driver writes into its log, with the settings that jobs/ run with, and all that Spark says of Kafka."""
     log = tmp_path / "spark.log"
     settings = (REPOSITORY / "jobs" / "log4j2.properties").read_text()
     copy = tmp_path / "log4j2.properties"
-    copy.write_text(settings.replace("${env:SLUICE_SPARK_LOG:-spark.log}", str(log)))
+    settings = settings.replace("${env:SLUICE_SPARK_LOG:-spark.log}", str(log))
+    chatty = ("org.apache.spark.kafka010", "org.apache.spark.sql.kafka010")
+    more = "".join(f"logger.k{n}.name = {name}\nlogger.k{n}.level = trace\n" for n, name in enumerate(chatty))
+    copy.write_text(settings + more)
     jvm: Any = spark.sparkContext._jvm
     context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
     before = context.getConfiguration()
@@ -161,7 +208,7 @@ def drivers_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     context.setConfiguration(before)
 
 
-@pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_planning_and_spark_read_as_the_same_user(
     secured: Secured, spark: SparkSession, way: str, drivers_log: Path
 ) -> None:
@@ -175,6 +222,7 @@ def test_planning_and_spark_read_as_the_same_user(
         "PKCS12": lambda: secured.by_certificate(
             **{"ssl.keystore.location": str(at / "reader.p12"), "ssl.keystore.password": "secret"}
         ),
+        "OAUTHBEARER": secured.by_token,
     }.get(way, lambda: secured.by_password(way))()
     found = brokers.describe(brokers.admin(config), [secured.allowed, secured.forbidden])
     state = found[secured.allowed]
@@ -194,5 +242,41 @@ def test_planning_and_spark_read_as_the_same_user(
     told = drivers_log.read_text()
     assert secured.allowed in told, "the log tells nothing of the reading"
     key = options.get("kafka.ssl.keystore.key", "").splitlines()[1:-1]
-    for secret in ("s3cr3t", *key):
+    for secret in ("s3cr3t", *key, *secured.provider.granted):
         assert secret not in told
+    if way == "OAUTHBEARER":
+        asked = {"grant_type": ["client_credentials"], "scope": ["kafka api://broker/.default"]}
+        assert len(secured.provider.asked) >= 3
+        assert all(form == asked for form in secured.provider.asked)
+
+
+@pytest.mark.parametrize(
+    ("way", "setting"), [("PLAIN", "sasl.password"), ("OAUTHBEARER", "sasl.oauthbearer.client.secret")]
+)
+def test_who_is_not_let_in_is_told_so_at_once_and_by_both_sides(
+    secured: Secured, spark: SparkSession, lake_folder: Path, monkeypatch: pytest.MonkeyPatch, way: str, setting: str
+) -> None:
+    monkeypatch.setattr(login, "GRACE_S", 1.0)
+    right = secured.by_token() if way == "OAUTHBEARER" else secured.by_password(way)
+    wrong = {**right, setting: "wr0ng"}
+    began = time.monotonic()
+    client = brokers.admin(wrong)
+    for ask in (lambda: brokers.describe(client, [secured.allowed]), lambda: brokers.topic_id(client, secured.allowed)):
+        with pytest.raises(
+            BrokerRefusedError, match=f"does not let us in: .*sluice_kafka: .*{setting[-6:]}"
+        ) as refused:
+            ask()
+        assert "wr0ng" not in str(refused.value)
+    state = brokers.describe(brokers.admin(right), [secured.allowed])[secured.allowed]
+    assert isinstance(state, brokers.TopicState)
+    ends = {p: marks.end for p, marks in state.watermarks.items()}
+    batch = Batch(secured.allowed, state.topic_id, 1, state.watermarks, ends)
+    context = Context(spark, catalog.load(), "lake", wrong, f"not let in {way}")
+    with pytest.raises(BrokerRefusedError, match="does not let us in: ") as refused:
+        stage(context, batch, gaps_expected=False)
+    assert "wr0ng" not in str(refused.value)
+    assert time.monotonic() - began < 30
+    try:
+        assert stage(replace(context, kafka=right), batch, gaps_expected=False).records == COUNT
+    finally:
+        context.catalog.drop_table(tables.staging(batch.topic))

@@ -49,10 +49,52 @@ def test_a_key_becomes_what_java_reads() -> None:
     assert options["kafka.ssl.keystore.key"].startswith("-----BEGIN PRIVATE KEY-----\n")
 
 
+OIDC = {
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "OIDC",
+    "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+}
+
+
+def test_an_identity_providers_client_becomes_a_login_module() -> None:
+    config = {
+        **OIDC,
+        "sasl.oauthbearer.grant.type": "client_credentials",
+        "sasl.oauthbearer.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": 'a"b\\c',
+        "sasl.oauthbearer.scope": "read+write api%3A%2F%2Fb/.default",
+        "sasl.oauthbearer.extensions": r"logicalCluster=lkc-1, identityPoolId=pool-1\,pool-2",
+        "sasl.oauthbearer.sub.claim.name": "azp",
+        "https.ca.pem": "-BEGIN-\nCA\n-END-\n",
+    }
+    assert java_client.spark_options(config) == {
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+        "OAuthBearerLoginCallbackHandler",
+        "kafka.sasl.login.connect.timeout.ms": "10000",
+        "kafka.sasl.login.read.timeout.ms": "20000",
+        "kafka.sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+        "kafka.sasl.oauthbearer.sub.claim.name": "azp",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'password="" clientId="me" clientSecret="a\\"b\\\\c" scope="read write api://b/.default" '
+        'ssl.truststore.type="PEM" ssl.truststore.certificates="-BEGIN-\\nCA\\n-END-\\n" '
+        'extension_logicalCluster="lkc-1" extension_identityPoolId="pool-1,pool-2";',
+    }
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"sasl.mechanism": "OAUTHBEARER"}, "not OAUTHBEARER"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "sasl.oauthbearer.method oidc, not default"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.config": "principal=me"}, "oauthbearer.method oidc, not"),
+        ({**OIDC, "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}, "grant.type client_"),
+        ({**OIDC, "sasl.oauthbearer.metadata.authentication.type": "azure_imds"}, "type none, not azure_imds"),
+        ({**OIDC, "sasl.oauthbearer.assertion.file": "/my/jwt"}, "no translation of sasl.oauthbearer.assertion.file"),
+        ({**OIDC, "sasl.oauthbearer.scope": "a&audience=b"}, "scope holds a further parameter"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "hunter2"}, "extensions is no list of name=value"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "a=1,auth=hunter2"}, "extensions is no list of name=value"),
+        ({**OIDC, "https.ca.location": "/nowhere/ca.pem"}, "https.ca.location names a file that can't be read"),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "not AWS_MSK_IAM"),
         ({"security.protocol": "SASL_SSL"}, "not GSSAPI"),
         ({"sasl.mechanism": "PLAIN", "sasl.oauthbearer.method": "oidc"}, "sasl.oauthbearer.method"),
         ({"ssl.ca.certificate.stores": "Root"}, "ssl.ca.certificate.stores"),
@@ -73,6 +115,12 @@ def test_what_has_no_translation_is_refused_by_name(config: dict[str, Any], said
         java_client.spark_options(config)
     assert said in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+def test_files_travel_as_text(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("CA")
+    config = {"ssl.ca.location": str(tmp_path / "ca.pem"), "https.ca.location": str(tmp_path / "ca.pem"), "a": 1}
+    assert java_client.as_text(config) == {"ssl.ca.pem": "CA", "https.ca.pem": "CA", "a": 1}
 
 
 def test_a_store_that_is_none(tmp_path: Path) -> None:
