@@ -17,7 +17,7 @@ _OAUTH_PASSED = ("token.endpoint.url", "sub.claim.name")
 _OAUTH_MODULE = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
 # Of several ways to come by a token the one that both sides know.
 _OAUTH_WAY = {"method": "oidc", "grant.type": "client_credentials", "metadata.authentication.type": "none"}
-# Kafka 3.9, which is Spark's, asks any token endpoint, unless org.apache.kafka.sasl.oauthbearer.allowed.urls names some.
+# Kafka 3.9, which is Spark's, asks any token endpoint unless org.apache.kafka.sasl.oauthbearer.allowed.urls is set.
 _OAUTH_OPTIONS = {
     "sasl.mechanism": "OAUTHBEARER",
     "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
