@@ -11,9 +11,11 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
+from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.snapshots import Snapshot
@@ -21,7 +23,7 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertRefSnapshotId, R
 from pyiceberg.typedef import Identifier
 from pyspark.sql import SparkSession
 
-from sluice import cursor, refs, tables
+from sluice import broker, cursor, refs, tables
 from sluice.errors import CatalogUnavailableError, ConfigError, FencedError
 from sluice.model import CURSOR_TAG, Batch
 
@@ -39,6 +41,11 @@ class Context:
     catalog_name: str
     kafka: Mapping[str, object]
     run_id: str
+
+    @cached_property
+    def client(self) -> AdminClient:
+        """To ask Kafka by; one for all steps, for each logs in by itself, with a token of its own where it has one."""
+        return broker.admin(self.kafka)
 
     def session(self, properties: Mapping[str, str]) -> SparkSession:
         """A session of its own whose commits carry `properties`: the setting is session-wide."""

@@ -172,7 +172,7 @@ def _check_known(staging: Table, batch: Batch, last: Batch) -> None:
 
 def _check_same(context: Context, batch: Batch) -> None:
     """The topic that was read is the one of the plan: an application goes on for minutes after it looked."""
-    now = broker.topic_id(broker.admin(context.kafka), batch.topic)
+    now = broker.topic_id(context.client, batch.topic)
     if now != batch.topic_id:
         raise TopicRecreatedError(
             "The topic was made anew while it was read; nothing of it became visible.",
