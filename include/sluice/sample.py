@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -43,6 +43,11 @@ RAW = T.StructType(
         T.StructField("headers", T.ArrayType(_HEADER)),
     ]
 )
+AS_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 SLICE = -1
 """The number that the sample bears: as a slice of a backfill, it is no batch whose size or age could be judged."""
 
@@ -53,12 +58,16 @@ Raw = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one record: a `row`, `deleted`, `ignored`, or `rejected` with class, field and detail."""
+    """What becomes of one record: a `row`, `deleted`, `ignored`, or `rejected` with class, field and detail.
+
+    Attributes:
+        row: Its columns as JSON: moments in UTC, bytes in base64, decimals with all their digits.
+    """
 
     partition: int
     offset: int
     what: str
-    row: dict[str, Any]
+    row: str
     error: str | None = None
     field: str | None = None
     detail: str | None = None
@@ -68,7 +77,7 @@ class Fate:
         if self.error:
             about = ", ".join(part for part in (self.field and f"field {self.field}", self.detail) if part)
             return f"{at}  rejected: {self.error}" + (f" ({about})" if about else "")
-        return f"{at}  {self.what}: {json.dumps(self.row, default=str, ensure_ascii=False)}"
+        return f"{at}  {self.what}: {self.row}"
 
 
 def test(
@@ -83,7 +92,10 @@ def test(
     staged = spark.createDataFrame(rows, RAW)
     marked = expect.marked(decode(staged, contract, topic), contract).persist()
     try:
-        fates = [_fate(row.asDict(recursive=True)) for row in marked.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
+        names = [c for c in marked.columns if not c.startswith(("_kafka_", "_sluice_"))]
+        row = F.to_json(F.struct(*names), AS_JSON)
+        told = marked.select(*KAFKA_COLUMNS[1:3], OP, ERROR, FIELD, DETAIL, row.alias("row"))
+        fates = [_fate(each) for each in told.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
         if not contract.expectations:
             return fates, []
         span = Batch(topic, "", SLICE, {0: OffsetRange(0, len(rows))}, {})
@@ -92,18 +104,10 @@ def test(
         marked.unpersist()
 
 
-def _fate(found: dict[str, Any]) -> Fate:
-    row = {name: value for name, value in found.items() if not name.startswith(("_kafka_", "_sluice_"))}
-    what = {DELETE: "deleted", IGNORE: "ignored"}.get(found[OP], "row")
-    return Fate(
-        found["_kafka_partition"],
-        found["_kafka_offset"],
-        "rejected" if found[ERROR] else what,
-        row,
-        found[ERROR],
-        found[FIELD],
-        found[DETAIL],
-    )
+def _fate(found: Row) -> Fate:
+    what = "rejected" if found[ERROR] else {DELETE: "deleted", IGNORE: "ignored"}.get(found[OP], "row")
+    place = found["_kafka_partition"], found["_kafka_offset"]
+    return Fate(*place, what, found["row"], found[ERROR], found[FIELD], found[DETAIL])
 
 
 def from_file(path: Path) -> list[Raw]:

@@ -42,11 +42,11 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     assert cli.main(["contract", "test", table, "--file", str(file)]) == 3
     out = capsys.readouterr().out
     told = out.splitlines()
-    assert told[0] == '0:1  row: {"id": "a", "n": 1, "text": "<b>\'; DROP TABLE"}'
+    assert told[0] == '0:1  row: {"id":"a","n":1,"text":"<b>\'; DROP TABLE"}'
     assert told[1] == "0:2  rejected: expectation (field n, expect_column_values_to_be_between(n))"
     assert told[2].startswith("0:3  rejected: malformed")
-    assert told[3] == '0:4  deleted: {"id": "d", "n": null, "text": null}'
-    assert told[4] == '0:5  row: {"id": "e", "n": 2, "text": null}'
+    assert told[3] == '0:4  deleted: {"id":"d","n":null,"text":null}'
+    assert told[4] == '0:5  row: {"id":"e","n":2,"text":null}'
     assert "block            FAILS       expect_table_row_count_to_be_between(): observed 2" in out
     assert told[-1] == "5 records: 2 row, 2 rejected, 1 deleted"
     # The newest of the topic; the count is no promise of each partition.
@@ -56,6 +56,16 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     told = capsys.readouterr().out.splitlines()
     assert told[-1] == "6 records: 6 row"
     assert all(int(line.split(":")[1].split()[0]) >= 4 for line in told[:6])
+    # A moment is told in UTC, whatever the machine's zone; digits and bytes as they are.
+    kinds = {"at": "timestamptz", "local": "timestamp", "cost": "decimal(20, 2)", "raw": "binary"}
+    it.contract(table=table, columns=[{"name": name, "type": kind} for name, kind in kinds.items()])
+    sent = {"at": "2026-11-26T09:00:00.000001+01:00", "local": "2026-11-26T09:00:00", "cost": "123456789012345678.90"}
+    file.write_text(json.dumps({"value": sent | {"raw": "AP8="}}))
+    assert cli.main(["contract", "test", table, "--file", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        '0:1  row: {"at":"2026-11-26T08:00:00.000001Z","local":"2026-11-26T09:00:00.000000",'
+        '"cost":123456789012345678.90,"raw":"AP8="}'
+    )
     # Nothing was written.
     assert tables.load(it.catalog, tables.typed(it.loaded(table))) is None
     assert tables.load(it.catalog, tables.staging(it.topic)) is None
