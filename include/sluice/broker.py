@@ -88,20 +88,6 @@ def admin(config: Mapping[str, Any] | None = None) -> AdminClient:
     return login.client({**DEFAULTS, **client_config(config)})
 
 
-def names(client: AdminClient) -> set[str]:
-    """All topics that there are, as far as the cluster shows them to this client.
-
-    Raises:
-        BrokerUnavailableError: the cluster did not answer, or does not let us in.
-    """
-    from confluent_kafka import KafkaException
-
-    try:
-        return set(client.list_topics(timeout=TIMEOUT_S).topics)
-    except KafkaException as error:
-        raise login.refusal(client) or _silence(error) from error
-
-
 def _outlives_a_broker(ask: Callable[P, R]) -> Callable[P, R]:
     """Ask once more when the broker that was asked died before it answered, as each does in a rolling restart.
 
@@ -121,6 +107,23 @@ def _outlives_a_broker(ask: Callable[P, R]) -> Callable[P, R]:
             return ask(*args, **kwargs)
 
     return asked
+
+
+@_outlives_a_broker
+def names(client: AdminClient) -> set[str]:
+    """All topics that there are, as far as the cluster shows them to this client.
+
+    Raises:
+        BrokerUnavailableError: the cluster did not answer, or does not let us in.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        # The list is waited for to the end of time-outs, even by who is not let in.
+        login.answer(client, client.describe_cluster(request_timeout=TIMEOUT_S))
+        return set(client.list_topics(timeout=TIMEOUT_S).topics)
+    except KafkaException as error:
+        raise login.refusal(client) or _silence(error) from error
 
 
 @_outlives_a_broker

@@ -111,7 +111,7 @@ def open_broker(seconds: float = PATIENCE_S, settings: Mapping[str, Any] | None 
     config = broker.client_config(settings)
     client = broker.admin(config)
     try:
-        client.list_topics(timeout=seconds)
+        login.answer(client, client.describe_cluster(request_timeout=seconds))
     except KafkaException as error:
         raise login.refusal(client) or BrokerUnavailableError(
             f"Kafka at {config.get('bootstrap.servers', 'an unnamed address')} did not answer within {seconds:g} s: "

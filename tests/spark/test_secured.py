@@ -224,7 +224,9 @@ def test_planning_and_spark_read_as_the_same_user(
         ),
         "OAUTHBEARER": secured.by_token,
     }.get(way, lambda: secured.by_password(way))()
-    found = brokers.describe(brokers.admin(config), [secured.allowed, secured.forbidden])
+    client = brokers.admin(config)
+    assert brokers.names(client) == {secured.allowed}
+    found = brokers.describe(client, [secured.allowed, secured.forbidden])
     state = found[secured.allowed]
     assert isinstance(state, brokers.TopicState), state
     # One topic that may not be seen hides no other.
@@ -261,7 +263,7 @@ def test_who_is_not_let_in_is_told_so_at_once_and_by_both_sides(
     wrong = {**right, setting: "wr0ng"}
     began = time.monotonic()
     client = brokers.admin(wrong)
-    for ask in (lambda: brokers.describe(client, [secured.allowed]), lambda: brokers.topic_id(client, secured.allowed)):
+    for ask in (lambda: brokers.describe(client, [secured.allowed]), lambda: brokers.names(client)):
         with pytest.raises(
             BrokerRefusedError, match=f"does not let us in: .*sluice_kafka: .*{setting[-6:]}"
         ) as refused:
