@@ -13,7 +13,7 @@ from airflow.sdk import DAG, BaseNotifier, Variable, get_current_context, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.module_loading import import_string
-from sluice_connections import kafka_config, use_registry
+from sluice_connections import errors_in_words, kafka_config, use_registry
 
 from sluice import contracts
 from sluice.groups import Alerts, Notify
@@ -55,8 +55,9 @@ def look() -> None:
 
     promises = contracts.load(strict=False)
     alerts = promises.common.alerts or Alerts()
-    use_registry()
-    found = status.look(promises, kafka=kafka_config())
+    with errors_in_words():
+        use_registry()
+        found = status.look(promises, kafka=kafka_config())
     needs_a_person = incidents.of_status(found, alerts, pages())
     new, goes_on, over = incidents.compare(needs_a_person, told_before(), found)
     for each in over:

@@ -12,13 +12,12 @@ from typing import Any
 
 from airflow.sdk import Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
-from sluice_connections import kafka_config, use_registry
+from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 from sluice_mapped import most
 from sluice_spark import BackfillOperator
 
 from sluice import contracts, named
-from sluice.errors import TerminalError
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +31,13 @@ AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 @task.branch(task_id=PLAN, **AGAIN)
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
     """Resolve and show the ranges; freeze the slices, and go on with the table's group, unless this is a dry run."""
-    from sluice import backfill, broker, catalog, reach, topics
+    from sluice import backfill
     from sluice.backfill_ranges import Request, moment
     from sluice.ledger import Ledger
     from sluice.slices import Origin
 
-    try:
+    with errors_in_words():
+        use_registry()
         request = Request(
             params["table"],
             named.ranges(params["ranges"]),
@@ -47,19 +47,13 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any
             params["topic"] or "",
             params["why"],
         )
-        use_registry()
-        promises = contracts.load(strict=False)
-        client = broker.admin(broker.client_config(kafka_config()))
-        with reach.catalog_errors():
-            lake = catalog.load()
-            promises = topics.resolve(promises, lake, client if request.needs_kafka else None)
-            if params["dry_run"]:
-                found = backfill.look(request, promises, lake, client, Ledger(lake), mapped=most())
-            else:
-                by = who(dag_run)
-                found = backfill.write(request, promises, lake, client, who=by, run_id=run_id, mapped=most())
-    except TerminalError as error:
-        raise AirflowFailException(str(error)) from error
+        client = kafka_client()
+        lake, promises = open_lake(client if request.needs_kafka else None)
+        if params["dry_run"]:
+            found = backfill.look(request, promises, lake, client, Ledger(lake), mapped=most())
+        else:
+            by = who(dag_run)
+            found = backfill.write(request, promises, lake, client, who=by, run_id=run_id, mapped=most())
     for line in found.lines():
         log.warning("%s", line)
     if params["dry_run"]:
@@ -85,18 +79,14 @@ def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str,
 @task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 def outcome(*, ti: Any = None) -> list[dict[str, Any]]:
     """Look into the table, whatever became of the applications, and say what is true: green or red."""
-    from sluice import backfill_end, catalog, reach, topics
+    from sluice import backfill_end
 
     promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)
     if promised is None:
         raise AirflowFailException("There is no plan: see the log of the task plan.")
-    try:
-        promises = contracts.load(strict=False)
-        with reach.catalog_errors():
-            lake = catalog.load()
-            found = backfill_end.outcome(topics.resolve(promises, lake, None), lake, promised)
-    except TerminalError as error:
-        raise AirflowFailException(str(error)) from error
+    with errors_in_words():
+        lake, promises = open_lake()
+        found = backfill_end.outcome(promises, lake, promised)
     for each in found:
         log.info("slice %s: snapshot %s, %s", each["slice"], each["snapshot_id"], each["told"])
     if missing := [each for each in found if each["snapshot_id"] is None]:

@@ -22,14 +22,13 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
     DownstreamTasksSkipped,
 )
-from sluice_connections import kafka_config, use_registry
+from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
 from sluice_mapped import GREEN, RED, SKIPPED
 from sluice_spark import IngestOperator
 
 from sluice import connections, contracts
 from sluice.contract import Contract
 from sluice.contracts import Group
-from sluice.errors import TerminalError
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +44,14 @@ With nothing new to read, all that follows `plan` is skipped, and no JVM is star
 @task.short_circuit(ignore_downstream_trigger_rules=True, execution_timeout=QUICK)
 def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
     """Fix the offset ranges of this run, and say what is due; nothing due skips the rest."""
-    from sluice import broker, catalog, settle, topics
     from sluice import plan as planning
+    from sluice import settle
 
-    try:
+    with errors_in_words():
         use_registry()
-        lake, client = catalog.load(), broker.admin(broker.client_config(kafka_config()))
-        promises = topics.resolve(contracts.load(strict=False), lake, client)
+        client = kafka_client()
+        lake, promises = open_lake(client)
         made = planning.write(promises.group(group), promises, lake, client, run_id=run_id)
-    except TerminalError as error:
-        raise AirflowFailException(str(error)) from error
     for line in made.lines():
         log.log(logging.WARNING if line.startswith("warn") else logging.INFO, "%s", line)
     reviews = any(each.review == "open" for each in made.outlooks.values())
@@ -64,17 +61,17 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK, multiple_outputs=False)
 def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[str, Any]:
     """Whatever became of the application, look at the tables and say what is true."""
-    from sluice import catalog, topics
     from sluice import settle as settling
     from sluice.pages import report
 
     if promised is None:
         raise AirflowFailException("There is no plan to settle: see the log of the task plan.")
-    lake = catalog.load()
-    promises = topics.resolve(contracts.load(strict=False), lake, None)  # what is planned has a staging table
-    here = promises.group(group)
-    found = settling.settle(here, lake, promised, run_id=run_id)
-    for name, address in report.keep_all(lake, here.contracts, found, run_id=run_id).items():
+    with errors_in_words():
+        lake, promises = open_lake()  # what is planned has a staging table
+        here = promises.group(group)
+        found = settling.settle(here, lake, promised, run_id=run_id)
+        reports = report.keep_all(lake, here.contracts, found, run_id=run_id)
+    for name, address in reports.items():
         found[name]["report"] = address
     for name, outcome in found.items():
         log.log(

@@ -13,12 +13,12 @@ from typing import Any
 import sluice_mapped
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sluice_connections import PATIENCE_S, errors_in_words, open_lake
 from sluice_mapped import GREEN, RED, SKIPPED
 from sluice_spark import MaintainOperator
 
 from sluice import contracts
 from sluice.contracts import Contracts
-from sluice.errors import TerminalError
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +50,13 @@ UNCLAIMED = "no contract reads its topic any more; nobody trims it: put the topi
 def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
     """What each table that holds something needs, with the figure, as XCom `needs`; which applications to start."""
     from sluice import assess as assessing
-    from sluice import catalog, topics, upkeep
+    from sluice import topics, upkeep
 
-    try:
-        lake = catalog.load()
-        promises = topics.resolve(contracts.load(strict=False), lake, None)
+    with errors_in_words():
+        lake, promises = open_lake()
         needs = assessing.assess(promises, lake, upkeep.Action(action), names=params["tables"])
         everything = action == upkeep.Action.EXPIRE and not params["tables"]
         unclaimed = topics.unclaimed(promises, lake) if everything else []
-    except TerminalError as error:
-        raise AirflowFailException(str(error)) from error
     groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
     for need in needs:
         log.info("%s needs %s: %s", need.table, ", ".join(need.steps) or "nothing", need.reason)
@@ -79,14 +76,16 @@ def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
 def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[list[Mapping[str, Any]]]:
     """What the task of each table shows: its need, and what `sluice.maintenance` says that the application did."""
-    from sluice import catalog, upkeep
+    from sluice import reach, upkeep
 
     needs = ti.xcom_pull(task_ids=ASSESS, key=NEEDS)
     if needs is None:
         raise AirflowFailException("There is nothing to look up: see the log of the task assess.")
     done: dict[str, upkeep.Effect] = {}
-    # A run's id is not enough: those of the three DAGs that are scheduled for the same moment are the same.
-    for effect in upkeep.kept(catalog.load(), run_id=run_id, action=upkeep.Action(action)):
+    with errors_in_words():
+        # A run's id is not enough: those of the three DAGs that are scheduled for the same moment are the same.
+        kept = upkeep.kept(reach.open_catalog(PATIENCE_S), run_id=run_id, action=upkeep.Action(action))
+    for effect in kept:
         # A retry has nothing left to do where the first try came through.
         before = done.get(effect.table)
         if before is None or before.state != "done" or effect.state not in ("begun", "idle"):

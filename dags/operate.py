@@ -10,11 +10,10 @@ from typing import Any
 
 from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException
-from sluice_connections import kafka_config, use_registry
+from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 
-from sluice import contracts, named
-from sluice.errors import SluiceError
+from sluice import named
 
 log = logging.getLogger(__name__)
 
@@ -40,26 +39,23 @@ with by_hand(
     @task
     def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show the lost offsets, and give them up unless this is a dry run."""
-        from sluice import broker, catalog, gaps, reach, topics
+        from sluice import gaps
 
-        try:
+        with errors_in_words():
             use_registry()
-            promises, client = contracts.load(strict=False), broker.admin(broker.client_config(kafka_config()))
-            with reach.catalog_errors():
-                lake = catalog.load()
-                found = gaps.accept(
-                    params["name"],
-                    named.ranges(params["ranges"]),
-                    topics.resolve(promises, lake, client),
-                    lake,
-                    client,
-                    who=who(dag_run),
-                    why=params["why"],
-                    run_id=run_id,
-                    dry_run=params["dry_run"],
-                )
-        except SluiceError as error:
-            raise AirflowFailException(str(error)) from error
+            client = kafka_client()
+            lake, promises = open_lake(client)
+            found = gaps.accept(
+                params["name"],
+                named.ranges(params["ranges"]),
+                promises,
+                lake,
+                client,
+                who=who(dag_run),
+                why=params["why"],
+                run_id=run_id,
+                dry_run=params["dry_run"],
+            )
         for gap in found:
             log.warning("%s: %s", "would be given up for good" if params["dry_run"] else "given up", gap)
         log.info("%s", UNCHANGED if params["dry_run"] else "The next run goes on behind it.")
@@ -84,37 +80,32 @@ with by_hand(
     @task
     def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show what would be undone and published again, and do it unless this is a dry run."""
-        from sluice import catalog, reach, topics
         from sluice import rollback as back
         from sluice.ledger import Ledger
 
-        try:
-            promises = contracts.load(strict=False)
-            with reach.catalog_errors():
-                lake = catalog.load()
-                ledger = Ledger(lake)
-                found = back.look(
-                    params["table"],
-                    topics.resolve(promises, lake, None),
+        with errors_in_words():
+            lake, promises = open_lake()
+            ledger = Ledger(lake)
+            found = back.look(
+                params["table"],
+                promises,
+                lake,
+                ledger,
+                snapshot_id=number(params["snapshot_id"]),
+                before_run=params["before_run"] or None,
+            )
+            for line in found.lines():
+                log.warning("%s", line)
+            if not params["dry_run"]:
+                back.roll_back(
+                    found,
                     lake,
                     ledger,
-                    snapshot_id=number(params["snapshot_id"]),
-                    before_run=params["before_run"] or None,
+                    who=who(dag_run),
+                    why=params["why"],
+                    run_id=run_id,
+                    accept_loss=params["accept_loss"],
                 )
-                for line in found.lines():
-                    log.warning("%s", line)
-                if not params["dry_run"]:
-                    back.roll_back(
-                        found,
-                        lake,
-                        ledger,
-                        who=who(dag_run),
-                        why=params["why"],
-                        run_id=run_id,
-                        accept_loss=params["accept_loss"],
-                    )
-        except SluiceError as error:
-            raise AirflowFailException(str(error)) from error
         log.info("%s", UNCHANGED if params["dry_run"] else "The next run publishes again what is marked so.")
 
     rollback()

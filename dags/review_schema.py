@@ -11,12 +11,9 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from sluice_connections import use_registry
+from airflow.sdk.exceptions import AirflowSkipException
+from sluice_connections import errors_in_words, open_lake, use_registry
 from sluice_forms import QUICK
-
-from sluice import contracts
-from sluice.errors import SluiceError
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +23,12 @@ APPROVE, REJECT, LATER = "Approve", "Reject", "Not now"
 @task(execution_timeout=QUICK)
 def show(*, params: Any = None) -> dict[str, str]:
     """The change in words; offsets, counts and a few records since it is under review; what either answer does."""
-    from sluice import catalog, evolve_review, reach, topics
+    from sluice import evolve_review
 
-    try:
+    with errors_in_words():
         use_registry()
-        promises = contracts.load(strict=False)
-        with reach.catalog_errors():
-            lake = catalog.load()
-            found = evolve_review.look(lake, topics.resolve(promises, lake, None).table(params["table"]))
-    except SluiceError as error:
-        raise AirflowFailException(str(error)) from error
+        lake, promises = open_lake()
+        found = evolve_review.look(lake, promises.table(params["table"]))
     lines = found.lines()
     for line in lines:
         log.warning("%s", line)
@@ -47,30 +40,26 @@ def apply(
     shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None
 ) -> list[dict[str, Any]]:
     """Carry out the answer; who gave it and why is kept in `sluice.schemas`. Returns the backfills to start."""
-    from sluice import catalog, evolve_review, reach, topics
+    from sluice import evolve_review
 
     (chosen,) = answer["chosen_options"]
     if chosen == LATER:
         raise AirflowSkipException("Nothing was decided. Trigger review_schema again to be asked again.")
     given = answer["params_input"]
-    try:
+    with errors_in_words():
         use_registry()
-        promises = contracts.load(strict=False)
-        with reach.catalog_errors():
-            lake = catalog.load()
-            done = evolve_review.answer(
-                lake,
-                topics.resolve(promises, lake, None),
-                params["table"],
-                approve=chosen == APPROVE,
-                who=(answer["responded_by_user"] or {}).get("name") or "unknown",
-                why=given.get("why") or "",
-                run_id=run_id,
-                change_id=shown["change"],
-                republish=bool(given.get("republish")),
-            )
-    except SluiceError as error:
-        raise AirflowFailException(str(error)) from error
+        lake, promises = open_lake()
+        done = evolve_review.answer(
+            lake,
+            promises,
+            params["table"],
+            approve=chosen == APPROVE,
+            who=(answer["responded_by_user"] or {}).get("name") or "unknown",
+            why=given.get("why") or "",
+            run_id=run_id,
+            change_id=shown["change"],
+            republish=bool(given.get("republish")),
+        )
     for line in done.lines:
         log.warning("%s", line)
     return [{"trigger_run_id": f"bring_{i}__{run_id}", "conf": form} for i, form in enumerate(done.forms())]

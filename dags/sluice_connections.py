@@ -1,18 +1,69 @@
-"""Airflow's connections to Kafka and to the schema registry, as the settings of confluent-kafka's clients."""
+"""What a task asks: Kafka and the registry by Airflow's connections, and the catalog; and how it ends without them."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
-from sluice import connections
+from sluice import connections, contracts, reach
+from sluice.contracts import Contracts
+from sluice.errors import TerminalError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from pyiceberg.catalog import Catalog
+
+# For a task that nobody sits before; below the least timeout that one has.
+PATIENCE_S = 60.0
 
 KAFKA_CONNECTION = connections.KAFKA
 REGISTRY_CONNECTION = connections.REGISTRY
+
+
+@contextmanager
+def errors_in_words() -> Iterator[None]:
+    """End a task in one sentence: what did not answer or can't be, and the way out.
+
+    Raises:
+        AirflowFailException: somebody must act, and no further try helps.
+        RetryableError: it may pass: the task is tried again, where it has tries left.
+    """
+    try:
+        with reach.catalog_errors():
+            yield
+    except TerminalError as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def open_lake(client: AdminClient | None = None) -> tuple[Catalog, Contracts]:
+    """The catalog, and the contracts with the topics that were staged, and with those of Kafka where it is asked.
+
+    Raises:
+        BrokerUnavailableError: Kafka did not answer.
+        CatalogUnavailableError: the catalog did not answer in time.
+        ConfigError: it is not configured.
+    """
+    from sluice import topics
+
+    lake = reach.open_catalog(PATIENCE_S)
+    return lake, topics.resolve(contracts.load(strict=False), lake, client)
+
+
+def kafka_client() -> AdminClient:
+    """A client of the cluster that the connection names.
+
+    Raises:
+        ConfigError: no cluster is configured, or librdkafka does not take the settings.
+    """
+    from sluice import broker
+
+    return broker.admin(kafka_config())
 
 
 def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from sluice import catalog, session
+from sluice import catalog, reach, session
 from sluice.commit import Context
 from sluice.errors import SluiceError, exit_code
 
@@ -23,7 +23,8 @@ def exits(main: Main) -> Main:
         session.log_to_stdout()
         began = time.monotonic()
         try:
-            code = main(argv)
+            with reach.catalog_errors():
+                code = main(argv)
         except SluiceError as error:
             logging.error("%s", error)
             return exit_code(error)

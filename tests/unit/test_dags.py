@@ -589,7 +589,7 @@ for ask in (
     except Exception as error:
         told.append([type(error).__name__, str(error)])
 mapped = []
-catalog.load = lambda: types.SimpleNamespace(list_tables=lambda *_: [])
+catalog.load = lambda: types.SimpleNamespace(list_namespaces=lambda: [], list_tables=lambda *_: [])
 backfill.write = lambda *_, mapped, **__: globals()["mapped"].append(mapped) or 1 / 0
 for most in (500, 5000):
     conf.set("core", "max_map_length", str(most))
@@ -663,33 +663,66 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
 
 
 AWAY = f"""
-import json
+import json, types
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk.exceptions import AirflowFailException
 bag = DagBag(dag_folder={str(DAGS)!r}, bundle_name="dags")
-params = {{"name": "shop.a", "table": "shop.a", "ranges": {{}}, "snapshot_id": "1", "before_run": None,
-          "accept_loss": "", "why": "lost", "dry_run": True}}
+from sluice import broker
+broker.TIMEOUT_S = 0.2
+params = {{"name": "shop.a", "table": "shop.a", "tables": [], "ranges": {{"0": [0, 1]}}, "snapshot_id": "1",
+          "before_run": None, "accept_loss": "", "since": None, "until": None, "topic": None, "source": "kafka",
+          "why": "lost", "dry_run": True}}
+ti = types.SimpleNamespace(xcom_pull=lambda **_: dict(table="shop.a", topic="shop.a", slices=[-1]))
 answer = {{"chosen_options": ["Approve"], "params_input": {{}}, "responded_by_user": None}}
-told = []
-for dag, task, given in (
-    ("accept_gap", "accept_gap", []), ("rollback", "rollback", []), ("review_schema", "show", []),
-    ("review_schema", "apply", [{{"change": "1"}}, answer]),
+by_hand, maintained = {{"params": params}}, {{"params": params, "ti": ti, "run_id": "r"}}
+told = {{}}
+for dag, task, given, named in (
+    ("accept_gap", "accept_gap", [], by_hand), ("rollback", "rollback", [], by_hand),
+    ("review_schema", "show", [], by_hand), ("review_schema", "apply", [{{"change": "1"}}, answer], by_hand),
+    ("backfill", "plan", [], {{**by_hand, "run_id": "r"}}), ("backfill", "outcome", [], {{"ti": ti}}),
+    ("ingest_shop", "plan", ["shop"], {{"run_id": "r"}}), ("ingest_shop", "settle", ["shop", {{}}], {{"run_id": "r"}}),
+    *((f"maintain_{{action}}", "assess", [action], {{"params": params, "ti": ti}})
+      for action in ("rewrite_data_files", "expire_snapshots", "remove_orphan_files")),
+    ("maintain_rewrite_data_files", "effects", ["rewrite_data_files"], {{"run_id": "r", "ti": ti}}),
 ):
     try:
-        bag.dags[dag].get_task(task).python_callable(*given, params=params)
-    except AirflowFailException as error:
-        told.append(str(error))
-print(json.dumps(told))
+        found = bag.dags[dag].get_task(task).python_callable(*given, **named)
+        told[dag, task] = ["", str(found)]
+    except BaseException as error:
+        told[dag, task] = [type(error).__name__, str(error)]
+print(json.dumps([[*which, *what] for which, what in told.items()]))
 """
 
 
-def test_a_catalog_that_is_away_is_said_to_be(contracts, airflow_env):
+def test_what_does_not_answer_is_named_by_every_task_with_the_way_out(contracts, airflow_env, tmp_path):
+    (contracts / "shop.a.yaml").write_text(
+        "table: shop.a\ntopic: shop.a\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
+    )
+    env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts), "AIRFLOW_CONN_SLUICE_REGISTRY": ""}
     away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
-    told = ask(AWAY, {**airflow_env, **away, "SLUICE_CONTRACTS": str(contracts)})
-    assert len(told) == 4
-    for text in told:
-        assert text.startswith("The Iceberg catalog did not answer: ConnectionError")
-        assert "Way out: Nothing is lost" in text
+    told = ask(AWAY, {**env, **away})
+    assert len(told) == 12
+    for *which, kind, text in told:
+        # Airflow tries it again, where the task has tries left.
+        assert kind == "CatalogUnavailableError", (which, text)
+        assert text.startswith("The Iceberg catalog did not answer: ConnectionError"), which
+        assert "Way out: Nothing is lost" in text, which
+
+    (tmp_path / "lake").mkdir()
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:9"}}
+    there = {
+        "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+        "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{tmp_path}/lake/iceberg.db",
+        "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{tmp_path}/lake",
+        "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps(kafka),
+    }
+    told = ask(AWAY, {**env, **there})
+    asking = [("accept_gap", "accept_gap"), ("backfill", "plan"), ("ingest_shop", "plan")]
+    said = {(dag, task): (kind, text) for dag, task, kind, text in told if (dag, task) in asking}
+    assert len(said) == len(asking)
+    for which, (kind, text) in said.items():
+        assert kind == "BrokerUnavailableError", (which, text)
+        assert text.startswith("Kafka did not answer: "), (which, text)
+        assert "Way out: Check that the brokers of connection sluice_kafka are reachable" in text, which
 
 
 SUBMIT = """
