@@ -160,13 +160,6 @@ def _as_moment(want: T.DataType, micros: int) -> Callable[[Column], Column]:
     return lambda number: moment(number, F.lit(micros), want)
 
 
-def prefixes(contract: Contract) -> list[tuple[str, ...]]:
-    """Where in the value a row's fields may stand."""
-    if not contract.cdc or contract.cdc.format != "debezium":
-        return [()]
-    return [("after",), (BEFORE,)]
-
-
 def _at(column: Column, path: list[str]) -> Column:
     for name in path:
         column = column[name]

@@ -50,6 +50,11 @@ class Cdc(Strict):
         return (self.tombstones or ("ignore" if self.format == "debezium" else "delete")) == "delete"
 
 
+def rows_at(contract: Contract) -> tuple[tuple[str, ...], ...]:
+    """Where in the value a row's fields may stand."""
+    return (("after",), ("before",)) if contract.cdc and contract.cdc.format == "debezium" else ((),)
+
+
 def check_cdc(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` what contradicts itself in what the contract says of change events."""
     cdc = contract.cdc

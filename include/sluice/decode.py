@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from sluice import cdc, expressions, masks
 from sluice.contract import KAFKA_COLUMNS, Contract
-from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE
+from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, rows_at
 from sluice.fields import FIELDS, KEY, NO_PROBLEM, OTHER, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.json_connect import PAYLOAD
@@ -246,7 +246,7 @@ def failed_field(contract: Contract) -> Column:
     for column in contract.columns:
         if not column.path or column.special:
             continue
-        for outer in cdc.prefixes(contract):
+        for outer in rows_at(contract):
             names = (part.replace("'", "") for part in (*payload, *outer, *column.path))
             there = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in names))
             checks.append(F.when(there.isNotNull() & F.col(column.name).isNull(), F.lit(".".join(column.path))))

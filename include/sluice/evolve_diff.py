@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.contract import Column, Contract
-from sluice.contract_fields import VALUE_SOURCE
+from sluice.evolve_masks import Masks
 from sluice.iceberg_types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct, is_primitive
 from sluice.partitioning import PartitionField
 
@@ -35,10 +34,6 @@ TYPE_KINDS = ("widen", "change_type", "change_nested", "reorder")
 _WIDER = {"int": "long", "float": "double"}
 READING = frozenset(Column.model_fields) - {"name", "type", "required", "doc", "renamed_from"}
 """Fields of a column that say how it is read."""
-
-_UNNAMED = re.compile(r"--|/\*|(^|[^\w\s)\]'\"`]|\b(all|distinct)\b)\s*\*|\bidentifier\s*\(")
-"""What in an expression may read columns without their names: a `*` that multiplies nothing, comments, which may hide
-one, and IDENTIFIER()."""
 
 _SECOND = "rows that are there keep theirs, and one whose key comes out otherwise gets a second row"
 
@@ -88,13 +83,14 @@ def compare(old: Contract, new: Contract) -> tuple[Change, ...]:
     """What changed, column by column, then the table as a whole."""
     known = origins(old, new)
     keys = {*new.identifier, *(name for name, c in known.items() if c.name in old.identifier)}
-    hidden = _hidden(old)
+    masks = Masks.of(old)
     found: list[Change] = []
     for column in new.columns:
         was = known.get(column.name)
         found += _added(column) if was is None else _altered(was, column, key=column.name in keys)
-        if not column.mask and not (was and was.mask):  # where its own mask goes, that is told
-            found += _shown(old, new, was, column, hidden)
+        masked = column.mask or (was and was.mask)  # where its own mask goes, that is told
+        if not masked and (words := masks.shown_by(new, was, column)):
+            found.append(Change("change_mask", words, column.name))
     kept = {c.name for c in known.values()}
     found += [
         Change("drop_column", f"drops column {c.name} ({c.type})", c.name) for c in old.columns if c.name not in kept
@@ -137,51 +133,6 @@ def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
             yield Change("change_key", f"reads the key {now.name} differently ({names}): {_SECOND}", now.name)
         else:
             yield Change(READ, f"reads column {now.name} differently ({names})", now.name)
-
-
-def _shown(old: Contract, new: Contract, was: Column | None, now: Column, hidden: dict[str, str]) -> Iterator[Change]:
-    """That a column without a mask comes to read what another one masks."""
-    found = _touching(fields_read(new, now), hidden)
-    if was and was.expression == now.expression:  # what it reads otherwise, through an input or another column
-        found -= _touching(fields_read(old, was), hidden)
-    if found:
-        does = f"column {now.name} comes to read" if was else f"adds column {now.name}, which reads"
-        told = ", and ".join(f"field {name} that column {hidden[name]} masks" for name in sorted(found))
-        yield Change("change_mask", f"{does} {told}", now.name)
-
-
-def _hidden(contract: Contract) -> dict[str, str]:
-    """The fields that the table shows masked alone, each with a column that masks it."""
-    found = {field: c.name for c in contract.columns if c.mask for field in fields_read(contract, c)}
-    in_clear = {c.source for c in contract.columns if not c.mask}
-    return {field: name for field, name in found.items() if field not in in_clear}
-
-
-def fields_read(contract: Contract, column: Column) -> set[str]:
-    """The sources that a column reads; of an expression those of all names in its text, be they in a literal.
-
-    Only Spark can tell what an expression reads, and there is none when contracts are compared: rather one too many.
-    """
-    if not column.expression:
-        return {column.source}
-    text = column.expression.lower()
-    words, unnamed = set(re.findall(r"\w+", text)), _UNNAMED.search(text)
-    read = [c for c in (*contract.columns, *contract.inputs) if c.source and not c.ends]
-    return {c.source for c in read if unnamed or c.name.lower() in words}
-
-
-def _touching(read: set[str], hidden: dict[str, str]) -> set[str]:
-    """Those of the hidden fields that are read, by themselves or with what they lie in."""
-    return {field for field in hidden if any(_overlap(_place(field), _place(each)) for each in read)}
-
-
-def _overlap(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
-
-
-def _place(source: str) -> str:
-    """A source as a path from the whole key or value, its case folded, as Spark does it."""
-    return (source if source.startswith("$") else f"{VALUE_SOURCE}.{source}").lower() + "."
 
 
 def _reading(column: Column) -> set[tuple[str, str]]:

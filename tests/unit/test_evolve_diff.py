@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from sluice.contract import Contract
 from sluice.contract_policy import SchemaPolicy
-from sluice.evolve_diff import READ, compare, fields_read, nested, shape_id
+from sluice.evolve_diff import READ, compare, nested, shape_id
+from sluice.evolve_masks import fields_read
 from sluice.evolve_undo import without
 from sluice.iceberg_types import parse_type
 
@@ -233,6 +234,88 @@ def test_a_column_that_shows_what_another_one_masks_is_told_by_field_and_column(
         "adds column x, which reads field s that column s masks",
         "column y comes to read field s that column s masks",
     ]
+
+
+PLAIN: dict[str, Any] = {}
+CONNECT = {"value": {"format": "json_connect"}}
+ENVELOPE = {"cdc": {"format": "debezium"}}
+UNWRAPPED = {"cdc": {"format": "debezium_unwrapped"}}
+KEYS = {"key": {"format": "json"}}, {"key": {"format": "json_connect"}}
+TYPES = [{"value": {"format": "avro", "types": [name]}} for name in ("a.Created", "a.Moved")]
+IN_STRUCT = {"source": "person", "type": "list<struct<id: long, Mail: string>>"}
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "after", "column"),
+    [
+        (PLAIN, "after.mail", ENVELOPE, {"source": "mail"}),
+        (PLAIN, "before.mail", ENVELOPE, {"source": "mail"}),
+        (PLAIN, "source.mail", ENVELOPE, {"source": "$source.mail"}),
+        (PLAIN, "mail", ENVELOPE, {"source": "mail"}),  # the records changed as well
+        (PLAIN, "mail", ENVELOPE, {"expression": "lower(mail_in)"}),
+        (ENVELOPE, "mail", PLAIN, {"source": "After.Mail"}),
+        (ENVELOPE, "mail", PLAIN, {"source": "after"}),  # the whole row, as JSON
+        (ENVELOPE, "mail", PLAIN, {"source": "before.mail"}),
+        (ENVELOPE, "$source.user", PLAIN, {"source": "source"}),
+        (ENVELOPE, "mail", UNWRAPPED, {"source": "mail"}),
+        (ENVELOPE, "mail", CONNECT, {"source": "mail"}),
+        (PLAIN, "payload.mail", CONNECT, {"source": "mail"}),
+        (CONNECT, "mail", PLAIN, {"source": "payload"}),
+        (CONNECT, "mail", PLAIN, {"source": "payload.mail"}),
+        (CONNECT | ENVELOPE, "mail", PLAIN, {"source": "payload.after.mail"}),
+        ({"value": {"format": "string"}}, "$value", PLAIN, {"source": "mail"}),
+        (TYPES[0], "person.mail", TYPES[1], {"source": "mail"}),
+        (TYPES[0], "mail", TYPES[1], {"source": "person.mail"}),
+        (TYPES[0], "mail", TYPES[1], IN_STRUCT),
+        (KEYS[0], "$key.payload.mail", KEYS[1], {"source": "$key.mail"}),
+        (KEYS[1], "$key.mail", KEYS[0], {"source": "$key.payload.mail"}),
+    ],
+)
+def test_what_is_masked_is_shown_by_no_other_path_when_records_are_read_otherwise(before, path, after, column):
+    masked_mail = {"name": "mail", "type": "string", "source": path, "mask": "redact"}
+    whole = before.get("value") == {"format": "string"}
+    id_ = {**ID, "source": "$key"} if whole else ID
+    old = contract([id_, masked_mail], **before)
+    inputs = {"inputs": [{"name": "mail_in", "type": "string", "source": "mail"}]} if "expression" in column else {}
+    new = contract([id_, {**X, **column}], **after, **inputs)
+    (shown,) = [c for c in compare(old, new) if c.kind == "change_mask"]
+    assert shown.column == "x"
+    assert shown.words.endswith(f"field {path} that column mail masks")
+    hidden = contract([id_, {**X, **column, "mask": "redact"}], **after, **inputs) if "type" not in column else old
+    assert [c for c in compare(old, hidden) if c.kind == "change_mask"] == []
+
+
+def test_a_column_that_comes_to_read_what_is_masked_as_records_are_read_otherwise_can_not_be_left_as_it_was():
+    columns = [ID, {**X, "name": "mail", "source": "after.mail", "mask": "sha256"}, {**X, "source": "mail"}]
+    old, new = contract(columns), contract(columns, **ENVELOPE)
+    (shown,) = [c for c in compare(old, new) if c.kind == "change_mask"]
+    assert shown.words == "column x comes to read field after.mail that column mail masks"
+    left = without(old, new, [shown])
+    assert [c for c in compare(old, left) if c.kind == "change_mask"] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "columns"),
+    [
+        (PLAIN, ENVELOPE, [*HIDDEN, {**X, "source": "ss"}]),
+        (PLAIN, ENVELOPE, [*HIDDEN, {**X, "source": "b.s", "mask": "redact"}]),
+        (ENVELOPE, PLAIN, [*HIDDEN, {**X, "source": "after_s"}]),
+        (ENVELOPE, {"cdc": {"format": "debezium", "tombstones": "delete"}}, [*HIDDEN, {**X, "source": "a.s"}]),
+        (PLAIN, {"value": {"format": "avro"}}, HIDDEN),
+        (PLAIN, {"key": {"format": "bytes"}}, [*HIDDEN, {**X, "source": "a.s"}]),
+    ],
+)
+def test_what_reads_other_fields_needs_nobody_when_records_are_read_otherwise(before, after, columns):
+    found = compare(contract(HIDDEN, **before), contract(columns, **after))
+    assert [c for c in found if c.kind == "change_mask"] == []
+
+
+@pytest.mark.parametrize("computed", [{"source": "s"}, {"expression": "lower(s_in)"}])
+def test_what_was_shown_already_is_shown_on_when_records_are_read_otherwise_in_the_same_places(computed):
+    columns = [ID, {**N, "type": "string", "source": "a.s", "mask": "redact"}, {**X, **computed}]
+    more = S_IN if "expression" in computed else {}
+    found = compare(contract(columns, **more), contract(columns, **more, value={"format": "avro"}))
+    assert [c for c in found if c.kind == "change_mask"] == []
 
 
 @pytest.mark.parametrize(
