@@ -21,7 +21,7 @@ from sluice import auto, cursor, evolve_apply, schemas, tables
 from sluice.contract import Contract
 from sluice.errors import FencedError, RefusedError, SchemaChangeError, SluiceError
 from sluice.evolve_diff import READ, Change, compare, shape, shape_id
-from sluice.evolve_force import InForce, effective
+from sluice.evolve_force import InForce, effective, with_masks
 from sluice.evolve_outlook import Outlook
 from sluice.evolve_undo import without
 from sluice.ledger import Ledger
@@ -48,7 +48,8 @@ def look(catalog: Catalog, table: Table, file: Contract) -> Outlook:
         return _look(catalog, table, told, old, auto.resolved(file))
     except SluiceError as error:
         log.warning("%s goes on with the columns that it has: %s", file.table, error)
-        return Outlook(table, told, old, old, unfollowed=str(error))
+        held, first = _masked(table, told, old, file)
+        return Outlook(table, told, held, held, first=first, unfollowed=str(error))
 
 
 def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, file: Contract) -> Outlook:
@@ -81,12 +82,20 @@ def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, f
     if refused := [c for c in changes if policy.get(c.kind) == "refuse"]:
         raise SchemaChangeError(f"The contract refuses this change: {_told(refused)}.", table=file.table)
     if any(policy.get(c.kind) == "review" for c in changes):
+        held, first = _masked(table, told, old, file)
+        outlook = replace(outlook, old=held, changes=compare(held, new), first=first)
         answers = _answers(catalog, outlook)
         outlook = replace(outlook, review=str(answers[-1].state) if answers else "open")
     if outlook.due and (why := evolve_apply.impossible(table, old, new, changes)):
         way_out = "Put the contract back until then."
         raise SchemaChangeError(f"{_told(changes)}: {why}", table=file.table, way_out=way_out)
     return outlook
+
+
+def _masked(table: Table, told: InForce | None, old: Contract, file: Contract) -> tuple[Contract, Outlook | None]:
+    """The contract in force with the masks that the file adds, and how they come into force, where it has them not."""
+    held = with_masks(old, file)
+    return held, None if held == old else Outlook(table, told, old, held, compare(old, held))
 
 
 def _told(changes: Sequence[Change]) -> str:
@@ -106,20 +115,21 @@ def settle(catalog: Catalog, file: Contract, seen: Outlook | None = None, *, run
     for _ in range(TRIES):
         outlook = seen or look(catalog, catalog.load_table(tables.typed(file)), file)
         seen = None
+        if outlook.first:
+            # They come into force by themselves, so that to take them away again is a change of its own.
+            _applied(catalog, outlook.first, run_id)
+            continue
         if outlook.review == "open":
             schemas.append_once(catalog, _row(outlook, State.REVIEW, run_id), (State.REVIEW,))
         if not outlook.due:
             return outlook
-        try:
-            _apply(catalog, outlook, run_id)
-        except CommitFailedException as error:
-            log.info("%s: the table moved on, looking again: %s", file.table, error)
-            continue
-        return outlook
+        if _applied(catalog, outlook, run_id):
+            return outlook
     raise FencedError("The table moved each time before its schema could be changed.", table=file.table)
 
 
-def _apply(catalog: Catalog, outlook: Outlook, run_id: str) -> None:
+def _applied(catalog: Catalog, outlook: Outlook, run_id: str) -> bool:
+    """Change the table, and tell whether that was done: not where it moved meanwhile."""
     table, name = outlook.base, outlook.table
     if outlook.told:
         schemas.remember(catalog, [table], run_id)
@@ -136,10 +146,15 @@ def _apply(catalog: Catalog, outlook: Outlook, run_id: str) -> None:
         who=decided.who if decided else None,
         why=decided.why if decided else None,
     )
-    evolve_apply.commit(catalog, table, outlook.old, outlook.new, told)
+    try:
+        evolve_apply.commit(catalog, table, outlook.old, outlook.new, told)
+    except CommitFailedException as error:
+        log.info("%s: the table moved on, looking again: %s", name, error)
+        return False
     for change in outlook.changes:
         log.warning("%s: version %s of the contract: %s", name, told.version, change.words)
     schemas.remember(catalog, [catalog.load_table(tables.typed(outlook.new))], run_id)
+    return True
 
 
 def _answers(catalog: Catalog, outlook: Outlook) -> list[Row]:

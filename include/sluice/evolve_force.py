@@ -133,12 +133,16 @@ def effective(table: Table, file: Contract) -> Contract:
 
 
 def published_by(table: Table, file: Contract) -> Contract:
-    """The contract in force, with the masks that the file adds: they hold at once, whatever else of it waits.
+    """The contract in force, with the masks that the file adds.
 
     Raises:
         SchemaChangeError: as `effective`.
     """
-    held = effective(table, file)
+    return with_masks(effective(table, file), file)
+
+
+def with_masks(held: Contract, file: Contract) -> Contract:
+    """The contract in force with the masks that the file adds: they hold at once, whatever else of it waits."""
     masks = {c.renamed_from or c.name: c.mask for c in file.columns if c.mask}
 
     def masked(column: Column) -> Column:

@@ -22,6 +22,8 @@ class Outlook:
         changes: from one to the other.
         ignored: changes of the file that are ignored.
         review: what stands between the two: `open`, `approved`, `rejected`; None where nobody needs to be asked.
+        first: the masks that the file adds, where the rest of it waits: they are a version of their own, which `old` is
+            already. None where there are none.
         unfollowed: why the schema that gives the columns is not followed; `new` is `old` then.
     """
 
@@ -32,6 +34,7 @@ class Outlook:
     changes: tuple[Change, ...] = ()
     ignored: tuple[Change, ...] = ()
     review: str | None = None
+    first: Outlook | None = None
     unfollowed: str | None = None
 
     @property
@@ -66,5 +69,5 @@ class Outlook:
 
     @property
     def version(self) -> int:
-        """The number of the version in force."""
-        return self.told.version if self.told else 1
+        """The number of the version in force, its masks among it."""
+        return (self.told.version if self.told else 1) + bool(self.first)

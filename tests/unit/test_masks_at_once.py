@@ -11,6 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sluice import evolve, tables
 from sluice.contract import Contract
 from sluice.evolve_force import published_by
+from sluice.schemas import State
 
 pytestmark = pytest.mark.unit
 
@@ -66,3 +67,46 @@ def test_a_key_is_read_as_before_until_that_is_decided(catalog: SqlCatalog) -> N
     new = contract(ID, {**EMAIL, "mask": "sha256"}, **keyed)
     assert settled(catalog, contract(ID, EMAIL, **keyed), new).review == "open"
     assert published_by(catalog.load_table("ns.t"), new).column("email").mask is None
+
+
+@pytest.mark.parametrize("answer", ["open", "rejected"])
+def test_taking_it_away_again_waits_for_a_person(catalog: SqlCatalog, answer: str) -> None:
+    old = contract(ID, EMAIL, OTHER)
+    assert settled(catalog, old, contract(ID, HIDDEN)).review == "open"
+    if answer == "rejected":
+        evolve.decide(catalog, contract(ID, HIDDEN), approve=False, who="ann", why="x stays", run_id="3")
+    (_, masked, *_) = [row for row in evolve.versions(catalog, old) if row.state == State.APPLIED]
+    assert (masked.version, masked.words) == (2, ["reads column email differently (mask)"])
+    for file in (contract(ID, EMAIL), old):
+        found = evolve.settle(catalog, file, run_id="4")
+        assert found.review == "open"
+        assert "masks column email differently: redact is gone, and its values can be read" in found.words()
+        assert published_by(catalog.load_table("ns.t"), file).column("email").mask == "redact"
+    done = evolve.decide(catalog, old, approve=True, who="ann", why="it is public", run_id="5")
+    assert done.new == old
+    assert published_by(catalog.load_table("ns.t"), old).column("email").mask is None
+
+
+def test_the_answer_to_the_rest_is_to_what_was_looked_at(catalog: SqlCatalog) -> None:
+    """Though the file got its mask after the last plan, and the mask comes into force with the answer."""
+    old, new = contract(ID, EMAIL, OTHER), contract(ID, HIDDEN)
+    settled(catalog, old, contract(ID, EMAIL))
+    shown = evolve.look(catalog, catalog.load_table("ns.t"), new)
+    assert shown.words() == ["drops column x (long)"]
+    told = {"who": "ann", "why": "x stays", "run_id": "3", "change_id": shown.change_id}
+    assert evolve.decide(catalog, new, approve=False, **told).review == "rejected"
+    for _ in range(2):
+        found = evolve.settle(catalog, new, run_id="4")
+        assert (found.review, found.version, found.change_id) == ("rejected", 2, shown.change_id)
+    evolve.decide(catalog, new, approve=True, **told)
+    found = evolve.look(catalog, catalog.load_table("ns.t"), new)
+    assert (found.version, found.changes, found.old) == (3, (), new)
+
+
+def test_of_two_planners_one_puts_it_into_force(catalog: SqlCatalog) -> None:
+    old, new = contract(ID, EMAIL, OTHER), contract(ID, HIDDEN)
+    settled(catalog, old, old)
+    seen = evolve.look(catalog, catalog.load_table("ns.t"), new)
+    for run in ("2", "3"):
+        assert evolve.settle(catalog, new, seen, run_id=run).review == "open"
+    assert [row.state for row in evolve.versions(catalog, new)] == [State.APPLIED, State.APPLIED, State.REVIEW]
