@@ -15,6 +15,7 @@ from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG
 from sluice.slice_source import Source
 from sluice.slices import Origin
+from tests.support import runbook
 from tests.support.backfills import asked, by_hand, carry_out, cut_out, fill_in, planned, told, where_it_stands
 from tests.support.lake import Lake
 
@@ -42,6 +43,12 @@ def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Or
     cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset BETWEEN 10 AND 34")
     cut_out(it, table, "_kafka_partition = 1 AND _kafka_offset = 3")
     assert len(it.rows(table)) == 120 - 26
+    first, *snapshots = sorted(runbook.sql(it, "SELECT * FROM <table>.snapshots", table=table))
+    assert first.parent_id is None and "sluice.batch-seq" not in first.summary
+    others = [row.operation for row in snapshots if "sluice.batch-seq" not in row.summary]
+    assert len(others) == 2 and "replace" not in others
+    told = runbook.command(it, "backfill plan TABLE", "--ranges", '{"0":[5,50],"1":[0,5]}', TABLE=table)
+    assert "50 offsets" in told and "24 rows of the range" in told
     # Wider than the hole: what is there stays as it is, once.
     request = asked(table, {0: [5, 50], 1: [0, 5]}, origin=origin)
     text = shown(it, request)
@@ -254,7 +261,10 @@ def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(
     cut_out(it, table, "_kafka_partition = 1 AND _kafka_offset = 7")
     fill_in(it, asked(table, {1: [7, 8]}), "the doubled one")
     it.assert_appended(table)
-    by_hand(it, table, f"ALTER TABLE {{}} DROP BRANCH {min(kept)}")
+    for branch in sorted(kept):
+        assert runbook.sql(it, "SELECT * FROM <table> VERSION AS OF", table=table, branch=branch)
+        runbook.sql(it, "ALTER TABLE <table> DROP BRANCH", table=table, branch=branch)
+    assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}
 
 
 def test_a_key_that_stands_a_second_time_at_another_place_is_told(lake: Callable[..., Lake]) -> None:
@@ -287,6 +297,7 @@ def test_offsets_without_records_are_expected_where_the_topic_is_written_in_tran
     producer.produce(it.topic, b'{"n": 99}', key="aborted", partition=0)
     producer.flush(30)
     producer.abort_transaction(30)
+    it.decided()
     it.run()
     (end,) = cursor.published(it.catalog.load_table(table))[it.topic].next_offsets.values()
     assert end > 31

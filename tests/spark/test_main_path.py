@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from sluice import cli, clocks, cursor, java_client, rdkafka_source, tables
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange
 from sluice.publish import publish
 from sluice.stage import read, staging_rows
+from tests.support import runbook
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -145,6 +147,9 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(lake: C
     ]
     assert outcomes[strict]["state"] == "blocked"
     assert "2 of 12 records" in outcomes[strict]["error"]
+    (named,) = re.findall(r"sluice_quarantine\.\w+", outcomes[strict]["error"])
+    apart = runbook.sql(it, "SELECT error_class", quarantine=named, batch=1)
+    assert [(row.field, row[-1]) for row in sorted(apart, key=str)] == [("n", 1), (None, 1)]
     assert it.rows(strict) == []
     # The producer is repaired, or the contract is: the batch is published from staging, without reading Kafka again.
     it.contract(table=strict, errors={"max_ratio": 1.0})
@@ -177,6 +182,7 @@ def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake
         producer.produce(it.topic, b"\xff", None, 1, headers=[("h", b"\x00"), ("h", None)])
         producer.flush()
         end()
+    it.decided()
     batch = Batch(it.topic, "", 1, {1: OffsetRange(1, 8)}, {})
     usual = read(it.spark, java_client.spark_options(it.kafka), batch)
     other = staging_rows(rdkafka_source.load(it.spark, it.kafka, batch), batch)

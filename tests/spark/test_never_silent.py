@@ -23,6 +23,7 @@ from sluice.model import OffsetRange
 from sluice.publish import publish
 from sluice.rebuild import rebuild
 from sluice.stage import stage
+from tests.support import runbook
 from tests.support.backfills import by_hand, cut_out, delete_by_key
 from tests.support.lake import Lake
 
@@ -333,8 +334,7 @@ def test_raw_records_deleted_by_their_values_stop_the_table_by_name(lake: Callab
     stopped(outcomes[table], table, staging, "by their values", "rewrite_data_files")
     assert outcomes[unharmed]["state"] == "published", outcomes
     # The way out that the error names; the record is missed then, as one that was deleted by Spark.
-    how = "options => map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
-    it.spark.sql(f"CALL {it.context().catalog_name}.system.rewrite_data_files(table => '{staging}', {how})")
+    runbook.sql(it, "CALL system.rewrite_data_files", table=staging)
     stopped(it.run()[table], table, "batches 2 to 2 were deleted from staging")
     gaps.accept(table, None, it.contracts, it.catalog, it.admin, who="ann", why="lost", run_id="by hand", dry_run=False)
     it.drain(table)
@@ -372,6 +372,7 @@ def test_transactions_committed_aborted_and_open(lake: Callable[..., Lake]) -> N
     aborted = transaction(it)
     it.send(((n % 2, f"k{n}", record(-n)) for n in range(16)), topic=it.topic, producer=aborted)
     aborted.abort_transaction(30)
+    it.decided()
     # Nothing but the marks of transactions at the end of partition 1.
     fill(it, 30, 1)
     still_open = transaction(it)
@@ -383,6 +384,7 @@ def test_transactions_committed_aborted_and_open(lake: Callable[..., Lake]) -> N
     # 5 plain, 10 committed and a mark, 8 aborted and a mark, 1 plain: up to the open transaction, and no further.
     assert it.plan().topics[it.topic].last.next_offsets == {0: 26, 1: 25}  # type: ignore[union-attr]
     still_open.commit_transaction(30)
+    it.decided()
     it.sent[0] |= {26: ("open", record(7)), 27: ("after", record(8))}
     it.drain(appended)
     it.assert_appended(appended)
@@ -398,11 +400,7 @@ def test_a_batch_of_nothing_but_an_aborted_transaction_moves_the_cursor(lake: Ca
     aborted = transaction(it)
     it.send(((0, f"k{n}", record(-n)) for n in range(5)), topic=it.topic, producer=aborted)
     aborted.abort_transaction(30)
-    # Kafka's word comes before its marker: until that is written, there is nothing to plan.
-    until = time.monotonic() + 60
-    while brokers.describe(it.admin, [it.topic])[it.topic].watermarks[0].end < 11:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    it.decided()
     outcomes = it.run()
     assert (outcomes[appended]["state"], outcomes[merged]["state"]) == ("published", "published"), outcomes
     assert not it.plan().has_work
@@ -422,6 +420,7 @@ def test_offsets_missing_where_nobody_promised_gaps(lake: Callable[..., Lake]) -
     it.send(((0, f"t{n}", record(n)) for n in range(3)), topic=it.topic, producer=aborted)
     aborted.abort_transaction(30)
     it.send([(0, "last", record(99))])
+    it.decided()
     for _ in range(2):
         # The broker may write the marker of the end of a transaction after the record that was sent when it had ended.
         stopped(it.run()[table], table, "5 offsets are missing: partition 0 [15, ", "transactional: true")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
@@ -153,6 +153,26 @@ class Lake:
         if planned.has_work:
             run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
         return settle.settle(group, self.catalog, settle.expected(planned), run_id=run_id)
+
+    def decided(self) -> None:
+        """Wait until the marks of all transactions are written: Kafka answers before, and plans stop short of them."""
+        until = time.monotonic() + 60
+        while True:
+            asked = {
+                TopicPartition(self.topic, p): OffsetSpec.latest()
+                for p in self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+            }
+            ends = [
+                {
+                    each.partition: future.result().offset
+                    for each, future in self.admin.list_offsets(asked, isolation_level=level).items()
+                }
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            ]
+            if ends[0] == ends[1]:
+                return
+            assert time.monotonic() < until, ends
+            time.sleep(0.1)
 
     def drain(self, table: str) -> None:
         """Run until nothing is left to do: what is frozen or staged comes first, what arrived since comes after."""
