@@ -24,7 +24,7 @@ from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
 
 HEAP = "2g"
-JVM = f'--conf "spark.driver.extraJavaOptions={" ".join(jvm.DRIVER)}"'
+JVM = f'--conf "spark.driver.extraJavaOptions={" ".join((jvm.STACK, *jvm.DRIVER))}"'
 MASTER = "local[2]"
 
 

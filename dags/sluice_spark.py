@@ -38,6 +38,8 @@ INCLUDE = Path(sluice.__file__).resolve().parents[1]
 SOMEBODY_MUST_ACT, TABLES_WAIT = 3, 4
 # Were the task running again before the scheduler has heard of its end, that would be taken for the end of the new one.
 BETWEEN_TURNS = timedelta(seconds=20)
+# Spark puts these before a group's own `spark.driver.extraJavaOptions`, which stand in place of ours.
+DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 # Linux takes no argument of 128 KiB or more.
 MOST_ARGUMENT = 64 << 10
 # What the launcher and the JVM say on every start, and nobody can act on.
@@ -153,7 +155,10 @@ class JobOperator(SparkSubmitOperator):
         # Beside the folder of the jars, as it is made from them; a cluster brings its own class path.
         self.spark_home = archive.spark_home(Path(jars[0]).parent.parent, jars) if local and jars else None
         # On a cluster the executors do the work: a driver by itself is always small.
-        self.conf = {**jvm_options(self.spark_home, small=not local or self.is_small()), **(self.conf or {})}
+        given = self.conf or {}
+        ours = jvm_options(self.spark_home, small=not local or self.is_small())
+        defaults = " ".join(filter(None, [ours[DEFAULT_OPTIONS], given.get(DEFAULT_OPTIONS)]))
+        self.conf = {**ours, **given, DEFAULT_OPTIONS: defaults}
         if local:
             # One JVM: on its class path, the jars are neither copied nor left out of the class archive.
             self.driver_class_path = os.pathsep.join(jars) or None
@@ -250,16 +255,17 @@ def spark_jars() -> list[str]:
 
 
 def jvm_options(home: Path | None, *, small: bool = False) -> dict[str, str]:
-    """Where the driver logs to; what every driver has; an archive of loaded classes, for a quick start.
+    """Where the driver logs to, and its stack; then how it is tuned, with an archive of classes for a quick start.
 
     Args:
         home: the Spark home that the archive is kept in.
         small: whether it is over before compiling for speed has paid.
     """
-    options = [f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}", *jvm.DRIVER, *(jvm.SMALL if small else ())]
-    if home:
-        options += archive.options(home)
-    return {"spark.driver.extraJavaOptions": " ".join(options)}
+    tuning = [*jvm.DRIVER, *(jvm.SMALL if small else ()), *(archive.options(home) if home else ())]
+    return {
+        DEFAULT_OPTIONS: f"{jvm.STACK} -Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}",
+        "spark.driver.extraJavaOptions": " ".join(tuning),
+    }
 
 
 def spark_log(name: str) -> Path:

@@ -2,9 +2,9 @@
 
 STACK = "-Xss64m"
 """Of each thread, and only what is used of it is memory. A regex takes up to 4 KB per character where a group repeats;
-by default 1,000 characters were too many, and Spark ends a JVM in which a task's stack is full."""
+by default 1,000 characters were too many, and Spark ends a JVM in which a task's stack is full. It is among Spark's
+default options of a JVM, which a group's own, `extraJavaOptions`, do not replace."""
 DRIVER = (
-    STACK,
     # Nobody waits for an answer from a driver: pauses do no harm, and batches take a tenth less than with G1.
     "-XX:+UseParallelGC",
     # Spark's classes fill 200 MB: on its way there the JVM would collect its whole heap four times before any record.

@@ -43,10 +43,11 @@ AVRO_LIMITS = {
     "org.apache.avro.limits.bytes.maxLength": str(64 << 20),
     "org.apache.avro.limits.collectionItems.maxLength": str(16 << 20),
 }
-# Spark puts these before a contract's `spark.executor.extraJavaOptions`, which would otherwise stand in their place.
-DEFAULTS["spark.executor.defaultJavaOptions"] = " ".join(
-    [STACK, *(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())]
-)
+EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
+# Spark puts these before a group's `extraJavaOptions`, which would otherwise stand in their place. The driver's are for
+# a JVM that is yet to start, where Python is first.
+DEFAULTS["spark.driver.defaultJavaOptions"] = STACK
+DEFAULTS[EXECUTOR_OPTIONS] = " ".join([STACK, *(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())])
 
 
 class _Known(JavaClass):  # type: ignore[misc]
@@ -80,6 +81,14 @@ def jars(folder: str | None = None) -> list[str]:
     return found
 
 
+def defaults(given: Mapping[str, str]) -> dict[str, str]:
+    """Our settings beside those that spark-submit was given, which win: of a JVM's options the last counts."""
+    ours = {key: value for key, value in DEFAULTS.items() if key not in given}
+    if own := given.get(EXECUTOR_OPTIONS):
+        ours[EXECUTOR_OPTIONS] = f"{DEFAULTS[EXECUTOR_OPTIONS]} {own}"
+    return ours
+
+
 def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The application's session. What spark-submit was given wins over our defaults; the catalog is always ours."""
     builder = SparkSession.Builder().appName(app)
@@ -90,7 +99,7 @@ def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
         # Protobuf is read in Python processes of Spark's own: the same Python as this one, and it knows the package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[1]))
-    for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in given}, **(conf or {}), **spark_conf()}.items():
+    for key, value in {**defaults(given), **(conf or {}), **spark_conf()}.items():
         builder = builder.config(key, value)
     built = builder.getOrCreate()
     jvm = built.sparkContext._jvm

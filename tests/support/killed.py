@@ -71,6 +71,7 @@ def driver(lake_folder: Path, *jobs: Stopped) -> Iterator[subprocess.Popen[bytes
             str(home / "bin" / "spark-submit"),
             *("--master", "local[1]", "--driver-memory", "768m"),
             *("--driver-class-path", os.pathsep.join(jars)),
+            *("--conf", f"spark.driver.defaultJavaOptions={jvm.STACK}"),
             *("--conf", f"spark.driver.extraJavaOptions={' '.join((*jvm.DRIVER, *jvm.SMALL, *archive.options(home)))}"),
         ]
         command = [

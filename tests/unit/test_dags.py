@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from sluice import evolve_review
+from sluice import evolve_review, session
 from sluice.backfill import MOST_SLICES
 from sluice.backfill_ranges import Request
-from sluice.embedded.home import REPOSITORY
+from sluice.embedded.home import REPOSITORY, cache_folder
+from sluice.embedded.java import find_java
 from sluice.model import OffsetRange
 from sluice.slices import Origin
 from tests.support.own_airflow import own_airflow
@@ -765,9 +767,8 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     home = Path(found["env"]["SPARK_HOME"])
     assert home.parent == tmp_path / "cache"
     assert not list((home / "jars").glob("slf4j-api-*")) and list((home / "jars").glob("0-slf4j-api-*"))
+    log = REPOSITORY / "jobs" / "log4j2.properties"
     options = [
-        f"-Dlog4j2.configurationFile={REPOSITORY / 'jobs' / 'log4j2.properties'}",
-        "-Xss64m",
         "-XX:+UseParallelGC",
         "-XX:MetaspaceSize=256m",
         "-XX:+IgnoreUnrecognizedVMOptions",
@@ -780,6 +781,8 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
         "spark-submit",
         "--master",
         "local[2]",
+        "--conf",
+        f"spark.driver.defaultJavaOptions=-Xss64m -Dlog4j2.configurationFile={log}",
         "--conf",
         f"spark.driver.extraJavaOptions={' '.join(options)}",
         "--conf",
@@ -805,6 +808,27 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     }
     assert found["own"]["SLUICE_REGISTRY_CONFIG"] == found["env"]["SLUICE_REGISTRY_CONFIG"], "a plan asks it, too"
     assert found["env"]["SLUICE_SPARK_LOG"] == str(tmp_path / "home" / "logs" / "spark-shop.log")
+
+
+def test_a_driver_has_its_stack_whatever_options_its_group_gives(airflow_env):
+    """Spark's own launcher starts it."""
+    flags = "-XX:+UseG1GC -XX:+PrintFlagsFinal"
+    conf = {"spark.driver.extraJavaOptions": flags, "spark.driver.defaultJavaOptions": "-XX:+UseStringDeduplication"}
+    (found,) = submit(airflow_env, (False, {"conf": conf}))
+    command = found["command"][: found["command"].index(str(REPOSITORY / "jobs" / "ingest.py"))]
+    told = subprocess.run(
+        [Path(sys.executable).with_name("spark-submit"), *command[1:], "--version"],
+        env={**found["env"], "JAVA_HOME": str(find_java(cache_folder()).home)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    sizes = dict(re.findall(r"^ *\w+ (\w+) += (\w+) ", told, re.MULTILINE))
+    assert sizes["ThreadStackSize"] == str(64 << 10), "KiB"
+    assert sizes["UseG1GC"] == sizes["UseStringDeduplication"] == "true"
+    options = session.defaults({session.EXECUTOR_OPTIONS: "-Dx=y"})[session.EXECUTOR_OPTIONS]
+    assert options.startswith("-Xss64m ") and options.endswith(" -Dx=y"), "executors, too"
 
 
 def test_a_cluster_gets_the_jars_and_the_package(airflow_env, tmp_path):
