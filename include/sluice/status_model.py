@@ -286,6 +286,11 @@ class TableStatus:
         return [each for each in (self.last_error, *self.further_errors) if each and each.open]
 
     @property
+    def furthest(self) -> TopicStatus | None:
+        """The topic that the table is furthest behind of, as far as is known."""
+        return max(self.topics, key=lambda t: -1.0 if t.lag_seconds is None else t.lag_seconds, default=None)
+
+    @property
     def lag_records(self) -> int | None:
         """Unread offsets over all topics; None where one of them, or which there are, could not be asked."""
         lags = [t.lag_records for t in self.topics]

@@ -27,6 +27,7 @@ NO_REPORT = (
 UNREAD = "It could not be read; the page looks again by itself."
 EVENTS_SHOWN = 200
 DAY_H = 24
+REJECTED_OF = 5  # tables whose rejected records the page of data quality shows; of more it names them
 KINDS = 30  # of error and field, the most frequent, that a table's page shows one by one
 GAPS = 20  # given up of a topic, the newest
 REPORT_WAIT_S = 2.0
@@ -37,15 +38,20 @@ router = APIRouter(include_in_schema=False)
 
 
 def _page(
-    request: Request, template: str, known: Reading[Status], *more: Reading[Any], code: int = 200, **values: Any
-) -> HTMLResponse:
-    """A page of the status and what else was read: it says what did not answer, and looks again soon if it must."""
+    request: Request, template: str, known: Reading[Status], *more: Reading[Any], beside: Sequence[Reading[Any]] = (),
+    code: int = 200, **values: Any,
+) -> HTMLResponse:  # fmt: skip
+    """A page of the status and what else was read: it says what did not answer, and looks again soon if it must.
+
+    Args:
+        beside: what parts of it were read; the page is one without them as well.
+    """
     from sluice.pages import render
 
-    readings = (known, *more)
-    unfinished = any(each.value is None and each.error is None for each in readings)
-    again = FIRST_S if unfinished else RENEWED_S if any(each.busy for each in readings) else CALM_S
-    troubles = [each.error for each in readings if each.error]
+    readings, every = (known, *more), (known, *more, *beside)
+    unfinished = any(_unfinished(each) for each in readings)
+    again = FIRST_S if any(map(_unfinished, every)) else RENEWED_S if any(each.busy for each in every) else CALM_S
+    troubles = list(dict.fromkeys(each.error for each in every if each.error))
     troubles += [str(e) for e in (known.value.errors if known.value else ())]
     unread = any(each.value is None for each in readings)
     values |= {
@@ -58,6 +64,10 @@ def _page(
     airflow = base.removesuffix(PREFIX)
     text = render.page(template, base=base, airflow=airflow, again=again, **values)
     return HTMLResponse(text, code, headers=render.SECURITY)
+
+
+def _unfinished(read: Reading[Any]) -> bool:
+    return read.value is None and read.error is None
 
 
 def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLResponse:
@@ -132,25 +142,33 @@ def quality_page(
 ) -> HTMLResponse:  # fmt: skip
     """Every expectation of every table with its last results; of one run, or backfill, where it is named.
 
-    The task that stands for a table has its name, and shows that table alone.
+    Beside them what is in quarantine now, but for a backfill. The task that stands for a table has its name, and shows
+    that table alone.
     """
     from sluice.pages import judged
 
     known = reading.status(readable)
     feed = reading.feeds().runs.of(run_id) if run_id else reading.feeds().quality
     found = feed.get(wait=reading.FIRST_WAIT_S)
-    groups = {t.table: t.group for t in known.value.tables} if known.value else {}
+    tables = known.value.tables if known.value else ()
+    groups = {t.table: t.group for t in tables}
     slices, results = dag_id == "backfill", found.value or {}
+    whole = not run_id or (dag_id or "").startswith("ingest_")
+    apart = {t.table: t.quarantined for t in tables if t.quarantined and whole}
     names = [
-        name for name in results
+        name for name in dict.fromkeys((*results, *apart))
         if name in groups and dag_id in (None, "backfill", f"ingest_{groups[name]}")
         and (task_id not in groups or task_id == name)
     ]  # fmt: skip
-    every = judged.of_all(results, names, slices=slices)
+    every = judged.of_all(results, names, apart, slices=slices)
     chosen = [t for t in every if state in ("", t.state) and q.casefold() in t.table.casefold()]
     shown, named = judged.opened(chosen, results, q, slices=slices)
+    details = reading.feeds().details
+    rejected = {t.table: details.of(t.table).get(wait=0.0) for t in [t for t in shown if t.quarantined][:REJECTED_OF]}
     return _page(
         request, "quality.html", known, found, here="quality", shown=shown, named=named, total=len(every), q=q,
+        beside=list(rejected.values()), rejected={name: each.value for name, each in rejected.items()}, kinds=KINDS,
+        blocked={t.table for t in tables if any(each.state == "blocked" for each in t.refusals)},
         state=state, words=sorted(Counter(t.state for t in every).items()), run_id=run_id,
         reports=bool(run_id) and not slices and reading.reports(found),
         of={k: v for k, v in (("dag_id", dag_id), ("run_id", run_id), ("task_id", task_id)) if v},

@@ -55,6 +55,7 @@ OFFSETS = {0: OffsetRange(3, 9)}
 FULL: dict[str, Any] = {
     "snapshot": SnapshotStatus(7, NOW, 1.5, "t.mine", 2, OFFSETS, 6, "run", "publish"),
     "totals": {"records": 6, "delete files": 0},
+    "quarantined": 3,
     "open_batches": [OpenBatch("t.mine", 3, "staged", OFFSETS)],
     "slices": [SliceStatus("t.mine", -1, "failed", OFFSETS, NOW, "run", "why", "branch")],
     "maintenance": [MaintenanceStatus("expire_snapshots", NOW, "done", "3 snapshots")],

@@ -58,6 +58,7 @@ MORE = {
         "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
         "limits: {records_per_batch: 100, batches_per_commit: 1}\n"
     ),
+    "killed.orders": "errors: {max_ratio: 0.5}\n",
     "mixed.good": "expectations: [{type: expect_column_values_to_be_between, column: id, min_value: 0}]\n",
 }
 MAIL = {

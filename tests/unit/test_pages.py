@@ -141,7 +141,9 @@ def test_a_page_of_a_thousand_tables_is_made_at_once() -> None:
     snapshot = SnapshotStatus(
         10**18, NOW, 1.0, "t", 3, {p: OffsetRange(0, 10**6) for p in range(4)}, 10, "run", "publish"
     )
-    known = [replace(late() if n % 50 else table(), table=f"db.t{n}", snapshot=snapshot) for n in range(1000)]
+    topic = TopicStatus("t", lag_records=9, lag_seconds=7200.0, stream_clock=NOW, table_clock=NOW - timedelta(hours=2))
+    more: dict[str, Any] = {"snapshot": snapshot, "topics": [topic], "quarantined": 9}
+    known = [replace(late() if n % 50 else table(), table=f"db.t{n}", **more) for n in range(1000)]
     began = time.perf_counter()
     rows = [(each, verdicts.of_table(each)) for each in sorted(known, key=verdicts.sort_key)]
     found = page("tables.html", rows=rows, total=1000, q="", state="", words=[("late", 980), ("fresh", 20)])
@@ -196,16 +198,56 @@ def quality_page(**values: Any) -> str:
     return page("quality.html", **{"q": "", "state": "", "words": [], "run_id": None, "of": {}, **values})
 
 
+def test_data_quality_drills_down_to_what_is_set_apart_whether_anything_is_expected() -> None:
+    result = quality.Result("db.held", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
+    found, apart = {"db.held": detail.trends([result])}, {"db.held": 3, "db.none": 50}
+    every = judged.of_all(found, ["db.held", "db.none", "db.neither"], apart, slices=False)
+    assert [(t.table, t.state, t.quarantined) for t in every] == [
+        ("db.none", "in quarantine", 50), ("db.held", "in quarantine", 3),
+    ]  # fmt: skip
+    shown, named = judged.opened(every, found, "", slices=False)
+    assert shown and not named
+    told = quality_page(
+        shown=shown, named=[], total=2, rejected={"db.none": hostile_detail()}, blocked={"db.none"}, of={"run_id": "r"}
+    )
+    assert "50 in quarantine</span>" in told and "all held</span>" in told and "no longer judged</span>" not in told
+    # The same as on the table's page: by class and field, with what the form of the replay takes.
+    form = "{&#34;table&#34;: &#34;db.none&#34;, &#34;source&#34;: &#34;quarantine&#34;, "
+    assert f'data-copy="{form}' in told and 'data-airflow-path="/dags/backfill"' in told
+    assert "<b>malformed</b> of the whole record" in told and "Those of the blocked batch" in told
+    # Of a table whose quarantine was not read with the page there is the way to where it is.
+    assert '<a href="/sluice/quality?run_id=r&amp;q=db.held">Show them' in told
+    waits = quality_page(shown=shown, named=[], total=2, rejected={"db.none": None})
+    assert "Reading the table&#39;s quarantine" in waits or "Reading the table's quarantine" in waits
+    away = quality_page(shown=shown, named=[], total=2, rejected={"db.none": None}, troubles=["away"])
+    assert "They could not be read." in away and "Reading" not in away
+
+
 def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> None:
     each = hostile_table()
     told = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=hostile_detail())
     heads = [a for tag, a in told.elements if tag == "th" and a.get("scope") == "col"]
     assert len(heads) > 30 and all(a.get("title") for a in heads)
-    clocks = replace(table(), topics=[TopicStatus("t", lag_records=0, stream_clock=NOW)])
+    clocks = replace(table(), topics=[TopicStatus("t", lag_records=0, stream_clock=NOW), TopicStatus("u")])
     rows = [(clocks, verdicts.of_table(clocks))]
     listed = page("tables.html", rows=rows, total=1, q="", state="", words=[])
     assert '<th scope="col">' not in listed and '<th scope="col" class="n">' not in listed
-    assert 'title="t: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table none. "' in listed
+    assert 'title="t: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table none. u: newest' in listed
+
+
+def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_is_promised() -> None:
+    topics = [
+        TopicStatus("a", lag_seconds=5.0, stream_clock=NOW, table_clock=NOW),
+        TopicStatus("b", lag_seconds=7200.0, stream_clock=NOW, table_clock=NOW - timedelta(hours=2)),
+        TopicStatus("c"),
+    ]
+    each = replace(late(), topics=topics, quarantined=7)
+    found = seen("tables.html", rows=[(each, verdicts.of_table(each))], total=1, q="", state="", words=[])
+    assert "2h of 15mKafka 2026-11-22 06:00:00 UTCtable 2026-11-22 04:00:00 UTCof b" in found.text
+    assert ("a", "/sluice/quality?q=db.t") in [(tag, a.get("href")) for tag, a in found.elements]
+    read = replace(late(), topics=[TopicStatus("a", lag_seconds=0.0, stream_clock=NOW)], freshness_now_seconds=0.0)
+    found = seen("tables.html", rows=[(read, verdicts.of_table(read))], total=1, q="", state="", words=[])
+    assert "0s of 15mKafka 2026-11-22 06:00:00 UTCtable none" in found.text
 
 
 @pytest.mark.parametrize("template", ["table.html", "timeline.html", "report.html"])
@@ -274,6 +316,8 @@ def page(template: str, **values: Any) -> str:
             "too_many": False,
             "missing": (),
             "reports": False,
+            "rejected": {},
+            "blocked": (),
             **values,
         },
     )
@@ -338,8 +382,8 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     found = seen(
         template, troubles=[HOSTILE], table=each, verdicts=[verdict], detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
         name=HOSTILE, readiness=[Line(HOSTILE, False, HOSTILE, HOSTILE)],
-        total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE,
-        rows=[(each, verdict)], shown=5 if template == "timeline.html" else [Judged(HOSTILE, shown.trends, 1, 1)],
+        total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE, rejected={HOSTILE: shown},
+        rows=[(each, verdict)], shown=5 if template == "timeline.html" else [Judged(HOSTILE, shown.trends, 1, 1, 3)],
         named=[Judged(HOSTILE, (), 1, 1)], of={"run_id": HOSTILE},
         window=hostile_window(), kinds=1, hours=24, choices=history.HOURS, promised=None, at=HOSTILE, asked=NOW,
         trouble=None, groups={HOSTILE: HOSTILE},
@@ -402,16 +446,17 @@ def test_a_page_tells_what_the_table_holds() -> None:
     assert [list(each) for each in copies] == [  # all that each form asks for: it drops what is not pasted
         ["name", "ranges", "why", "dry_run"],
         ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"],
-        *[["table", "source", "topic", "ranges", "since", "until", "why", "dry_run"]] * 2,
+        # each once alone, and once with the way there
+        *[["table", "source", "topic", "ranges", "since", "until", "why", "dry_run"]] * 4,
         ["tables"],
     ]
-    assert [(each["topic"], each["ranges"]) for each in copies[2:4]] == [(HOSTILE, {"0": [1, 9]}), (None, {})]
+    assert [(each["topic"], each["ranges"]) for each in copies[2:6:2]] == [(HOSTILE, {"0": [1, 9]}), (None, {})]
     assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
     assert [each["dry_run"] for each in copies[:4]] == [True] * 4
     masked = replace(hostile_detail(), keeps_raw=False)
     found_masked = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=masked)
     forms = [json.loads(a["data-copy"] or "") for _, a in found_masked.elements if "data-copy" in a]
-    assert [(form["source"], form["ranges"]) for form in forms if "source" in form] == [("staging", {"0": [1, 9]})]
+    assert [(form["source"], form["ranges"]) for form in forms if "source" in form] == [("staging", {"0": [1, 9]})] * 2
     bars = [a for tag, a in found.elements if tag == "rect"]
     assert [(b["class"], b["width"]) for b in bars] == [("unread", "100"), ("staged", "70.0"), ("done", "50.0")]
 

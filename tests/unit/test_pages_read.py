@@ -143,6 +143,7 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
         told = render.page(
             "quality.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="quality",
             troubles=[], shown=[whole], named=[], total=1, q="", state="", words=[], run_id=None, of={}, reports=False,
+            rejected={},
         )  # fmt: skip
         return [(t.severity, t.judged) for t in whole.trends], whole, told
 

@@ -61,6 +61,15 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
         "&dag_id=ingest_other": [],
         "&dag_id=backfill": [*both, "expect y"],
     }
+    apart = {at: text.count("3 in quarantine") for at, (_, text) in mine.items() if at.startswith("/quality")}
+    assert apart == {
+        "/quality": 2,
+        "/quality?run_id=r": 0,
+        "/quality?run_id=r&dag_id=ingest_mine": 2,
+        "/quality?run_id=r&dag_id=ingest_mine&task_id=db.mine": 1,
+        "/quality?run_id=r&dag_id=ingest_other": 0,
+        "/quality?run_id=r&dag_id=backfill": 0,
+    }
     others = {at: code for at, (code, _) in found.items() if "db.other" in at}
     assert len(others) >= 5 and set(others.values()) == {404}, others
 

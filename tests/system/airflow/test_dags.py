@@ -238,7 +238,7 @@ def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
 
 
 def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
-    stack.send("killed.orders", records(0, 100))
+    stack.send("killed.orders", [*records(0, 100), b'{"number": 100}'])
     run = stack.start("killed")
 
     def staged() -> bool:

@@ -79,7 +79,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
         in_tokyo = f"{(int(utc[11:13]) + 9) % 24:02}{utc[13:19]}"
         assert shown.endswith(in_tokyo), (utc, shown)
         # What the form of the replay takes, copied; and the way there, out of the frame.
-        rejected.get_by_role("button", name="Copy").last.click()
+        rejected.get_by_role("button", name="Copy", exact=True).last.click()
         expect(rejected.get_by_role("button", name="Copied")).to_be_visible()
         copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
         assert (copied["table"], copied["source"]) == ("mixed.bad", "quarantine")
@@ -97,6 +97,10 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
         beside = page.frame_locator("iframe").locator("main")
         expect(beside).to_contain_text("expect column values to be between")
         expect(beside.locator("h1")).to_contain_text("of run")
+        # What is set apart, by class of error and field, with the way to its replay.
+        apart = beside.locator("section[aria-label='mixed.bad']")
+        expect(apart).to_contain_text("misfit in id: 50")
+        expect(apart.get_by_role("button", name="open backfill").last).to_be_visible()
         # And beside the task of one table.
         page.goto(f"{page.url.partition('/plugin')[0]}/tasks/mixed.good")
         page.get_by_role("link", name="Data quality").last.click()
@@ -125,7 +129,7 @@ def test_a_page_without_an_answer_says_so_and_looks_again(stack):
         expect(link).to_be_focused()
         link.click()
         page.clock.run_for(5_000)
-        copy = page.locator("section[aria-labelledby=rejected]").get_by_role("button", name="Copy").last
+        copy = page.locator("section[aria-labelledby=rejected]").get_by_role("button", name="Copy", exact=True).last
         expect(copy).to_be_visible()
         page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=10))  # however slow the machine, no time goes by
         copy.click()
@@ -259,22 +263,28 @@ def slow(database: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-def test_a_repaired_contract_and_the_replay_by_hand_turn_the_table_green(stack, pictures):
-    """The last of all: the table was blocked until here."""
-    url, contract = stack.env["SLUICE_PAGES_URL"], Path(os.environ["SLUICE_CONTRACTS"], "mixed.bad.yaml")
-    text = contract.read_text() + "errors: {max_ratio: 1.0}\n"
-    assert text.count("errors:") == 1
-    contract.write_text(text)  # what does not fit is set apart, and later batches go on
-    assert stack.finish("mixed", stack.start("mixed"))[1]["mixed.bad"] == "success"
-    contract.write_text(text.replace("required: true", "required: true, source: number"))
+def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(stack, pictures):
+    """The last of all: from here on the table is late, and one of its records was set apart by an earlier run."""
+    url, contract = stack.env["SLUICE_PAGES_URL"], Path(os.environ["SLUICE_CONTRACTS"], "killed.orders.yaml")
+    text = contract.read_text().replace("required: true", "required: true, source: number")  # repaired
+    contract.write_text(f"{text}freshness: 1s\n")
+    stack.send("killed.orders", [b'{"number": 101}'])
     with logged_in(stack.env) as browser:
         page = browser.new_page()
         frame = in_airflow(page, url)
-        frame.get_by_role("link", name="mixed.bad", exact=True).click()
+        link = frame.get_by_role("link", name="killed.orders", exact=True)
+        row = frame.locator("table.tables tbody tr", has=link)
+        expect(row.locator(".badge")).to_have_text("late")
+        frame.get_by_label("State").select_option("late")
+        expect(frame.locator("table.tables tbody tr")).to_have_count(1)
+        expect(row.locator("td").nth(1)).to_contain_text("of 1s")  # and both clocks, not on hover alone
+        expect(row.locator("td").nth(1).locator("time")).to_have_count(2)
+        page.screenshot(path=pictures / "late.png")
+        link.click()
+        expect(frame.locator("main")).to_contain_text("1 unread offsets are older than the promised 1s")
         rejected = frame.locator("section[aria-labelledby=rejected]")
-        expect(rejected).to_contain_text("misfit")
-        rejected.get_by_role("button", name="Copy").last.click()
-        rejected.get_by_role("link", name="backfill").click()
+        expect(rejected).to_contain_text("misfit in id: 1")
+        rejected.get_by_role("button", name="open backfill").last.click()
         page.wait_for_url(f"{url}/dags/backfill**")
         page.get_by_role("button", name="Trigger").first.click()
         form = page.get_by_role("dialog")
@@ -286,18 +296,19 @@ def test_a_repaired_contract_and_the_replay_by_hand_turn_the_table_green(stack, 
         page.keyboard.press("ControlOrMeta+V")
         expect(editor).to_contain_text("quarantine")
         form.get_by_role("button", name="Run Parameters").click()
-        expect(form.locator("#element_table")).to_have_value("mixed.bad")
+        expect(form.locator("#element_table")).to_have_value("killed.orders")
         expect(form.locator("#element_topic")).to_be_visible()  # nothing of the form was lost to what was pasted
         form.locator("#element_why").fill("the id is in another field")
         form.locator("[name=element_dry_run]").locator("..").click()
         page.screenshot(path=pictures / "backfill-form.png")
         form.get_by_role("button", name="Trigger", exact=True).click()
         page.wait_for_url(f"{url}/dags/backfill/runs/**")
+        run = stack.start("killed")  # what is unread is no replay's, which moves no cursor
         assert stack.end("backfill", unquote(page.url.rpartition("/")[2]))[0] == "success"
-        assert stack.ids("mixed.bad") == list(range(50))
+        assert stack.finish("killed", run)[0] == "success"
+        assert stack.ids("killed.orders") == list(range(102))
         frame = in_airflow(page, url)
-        row = frame.locator("table.tables tbody tr", has=frame.get_by_role("link", name="mixed.bad", exact=True))
         expect(row.locator(".badge")).to_have_text("fresh")
-        row.get_by_role("link", name="mixed.bad", exact=True).click()
+        link.click()
         expect(rejected).to_contain_text("No record is in quarantine")
         page.screenshot(path=pictures / "green.png")

@@ -29,21 +29,27 @@
     box.remove();
     return done ? Promise.resolve() : Promise.reject();
   };
+  // The frame's sandbox lets no link out of it: one that Airflow's own page follows does.
+  const leave = (address) => {
+    const anchor = outer.createElement("a");
+    anchor.href = address;
+    outer.body.append(anchor);
+    anchor.click();
+    anchor.remove();
+  };
   let clicked = 0;
   document.addEventListener("click", (event) => {
     clicked = Date.now();
     const link = event.target.closest("a[data-airflow-path]");
     if (link && framed) {
-      // The frame's sandbox lets no link out of it: one that Airflow's own page follows does.
       event.preventDefault();
-      const anchor = outer.createElement("a");
-      anchor.href = link.href;
-      outer.body.append(anchor);
-      anchor.click();
-      anchor.remove();
+      leave(link.href);
     }
     const copy = event.target.closest("button.copy");
-    if (copy) copied(copy.dataset.copy).then(() => { copy.textContent = "Copied"; }, () => { copy.textContent = "Select it by hand"; });
+    if (copy) copied(copy.dataset.copy).then(() => {
+      copy.textContent = "Copied";
+      if (copy.dataset.airflowPath) leave(root.dataset.airflow + copy.dataset.airflowPath);
+    }, () => { copy.textContent = "Select it by hand"; });
   });
   document.addEventListener("change", (event) => {
     if (event.target.matches(".filter select")) event.target.form.requestSubmit();
