@@ -136,7 +136,7 @@ class StagingTrimmedError(TerminalError):
     advice = (
         "Staging keeps the records of a published batch for `maintenance.staging_retention`; nobody else may delete "
         "any. A table that was put back to an old snapshot: no DAG or command puts it forward again, only SQL by hand "
-        "in Spark: CALL <catalog>.system.set_current_snapshot('<table>', <snapshot>), as long as a newer one that held "
+        "in Spark: CALL system.set_current_snapshot('<table>', <snapshot>), as long as a newer one that held "
         "them is among `<table>.snapshots`; its offsets come with it, and so does all that was undone. Raise "
         "`snapshot_age` if rollbacks must reach further. A table that is new on an old topic: its history must be "
         "loaded anew, from Kafka as far as that still has it. It stays as it is until an operator gives them up for "

@@ -284,7 +284,8 @@ def _remove_orphans(
     context: Context, subject: Subject, older_than: datetime, dry_run: bool, effect: Effect
 ) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
-    named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR"}
+    # Listed by what reads and writes the table: Hadoop, the default, knows neither s3:// nor the catalog's credentials.
+    named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR", "prefix_listing": True}
     try:
         listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
     except Exception as error:

@@ -16,6 +16,7 @@ from sluice.ledger import Ledger
 from sluice.model import Batch
 from sluice.slices import Origin
 from sluice.stage import stage
+from tests.support import runbook
 from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
 
@@ -172,7 +173,9 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
     assert it.quarantined(yes) == []
     assert cursor.published(it.catalog.load_table(yes))[it.topic].next_offsets == {0: 8}
     # The answer can be taken back: then the change is made after all.
-    decide(it, no, approve=True, why="on second thoughts")
+    assert "renames column id to customer" in runbook.command(it, "schema approve TABLE", TABLE=no)
+    assert columns_of(it, no) != columns_of(it, yes)
+    runbook.command(it, "schema approve TABLE --why '…' --yes", TABLE=no)
     assert columns_of(it, no) == columns_of(it, yes)
 
 

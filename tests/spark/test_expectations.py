@@ -14,6 +14,7 @@ from sluice.decode import DETAIL, ERROR, FIELD, OP
 from sluice.model import Batch
 from sluice.slices import Origin
 from sluice.status_model import Judgement, Status, TableStatus
+from tests.support import runbook
 from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
 
@@ -257,6 +258,8 @@ def test_a_batch_that_is_blocked_waits_in_staging_for_the_contract(lake: Callabl
         for part in (table, "batch 1", f"{TEXT}(text): 1 of 40 rows fail", "sluice.quality", "severity: warn"):
             assert part in outcome["error"], outcome["error"]
         assert it.rows(table) == []
+        (row,) = runbook.sql(it, "SELECT * FROM sluice.quality", table=table, batch=1)
+        assert row.unexpected == 1
         # A value is shown in the results alone, and there because the contract says so.
         assert SECRET in str(results(it, table, 1)[f"{TEXT}(text)"].values)
         assert SECRET not in outcome["error"]

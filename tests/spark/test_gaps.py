@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -14,6 +15,7 @@ from sluice.errors import RefusedError, TerminalError
 from sluice.gaps import Gap
 from sluice.ledger import Ledger
 from sluice.model import GAPS, batches_of
+from tests.support import runbook
 from tests.support.lake import Lake
 
 WHY = "the disk was full over the weekend"
@@ -104,11 +106,18 @@ def test_ledger_and_status_tell_and_a_rebuild_keeps_it(
     it.drain(table)
     told = [(r.partition, r.start_offset, r.end_offset, r.who, r.why) for r in Ledger(it.catalog).gaps([it.topic])]
     assert told == [(0, 10, 13, "ann", WHY), (1, 10, 12, "ann", WHY)]
-    text = status_text.as_text(status.look(it.contracts, [table]), details=True)
+    text = runbook.command(it, "status TABLE", TABLE=table)
     assert "given up    0: [10, 13) by ann" in text
     assert WHY in text
     assert '"why":' in json.dumps(status_text.as_json(status.look(it.contracts, [table]))).replace(" ", "")
-    rebuild.rebuild(it.contracts, it.catalog, run_id="rebuild")
+    for shown in (
+        runbook.command(it, "ledger show"),
+        runbook.command(it, "ledger show TOPIC", TOPIC=it.topic),
+    ):
+        assert WHY in shown
+    assert "nothing to do" in runbook.command(it, "plan GROUP", GROUP=it.group)
+    assert it.topic in runbook.command(it, "at TABLE MOMENT", TABLE=table, MOMENT=datetime.now(UTC).isoformat())
+    runbook.command(it, "ledger rebuild")
     again = [(r.partition, r.start_offset, r.end_offset, r.who, r.why) for r in Ledger(it.catalog).gaps([it.topic])]
     assert again == told
     it.catalog.drop_table(tables.LEDGER)
@@ -154,7 +163,9 @@ def test_everything_unread_is_lost(lake: Callable[..., Lake]) -> None:
     before = it.rows(table)
     fill(it, 100)
     lose(it, {0: 20, 1: 20})
-    accept(it, table)
+    assert "40" not in runbook.command(it, "gap accept TABLE --why x", TABLE=table).replace(table, "")
+    assert not Ledger(it.catalog).gaps([it.topic])
+    runbook.command(it, "gap accept TABLE --why '…' --yes", TABLE=table)
     outcome = it.run()[table]
     assert (outcome["state"], outcome["gaps"]) == ("published", {it.topic: ['{"0":[[10,20]],"1":[[10,20]]}']})
     assert it.rows(table) == before

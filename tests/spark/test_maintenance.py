@@ -16,11 +16,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
-from sluice import assess, cursor, maintain, tables, upkeep
+from sluice import assess, cursor, maintain, tables, topics, upkeep
 from sluice.commit import Attempt
 from sluice.model import CURSOR_TAG, NEXT_OFFSETS
 from sluice.upkeep import Action, Effect
 from tests.support import files as support
+from tests.support import runbook
 from tests.support.faults import Driver, Pause, by_run
 from tests.support.lake import Lake
 
@@ -283,6 +284,15 @@ def test_staging_loses_what_is_published_past_its_retention_and_no_more(lake: Ca
     assert outcome[late]["state"] == "stopped"
     assert "batches 1 to 6 were deleted from staging" in outcome[late]["error"]
     assert it.rows(late) == []
+    # Whose topic nobody reads any more is dropped by hand.
+    for name in (appended, merged, strict, late):
+        it.contract(table=name, topic="another")
+    told = f"{staging(it)} (topic {it.topic})"
+    assert told in topics.unclaimed(it.contracts, it.catalog)
+    folder = Path(it.catalog.load_table(staging(it)).location().removeprefix("file://"))
+    runbook.sql(it, "DROP TABLE", staging=staging(it))
+    assert told not in topics.unclaimed(it.contracts, it.catalog)
+    assert not list(folder.rglob("*.parquet"))
 
 
 def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> None:
@@ -309,6 +319,8 @@ def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> 
     assert {done[name].state for name in before} == {"done"}
     assert shown.listing == done[appended].listing
     assert any("left-by-a-killed-driver" in path for path in done[appended].listing)
+    listings = [row.listing for row in runbook.sql(it, "SELECT table, at, listing") if row.table == appended]
+    assert done[appended].listing in listings
     for name, had in before.items():
         gone = had - files(it.catalog.load_table(name))
         # Besides ours, only what metadata no longer names: old metadata files at most.

@@ -23,6 +23,7 @@ from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG, batches_of, decode_ranges
 from sluice.publish import publish
 from sluice.rollback import Rollback
+from tests.support import runbook
 from tests.support.backfills import asked, fill_in
 from tests.support.faults import Driver, Pause
 from tests.support.lake import Lake
@@ -87,7 +88,11 @@ def test_back_to_before_a_run_and_forth_again(lake: Callable[..., Lake], mode: s
     it = lake()
     table = prepared(it, mode)
     head = it.catalog.load_table(table).metadata.current_snapshot_id
+    landed = [tuple(row)[2:] for row in runbook.sql(it, "SELECT DISTINCT snapshot_id", table=table)]
+    assert [(run, seq) for run, seq in landed if seq] == [(f"{it.group}-{n}", str(n)) for n in range(1, 5)]
+    shown = runbook.command(it, "rollback TABLE --before-run RUN_ID --why x", TABLE=table, RUN_ID=f"{it.group}-2")
     found = look(it, table, before_run=f"{it.group}-2")
+    assert "\n".join(found.lines()) in shown
     assert seqs(found, it.topic) == [2, 3, 4]
     assert not found.lost
     text = "\n".join(found.lines())
@@ -243,6 +248,7 @@ def test_a_table_never_publishes_less_than_was_staged(lake: Callable[..., Lake])
     # A table that comes later, and one that was rolled back by other means.
     late = it.contract()
     first = look(it, table, before_run=f"{it.group}-2").target
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
     it.spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {first.snapshot_id})")
     for _ in range(2):
         outcomes = it.run()
@@ -258,6 +264,11 @@ def test_a_table_never_publishes_less_than_was_staged(lake: Callable[..., Lake])
     assert outcomes[late]["state"] == "published", outcomes[late]
     assert outcomes[table]["state"] == "stopped"
     it.assert_appended(late, without=[(p, offset) for p in (0, 1) for offset in range(10, 20)])
+    # What was rolled back is put forward again by hand, its offsets with it.
+    runbook.sql(it, "CALL system.set_current_snapshot", table=table, snapshot=head)
+    fill(it, 300)
+    it.drain(table)
+    it.assert_appended(table)
 
 
 @pytest.mark.parametrize("remembered", [True, False])

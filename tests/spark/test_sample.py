@@ -11,6 +11,7 @@ import pytest
 
 from sluice import cli, sample, tables
 from sluice.errors import ConfigError
+from tests.support import runbook
 from tests.support.lake import Lake
 
 EXPECTED = [
@@ -56,6 +57,8 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     told = capsys.readouterr().out.splitlines()
     assert told[-1] == "6 records: 6 row"
     assert all(int(line.split(":")[1].split()[0]) >= 4 for line in told[:6])
+    runbook.command(it, "contract check")
+    assert "20 records: 20 row" in runbook.command(it, "contract test TABLE --from-topic 1000", TABLE=table)
     # A moment is told in UTC, whatever the machine's zone; digits and bytes as they are.
     kinds = {"at": "timestamptz", "local": "timestamp", "cost": "decimal(20, 2)", "raw": "binary"}
     it.contract(table=table, columns=[{"name": name, "type": kind} for name, kind in kinds.items()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -13,12 +14,14 @@ import pytest
 from sluice import cli
 from sluice.embedded.home import REPOSITORY
 from tests.support.own_airflow import own_airflow
+from tests.support.runbook import COMMANDS, SQL, TEXT
 from tests.unit.test_dags import LOAD, ask
 
 pytestmark = pytest.mark.unit
 
-TEXT = (REPOSITORY / "docs" / "operating.md").read_text()
-COMMANDS = sorted({c.replace("\n", " ") for c in re.findall(r"`python -m sluice ([^`]+)`", TEXT)})
+WITH_A_LAKE = REPOSITORY / "tests" / "spark"
+# Its shell is started once, with a statement.
+ELSEWHERE = {"sql": "test_main_path.py"}
 BY_HAND = {"Accept a gap": "accept_gap", "Roll a table back": "rollback", "Backfill": "backfill"}
 
 
@@ -40,8 +43,22 @@ def test_each_command_is_one(command: str) -> None:
     wanting_nothing(cli._parser()).parse_args(shlex.split(command))
 
 
-def test_there_are_commands() -> None:
-    assert len(COMMANDS) > 12
+def test_each_statement_and_command_is_run_by_a_test_in_the_state_that_it_is_about() -> None:
+    calls = [
+        (node.func.attr, node.args[1].value)
+        for file in WITH_A_LAKE.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) > 1
+        if ast.unparse(node.func.value) == "runbook" and isinstance(node.args[1], ast.Constant)
+    ]
+    assert len(SQL) > 8 and len(COMMANDS) > 12
+    # Of a command that the page names before it says what to give it, the whole is run.
+    ran = {kind: [text for each, text in calls if each == kind] for kind in ("sql", "command")}
+    assert [each for each in SQL if not any(each.startswith(text) for text in ran["sql"])] == []
+    left = {each for each in COMMANDS if not any(text.startswith(each) for text in ran["command"])}
+    assert left == set(ELSEWHERE)
+    for command, file in ELSEWHERE.items():
+        assert f'cli.main(["{command}", ' in (WITH_A_LAKE / file).read_text()
 
 
 def section(title: str) -> str:

@@ -1,0 +1,57 @@
+"""What docs/operating.md says to run, run as it stands there, so that neither can change without the other."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+from unittest import mock
+
+from pyspark.sql import Row
+
+from sluice import catalog, cli
+from sluice.embedded.home import REPOSITORY
+from tests.support.lake import Lake
+
+TEXT = (REPOSITORY / "docs" / "operating.md").read_text()
+CODE = [re.sub(r"\s+", " ", each) for each in re.findall(r"`([^`]+)`", TEXT)]
+SQL = sorted({each for each in CODE if re.match(r"(SELECT|CALL|ALTER TABLE|DROP TABLE|DELETE|UPDATE|INSERT) \S", each)})
+COMMANDS = sorted({each.removeprefix("python -m sluice ") for each in CODE if each.startswith("python -m sluice ")})
+
+
+def sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
+    """Run the statement that begins so, in a session as `python -m sluice sql` makes it.
+
+    Args:
+        names: what stands for the names in angle brackets.
+    """
+    (statement,) = (each for each in SQL if each.startswith(beginning))
+    for name, value in names.items():
+        assert f"<{name}>" in statement, f"{statement} has no <{name}>"
+        statement = statement.replace(f"<{name}>", str(value))
+    assert not re.search(r"<\w+>|…", statement), statement
+    session = it.spark.newSession()
+    session.conf.set("spark.sql.defaultCatalog", catalog.catalog_name())
+    return session.sql(statement).collect()
+
+
+def command(it: Lake, text: str, *more: str, **names: str) -> str:
+    """Run a command of the page; returns what it prints.
+
+    Args:
+        text: the command, without `python -m sluice`.
+        more: options beside those that the page has there.
+        names: what stands for the names in capitals.
+    """
+    assert text in COMMANDS, f"docs/operating.md has no `python -m sluice {text}`"
+    words = [names.get(word, word) for word in shlex.split(text)]
+    assert not [word for word in words if re.fullmatch("[A-Z_]+", word)], words
+    settings = {"SLUICE_CONTRACTS": str(it.folder), "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap}
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.dict(os.environ, settings), redirect_stdout(out), redirect_stderr(err):
+        code = cli.main([*words, *more])
+    assert code == 0, (words, code, out.getvalue(), err.getvalue())
+    return out.getvalue()
