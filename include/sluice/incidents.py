@@ -14,6 +14,9 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.groups import GROUPS_FILE, Alerts
 from sluice.status_model import Status, TableStatus
 
+TITLE_MOST = 80
+_SAYS = {"review": "waits for a review", "backfill refused": "had a backfill refused", "rejecting": "rejects records"}
+
 
 @dataclass(frozen=True)
 class Incident:
@@ -45,8 +48,10 @@ class Incident:
 
     @property
     def title(self) -> str:
-        """In a few words."""
-        return f"{self.table} is {self.word}" if self.table else f"Sluice: {self.word}"
+        """In a few words, by which two of one table are told apart."""
+        told = f"{self.table} {_SAYS.get(self.word, f'is {self.word}')}" if self.table else f"Sluice: {self.word}"
+        which = " ".join((self.kind or self.about or "").split())  # a subject of a mail is one line
+        return f"{told} ({which[:TITLE_MOST]}{'…' if len(which) > TITLE_MOST else ''})" if which else told
 
     @property
     def text(self) -> str:

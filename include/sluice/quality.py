@@ -193,7 +193,10 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
-    """Per table the results of the batch that was judged last, slices of backfills left aside."""
+    """Per table the results of the batch of each topic that was judged last, slices of backfills left aside.
+
+    Of a topic of which nothing was judged within a day only where that is so of all topics of the table.
+    """
     wanted, latest = list(names), dict[str, list[Result]]()
     found = tables.load(catalog, tables.QUALITY) if wanted else None
     if found is None or found.current_snapshot() is None:
@@ -203,10 +206,10 @@ def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
         missing = [name for name in wanted if name not in latest]
         where = And(one_of("table", missing), And(above("batch_seq", 0), above("at", moment.isoformat())))
         places = found.scan(row_filter=where, selected_fields=("at", "table", "topic", "batch_seq")).to_arrow()
-        for row in newest(places, ["table"]).to_pylist():
+        for row in newest(places, ["table", "topic"]).to_pylist():
             name, topic, seq = row["table"], row["topic"], row["batch_seq"]
             mine = And(equal("table", name), And(equal("topic", topic), equal("batch_seq", seq)))
-            latest[name] = _results(found, mine)
+            latest.setdefault(name, []).extend(_results(found, mine))
     return latest
 
 

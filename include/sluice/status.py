@@ -18,6 +18,7 @@ from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import SluiceError
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Through
+from sluice.quality import Result
 from sluice.status_model import (
     CATALOG,
     GivenUp,
@@ -86,10 +87,12 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
     entry.risks = kafka_retention.by_kind(world.warnings, contract)
     entry.schema = world.schemas.get(contract.table)
     if contract.table in world.stops:
-        entry.problems.append(str(world.stops[contract.table]))
+        stops = [world.stops[contract.table]]
     else:
         missing = [s for t in contract.topics if isinstance(s := world.states.get(t), SluiceError)]
-        entry.problems += [str(e) for e in (*missing, *(world.broken[t] for t in contract.topics if t in world.broken))]
+        stops = [*missing, *(world.broken[t] for t in contract.topics if t in world.broken)]
+    entry.problems += map(str, stops)
+    by_topic = {each.fields.get("topic"): str(each) for each in reversed(stops)}
     through: Mapping[str, Through] | None = None
     table: Table | None = None
     if world.catalog:
@@ -108,14 +111,23 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
                 entry.problems.append(str(error))
     entry.day_records, entry.day_rejected = world.day.get(contract.table, (0, 0))
     entry.maintenance = world.maintained.get(contract.table, [])
-    if results := world.judged.get(contract.table):
-        entry.expectations = Judgement.of(results)
+    entry.expectations, entry.further_expectations = _judged(world.judged.get(contract.table, ()), contract)
     for topic in contract.topics:
         entry.topics.append(_topic(contract, topic, world, table, through))
+        entry.topics[-1].problem = by_topic.get(topic)
         entry.open_batches += _open_batches(topic, world, through)
         entry.slices += _slices(contract.table, topic, world, table)
     _refused(entry, world.refusals.get(contract.table, {}), through)
     _judge(entry)
+
+
+def _judged(results: Iterable[Result], contract: Contract) -> tuple[Judgement | None, list[Judgement]]:
+    """What the last batch of the topic came to that was judged last, and those of the others that do not hold."""
+    by_topic: dict[str, list[Result]] = {}
+    for each in results:
+        by_topic.setdefault(each.topic, []).append(each)
+    found = sorted(map(Judgement.of, by_topic.values()), key=lambda each: each.at, reverse=True)
+    return next(iter(found), None), [each for each in found[1:] if each.failed and each.topic in contract.topics]
 
 
 def _topic(

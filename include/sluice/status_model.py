@@ -106,6 +106,7 @@ class TopicStatus:
         lag_records: offsets in Kafka that the table does not hold.
         lag_seconds: stream clock less table clock; 0 where nothing is unread.
         late: per partition the unread offsets whose records are older than the freshness promise.
+        problem: which of the table's problems is about this topic.
     """
 
     topic: str
@@ -119,6 +120,7 @@ class TopicStatus:
     table_clock: datetime | None = None
     late: dict[int, int] | None = None
     given_up: list[GivenUp] = field(default_factory=list)
+    problem: str | None = None
 
 
 @dataclass
@@ -242,6 +244,7 @@ class TableStatus:
     that were published within the last 24 hours, `day_rejected` what of them was set apart then. `unasked` names who
     did not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there; with `as_of`, what they told then.
     `last_error` is the worst of its topics' refusals, `further_errors` are the others of them that are open.
+    `expectations` is of the topic that was judged last, `further_expectations` are those of others that do not hold.
     """
 
     table: str
@@ -259,6 +262,7 @@ class TableStatus:
     day_rejected: int = 0
     maintenance: list[MaintenanceStatus] = field(default_factory=list)
     expectations: Judgement | None = None
+    further_expectations: list[Judgement] = field(default_factory=list)
     last_error: LastError | None = None
     further_errors: list[LastError] = field(default_factory=list)
     freshness_promised_seconds: float | None = None
@@ -284,6 +288,11 @@ class TableStatus:
     def refusals(self) -> list[LastError]:
         """What is open of each topic, the worst first."""
         return [each for each in (self.last_error, *self.further_errors) if each and each.open]
+
+    @property
+    def doubts(self) -> list[Judgement]:
+        """What does not hold in the last batch of each topic."""
+        return [each for each in (self.expectations, *self.further_expectations) if each and each.failed]
 
     @property
     def furthest(self) -> TopicStatus | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 
 from sluice.status_model import Kind, LastError, SliceStatus, TableStatus
 from sluice.status_text import duration, moment
@@ -15,6 +16,8 @@ URGENCY = (
     *("unknown", "new", "reading", "fresh"),
 )
 
+
+PROBLEMS = 5  # topics that stop a table, told one by one: a broker that refuses all of many is no flood of mail
 
 _AT_RISK = {
     Kind.UNREAD: "See whether the group's DAG runs and keeps up, or raise the topic's retention.",
@@ -43,8 +46,8 @@ class Verdict:
         why: what it was told by.
         todo: the next step; empty where there is none.
         kind: what a table is at risk of; each kind is told by itself.
-        about: what else tells it apart from another of its word, and stays while it lasts: the topic with its batch,
-            the backfill's run.
+        about: what else tells it apart from another of its word, and stays while it lasts: the topic, with its batch
+            where one is refused; the backfill's run.
         dag, run_id: of the run that was refused.
         runs: how many runs in a row failed at it.
     """
@@ -69,8 +72,7 @@ def said(table: TableStatus) -> Iterator[Verdict]:
     """All that is to be said of a table, the most urgent first."""
     refusals = [_of_refusal(each, f"ingest_{table.group}") for each in table.refusals]
     yield from (each for each in refusals if each.word == "blocked")
-    if table.problems:
-        yield Verdict("stopped", Tone.BAD, table.problems[0], "Do what the message says; the next run goes on.")
+    yield from islice(_of_problems(table), PROBLEMS)
     yield from (each for each in refusals if each.word == "failed")
     if table.freshness_kept is False:
         # Told partition by partition; between the newest of all there may be no distance.
@@ -79,8 +81,8 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("late", Tone.BAD, why, "See whether the group's DAG runs, and how long its batches take.")
     if table.schema:
         yield Verdict("review", Tone.WARN, table.schema, "Answer in the DAG review_schema.")
-    if table.expectations and table.expectations.failed:
-        yield Verdict("doubtful", Tone.WARN, table.expectations.failed[0], "See Data quality.")
+    for each in table.doubts:
+        yield Verdict("doubtful", Tone.WARN, each.failed[0], "See Data quality.", about=each.topic)
     for kind, (first, *more) in table.risks.items():
         why = f"{first} And {len(more):,} like it." if more else first
         yield Verdict("at risk", Tone.WARN, why, _AT_RISK[Kind(kind)], kind)
@@ -98,8 +100,18 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("fresh", Tone.GOOD, f"Everything that the topic has was read.{apart}")
 
 
+def _of_problems(table: TableStatus) -> Iterator[Verdict]:
+    """One for each topic, and one for what is about none."""
+    topics = {t.problem: t.topic for t in table.topics if t.problem}
+    told = dict[str, str]()
+    for problem in table.problems:
+        told.setdefault(topics.get(problem, ""), problem)
+    for topic, problem in told.items():
+        yield Verdict("stopped", Tone.BAD, problem, "Do what the message says; the next run goes on.", about=topic)
+
+
 def _of_refusal(error: LastError, dag: str) -> Verdict:
-    about = f"{error.topic} {error.batch}"
+    about = error.topic if error.batch is None else f"batch {error.batch} of {error.topic}"
     if error.state == "blocked":
         todo = "Repair the contract or the records, or replay."
         return Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, about=about, dag=dag, run_id=error.run_id)

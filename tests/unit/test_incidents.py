@@ -13,7 +13,7 @@ from sluice.contracts import load
 from sluice.errors import CatalogUnavailableError, ConfigError, ContractError, TopicMissingError
 from sluice.groups import Alerts
 from sluice.incidents import Incident, compare, of_status
-from sluice.status_model import LastError, SliceStatus, Status, TableStatus, TopicStatus
+from sluice.status_model import Judgement, LastError, SliceStatus, Status, TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
 
@@ -24,8 +24,8 @@ CONTRACT = "table: db.t\ntopic: t\ngroup: g\nowner: me\ncolumns: [{name: id, typ
 
 
 def table(name: str = "db.t", **changes: Any) -> TableStatus:
-    topics = [TopicStatus("t", lag_records=0)]
-    return TableStatus(name, "g", "append", "me", exists=True, topics=topics, **changes)
+    topics = {"topics": [TopicStatus("t", lag_records=0)]}
+    return TableStatus(name, "g", "append", "me", exists=True, **(topics | changes))
 
 
 def late(name: str = "db.t", **changes: Any) -> TableStatus:
@@ -45,15 +45,15 @@ def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_fo
     failed = LastError(NOW, "failed", "t", 3, "no space left", "run", open=True)
     both = late(last_error=failed, schema="a change waits", risks={"unread": ["Kafka deletes it.", "And that."]})
     found = of_status(status(table("db.fine"), both), ALERTS, PAGES)
-    assert titles(found) == ["db.t is failed", "db.t is late", "db.t is at risk"]
+    assert titles(found) == ["db.t is failed (batch 3 of t)", "db.t is late", "db.t is at risk (unread)"]
     assert found[0].why == "no space left" and found[2].why == "Kafka deletes it. And 1 like it."
     assert found[0].url == "http://airflow/sluice/tables/db.t/timeline"
-    assert titles(of_status(status(both), Alerts(states=("review",)), PAGES)) == ["db.t is review"]
+    assert titles(of_status(status(both), Alerts(states=("review",)), PAGES)) == ["db.t waits for a review"]
 
 
 def test_what_is_blocked_is_told_as_one_thing() -> None:
     blocked = table(last_error=LastError(NOW, "blocked", "t", 3, "50 of 50 records", "run", open=True))
-    assert titles(of_status(status(blocked), ALERTS, PAGES)) == ["db.t is blocked"]
+    assert titles(of_status(status(blocked), ALERTS, PAGES)) == ["db.t is blocked (batch 3 of t)"]
 
 
 def test_how_often_a_run_must_fail_and_how_much_be_rejected_before_it_is_told() -> None:
@@ -62,14 +62,14 @@ def test_how_often_a_run_must_fail_and_how_much_be_rejected_before_it_is_told() 
 
     failed = LastError(NOW, "failed", "t", 3, "no space left", "run", open=True, runs=2)
     twice = table(last_error=failed)
-    assert told(twice) == told(twice, failed_runs=2) == ["db.t is failed"]
+    assert told(twice) == told(twice, failed_runs=2) == ["db.t is failed (batch 3 of t)"]
     assert told(twice, failed_runs=3) == []
     refused = table(last_error=replace(failed, state="blocked", runs=1))
-    assert told(refused, failed_runs=3) == ["db.t is blocked"]  # no run cures it
+    assert told(refused, failed_runs=3) == ["db.t is blocked (batch 3 of t)"]  # no run cures it
     (few,) = of_status(status(table(day_records=200, day_rejected=2)), ALERTS, PAGES)
-    assert few.title == "db.t is rejecting" and "2 of 200 records" in few.why and "1.00%" in few.why
+    assert few.title == "db.t rejects records" and "2 of 200 records" in few.why and "1.00%" in few.why
     assert told(table(day_records=201, day_rejected=2)) == []
-    assert told(table(day_records=201, day_rejected=2), quarantine_ratio=0.001) == ["db.t is rejecting"]
+    assert told(table(day_records=201, day_rejected=2), quarantine_ratio=0.001) == ["db.t rejects records"]
     assert told(table(day_records=0, day_rejected=0)) == []
     (all_of_them,) = of_status(status(table(day_records=0, day_rejected=2)), ALERTS, PAGES)
     # What was replayed since is over; of what is left the quarantine may hold more than came within the day.
@@ -121,7 +121,7 @@ def test_a_risk_of_another_kind_is_news_while_the_first_goes_on() -> None:
     known = of_status(status(table(risks=schema)), ALERTS, PAGES)
     both = status(table(risks={**schema, "unread": ["t: Kafka may delete it"]}))
     new, goes_on, over = compare(of_status(both, ALERTS, PAGES), known, both)
-    assert [(i.title, i.why) for i in new] == [("db.t is at risk", "t: Kafka may delete it")]
+    assert [(i.title, i.why) for i in new] == [("db.t is at risk (unread)", "t: Kafka may delete it")]
     assert [i.why for i in goes_on] == ["t: a field is gone"] and not over
     # What an older version remembers has no kind, and is no other incident.
     stored = json.loads(json.dumps([{k: v for k, v in asdict(i).items() if k not in ("kind", "about")} for i in known]))
@@ -142,7 +142,15 @@ def no_topics(*names: str) -> Status:
     return replace(status(), stopped=errors)
 
 
-ALL = Alerts(states=(*ALERTS.states, "backfill refused"))
+def stopped(topic: str) -> TopicStatus:
+    return TopicStatus(topic, lag_records=0, problem=f"no access to {topic}")
+
+
+def judged(topic: str) -> Judgement:
+    return Judgement(topic, 3, NOW, 0, 0, [f"warn: of {topic}"])
+
+
+ALL = Alerts(states=(*ALERTS.states, "backfill refused", "doubtful"))
 
 
 def of(now: Status) -> list[Incident]:
@@ -160,6 +168,16 @@ def of(now: Status) -> list[Incident]:
         ),
         (status(table(slices=[piece(-1, "r1")])), status(table(slices=[piece(-2, "r2"), piece(-1, "r1")])), "slice -2"),
         (
+            status(table(topics=[stopped("a")], problems=["no access to a"])),
+            status(table(topics=[stopped("b"), stopped("a")], problems=["no access to b", "no access to a"])),
+            "no access to b",
+        ),
+        (
+            status(table(expectations=judged("a"))),
+            status(table(expectations=judged("b"), further_expectations=[judged("a")])),
+            "of b",
+        ),
+        (
             replace(status(), unavailable=[ConfigError("No Kafka.")]),
             replace(status(), unavailable=[ConfigError("No Kafka."), ConfigError("No catalog.")]),
             "No catalog",
@@ -171,6 +189,7 @@ def test_none_is_swallowed_by_another_of_its_word(first: Status, both: Status, n
     new, goes_on, over = compare(of(both), [known], both)
     assert len(new) == 1 and news in new[0].why and goes_on == [known] and not over
     assert len(compare(of(both), [], both)[0]) == 2
+    assert len(set(titles(of(both)))) == 2  # nor do two mails have one subject
     # An older version remembers no more than its word: what it told is not told again, what it swallowed is.
     stored = json.loads(json.dumps({k: v for k, v in asdict(known).items() if k != "about"}))
     new, goes_on, over = compare(of(both), [Incident(**stored)], both)
@@ -187,7 +206,23 @@ def test_the_next_batch_that_is_refused_is_news_and_a_further_try_is_none() -> N
     assert compare(of(more[1]), of(more[0]), more[1])[0] == []
     later = status(table(last_error=failed(6)))
     new, goes_on, over = compare(of(later), known, later)
-    assert titles(new) == titles(over) == ["db.t is failed"] and not goes_on
+    assert (titles(new), titles(over)) == (["db.t is failed (batch 6 of t)"], ["db.t is failed (batch 5 of t)"])
+    assert not goes_on
+
+
+def test_of_many_topics_that_stop_a_table_a_few_are_told_and_then_the_next() -> None:
+    names = [f"t{n}" for n in range(40)]
+    found = table(topics=[stopped(n) for n in names], problems=[f"no access to {n}" for n in names])
+    assert titles(of(status(found))) == [f"db.t is stopped (t{n})" for n in range(5)]
+    found = table(topics=[stopped(n) for n in names[1:]], problems=[f"no access to {n}" for n in names[1:]])
+    assert titles(of(status(found)))[-1] == "db.t is stopped (t5)"
+    whole = table(problems=["it was altered by other hands"])  # about no topic, or about all
+    assert titles(of(status(whole))) == ["db.t is stopped"]
+
+
+def test_a_title_is_one_line_of_some_words() -> None:
+    title = Incident("", "ConfigError", "w", about="Kafka takes no\r\nBcc: x " + "y" * 200).title
+    assert title.startswith("Sluice: ConfigError (Kafka takes no Bcc: x yyy") and len(title) < 110
 
 
 def test_a_pattern_that_nobody_could_ask_about_is_as_it_was() -> None:

@@ -44,16 +44,19 @@ def test_the_last_batch_is_found_however_long_ago_it_was(catalog: Catalog) -> No
         judged("db.a", 2, 1, "id", "n"),
         judged("db.b", 7, 24 * 400, "id"),
         judged("db.b", 8, 24 * 300, "id"),
-        # The topic that was judged last, though its batches have lesser numbers.
+        # Another topic, whose batches have lesser numbers.
         judged("db.b", 1, 24 * 200, "id", "n", topic="u"),
         judged("db.a", -5, 0.5, "id"),
     ]
     for results in everything:
         quality.keep(catalog, results, run_id="r")
-    found = quality.last(catalog, ["db.a", "db.b", "db.none"])
+    for results in (judged("db.c", 9, 2, "id"), judged("db.c", 1, 1, "id", topic="u")):
+        quality.keep(catalog, results, run_id="r")
+    found = quality.last(catalog, ["db.a", "db.b", "db.c", "db.none"])
     assert {name: sorted(told(results)) for name, results in found.items()} == {
         "db.a": [("db.a", "t", 2, "id"), ("db.a", "t", 2, "n")],
-        "db.b": [("db.b", "u", 1, "id"), ("db.b", "u", 1, "n")],
+        "db.b": [("db.b", "t", 8, "id"), ("db.b", "u", 1, "id"), ("db.b", "u", 1, "n")],
+        "db.c": [("db.c", "t", 9, "id"), ("db.c", "u", 1, "id")],
     }
 
 

@@ -130,9 +130,12 @@ def test_who_is_to_be_told_is_told_once_and_again_after_mail_was_away(stack, mai
     mailbox.refuses = False
     assert look() == "failed"
     told = {m["Subject"]: m.get_body().get_content() for m in mailbox.messages}
-    assert set(told) == {"Sluice: mixed.bad is blocked", "Sluice: mixed.many_bad is blocked"}
+    assert set(told) == {
+        f"Sluice: mixed.{name} is blocked (batch 1 of {topic})"
+        for name, topic in (("bad", "mixed.bad"), ("many_bad", "many-bad"))
+    }
     assert len(mailbox.messages) == 2 and mailbox.messages[0]["To"] == "ops@example.org"
-    body = told["Sluice: mixed.bad is blocked"]
+    body = told["Sluice: mixed.bad is blocked (batch 1 of mixed.bad)"]
     assert "50 of 50 records" in body
     (link,) = re.findall(r'href="([^"]+)"', body)
     assert link == f"{stack.env['SLUICE_PAGES_URL']}/sluice/tables/mixed.bad/timeline"
