@@ -251,10 +251,10 @@ def roll_back(
 def loss(found: Rollback) -> RefusedError:
     """What is said where staging no longer holds what would be published again, or could be backfilled again."""
     return RefusedError(
-        f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: they would be gone for good.",
+        f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: the table would be without them.",
         table=found.table,
-        way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss. What "
-        "Kafka still has of them DAG backfill brings after the next run.",
+        way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss: the next run "
+        "passes over them, and DAG backfill then brings what Kafka still has: a dry run shows the command that tells.",
     )
 
 
