@@ -145,7 +145,26 @@ def _rows(
         mine = pc.or_(pc.is_null(newest_first["table"]), pc.is_in(newest_first["table"], names))
         read = pc.is_in(newest_first["topic"], pa.array(sorted(topics), pa.string()))
         newest_first = newest_first.filter(pc.and_(mine, read))
-    return newest_first
+    return _gathered(newest_first)
+
+
+def _gathered(rows: pa.Table) -> pa.Table:
+    """One staged row per batch: older versions wrote one for each partition, which tell nothing but its ranges."""
+    staged = pc.equal(rows["state"], State.STAGED)
+    if not pc.any(pc.and_(staged, pc.is_valid(rows["partition"]))).as_py():
+        return rows
+    best: dict[tuple[str, int], int] = {}
+    spread: set[int] = set()
+    columns = (rows[name].to_pylist() for name in ("state", "topic", "batch_seq", "partition"))
+    for n, (state, topic, seq, partition) in enumerate(zip(*columns, strict=True)):
+        if state == State.STAGED and partition is not None:
+            spread.add(n)
+            best.setdefault((topic, seq), n)
+        elif state == State.STAGED:  # written by the run itself: it tells more
+            best[topic, seq] = n
+    kept = sorted({*range(len(rows))} - spread | {*best.values()})
+    whole = pc.if_else(staged, pa.scalar(None, rows["partition"].type), rows["partition"])
+    return rows.set_column(rows.column_names.index("partition"), "partition", whole).take(pa.array(kept, pa.int64()))
 
 
 def _events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:

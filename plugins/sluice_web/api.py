@@ -15,8 +15,9 @@ from sluice_web.reading import Hours, MayStart, Moment, Readable
 
 if TYPE_CHECKING:
     from sluice.events import Event
-    from sluice.pages.detail import Detail, Trend
+    from sluice.pages.detail import Detail
     from sluice.pages.history import History
+    from sluice.pages.trends import Trend
 
 router = APIRouter()
 

@@ -25,9 +25,10 @@ from fastapi import Depends, HTTPException, Query
 from sluice import connections
 
 if TYPE_CHECKING:
-    from sluice.pages.detail import Detail, Trend
+    from sluice.pages.detail import Detail
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
+    from sluice.pages.trends import Trend
     from sluice.readiness import Line
     from sluice.status_model import Status, TableStatus
 
@@ -87,8 +88,8 @@ class _Feeds:
 
         self.status: Feed[Status] = Feed(_read_status)
         self.details: Feeds[Detail] = Feeds(_read_detail)
-        self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("detail", "trends_of_all"))
-        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("detail", "trends_of_run"))
+        self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("trends", "of_all"))
+        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("trends", "of_run"))
         self.histories: Feeds[History] = Feeds(_reader("history", "read"))
         self.groups: Feeds[History] = Feeds(_reader("history", "read_groups"))
         self.reports: Feeds[str] = Feeds(_reader("report", "read"))

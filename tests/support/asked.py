@@ -21,7 +21,8 @@ from sluice import contracts, quality, status
 from sluice.errors import SluiceError
 from sluice.events import Event, Lane
 from sluice.model import OffsetRange
-from sluice.pages.detail import Detail, trends
+from sluice.pages import trends
+from sluice.pages.detail import Detail
 from sluice.pages.failed import FailedRun
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
@@ -103,8 +104,8 @@ def main() -> None:
     filled = SimpleNamespace(
         status=known(reading._read_status()),
         details=known(Detail(readiness=[Line("Owner", True, "me"), Line("Key", None, "?", "look")])),
-        quality=known({n: trends([r]) for n, r in judged.items()}),
-        runs=known({n: trends([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
+        quality=known({n: trends.of([r]) for n, r in judged.items()}),
+        runs=known({n: trends.of([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),
         groups=known(History(NOW, events, ledger_rows=5), busy=True),
         failed=SimpleNamespace(of=lambda key: known(History(NOW, [runs[n].event for n in json.loads(key)[0]]))),

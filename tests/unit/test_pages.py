@@ -19,10 +19,11 @@ from sluice import quality, verdicts
 from sluice.errors import CatalogUnavailableError
 from sluice.events import INGEST, Event, Lane
 from sluice.model import OffsetRange, Through
-from sluice.pages import detail, feed, history, judged, known, render
+from sluice.pages import detail, feed, history, judged, known, render, trends
 from sluice.pages.feed import Feed
 from sluice.pages.judged import Judged
 from sluice.pages.rejected import Rejected, Wrong
+from sluice.pages.trends import Trend
 from sluice.readiness import FRESHNESS, Line, standing
 from sluice.status_model import (
     GivenUp,
@@ -160,7 +161,7 @@ def test_the_expectations_of_a_thousand_tables_are_one_page() -> None:
             quality.Result(name, "t", seq, f"expect_{n}", "id", "warn", held, 10, 0, at=NOW) for seq in range(1, 51)
         ]
 
-    found = {f"db.t{n}": [detail.Trend(f"expect_{e}", "id", "warn", results(f"db.t{n}", n)) for e in range(3)]
+    found = {f"db.t{n}": [Trend(f"expect_{e}", "id", "warn", results(f"db.t{n}", n)) for e in range(3)]
              for n in range(1000)}  # fmt: skip
     began = time.perf_counter()
     every = judged.of_all(found, found, slices=False)
@@ -177,7 +178,7 @@ def test_the_expectations_of_a_thousand_tables_are_one_page() -> None:
 def test_a_table_that_is_searched_for_is_opened_though_all_held() -> None:
     result = quality.Result("db.a", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
     of_slice = replace(result, batch_seq=-1, success=False)
-    found = {f"db.{n}": detail.trends([result, of_slice]) for n in ("a", "ab", "b", "c", "d", "e")}
+    found = {f"db.{n}": trends.of([result, of_slice]) for n in ("a", "ab", "b", "c", "d", "e")}
     every = judged.of_all(found, found, slices=False)
     assert judged.opened(every, found, "", slices=False) == ([], every)
     (shown,), named = judged.opened(every, found, "db.ab", slices=False)
@@ -185,7 +186,7 @@ def test_a_table_that_is_searched_for_is_opened_though_all_held() -> None:
     assert len(judged.opened(every[:5], found, "", slices=False)[0]) == 5
     of_slices = judged.of_all(found, ["db.a"], slices=True)
     assert [(t.failed, t.state) for t in of_slices] == [(1, "failed")]
-    assert judged.of_all({"db.a": detail.trends([result])}, ["db.a"], slices=True) == []
+    assert judged.of_all({"db.a": trends.of([result])}, ["db.a"], slices=True) == []
     assert f'title="2026-11-22 06:00:00 UTC, t, batch 1: {result.told}"' in quality_page(
         shown=[shown], named=[], total=6
     )
@@ -200,7 +201,7 @@ def quality_page(**values: Any) -> str:
 
 def test_data_quality_drills_down_to_what_is_set_apart_whether_anything_is_expected() -> None:
     result = quality.Result("db.held", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
-    found, apart = {"db.held": detail.trends([result])}, {"db.held": 3, "db.none": 50}
+    found, apart = {"db.held": trends.of([result])}, {"db.held": 3, "db.none": 50}
     every = judged.of_all(found, ["db.held", "db.none", "db.neither"], apart, slices=False)
     assert [(t.table, t.state, t.quarantined) for t in every] == [
         ("db.none", "in quarantine", 50), ("db.held", "in quarantine", 3),
@@ -347,7 +348,7 @@ def hostile_detail() -> detail.Detail:
         "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
     }  # fmt: skip
     wrong = [Wrong(HOSTILE, HOSTILE, 3, {HOSTILE: {0: [1, 9]}}, [row]), Wrong("malformed", "", 1)]
-    trend = detail.Trend(HOSTILE, HOSTILE, "warn", [result])
+    trend = Trend(HOSTILE, HOSTILE, "warn", [result])
     files = detail.SnapshotLine(7, NOW, HOSTILE, 2, 1, {"records": 10, "files": 4, "bytes": 8_000})
     return detail.Detail(
         [line], [trend], Rejected(wrong, {}, 200_000), [files], {HOSTILE: {0: 5400.0}}, contract=HOSTILE

@@ -19,6 +19,7 @@ from sluice.events import Lane, lanes
 from sluice.evolve_force import CONTRACT
 from sluice.ledger import Ledger, Row, State
 from sluice.pages import detail, history, judged, render
+from sluice.pages import trends as trends_of
 from sluice.status_model import TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
@@ -135,7 +136,7 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
     quality.keep(catalog, [result], run_id="r")
 
     def shown() -> tuple[list[tuple[str, bool]], judged.Judged, str]:
-        found = detail.trends_of_all()
+        found = trends_of.of_all()
         alone = detail.read(NAME)
         assert [(t.severity, t.judged) for t in alone.trends] == [(t.severity, t.judged) for t in found[NAME]]
         every = judged.of_all(found, [NAME], slices=False)
@@ -160,7 +161,7 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
     assert trends == [("warn", True), ("block", False)] and (whole.expectations, whole.state) == (1, judged.HELD)
     assert "1 failed" not in told and "mark failed" not in told
     # What a run judged stays what it was.
-    assert [t.judged for t in detail.trends_of_run("r")[NAME]] == [True, True]
+    assert [t.judged for t in trends_of.of_run("r")[NAME]] == [True, True]
 
 
 def lose(catalog: SqlCatalog, name: Any) -> None:

@@ -312,6 +312,22 @@ def test_an_older_ledger_tells_without_the_class_of_its_errors(catalog: SqlCatal
     assert (event.lane, event.told) == (Lane.REFUSED, "failed, t, batch 1, why")
 
 
+def test_a_batch_is_staged_once_though_older_versions_told_of_each_partition(catalog: SqlCatalog, monkeypatch) -> None:
+    def spread(seq: int) -> list[Row]:
+        return [Row("t", State.STAGED, "id", seq, p, 10 * seq, 10 * seq + 9) for p in range(4)]
+
+    whole = Row("t", State.STAGED, "id", 2, records=36, oldest=datetime.now(UTC), unread=40)
+    published = Row("t", State.PUBLISHED, "id", 2, table=NAME, records=36)
+    Ledger(catalog).append([*spread(1), *spread(2), whole, *spread(3), published], run_id="r")
+    monkeypatch.setattr(timeline, "MOST", 3)
+    found = timeline.events(catalog, LONG_AGO, [contract()])
+    told = sorted(e.told for e in found if e.lane == Lane.STAGED)
+    assert told == ["staged, t, batch 1", "staged, t, batch 2, 36 records", "staged, t, batch 3"]
+    assert [e.unread for e in found if e.lane == Lane.PUBLISHED] == [
+        40
+    ]  # by the row that tells of the batch as a whole
+
+
 def week(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> history.History:
     """That of the group of `ns.t`, in which another table reads the same topic."""
     others = ({"table": "ns.second"}, {"table": "ns.other", "topic": "u", "group": "others"})

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sluice.events import Event, Lane
-from sluice.pages.detail import Trend
+from sluice.pages.trends import Trend
 from sluice.readiness import Line
 from sluice.status_model import TableStatus
 from sluice.timeline import Standing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +13,6 @@ from sluice import (
     contracts,
     cursor,
     kafka_retention,
-    quality,
     reach,
     readiness,
     schemas,
@@ -24,8 +23,9 @@ from sluice import (
 from sluice import catalog as catalogs
 from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, gone
 from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, Through, batches_of
-from sluice.pages import in_force, rejected
+from sluice.pages import in_force, rejected, trends
 from sluice.pages.rejected import Rejected
+from sluice.pages.trends import BATCHES, Trend
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BATCHES = 50
 SNAPSHOTS = 30
 KAFKA_PATIENCE_S = 3.0
-RESULTS_BACK = timedelta(days=7)
 EFFECTS = 20
 
 
@@ -79,34 +77,6 @@ class SnapshotLine:
     added: int
     removed: int
     totals: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Trend:
-    """One expectation over the last batches, the oldest first.
-
-    Attributes:
-        judged: whether the contract has it, with this severity; else its results are history.
-    """
-
-    expectation: str
-    column: str
-    severity: str
-    results: Sequence[quality.Result]
-    judged: bool = True
-
-    @property
-    def last(self) -> quality.Result:
-        """What it came to in the newest batch."""
-        return self.results[-1]
-
-    def newest(self, slices: bool) -> quality.Result | None:
-        """What it came to last in a slice of a backfill, or in a batch."""
-        return next((r for r in reversed(self.results) if (r.batch_seq < 0) == slices), None)
-
-    def of_slices(self, wanted: bool) -> Trend:
-        """What it came to in slices of backfills alone, or without them."""
-        return replace(self, results=[r for r in self.results if (r.batch_seq < 0) == wanted])
 
 
 @dataclass(frozen=True)
@@ -162,7 +132,9 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
     held = part.of("contract", lambda: in_force.look(catalog, table, contract), in_force.written(contract))
     if why := part.missing.get("table"):
         part.missing["contract"] = why  # without the table it is not the file's
-    found: list[Trend] = part.of("expectations", lambda: trends(_results(catalog, contract.table), held.contract), [])
+    found: Sequence[Trend] = part.of(
+        "expectations", lambda: trends.of(trends.results(catalog, contract.table), held.contract), []
+    )
     through = _published(table)
     quarantine = part.of("rejected", lambda: rejected.read(catalog, contract, through), Rejected())
     return Detail(
@@ -250,9 +222,9 @@ def _safe(catalog: Catalog, topic: str, through: Through | None) -> dict[int, in
     return {p: max(published.get(p, 0), raw.get(p, 0)) for p in {*published, *raw}}
 
 
-def _batches(table: Table, rejected: Mapping[tuple[str, int], int], trends: Sequence[Trend]) -> list[BatchLine]:
+def _batches(table: Table, rejected: Mapping[tuple[str, int], int], judged_by: Sequence[Trend]) -> list[BatchLine]:
     judged: dict[tuple[str, int], int] = {}
-    for result in (r for trend in trends for r in trend.results):
+    for result in (r for trend in judged_by for r in trend.results):
         key = (result.topic, result.batch_seq)
         judged[key] = judged.get(key, 0) + (result.success is False)
     found: list[BatchLine] = []
@@ -287,51 +259,3 @@ def _snapshots(table: Table) -> list[SnapshotLine]:
             )
         )  # fmt: skip
     return found
-
-
-def trends_of_all() -> dict[str, list[Trend]]:
-    """Per table its expectations, as far as they were judged within a week.
-
-    Raises:
-        CatalogUnavailableError: the catalog did not answer.
-    """
-    with reach.catalog_errors():
-        catalog = catalogs.load()
-        return _by_table(_results(catalog), topics.resolve(contracts.load(strict=False), catalog, None).tables)
-
-
-def trends_of_run(run_id: str) -> dict[str, list[Trend]]:
-    """Per table its expectations, as a run judged them, however long ago; of a backfill its slices.
-
-    Raises:
-        CatalogUnavailableError: the catalog did not answer.
-    """
-    with reach.catalog_errors():
-        return _by_table(quality.of_run(catalogs.load(), None, run_id), {})
-
-
-def _by_table(found: Sequence[quality.Result], known: Mapping[str, Contract]) -> dict[str, list[Trend]]:
-    by_table: dict[str, list[quality.Result]] = {}
-    for result in found:
-        by_table.setdefault(result.table, []).append(result)
-    return {table: trends(results, known.get(table)) for table, results in by_table.items()}
-
-
-def _results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
-    return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
-
-
-def trends(results: Sequence[quality.Result], contract: Contract | None = None) -> list[Trend]:
-    """Results by expectation, those last that are judged no longer.
-
-    Args:
-        contract: what it expects is judged now; without one, all is.
-    """
-    by_name: dict[tuple[str, str, str], list[quality.Result]] = {}
-    for r in results:
-        by_name.setdefault((r.expectation, r.column, r.severity), []).append(r)
-    now = by_name.keys() if contract is None else {
-        (each.type, ",".join(each.columns), each.severity) for each in contract.expectations
-    }  # fmt: skip
-    found = [Trend(*name, results[-BATCHES:], name in now) for name, results in sorted(by_name.items())]
-    return sorted(found, key=lambda trend: not trend.judged)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.pages.detail import Trend
+from sluice.pages.trends import Trend
 
 OPEN = 25
 FEW = 5

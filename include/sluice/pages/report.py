@@ -24,7 +24,7 @@ from sluice import cursor, quality, reach, tables
 from sluice.contract import Contract
 from sluice.contract_fields import parse_duration
 from sluice.errors import ConfigError
-from sluice.pages import detail, rejected, render
+from sluice.pages import rejected, render, trends
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def keep(
         results = quality.of_run(catalog, contract.table, run_id) if contract.expectations else []
         wrong = rejected.read(catalog, contract).wrong if outcome["rejected"] or outcome["red"] else ()
     text = render.page(
-        "report.html", contract=contract, outcome=outcome, run_id=run_id, trends=detail.trends(results), wrong=wrong,
+        "report.html", contract=contract, outcome=outcome, run_id=run_id, trends=trends.of(results), wrong=wrong,
         totals=cursor.totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
         style=render.inline("sluice.css"),
     )  # fmt: skip

@@ -1,0 +1,96 @@
+"""What each expectation came to over the last batches, as a table's page and that of data quality show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sluice import catalog as catalogs
+from sluice import contracts, quality, reach, topics
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from sluice.contract import Contract
+
+BATCHES = 50
+RESULTS_BACK = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One expectation over the last batches, the oldest first.
+
+    Attributes:
+        judged: whether the contract has it, with this severity; else its results are history.
+    """
+
+    expectation: str
+    column: str
+    severity: str
+    results: Sequence[quality.Result]
+    judged: bool = True
+
+    @property
+    def last(self) -> quality.Result:
+        """What it came to in the newest batch."""
+        return self.results[-1]
+
+    def newest(self, slices: bool) -> quality.Result | None:
+        """What it came to last in a slice of a backfill, or in a batch."""
+        return next((r for r in reversed(self.results) if (r.batch_seq < 0) == slices), None)
+
+    def of_slices(self, wanted: bool) -> Trend:
+        """What it came to in slices of backfills alone, or without them."""
+        return replace(self, results=[r for r in self.results if (r.batch_seq < 0) == wanted])
+
+
+def of_all() -> dict[str, list[Trend]]:
+    """Per table its expectations, as far as they were judged within a week.
+
+    Raises:
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    with reach.catalog_errors():
+        catalog = catalogs.load()
+        return _by_table(results(catalog), topics.resolve(contracts.load(strict=False), catalog, None).tables)
+
+
+def of_run(run_id: str) -> dict[str, list[Trend]]:
+    """Per table its expectations, as a run judged them, however long ago; of a backfill its slices.
+
+    Raises:
+        CatalogUnavailableError: the catalog did not answer.
+    """
+    with reach.catalog_errors():
+        return _by_table(quality.of_run(catalogs.load(), None, run_id), {})
+
+
+def _by_table(found: Sequence[quality.Result], known: Mapping[str, Contract]) -> dict[str, list[Trend]]:
+    by_table: dict[str, list[quality.Result]] = {}
+    for result in found:
+        by_table.setdefault(result.table, []).append(result)
+    return {table: of(found, known.get(table)) for table, found in by_table.items()}
+
+
+def results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
+    """Those of a week, of one table or of all; of each expectation's batches the last."""
+    return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
+
+
+def of(judged: Sequence[quality.Result], contract: Contract | None = None) -> list[Trend]:
+    """Results by expectation, those last that are judged no longer.
+
+    Args:
+        contract: what it expects is judged now; without one, all is.
+    """
+    by_name: dict[tuple[str, str, str], list[quality.Result]] = {}
+    for r in judged:
+        by_name.setdefault((r.expectation, r.column, r.severity), []).append(r)
+    now = by_name.keys() if contract is None else {
+        (each.type, ",".join(each.columns), each.severity) for each in contract.expectations
+    }  # fmt: skip
+    found = [Trend(*name, each[-BATCHES:], name in now) for name, each in sorted(by_name.items())]
+    return sorted(found, key=lambda trend: not trend.judged)
