@@ -132,9 +132,7 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
     held = part.of("contract", lambda: in_force.look(catalog, table, contract), in_force.written(contract))
     if why := part.missing.get("table"):
         part.missing["contract"] = why  # without the table it is not the file's
-    found: Sequence[Trend] = part.of(
-        "expectations", lambda: trends.of(trends.results(catalog, contract.table), held.contract), []
-    )
+    found: Sequence[Trend] = part.of("expectations", lambda: trends.of_table(catalog, name, held.contract), ())
     through = _published(table)
     quarantine = part.of("rejected", lambda: rejected.read(catalog, contract, through), Rejected())
     return Detail(

@@ -55,7 +55,7 @@ def of_all() -> dict[str, list[Trend]]:
     """
     with reach.catalog_errors():
         catalog = catalogs.load()
-        return _by_table(results(catalog), topics.resolve(contracts.load(strict=False), catalog, None).tables)
+        return _by_table(_results(catalog), topics.resolve(contracts.load(strict=False), catalog, None).tables)
 
 
 def of_run(run_id: str) -> dict[str, list[Trend]]:
@@ -75,8 +75,12 @@ def _by_table(found: Sequence[quality.Result], known: Mapping[str, Contract]) ->
     return {table: of(found, known.get(table)) for table, found in by_table.items()}
 
 
-def results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
-    """Those of a week, of one table or of all; of each expectation's batches the last."""
+def of_table(catalog: Catalog, table: str, contract: Contract) -> list[Trend]:
+    """One table's expectations, as far as they were judged within a week."""
+    return of(_results(catalog, table), contract)
+
+
+def _results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
     return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
 
 
