@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.contract import Column, Contract
 from sluice.evolve_diff import READING, TYPE_KINDS, Change, origins
+from sluice.evolve_masks import fields_read
 from sluice.partitioning import PartitionField
 
 Skipped = set[tuple[str, str]]
@@ -69,14 +70,17 @@ def _column(column: Column, was: Column | None, new: Contract, skipped: Skipped)
 def _inputs(
     columns: Iterable[Column], old: Contract, new: Contract, known: Mapping[str, Column], skipped: Skipped
 ) -> list[dict[str, Any]]:
-    """The inputs, as they were where a column goes on reading what it read; none where nothing is computed."""
+    """The inputs, as they were where a column goes on being computed of them; none where nothing is computed."""
     if not new.where and not any(c.expression for c in columns):
         return []
-    inputs = {i.name: i for i in new.inputs}
-    if any(("change_mask", name) in skipped and not was.mask for name, was in known.items()):
-        before = {i.name: i for i in old.inputs}
-        inputs = before | inputs | before
-    return [i.model_dump(mode="json") for i in inputs.values()]
+    kept = [c for c in old.columns if ("drop_column", c.name) in skipped]
+    for name, was in known.items():
+        if ("change_key", name) in skipped or (("change_mask", name) in skipped and not was.mask):
+            kept.append(was)
+    read = {source for c in kept if c.expression for source in fields_read(old, c)}
+    there = {(c.name, c.source, c.type) for c in columns}
+    before = {i.name: i for i in old.inputs if i.source in read and (i.name, i.source, i.type) not in there}
+    return [i.model_dump(mode="json") for i in ({i.name: i for i in new.inputs} | before).values()]
 
 
 def _bring_back(columns: list[Column], old: Contract, known: Mapping[str, Column], skipped: Skipped) -> None:

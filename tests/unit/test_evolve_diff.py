@@ -350,6 +350,32 @@ def test_a_column_that_goes_on_being_computed_as_it_was_has_its_inputs():
     assert old.inputs[0] in left.inputs
 
 
+COMPUTED = {**X, "expression": "upper(concat(T_in, n))"}
+T_IN = {"name": "t_in", "type": "string", "source": "t"}
+IN = {"inputs": [T_IN, {"name": "other", "type": "date"}]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (contract([*BASE, COMPUTED], **IN), contract(), "drop_column"),
+        (contract([*BASE, COMPUTED], **IN), contract([*BASE, T_IN]), "drop_column"),
+        (
+            contract([*BASE, COMPUTED], **IN, mode="upsert", identifier=["x"]),
+            contract([*BASE, X], mode="upsert", identifier=["x"]),
+            "change_key",
+        ),
+    ],
+)
+def test_what_is_computed_on_when_its_change_is_ignored_has_what_it_names(old, new, kind):
+    ignored = [c for c in compare(old, new) if c.kind == kind]
+    assert ignored
+    left = without(old, new, ignored)
+    assert left.column("x") == old.column("x")
+    assert {"t"} == {c.source for c in (*left.columns, *left.inputs) if c.name == "t_in"}
+    assert [c for c in compare(old, left) if c.kind not in (READ, "add_column")] == []
+
+
 def test_one_kind_is_ignored_and_the_others_stay():
     new = contract([N, {"name": "x", "type": "date"}, {**ID, "type": "string", "doc": "d"}])
     ignored = [c for c in compare(contract(), new) if c.kind in ("reorder", "change_type", "drop_column")]
