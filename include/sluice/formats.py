@@ -84,13 +84,13 @@ def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> D
 def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
     """Add the wanted fields of JSON in Confluent's wire format: the prefix is checked, the object tells its fields."""
     found = framed(frame, side, "JSON")
-    mine = [n for n, s in found.known.items() if not found.is_other(found.number == n, n, partial(_title, s))]
+    mine = [n for n, s in found.known.items() if not found.is_other(found.number == n, n, partial(title, s))]
     known = found.number.isin([*mine, -1])
     frame = _json(frame, F.when(known, found.payload), wanted, side).withColumns(found.other())
     return frame.withColumn(side.problem, F.coalesce(found.problem(F.lit(True)), F.col(side.problem)))
 
 
-def _title(schema: WriterSchema) -> str | None:
+def title(schema: WriterSchema) -> str | None:
     """What RecordNameStrategy takes for a schema's name."""
     try:
         told = json.loads(schema.text)

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from sluice.avro import meaning
 from sluice.avro_schema import Emitter, Names, alone, parsed, type_name
 from sluice.fit import Meaning, UnfitError, check, plain, reading_schema
-from sluice.formats import spark_type
+from sluice.formats import spark_type, title
 from sluice.registry import WriterSchema
 
 Shape = tuple[T.DataType, Meaning]
@@ -75,5 +75,9 @@ def _protobuf(schema: WriterSchema, wanted: T.StructType) -> Shape:
 
 SHAPES: dict[str, Callable[[WriterSchema, T.StructType], Shape]] = {"avro": _avro, "protobuf": _protobuf}
 """By `value.format`, of those whose schemas name all that is in a record."""
-NAMES: dict[str, Callable[[WriterSchema], str | None]] = {"avro": type_name, "protobuf": _message_name}
-"""Of the same, the name of a schema's type; of Protobuf that of its first message."""
+NAMES: dict[str, Callable[[WriterSchema], str | None]] = {
+    "avro": type_name,
+    "protobuf": _message_name,
+    "json_schema": title,
+}
+"""By `value.format` the name of a schema's type; of Protobuf that of its first message."""

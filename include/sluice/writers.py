@@ -1,7 +1,7 @@
 """What the newest schema of a topic's writers no longer has of what a contract reads, or has as another type.
 
-Seen before its records come. Only where what a schema does not name is in no record: Avro and Protobuf. A JSON Schema
-may leave names out.
+Seen before its records come. What a schema does not name is missed where it is in no record: by Avro and Protobuf, and
+by a JSON Schema that allows no more than it names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sluice.contract import Contract
+from sluice.contract_cdc import rows_at
+from sluice.contract_formats import REGISTERED
 from sluice.errors import SluiceError
 from sluice.iceberg_types import IcebergType, Struct
 from sluice.kafka_retention import Risk
@@ -22,23 +24,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FORMATS = ("avro", "protobuf")
-
 
 def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     """Warnings of topics whose newest schema lacks fields that columns or inputs are read from, or does not fit them.
 
-    A topic without a subject of the type is passed over, and so are several types, of which each has what others lack,
-    and change events, whose fields depend on how the connector is set. A registry that does not answer is no reason to
-    stop planning.
+    Of change events the row is looked at, in an envelope the one after the change: what tells the operation depends on
+    how the connector is set. A topic without a subject of the type is passed over, and so are several types, of which
+    each has what others lack. A registry that does not answer is no reason to stop planning.
     """
     types = contract.value.types
-    if contract.value.format not in _FORMATS or contract.cdc or len(types) > 1:
+    if contract.value.format not in REGISTERED or len(types) > 1:
         return []
-    from sluice.decode import wanted  # with Spark's types
+    from sluice import json_fit
     from sluice.shapes import of_types, unfit
 
-    needed = wanted(contract)
+    needed = _wanted(contract)
     found: list[Risk] = []
     for topic in contract.topics if needed.fields else ():
         try:
@@ -52,12 +52,29 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
         have = _fields(contract, schema) if schema else {}
         if schema is None or not have.keys() & set(needed.names):  # of another message, or of a kind we can't read
             continue
-        if lost := list(_missing(have, needed)):
+        if contract.value.format == "json_schema":
+            lost = [n for n in needed.names if n not in have] if json_fit.closed(schema) else []
+            why, which = json_fit.unfit(have, needed), "records that have one"
+        else:
+            lost = list(_missing(have, needed))
+            why, which = unfit(contract.value.format, schema, needed), "all records written with it"
+        if lost:
             found.append(Risk(Kind.SCHEMA, topic, _words(contract, schema, subject, lost), contract.table))
-        if why := unfit(contract.value.format, schema, needed):
-            told = f"in the newest schema of {subject} (id {schema.id}) {why.told}: all records written with it"
+        if why:
+            told = f"in the newest schema of {subject} (id {schema.id}) {why.told}: {which}"
             found.append(Risk(Kind.SCHEMA, topic, f"{told} go to the quarantine", contract.table))
     return found
+
+
+def _wanted(contract: Contract) -> StructType:
+    from pyspark.sql.types import StructField
+    from pyspark.sql.types import StructType as Nested
+
+    from sluice.decode import wanted
+
+    row = wanted(contract.model_copy(update={"cdc": None}))
+    at = rows_at(contract)[0]
+    return Nested([StructField(at[0], row)]) if at and row.fields else row
 
 
 def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergType | None]:
@@ -90,7 +107,7 @@ def _missing(have: Mapping[str, IcebergType | None], needed: StructType, path: s
 
 
 def _words(contract: Contract, schema: WriterSchema, subject: str, lost: list[str]) -> str:
-    gone = [tuple(path.split(".")) for path in lost]
+    gone = [tuple(path.split("."))[len(rows_at(contract)[0]) :] for path in lost]
     names = [c.name for c in contract.columns if any(c.path[: len(g)] == g[: len(c.path)] for g in gone if c.path)]
     required = [c.name for c in contract.columns if c.required and any(c.path[: len(g)] == g for g in gone)]
     told = f"the newest schema of {subject} (id {schema.id}) has no field {', '.join(lost)}, which "

@@ -10,6 +10,7 @@ import pytest
 
 from sluice import writers
 from sluice.contract import Contract
+from sluice.embedded.home import REPOSITORY
 from sluice.errors import RegistryUnavailableError
 from sluice.registry import Registry, WriterSchema
 
@@ -133,6 +134,36 @@ def test_a_column_is_compared_as_its_decoder_would(kind: Any, column: str, fits:
     assert fits or "field 'n" in str(found[0])
 
 
+PARCEL = json.loads((REPOSITORY / "tests/data/debezium/envelope_avro.schemas.json").read_text())["2"]
+
+
+@pytest.mark.parametrize(
+    ("column", "cdc", "said"),
+    [
+        ({"name": "carrier", "type": "string"}, "debezium", None),
+        ({"name": "weight", "type": "decimal(8, 3)"}, "debezium", None),
+        ({"name": "lsn", "type": "long", "source": "$source.lsn"}, "debezium", None),
+        (
+            {"name": "gone", "type": "string", "required": True},
+            "debezium",
+            "has no field after.gone, which gone reads: it is null in records written with that schema; gone may not",
+        ),
+        ({"name": "carrier", "type": "long"}, "debezium", "field 'after.carrier' is string, and its column bigint"),
+        ({"name": "carrier", "type": "long"}, "debezium_unwrapped", "field 'carrier' is string, and its column bigint"),
+        ({"name": "gone", "type": "long"}, "debezium_unwrapped", "has no field gone, which gone reads"),
+    ],
+)
+def test_of_change_events_the_row_is_compared(column: dict[str, Any], cdc: str, said: str | None) -> None:
+    after = next(f for f in PARCEL["fields"] if f["name"] == "before")["type"][1]
+    schema = WriterSchema(7, "AVRO", json.dumps(PARCEL if cdc == "debezium" else after))
+    about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "value": {"format": "avro"}}
+    columns = [{"name": "number", "type": "long"}, column]
+    made = Contract.model_validate({**about, "columns": columns, "cdc": {"format": cdc}})
+    found = writers.look(made, Answers(schema))
+    assert len(found) == (said is not None)
+    assert said is None or said in str(found[0])
+
+
 def test_a_schema_that_no_library_survives_warns_of_nothing() -> None:
     found = writers.look(contract("protobuf"), Answers(WriterSchema(7, "PROTOBUF", EDITION)))
     assert found == []
@@ -150,9 +181,38 @@ def test_protobuf_is_read_by_its_own_names(field: str, lost: list[str]) -> None:
     assert all(f"no field {name}, which {name} reads" in str(r) for name, r in zip(lost, found, strict=True))
 
 
+JSON = {"n": {"type": "integer"}, "place": {"type": "object", "properties": {"city": {"type": "string"}}}}
+BOXED = {"type": "object", "properties": {"a": {"type": ["null", "integer"]}, "more": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("properties", "more", "said"),
+    [
+        (JSON, {}, None),  # there may be a box all the same
+        (JSON, {"additionalProperties": True}, None),
+        (JSON, {"additionalProperties": False, "patternProperties": {"^b": BOXED}}, None),
+        (JSON, {"additionalProperties": False}, "no field box, which box reads: it is null in records written with"),
+        (JSON | {"box": BOXED}, {"additionalProperties": False}, None),
+        (JSON | {"box": {"type": ["string", "integer"]}}, {"additionalProperties": False}, None),
+        (JSON | {"n": {"type": "number"}}, {}, None),  # it may be whole
+        (JSON | {"n": {"type": "string"}}, {}, "field 'n' is string, and its column bigint: records that have one go"),
+        (JSON | {"n": {"enum": ["a"]}}, {}, "field 'n' is string, and its column bigint"),
+        (JSON | {"place": {"type": "array", "items": {"type": "string"}}}, {}, "field 'place' is array<string>, and"),
+        (JSON | {"box": {"additionalProperties": {"type": "integer"}, "type": "object"}}, {}, None),
+        ({"elsewhere": {"type": "string"}}, {"additionalProperties": False}, None),
+    ],
+)
+def test_of_a_json_schema_only_what_is_certain_is_told(properties: dict[str, Any], more: Any, said: str | None) -> None:
+    schema = WriterSchema(7, "JSON", json.dumps({"type": "object", "title": "Order", "properties": properties, **more}))
+    found = writers.look(contract("json_schema"), Answers(schema))
+    assert [said in str(each) for each in found] == ([True] if said else [])
+    assert len(writers.look(contract("json_schema", "Order"), Answers(schema))) == len(found)
+    assert writers.look(contract("json_schema", "Sent"), Answers(schema)) == []
+
+
 def test_nobody_is_asked_where_names_prove_nothing_and_nothing_stops_where_nobody_answers() -> None:
     answers = Answers(avro(nested("place", "x")))
-    assert writers.look(contract("json_schema"), answers) == writers.look(contract("json"), answers) == []
+    assert writers.look(contract("json"), answers) == []
     assert answers.asked == []
     assert writers.look(contract(), Answers(away=True)) == []
 
