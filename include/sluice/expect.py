@@ -37,7 +37,7 @@ def marked(decoded: DataFrame, contract: Contract) -> DataFrame:
     if not conditions:
         return decoded
     judged = F.col(ERROR).isNull() & (F.col(OP) == UPSERT)
-    failing = [F.when(judged & condition, F.lit(each.label)) for each, condition in conditions]
+    failing = [F.when(judged & condition, expect_gx.reason(each)) for each, condition in conditions]
     fields = [F.when(judged & condition, F.lit(",".join(each.columns))) for each, condition in conditions]
     names = F.concat_ws("; ", *failing)
     failed = F.coalesce(*failing).isNotNull()

@@ -63,6 +63,19 @@ def conditions(contract: Contract, frame: DataFrame) -> list[tuple[Expectation, 
     return found
 
 
+def reason(each: Expectation) -> Column:
+    """What is told of a row that fails it."""
+    label = F.lit(each.label)
+    if not recurses(str(each.given.get("regex", ""))):
+        return label
+    why = f": the text has more than {LONGEST:,} characters, too many for a regex that repeats a group"
+    return F.when(_too_long(each.columns[0]), F.lit(each.label + why)).otherwise(label)
+
+
+def _too_long(column: str) -> Column:
+    return F.length(f"`{column}`") > LONGEST
+
+
 def ask(
     contract: Contract,
     asked: Sequence[tuple[Expectation, dict[str, Any]]],
@@ -185,7 +198,7 @@ def validator(frame: DataFrame, known: Mapping[Any, Any] | None = None) -> Valid
             found = super().resolve_metrics(asked, metrics, runtime_configuration)
             for each in asked:
                 if recurses(each.metric_value_kwargs.get("regex") or "") and each.metric_name.endswith(".condition"):
-                    long = F.length(f"`{each.metric_domain_kwargs['column']}`") > LONGEST
+                    long = _too_long(each.metric_domain_kwargs["column"])
                     condition, *rest = found[each.id]
                     found[each.id] = (F.when(long, True).otherwise(condition), *rest)
             return found

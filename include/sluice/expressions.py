@@ -105,14 +105,12 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
         parsed = spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
         problem = next(filter(None, map(_called, _nodes(parsed))), None)
         if not problem:
-            bridge = _jvm(spark).org.apache.spark.sql.classic.ExpressionUtils
-            column = Column(bridge.column(parsed))
+            column = _column(spark, parsed)
             # Analysed over what may be named, and nothing else: the record's raw bytes are not among it.
             nothing = _nothing(spark, T.StructType([frame.schema[c] for c in read]))
             problem = _problem(spark, nothing.select(column), condition=kind is None)
             if kind is not None and not problem:
-                column = column.cast(kind)
-                nothing.select(column)  # fails where it cannot be cast
+                nothing.select(column.cast(kind))  # fails where it cannot be
     except (AnalysisException, ParseException) as error:
         problem = str(error).strip().splitlines()[0][:300]
     if problem:
@@ -122,11 +120,9 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             way_out="Name columns with a source, inputs and _kafka_* columns, and Spark's own functions of one record.",
             table=contract.table,
         )
-    for too_long in _too_long(spark, parsed):
-        column = F.when(too_long, F.raise_error(F.lit("too long"))).otherwise(column)
-    value = bridge.expression(F.struct(column.alias("v"))._jc)
-    attempt = _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value)
-    return Column(bridge.column(attempt))
+    column = _column(spark, _guarded(spark, parsed))
+    value = _node(spark, F.struct((column if kind is None else column.cast(kind)).alias("v")))
+    return _column(spark, _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value))
 
 
 def recurses(regex: str) -> bool:
@@ -134,23 +130,39 @@ def recurses(regex: str) -> bool:
     return bool(_REPEATED.search(regex))
 
 
-def _too_long(spark: SparkSession, parsed: Any) -> Iterator[Column]:
-    """For each regex that may fill the stack, which Spark takes for fatal, whether its text is too long."""
-    jvm = _jvm(spark).org.apache.spark.sql
-    bridge = jvm.classic.ExpressionUtils
-    for node in _nodes(parsed):
-        kind = node.getClass().getSimpleName()
-        name = node.nameParts().last().lower() if kind == "UnresolvedFunction" else ""
-        if kind != "RLike" and name not in _REGEXES:
-            continue
-        text, *given = _each(node.children())
-        regexes = given[: 2 if name == "str_to_map" else 1]
-        if all(each.getClass().getSimpleName() == "Literal" and not recurses(each.toString()) for each in regexes):
-            continue
-        if any("Lambda" in each.getClass().getSimpleName() for each in _nodes(text)):
-            continue  # a variable that has no value out here
-        size = bridge.expression(F.length(Column(bridge.column(text)))._jc)
-        yield Column(bridge.column(jvm.catalyst.expressions.TryEval(size))) > LONGEST
+def _guarded(spark: SparkSession, node: Any) -> Any:
+    """The expression that fails, in lambdas too, where a regex may fill the stack, which Spark takes for fatal."""
+    children = list(_each(node.children()))
+    guarded = [_guarded(spark, each) for each in children]
+    text = _text_of_regex(node, children)
+    # Where the guarded text came out short enough, the text as it was is the same, and no danger.
+    kept = [each if each is text else instead for each, instead in zip(children, guarded, strict=True)]
+    if any(new is not old for new, old in zip(kept, children, strict=True)):
+        node = node.withNewChildren(_jvm(spark).PythonUtils.toSeq(kept))
+    if text is None:
+        return node
+    too_long = F.length(_column(spark, guarded[0])) > LONGEST
+    return _node(spark, F.when(too_long, F.raise_error(F.lit("too long"))).otherwise(_column(spark, node)))
+
+
+def _text_of_regex(node: Any, children: list[Any]) -> Any:
+    """What is held against a regex that may go deeper with each of its characters; None where nothing is."""
+    kind = node.getClass().getSimpleName()
+    name = node.nameParts().last().lower() if kind == "UnresolvedFunction" else ""
+    if kind != "RLike" and name not in _REGEXES:
+        return None
+    regexes = children[1 : 3 if name == "str_to_map" else 2]
+    if all(each.getClass().getSimpleName() == "Literal" and not recurses(each.toString()) for each in regexes):
+        return None
+    return children[0]
+
+
+def _column(spark: SparkSession, node: Any) -> Column:
+    return Column(_jvm(spark).org.apache.spark.sql.classic.ExpressionUtils.column(node))
+
+
+def _node(spark: SparkSession, column: Column) -> Any:
+    return _jvm(spark).org.apache.spark.sql.classic.ExpressionUtils.expression(column._jc)
 
 
 def _called(node: Any) -> str | None:

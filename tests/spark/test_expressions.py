@@ -91,30 +91,40 @@ def test_a_text_that_a_regex_would_fill_the_stack_with_is_an_error_of_its_record
     options = spark.sparkContext.getConf().get("spark.executor.defaultJavaOptions")
     assert jvm.STACK in str(options), "tasks run in executors, too"
     names = "^((([a-z]|[0-9])+)[.])*[a-z]+$"
+    taken = f"regexp_extract(t, '{names}', 0)"
+    inner = "regexp_replace(regexp_replace(e.s, '(a|[.])+', 'c'), '^(b|c)+$', '')"
     made = contract(
         {"name": "s", "type": "string"},
         {"name": "ok", "type": "boolean", "expression": f"s rlike '{names}'"},
         {"name": "parts", "type": "int", "expression": r"size(split(x.s, '(?:[.]|;)+'))"},
-        {"name": "first", "type": "string", "expression": "CASE WHEN s rlike '^[a-z]' THEN left(s, 1) END"},
+        {"name": "first", "type": "string", "expression": f"CASE WHEN length(t) < 9 THEN {taken} ELSE left(t, 1) END"},
+        {"name": "each", "type": "list<boolean>", "expression": f"transform(x.l, e -> e.s rlike '{names}')"},
+        {"name": "ends", "type": "int", "expression": f"size(filter(x.l, (e, i) -> {inner} = ''))"},
         {"name": "by", "type": "boolean", "expression": "regexp_like(s, x.regex)"},
         {"name": "map", "type": "int", "expression": r"size(str_to_map(s, ';', '(?:[.]|:)+'))"},
-        inputs=[{"name": "x", "type": "struct<s: string, regex: string>"}],
+        inputs=[
+            {"name": "x", "type": "struct<s: string, regex: string, l: list<struct<s: string>>>"},
+            {"name": "t", "type": "string"},
+        ],
         where=f"s IS NULL OR coalesce(regexp_extract(s, '{names}', 2), 'b') <> ''",
     )
     long, most = "a." * 500_000 + "b", "a." * 8_191 + "b"
     records = {
-        "short": {"s": "a.b", "x": {"s": "a;b", "regex": "(a)"}},
-        "most": {"s": most, "x": {"s": most, "regex": "^(a|b|[.])*$"}},
+        "short": {"s": "a.b", "t": "a.b", "x": {"s": "a;b", "regex": "(a)", "l": [{"s": "a.b"}, {"s": "."}, {}]}},
+        "most": {"s": most, "t": long, "x": {"s": most, "regex": "^(a|b|[.])*$", "l": [{"s": most}]}},
         "long": {"s": long},
         "long within": {"s": "a.b", "x": {"s": long}},
+        "long in a list": {"s": "a.b", "x": {"l": [{"s": "a"}, {"s": long}]}},
         "null": {},
     }
-    rows = decoded(spark, made, records).select("id", "ok", "parts", "first", "by", ERROR, FIELD).collect()
+    columns = ("ok", "parts", "first", "each", "ends", "by")
+    rows = decoded(spark, made, records).select("id", *columns, ERROR, FIELD).collect()
     found = {row[0]: tuple(row[1:]) for row in rows}
     assert found["long"][-2:] == ("expression", "where")
     assert found["long within"][-2:] == ("expression", "parts")
-    assert found["short"] == (True, 2, "a", True, None, None)
-    assert found["most"] == (True, 8_192, "a", True, None, None)
+    assert found["long in a list"][-2:] == ("expression", "each")
+    assert found["short"] == (True, 2, "a.b", [True, False, None], 2, True, None, None)
+    assert found["most"] == (True, 8_192, "a", [True], 1, True, None, None), "of a branch that is not taken nothing is"
     assert found["null"][-2:] == (None, None)
     plain = contract({"name": "s", "type": "string"}, {"name": "ok", "type": "boolean", "expression": "s rlike 'b$'"})
     assert decoded(spark, plain, {"long": {"s": long}}).select("ok").collect()[0].ok, "what takes no stack takes all"
