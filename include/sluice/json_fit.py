@@ -26,6 +26,8 @@ _BY_NAME: dict[str, tuple[type[T.DataType], ...]] = {
 def unfit(have: Mapping[str, IcebergType | None], wanted: T.StructType) -> UnfitError | None:
     """Why no value of a field can be what its column wants; None where some can, or nobody looked.
 
+    Of a text no more than "NaN" and "Infinity" are a double: it counts as one that can't.
+
     Args:
         have: the schema's fields, with the types that `auto_types.json_schema` reads of them.
     """
