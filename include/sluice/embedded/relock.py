@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,9 @@ SETS = {
             "org.apache.kafka:kafka-clients:3.9.1",
             "org.apache.commons:commons-pool2:2.12.1",
             "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+            # The catalogs of `make up` and of docker-compose.yaml.
             "org.xerial:sqlite-jdbc:3.50.3.0",
+            "org.postgresql:postgresql:42.7.13",
         ),
         transitive=False,
     ),
@@ -57,8 +60,8 @@ SETS = {
 }
 
 
-def write_lock(path: Path = LOCK) -> None:
-    """Resolve every set and write its pins.
+def write_lock(path: Path = LOCK, sets: Mapping[str, Asked] = SETS, header: str = HEADER) -> None:
+    """Resolve every set and write its pins, below a header.
 
     Raises:
         StackError: If something cannot be resolved; the old lock is then unchanged.
@@ -66,8 +69,8 @@ def write_lock(path: Path = LOCK) -> None:
     cache = cache_folder() / "relock"
     cache.mkdir(exist_ok=True)
     java = find_java(cache_folder())
-    text = HEADER
-    for name, asked in SETS.items():
+    text = header
+    for name, asked in sets.items():
         wanted = [Coordinate.parse(each) for each in asked.coordinates]
         found = ivy.fetch(wanted, java=java, cache=cache, transitive=asked.transitive)
         text += f"\n[{name}]\n"
