@@ -163,7 +163,7 @@ def test_everything_unread_is_lost(lake: Callable[..., Lake]) -> None:
     before = it.rows(table)
     fill(it, 100)
     lose(it, {0: 20, 1: 20})
-    assert "40" not in runbook.command(it, "gap accept TABLE --why x", TABLE=table).replace(table, "")
+    assert ": 20 offsets, missing in" in runbook.command(it, "gap accept TABLE --why x", TABLE=table)
     assert not Ledger(it.catalog).gaps([it.topic])
     runbook.command(it, "gap accept TABLE --why '…' --yes", TABLE=table)
     outcome = it.run()[table]
