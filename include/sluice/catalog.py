@@ -6,7 +6,8 @@ Spark gets its settings from the driver's own process, so that no credential eve
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.utils.config import Config
@@ -14,9 +15,23 @@ from pyiceberg.utils.config import Config
 from sluice.connections import catalog_name as catalog_name  # noqa: PLC0414 - said where DAG files can read it
 from sluice.errors import ConfigError
 
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
 _IMPLEMENTATIONS = {"rest": "rest", "glue": "glue", "hive": "hive"}
 # PyIceberg's own names for what the Java side spells differently.
 _RENAMED = {"s3.region": "client.region", "s3.session-token": "s3.session-token"}
+
+# Settings of a connection to PostgreSQL, as libpq has them and as its Java driver does; units and values are the same.
+_POSTGRES = {
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+    "options": "options",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+}
 
 
 def load(name: str | None = None) -> Catalog:
@@ -29,6 +44,9 @@ def load(name: str | None = None) -> Catalog:
     try:
         # PyIceberg reads the environment once, at import; a test or a long-lived worker may have changed it since.
         config: dict[str, Any] = dict(Config().get_catalog_config(name) or {})
+        if str(config.get("uri", "")).startswith("postgresql"):
+            # A server that was started anew has ended the connections that are kept open: they are tried before use.
+            config.setdefault("pool_pre_ping", "true")
         return load_catalog(name, **config)
     except (ValueError, KeyError) as error:
         raise ConfigError(
@@ -74,10 +92,35 @@ def _jdbc(uri: str) -> dict[str, str]:
     if backend == "sqlite":
         # SQLite has one writer: wait for it, as PyIceberg does by the URL's timeout.
         return properties | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": "60000"}
+    if backend == "postgresql":
+        properties |= _postgres(url)
+    place = f"[{url.host}]" if ":" in (url.host or "") else url.host
     port = f":{url.port}" if url.port else ""
-    properties["uri"] = f"jdbc:{backend}://{url.host}{port}/{url.database}"
+    # Java's driver decodes the database's name; user and password never stand in the URL, which errors show.
+    properties["uri"] = f"jdbc:{backend}://{place}{port}/{quote(url.database or '', safe='')}"
     if url.username:
         properties["jdbc.user"] = url.username
     if url.password:
         properties["jdbc.password"] = str(url.password)
     return properties
+
+
+def _postgres(url: URL) -> dict[str, str]:
+    """What libpq is told behind the URL's question mark, in the Java driver's words.
+
+    Raises:
+        ConfigError: there is no host, or a setting that the Java driver has no word for: TLS may hang on it.
+    """
+    if not url.host or not url.database:
+        raise ConfigError(
+            "The catalog's URI names no host or no database, and Java reaches PostgreSQL by TCP alone.",
+            way_out="Write postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE.",
+        )
+    if strange := sorted(set(url.query) - set(_POSTGRES)):
+        raise ConfigError(
+            f"The catalog's URI sets {', '.join(strange)}, which can't be said to Spark's driver of PostgreSQL.",
+            way_out=f"Leave it out; translated are {', '.join(sorted(_POSTGRES))}.",
+        )
+    # By these a server that was started anew tells that it has ended a connection; Java then takes another.
+    ended = {"retryable_status_codes": "57P01,57P02,57P03"}
+    return ended | {f"jdbc.{_POSTGRES[name]}": str(value) for name, value in url.query.items()}

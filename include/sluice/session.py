@@ -34,7 +34,7 @@ DEFAULTS = {
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
     # Spark's own, and the client's key: at level debug the Kafka source logs its options.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
+    "spark.redaction.regex": "(?i)secret|password|token|credential|access[.]?key|keystore[.]key",
 }
 
 # A damaged record may announce gigabytes: Avro would make room for them before it reads on, and the JVM would end.
@@ -92,14 +92,17 @@ def defaults(given: Mapping[str, str]) -> dict[str, str]:
 def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The application's session. What spark-submit was given wins over our defaults; the catalog is always ours."""
     builder = SparkSession.Builder().appName(app)
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
 
     given = dict(SparkConf().getAll())
     if str({**given, **(conf or {})}.get("spark.master", "")).startswith("local"):
         # Protobuf is read in Python processes of Spark's own: the same Python as this one, and it knows the package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[1]))
-    for key, value in {**defaults(given), **(conf or {}), **spark_conf()}.items():
+    own = {**defaults(given), **(conf or {})}
+    # Where Python is first, it starts a JVM with all it knows on the command line: of the catalog that is told later.
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(own.items())))
+    for key, value in {**own, **spark_conf()}.items():
         builder = builder.config(key, value)
     built = builder.getOrCreate()
     jvm = built.sparkContext._jvm

@@ -1,0 +1,148 @@
+"""The main path, a fence, a kill, maintenance and a rollback on other catalogs than SQLite's: PostgreSQL and REST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from sluice import catalog, cursor, status, tables
+from sluice.commit import Attempt
+from sluice.errors import FencedError
+from sluice.model import CURSOR_TAG
+from sluice.publish import publish
+from sluice.stage import stage
+from sluice.upkeep import Action
+from tests.spark import test_maintenance as upkeep
+from tests.spark.test_rollback import act, check_refs, look
+from tests.support.faults import Driver, Pause, by_run
+from tests.support.killed import Stopped, driver, kill
+from tests.support.lake import Lake
+from tests.support.postgres import PASSWORD, Postgres
+from tests.support.rest import RestCatalog
+
+
+def use(spark: SparkSession, name: str, settings: dict[str, str]) -> pytest.MonkeyPatch:
+    """From now on the catalog is the one that is configured so, on both sides."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SLUICE_CATALOG", name)
+    for key, value in settings.items():
+        patch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__{key}", value)
+    # A running session takes another catalog; those that steps make begin with what all share.
+    shared = spark._jsparkSession.sharedState().conf()
+    for key, value in catalog.spark_conf().items():
+        if key.startswith("spark.sql.catalog."):
+            spark.conf.set(key, value)
+            shared.set(key, value)
+    return patch
+
+
+@pytest.fixture(scope="module")
+def postgres(spark: SparkSession, lake_folder: Path) -> Iterator[Postgres]:
+    with Postgres() as running:
+        settings = {"TYPE": "sql", "URI": running.uri, "WAREHOUSE": f"file://{lake_folder}/warehouse"}
+        patch = use(spark, "postgres", settings)
+        yield running
+        patch.undo()
+
+
+@pytest.fixture(scope="module")
+def rest(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    folder = tmp_path_factory.mktemp("rest")
+    (folder / "warehouse").mkdir()
+    with RestCatalog(folder) as running:
+        patch = use(spark, "rest", {"TYPE": "rest", "URI": running.url})
+        yield running
+        patch.undo()
+
+
+def way(it: Lake) -> tuple[str, str]:
+    """All that happens to an appended and a merged table of one topic, once; returns their names."""
+    appended, merged = upkeep.prepared(it, 2)
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    told = status.look(it.contracts, [appended, merged], kafka=it.kafka)
+    assert [(t.table, t.exists, t.totals["records"], t.problems) for t in told.tables] == [
+        (appended, True, 40, []),
+        (merged, True, 40, []),
+    ]
+    assert not it.plan().has_work
+
+    # Two publish one batch: one lands. The other table was left after stage, and the next run goes on with it.
+    upkeep.fill(it, 500)
+    (batch,) = it.plan().topics[it.topic].to_stage
+    assert stage(it.context("early"), batch, gaps_expected=False).records == 20
+    with pytest.MonkeyPatch.context() as patch:
+        pause = Pause(patch, Attempt, "land", by_run("late"))
+        late = Driver(lambda: publish(it.context("late"), it.loaded(merged), batch))
+        pause.reached(late)
+        done = publish(it.context("early"), it.loaded(merged), batch)
+        pause.go()
+        late.end()
+    assert isinstance(late.error, FencedError), (late.result, late.error)
+    assert it.catalog.load_table(merged).metadata.current_snapshot_id == done.snapshot_id
+    it.drain(appended)
+
+    before = len(it.catalog.load_table(merged).metadata.snapshots)
+    upkeep.good(upkeep.run(it, Action.REWRITE))
+    upkeep.good(upkeep.run(it, Action.EXPIRE))
+    assert len(it.catalog.load_table(merged).metadata.snapshots) < before
+    for name in (appended, merged, ".".join(tables.staging(it.topic))):
+        assert CURSOR_TAG in it.catalog.load_table(name).metadata.refs
+
+    upkeep.fill(it, 700)
+    it.run()
+    last = cursor.carrier(it.catalog.load_table(merged), "sluice.published-through")
+    assert last and last.parent_snapshot_id
+    act(it, look(it, merged, snapshot_id=last.parent_snapshot_id))
+    check_refs(it, merged)
+    it.drain(merged)
+    it.assert_folded(merged)
+    it.assert_appended(appended)
+    return appended, merged
+
+
+def killed(it: Lake, lake_folder: Path) -> None:
+    """A driver as Airflow starts it is killed between stage and publish; nowhere does it show a password."""
+    upkeep.fill(it, 800)
+    it.plan("killed")
+    with driver(lake_folder, Stopped(it, "staged")) as process:
+        told = next(lake_folder.glob("driver-*/driver.log")).read_text()
+        for each in (leader := psutil.Process(process.pid), *leader.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                told += " ".join(each.cmdline())
+        assert "spark-submit" in told or "SparkSubmit" in told
+        assert PASSWORD not in told and "jdbc.password" not in told
+        kill(process)
+    assert not it.plan().topics[it.topic].to_stage
+
+
+def test_postgres(postgres: Postgres, lake: Callable[..., Lake], lake_folder: Path) -> None:
+    it = lake()
+    assert it.catalog.properties["uri"] == postgres.uri
+    appended, merged = way(it)
+    killed(it, lake_folder)
+    # The server restarts, and with it ends all that clients keep open: the next run goes on.
+    postgres.stop()
+    postgres.start()
+    upkeep.fill(it, 900)
+    it.drain(appended)
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+
+
+def test_rest(rest: RestCatalog, lake: Callable[..., Lake]) -> None:
+    it = lake()
+    assert it.catalog.properties["uri"] == rest.url
+    way(it)
+
+
+def test_a_jvm_that_python_starts_has_no_catalog_on_its_command_line(spark: SparkSession) -> None:
+    started = psutil.Process(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+    told = [argument for each in (started, *started.children(recursive=True)) for argument in each.cmdline()]
+    assert any("spark.sql.session.timeZone" in argument for argument in told)
+    assert not [argument for argument in told if "spark.sql.catalog." in argument]

@@ -1,0 +1,126 @@
+"""A real REST catalog: the server that Iceberg tests its own clients with, on SQLite; its jars are pinned in rest.lock.
+
+It listens on every interface, as it takes no address, and asks nobody who they are: what it serves is a test's folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sluice import jvm
+from sluice.embedded import jars, relock
+from sluice.embedded.home import cache_folder
+from sluice.embedded.java import find_java
+from sluice.embedded.ports import HOST, free_port
+from sluice.embedded.process import MARK, Service, end, identity, start, wait_ready
+
+LOCK = Path(__file__).with_name("rest.lock")
+HEADER = """\
+# The REST catalog of the tests, pinned: "organisation:name:revision" = SHA-256 of the jar.
+# Written by `PYTHONPATH=include:. python -m tests.support.rest` from the sets there.
+"""
+SETS = {
+    "rest": relock.Asked(
+        (
+            "org.apache.iceberg:iceberg-core:1.11.0",
+            "org.eclipse.jetty.ee10:jetty-ee10-servlet:12.1.5",
+            "org.eclipse.jetty.compression:jetty-compression-server:12.1.5",
+            "org.eclipse.jetty.compression:jetty-compression-gzip:12.1.5",
+        ),
+        transitive=True,
+    ),
+    # 1.12.0's are not published everywhere. A set of their own, as Ivy takes one artifact of a module at a time.
+    "rest-server": relock.Asked(
+        (
+            "org.apache.iceberg:iceberg-core:1.11.0:tests@jar",
+            "org.apache.iceberg:iceberg-open-api:1.11.0:test-fixtures@jar",
+        ),
+        transitive=False,
+    ),
+}
+# Hadoop, whose files the catalog writes, and a log are among Spark's own.
+OF_SPARK = ("hadoop-client-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-*.jar")
+
+
+def class_path() -> str:
+    """All that the server needs, fetched and verified."""
+    lock = jars.read_lock(LOCK)
+    found = [str(jar) for name in SETS for jar in sorted(jars.ensure(name, lock=lock).glob("*.jar"))]
+    found += map(str, jars.ensure(jars.SPARK).glob("sqlite-jdbc-*.jar"))
+    pyspark = importlib.util.find_spec("pyspark")
+    assert pyspark and pyspark.origin
+    for pattern in OF_SPARK:
+        found += map(str, (Path(pyspark.origin).parent / "jars").glob(pattern))
+    return os.pathsep.join(found)
+
+
+class RestCatalog:
+    """A REST catalog of one's own, on a free port, for as long as a `with` block; its tables' files lie in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.port = free_port()
+        self._mark = uuid.uuid4().hex
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def _answers(self) -> bool:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(f"{self.url}/v1/config", timeout=3) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def __enter__(self) -> Self:
+        java = find_java(cache_folder())
+        settings = {
+            "CATALOG_REST_PORT": str(self.port),
+            "CATALOG_URI": f"jdbc:sqlite:{self.folder}/rest.db",
+            "CATALOG_JDBC_SCHEMA__VERSION": "V1",
+            "CATALOG_WAREHOUSE": f"file://{self.folder}/warehouse",
+            "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
+        }
+        service = Service(
+            name="REST catalog",
+            argv=[
+                *(str(java.executable), "-Xms64m", "-Xmx256m", *jvm.SERVICE),
+                *("-cp", class_path(), "org.apache.iceberg.rest.RESTCatalogServer"),
+            ],
+            env={**os.environ, **settings, MARK: self._mark},
+            cwd=self.folder,
+            log=self.folder / "rest.log",
+            ready=self._answers,
+        )
+        self._process = start(service)
+        try:
+            wait_ready({service.name: (service, self._process)})
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _stop(self) -> None:
+        if self._process:
+            end([identity(self._process)], self._mark, grace=10)
+            self._process.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+
+if __name__ == "__main__":
+    relock.write_lock(LOCK, SETS, HEADER)

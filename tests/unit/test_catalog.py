@@ -1,0 +1,62 @@
+"""PyIceberg's configuration of a catalog in Spark's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice import catalog, session
+from sluice.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch):
+    """What Spark is told of a catalog with that URI, without the catalog's name."""
+
+    def ask(uri: str, kind: str = "sql", **more: str) -> dict[str, str]:
+        monkeypatch.setenv("SLUICE_CATALOG", "lake")
+        for key, value in {"TYPE": kind, "URI": uri, "WAREHOUSE": "file:///warehouse", **more}.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key}", value)
+        prefix = "spark.sql.catalog.lake."
+        return {k.removeprefix(prefix): v for k, v in catalog.spark_conf().items() if k.startswith(prefix)}
+
+    return ask
+
+
+def test_postgres_gets_user_and_password_beside_the_url(told) -> None:
+    found = told("postgresql+psycopg2://me%40here:p%40ss%2Fw%3Ard%25%20%23@db.example:5433/ice%20berg")
+    assert found["uri"] == "jdbc:postgresql://db.example:5433/ice%20berg"
+    assert (found["jdbc.user"], found["jdbc.password"]) == ("me@here", "p@ss/w:rd% #")
+    assert (found["type"], found["warehouse"]) == ("jdbc", "file:///warehouse")
+    assert told("postgresql://u:p@[::1]/db")["uri"] == "jdbc:postgresql://[::1]/db"
+
+
+def test_what_the_url_says_of_tls_reaches_java(told) -> None:
+    found = told("postgresql://u:p@db/x?sslmode=verify-full&sslrootcert=/etc/ca.pem&connect_timeout=7")
+    assert found["jdbc.sslmode"] == "verify-full" and found["jdbc.sslrootcert"] == "/etc/ca.pem"
+    assert found["jdbc.connectTimeout"] == "7"
+    assert found["uri"] == "jdbc:postgresql://db/x"
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("postgresql://u:s3cret@db/x?sslcrl=/a", "sslcrl"),
+        ("postgresql:///x", "no host"),
+        ("postgresql://u:s3cret@db", "no database"),
+    ],
+)
+def test_what_java_cannot_be_told_is_refused(told, uri: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        told(uri)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_rest_catalogs_credential_is_redacted_where_spark_shows_its_settings(told) -> None:
+    import re
+
+    found = told("https://catalog.example", "rest", CREDENTIAL="client:secret", TOKEN="t")
+    assert (found["type"], found["credential"]) == ("rest", "client:secret")
+    for name in ("credential", "token", "jdbc.password"):
+        assert re.search(session.DEFAULTS["spark.redaction.regex"], f"spark.sql.catalog.lake.{name}")
