@@ -94,6 +94,8 @@ def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     builder = SparkSession.Builder().appName(app)
     from pyspark import SparkConf, SparkContext
 
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit's JVM knows what it was given; nobody else does
+        SparkContext._ensure_initialized()
     given = dict(SparkConf().getAll())
     if str({**given, **(conf or {})}.get("spark.master", "")).startswith("local"):
         # Protobuf is read in Python processes of Spark's own: the same Python as this one, and it knows the package.

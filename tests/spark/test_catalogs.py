@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from sluice import catalog, cursor, status, tables
 from sluice.commit import Attempt
+from sluice.embedded.home import REPOSITORY
 from sluice.errors import FencedError
 from sluice.model import CURSOR_TAG
 from sluice.publish import publish
@@ -146,3 +151,18 @@ def test_a_jvm_that_python_starts_has_no_catalog_on_its_command_line(spark: Spar
     told = [argument for each in (started, *started.children(recursive=True)) for argument in each.cmdline()]
     assert any("spark.sql.session.timeZone" in argument for argument in told)
     assert not [argument for argument in told if "spark.sql.catalog." in argument]
+
+
+def test_what_spark_submit_was_given_wins_over_our_defaults(lake_folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "told.py"
+    script.write_text(
+        "from sluice import session\n"
+        "told = session.build('told').sparkContext.getConf()\n"
+        "print('told', *(told.get(f'spark.sql.{name}') for name in ('shuffle.partitions', 'session.timeZone')))\n"
+    )
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = [str(submit), "--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=77", str(script)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    env |= {"PYTHONPATH": str(REPOSITORY / "include"), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert "told 77 UTC" in done.stdout, done.stderr[-3000:]
