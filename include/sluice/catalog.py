@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 _IMPLEMENTATIONS = {"rest": "rest", "glue": "glue", "hive": "hive"}
+# By the address's scheme, as PyIceberg does; by itself Iceberg takes Hadoop's file systems for these, which know no s3://.
+_FILES = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}
 # PyIceberg's own names for what the Java side spells differently.
 _RENAMED = {"s3.region": "client.region", "s3.session-token": "s3.session-token"}
 
@@ -71,6 +73,12 @@ def spark_conf(name: str | None = None) -> dict[str, str]:
         # Every step must see the table as it is now, not as this driver saw it last.
         f"{prefix}.cache-enabled": "false",
     }
+    if kind in ("sql", "hive"):
+        config = _FILES | config
+    if "s3.endpoint" in config:
+        # PyIceberg asks any address of one's own by paths, unless it is told otherwise.
+        by_host = str(config.get("s3.force-virtual-addressing", "")).lower() == "true"
+        config.setdefault("s3.path-style-access", "false" if by_host else "true")
     if kind == "sql":
         conf |= {f"{prefix}.{k}": v for k, v in _jdbc(config.pop("uri", "")).items()}
     elif kind in _IMPLEMENTATIONS:

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from sluice import catalog, jvm, session, tables
 from sluice.commit import Context
-from sluice.embedded import jars
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
+from tests.support import s3
 from tests.support.lake import Lake
 
 # Code that Spark generates and compiles for each plan costs a quarter of all time here, where each test's tables have
@@ -38,7 +38,7 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     patch.setenv("PYICEBERG_CATALOG__LAKE__URI", rest or f"sqlite:///{folder}/iceberg.db?timeout=60")
     if not rest:
         patch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{folder}/warehouse")
-    patch.setenv("SLUICE_JARS", str(jars.ensure(jars.SPARK)))
+    patch.setenv("SLUICE_JARS", str(s3.with_client(folder / "jars")))
     patch.setenv("JAVA_HOME", str(find_java(cache_folder()).home))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     (folder / "warehouse").mkdir()

@@ -7,20 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import urllib.error
 import urllib.request
-import uuid
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from sluice import jvm
 from sluice.embedded import jars, relock
-from sluice.embedded.home import cache_folder
-from sluice.embedded.java import find_java
-from sluice.embedded.ports import HOST, free_port
-from sluice.embedded.process import MARK, Service, end, identity, start, wait_ready
+from sluice.embedded.ports import HOST
+from tests.support.java_server import JavaServer
 
 LOCK = Path(__file__).with_name("rest.lock")
 HEADER = """\
@@ -62,64 +55,31 @@ def class_path() -> str:
     return os.pathsep.join(found)
 
 
-class RestCatalog:
-    """A REST catalog of one's own, on a free port, for as long as a `with` block; its tables' files lie in a folder."""
+class RestCatalog(JavaServer):
+    """A REST catalog of one's own; its tables' files lie in its folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.resolve()
-        self.port = free_port()
-        self._mark = uuid.uuid4().hex
-        self._process: subprocess.Popen[bytes] | None = None
+    NAME = "REST catalog"
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
-    def _answers(self) -> bool:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with direct.open(f"{self.url}/v1/config", timeout=3) as answer:
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
-
-    def __enter__(self) -> Self:
-        java = find_java(cache_folder())
-        settings = {
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        return ["-cp", class_path(), "org.apache.iceberg.rest.RESTCatalogServer"], {
             "CATALOG_REST_PORT": str(self.port),
             "CATALOG_URI": f"jdbc:sqlite:{self.folder}/rest.db",
             "CATALOG_JDBC_SCHEMA__VERSION": "V1",
             "CATALOG_WAREHOUSE": f"file://{self.folder}/warehouse",
             "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
         }
-        service = Service(
-            name="REST catalog",
-            argv=[
-                *(str(java.executable), "-Xms64m", "-Xmx256m", *jvm.SERVICE),
-                *("-cp", class_path(), "org.apache.iceberg.rest.RESTCatalogServer"),
-            ],
-            env={**os.environ, **settings, MARK: self._mark},
-            cwd=self.folder,
-            log=self.folder / "rest.log",
-            ready=self._answers,
-        )
-        self._process = start(service)
+
+    def answers(self) -> bool:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            wait_ready({service.name: (service, self._process)})
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def _stop(self) -> None:
-        if self._process:
-            end([identity(self._process)], self._mark, grace=10)
-            self._process.wait()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+            with direct.open(f"{self.url}/v1/config", timeout=3) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
 
 
 if __name__ == "__main__":

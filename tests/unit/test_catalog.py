@@ -60,3 +60,14 @@ def test_a_rest_catalogs_credential_is_redacted_where_spark_shows_its_settings(t
     assert (found["type"], found["credential"]) == ("rest", "client:secret")
     for name in ("credential", "token", "jdbc.password"):
         assert re.search(session.DEFAULTS["spark.redaction.regex"], f"spark.sql.catalog.lake.{name}")
+
+
+def test_files_are_reached_by_their_addresses_scheme_and_a_store_of_ones_own_by_paths(told) -> None:
+    assert told("sqlite:////x.db")["io-impl"] == "org.apache.iceberg.io.ResolvingFileIO"
+    assert "io-impl" not in told("https://catalog.example", "rest")
+    assert told("sqlite:////x.db", IO_IMPL="of.one.s.Own")["io-impl"] == "of.one.s.Own"
+    assert "s3.path-style-access" not in told("sqlite:////x.db", S3__REGION="eu-west-1")
+    own = {"S3__ENDPOINT": "https://minio.example", "S3__REGION": "eu-west-1"}
+    found = told("sqlite:////x.db", **own)
+    assert (found["s3.path-style-access"], found["client.region"]) == ("true", "eu-west-1")
+    assert told("sqlite:////x.db", S3__FORCE_VIRTUAL_ADDRESSING="true", **own)["s3.path-style-access"] == "false"

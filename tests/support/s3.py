@@ -1,0 +1,78 @@
+"""An object store that speaks S3, as most warehouses lie in one: Adobe's S3Mock; its jars are pinned in s3.lock.
+
+Iceberg's client for S3 is among them, which Sluice leaves to whoever needs it: see "jars" in the README.
+"""
+
+from __future__ import annotations
+
+import http.client
+import uuid
+from pathlib import Path
+
+from sluice.embedded import jars, relock
+from sluice.embedded.ports import HOST, free_port
+from tests.support.java_server import JavaServer
+
+LOCK = Path(__file__).with_name("s3.lock")
+HEADER = """\
+# The object store of the tests and Iceberg's client for it, pinned: "organisation:name:revision" = SHA-256 of the jar.
+# Written by `PYTHONPATH=include:. python -m tests.support.s3` from the sets there.
+"""
+SETS = {
+    "s3-client": relock.Asked(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
+    "s3-server": relock.Asked(("com.adobe.testing:s3mock:5.2.0:exec@jar",), transitive=False),
+}
+BUCKET = "lake"
+SECRET = "s3cret-of-the-store"
+
+
+def _jars(name: str) -> list[Path]:
+    return sorted(jars.ensure(name, lock=jars.read_lock(LOCK)).glob("*.jar"))
+
+
+def with_client(folder: Path) -> Path:
+    """`folder`, filled with Spark's jars and the client: what `SLUICE_JARS` names where the warehouse is on S3."""
+    folder.mkdir()
+    for jar in (*jars.ensure(jars.SPARK).glob("*.jar"), *_jars("s3-client")):
+        (folder / jar.name).symlink_to(jar)
+    return folder
+
+
+class S3(JavaServer):
+    """A bucket of one's own; it lets in whoever asks."""
+
+    NAME, HEAP = "S3", "512m"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The part of PyIceberg's configuration of a catalog that is about its files."""
+        return {
+            "WAREHOUSE": f"s3://{BUCKET}/{uuid.uuid4().hex}",
+            "S3__ENDPOINT": f"http://{HOST}:{self.port}",
+            "S3__REGION": "eu-central-1",
+            "S3__ACCESS_KEY_ID": "reader",
+            "S3__SECRET_ACCESS_KEY": SECRET,
+        }
+
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        mine = "--com.adobe.testing.s3mock"
+        (server,) = _jars("s3-server")
+        return [
+            *("-jar", str(server), f"--server.address={HOST}", f"--server.port={free_port({self.port})}"),
+            *(f"{mine}.http-port={self.port}", f"{mine}.store.root={self.folder}"),
+            f"{mine}.store.initial-buckets={BUCKET}",
+        ], {}
+
+    def answers(self) -> bool:
+        asked = http.client.HTTPConnection(HOST, self.port, timeout=3)
+        try:
+            asked.request("HEAD", f"/{BUCKET}")
+            return asked.getresponse().status == http.client.OK
+        except OSError:
+            return False
+        finally:
+            asked.close()
+
+
+if __name__ == "__main__":
+    relock.write_lock(LOCK, SETS, HEADER)
