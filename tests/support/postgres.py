@@ -31,7 +31,7 @@ def binaries() -> Path:
     named = os.environ.get("SLUICE_POSTGRES")
     folders = [Path(named)] if named else sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_major)
     if not named and (found := shutil.which("postgres")):
-        folders.append(Path(found).parent)
+        folders.append(Path(found).resolve().parent)
     if not folders:
         pytest.skip("no PostgreSQL here, so its catalog was NOT tried: apt-get install postgresql")
     return folders[-1]
