@@ -20,10 +20,11 @@ from sluice.embedded.registry import Registry
 from sluice.errors import ConfigError
 from sluice.registry import Registry as Schemas
 from tests.spark.test_formats import avro, name, read, record
-from tests.support.guarded import HOST, Guarded, make_ca
+from tests.support.guarded import Guarded, make_ca
 from tests.support.lake import Lake
 from tests.support.own_airflow import own_airflow
 from tests.support.registries import client_of
+from tests.support.served import HOST
 
 pytestmark = pytest.mark.spark
 

@@ -6,8 +6,6 @@ import base64
 import datetime as dt
 import http.client
 import ipaddress
-import ssl
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from cryptography import x509
@@ -15,9 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.support.served import Served
-
-HOST = "127.0.0.1"
+from tests.support.served import HOST, JsonHandler, ServedByTls
 
 
 def make_ca(folder: Path, name: str) -> tuple[Path, Path]:
@@ -41,7 +37,7 @@ def make_ca(folder: Path, name: str) -> tuple[Path, Path]:
     return ca, server
 
 
-class Guarded(Served):
+class Guarded(ServedByTls):
     """Passes requests on to a port of this machine, for as long as a `with` block, from who knows the password.
 
     Attributes:
@@ -53,10 +49,10 @@ class Guarded(Served):
         expected = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
         self.asked: list[str] = []
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(JsonHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(handler) -> None:  # noqa: N805 - the server asks for a method of this name
+            def do_GET(handler) -> None:  # noqa: N802, N805 - the server asks for a method of this name
                 if handler.headers.get("Authorization") != expected:
                     return handler.answer(401, b'{"error_code": 401, "message": "no"}')
                 self.asked.append(handler.path)
@@ -66,21 +62,4 @@ class Guarded(Served):
                 handler.answer(answer.status, answer.read())
                 return behind.close()
 
-            def answer(handler, status: int, body: bytes) -> None:  # noqa: N805
-                handler.send_response(status)
-                handler.send_header("Content-Type", "application/json")
-                handler.send_header("Content-Length", str(len(body)))
-                handler.end_headers()
-                handler.wfile.write(body)
-
-            def log_message(handler, *_: object) -> None:  # noqa: N805
-                """Says nothing."""
-
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate)
-        self._server = ThreadingHTTPServer((HOST, 0), Handler)
-        self._server.daemon_threads = True
-        # The handshake in each connection's own thread: a client that hangs up then ends no other's.
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign] - who does not trust us hangs up
-        self.port = int(self._server.server_address[1])
+        super().__init__(Handler, certificate)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
-from tests.support.guarded import HOST
-from tests.support.served import Served
+from tests.support.served import HOST, JsonHandler, ServedByTls
 
 ISSUER, AUDIENCE, LIFE_S = "https://issuer.test", "kafka.test", 60
 
 
-class Provider(Served):
+class Provider(ServedByTls):
     """A token endpoint with the grant client_credentials, and the keys to check its tokens by, for as long as a `with`.
 
     Attributes:
@@ -36,11 +33,11 @@ class Provider(Served):
         self.asked: list[dict[str, list[str]]] = []
         self.granted: list[str] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(handler) -> None:  # noqa: N805 - the server asks for a method of this name
+        class Handler(JsonHandler):
+            def do_GET(handler) -> None:  # noqa: N802, N805 - the server asks for a method of this name
                 handler.answer(200, published)
 
-            def do_POST(handler) -> None:  # noqa: N805
+            def do_POST(handler) -> None:  # noqa: N802, N805
                 body = handler.rfile.read(int(handler.headers["Content-Length"])).decode()
                 if handler.headers.get("Authorization") != expected:
                     return handler.answer(401, b'{"error": "invalid_client", "error_description": "Unknown client"}')
@@ -56,21 +53,6 @@ class Provider(Served):
                 answer = {"access_token": token, "token_type": "Bearer", "expires_in": LIFE_S}
                 return handler.answer(200, json.dumps(answer).encode())
 
-            def answer(handler, status: int, body: bytes) -> None:  # noqa: N805
-                handler.send_response(status)
-                handler.send_header("Content-Type", "application/json")
-                handler.send_header("Content-Length", str(len(body)))
-                handler.end_headers()
-                handler.wfile.write(body)
-
-            def log_message(handler, *_: object) -> None:  # noqa: N805
-                """Says nothing."""
-
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate)
-        self._server = ThreadingHTTPServer((HOST, 0), Handler)
-        self._server.daemon_threads = True
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign] - who does not trust us hangs up
-        at = f"https://{HOST}:{self._server.server_address[1]}"
+        super().__init__(Handler, certificate)
+        at = f"https://{HOST}:{self.port}"
         self.tokens, self.keys = f"{at}/token", f"{at}/keys"
