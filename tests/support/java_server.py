@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,10 +15,10 @@ from sluice import jvm
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
 from sluice.embedded.ports import free_port
-from sluice.embedded.process import MARK, Service, end, identity, start, wait_ready
+from sluice.embedded.process import MARK, Service, end_alone, start_alone
 
 
-class JavaServer:
+class JavaServer(ABC):
     """What is common to them; a class of its own says how it is started, and when it answers.
 
     Attributes:
@@ -34,13 +35,13 @@ class JavaServer:
         self._mark = uuid.uuid4().hex
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
         """Java's arguments behind those of the JVM itself, and what is added to the environment."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers(self) -> bool:
         """Whether it can be asked."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         arguments, environment = self.command()
@@ -53,20 +54,11 @@ class JavaServer:
             log=self.folder.with_suffix(".log"),
             ready=self.answers,
         )
-        self._process = start(service)
-        try:
-            wait_ready({service.name: (service, self._process)})
-        except BaseException:
-            self._stop()
-            raise
+        self._process = start_alone(service)
         return self
-
-    def _stop(self) -> None:
-        if self._process:
-            end([identity(self._process)], self._mark, grace=10)
-            self._process.wait()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        if self._process:
+            end_alone(self._process, self._mark, grace=10)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from sluice.embedded import jars, relock
-from sluice.embedded.ports import HOST
+from sluice.embedded.ports import HOST, is_ok
 from tests.support.java_server import JavaServer
 
 LOCK = Path(__file__).with_name("rest.lock")
@@ -74,12 +72,7 @@ class RestCatalog(JavaServer):
         }
 
     def answers(self) -> bool:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with direct.open(f"{self.url}/v1/config", timeout=3) as answer:
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
+        return is_ok(f"{self.url}/v1/config")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ Iceberg's client for S3 is among them, which Sluice leaves to whoever needs it: 
 
 from __future__ import annotations
 
-import http.client
 import uuid
 from pathlib import Path
 
 from sluice.embedded import jars, relock
-from sluice.embedded.ports import HOST, free_port
+from sluice.embedded.ports import HOST, free_port, is_ok
 from tests.support.java_server import JavaServer
 
 LOCK = Path(__file__).with_name("s3.lock")
@@ -64,14 +63,7 @@ class S3(JavaServer):
         ], {}
 
     def answers(self) -> bool:
-        asked = http.client.HTTPConnection(HOST, self.port, timeout=3)
-        try:
-            asked.request("HEAD", f"/{BUCKET}")
-            return asked.getresponse().status == http.client.OK
-        except OSError:
-            return False
-        finally:
-            asked.close()
+        return is_ok(f"http://{HOST}:{self.port}/{BUCKET}")
 
 
 if __name__ == "__main__":

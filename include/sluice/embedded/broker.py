@@ -17,7 +17,7 @@ from sluice.embedded.failure import StackError, last_lines
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import Java, find_java
 from sluice.embedded.ports import HOST, answers, free_port
-from sluice.embedded.process import MARK, Service, end, identity, start, wait_ready
+from sluice.embedded.process import MARK, Service, end_alone, start_alone
 
 LOG4J = """\
 status = error
@@ -210,12 +210,7 @@ class Broker:
             settings=self._settings,
             listeners=self._listeners,
         )
-        self._process = start(service)
-        try:
-            wait_ready({service.name: (service, self._process)})
-        except BaseException:
-            self.stop(grace=0)
-            raise
+        self._process = start_alone(service)
         return self
 
     def stop(self, *, grace: float = 20) -> None:
@@ -228,8 +223,7 @@ class Broker:
             return
         if grace <= 0:
             self._process.kill()
-        end([identity(self._process)], self._mark, grace=grace)
-        self._process.wait()
+        end_alone(self._process, self._mark, grace=grace)
         self._process = None
 
     def __enter__(self) -> Self:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Collection
 
 import psutil
@@ -39,6 +41,16 @@ def answers(port: int) -> bool:
         with socket.create_connection((HOST, port), timeout=1):
             return True
     except OSError:
+        return False
+
+
+def is_ok(url: str) -> bool:
+    """Whether a server on loopback answers a question with 200, whatever proxy is set."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(url, timeout=3) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
         return False
 
 

@@ -117,6 +117,27 @@ def wait_ready(services: Mapping[str, tuple[Service, subprocess.Popen[bytes]]]) 
             time.sleep(0.1)
 
 
+def start_alone(service: Service) -> subprocess.Popen[bytes]:
+    """Start a service, marked by its environment, and wait until it answers; where it does not, it is ended.
+
+    Raises:
+        StackError: as `wait_ready`.
+    """
+    process = start(service)
+    try:
+        wait_ready({service.name: (service, process)})
+    except BaseException:
+        end_alone(process, service.env[MARK], grace=0)
+        raise
+    return process
+
+
+def end_alone(process: subprocess.Popen[bytes], mark: str, *, grace: float) -> None:
+    """End one that was started here, with all that descends from it, and wait until it is gone."""
+    end([identity(process)], mark, grace=grace)
+    process.wait()
+
+
 def end(leaders: Sequence[Identity], mark: str, *, keep: Collection[int] = (), grace: float = 20) -> int:
     """End services and all that descends from them: TERM, and KILL for what does not go within the grace.
 

@@ -7,8 +7,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +16,8 @@ from sluice import jvm
 from sluice.embedded import jars
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import Java, find_java
-from sluice.embedded.ports import HOST, answers, free_port
-from sluice.embedded.process import MARK, Service, end, identity, start, wait_ready
+from sluice.embedded.ports import HOST, answers, free_port, is_ok
+from sluice.embedded.process import MARK, Service, end_alone, start_alone
 
 
 def url(port: int) -> str:
@@ -84,14 +82,7 @@ def registry_service(
 
 def is_ready(port: int) -> bool:
     """Whether a registry answers on the port."""
-    if not answers(port):
-        return False
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(f"{url(port)}/subjects", timeout=3) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
+    return answers(port) and is_ok(f"{url(port)}/subjects")
 
 
 class Registry:
@@ -132,20 +123,14 @@ class Registry:
             app=application(java),
             mark=self._mark,
         )
-        self._process = start(service)
-        try:
-            wait_ready({service.name: (service, self._process)})
-        except BaseException:
-            self.stop()
-            raise
+        self._process = start_alone(service)
         return self
 
     def stop(self) -> None:
         """Stop it and wait until it is gone; its schemas stay."""
         if self._process is None:
             return
-        end([identity(self._process)], self._mark, grace=10)
-        self._process.wait()
+        end_alone(self._process, self._mark, grace=10)
         self._process = None
 
     def __enter__(self) -> Self:
