@@ -56,7 +56,8 @@ def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, f
     if told is None or told.id == shape_id(file):
         return Outlook(table, told, old, file)
     policy = file.schema_policy.model_dump()
-    found = compare(old, file)
+    before = schemas.before(catalog, table, file)
+    found = compare(old, file, before)
     ignored = tuple(c for c in found if policy.get(c.kind) == "ignore")
     new, changes = file, found
     if ignored:
@@ -68,7 +69,7 @@ def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, f
                 f"{error.errors()[0]['msg']}.",
                 table=file.table,
             ) from error
-        changes = compare(old, new)
+        changes = compare(old, new, before)
         # To leave a column as it was does not undo what has changed in the columns and inputs that it names.
         if left := [c for c in changes if c.kind == "change_mask" and policy[c.kind] == "ignore"]:
             raise SchemaChangeError(
@@ -83,7 +84,7 @@ def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, f
         raise SchemaChangeError(f"The contract refuses this change: {_told(refused)}.", table=file.table)
     if any(policy.get(c.kind) == "review" for c in changes):
         held, first = _masked(table, told, old, file)
-        outlook = replace(outlook, old=held, changes=compare(held, new), first=first)
+        outlook = replace(outlook, old=held, changes=compare(held, new, before), first=first)
         answers = _answers(catalog, outlook)
         outlook = replace(outlook, review=str(answers[-1].state) if answers else "open")
     if outlook.due and (why := evolve_apply.impossible(table, old, new, changes)):

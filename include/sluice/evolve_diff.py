@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.contract import Column, Contract
-from sluice.evolve_masks import Masks
+from sluice.evolve_masks import Masks, remembered
 from sluice.iceberg_types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct, is_primitive
 from sluice.partitioning import PartitionField
 
@@ -79,18 +79,23 @@ def origins(old: Contract, new: Contract) -> dict[str, Column]:
     return {name: before[at] for name, at in was.items() if at in before}
 
 
-def compare(old: Contract, new: Contract) -> tuple[Change, ...]:
-    """What changed, column by column, then the table as a whole."""
+def compare(old: Contract, new: Contract, before: Sequence[Contract] = ()) -> tuple[Change, ...]:
+    """What changed, column by column, then the table as a whole.
+
+    Args:
+        before: the versions before the old one, newest first: what they masked is not shown unasked either.
+    """
     known = origins(old, new)
     keys = {*new.identifier, *(name for name, c in known.items() if c.name in old.identifier)}
-    masks = Masks.of(old)
+    masks = [Masks.of(old), *remembered(before, old)]
     found: list[Change] = []
     for column in new.columns:
         was = known.get(column.name)
         found += _added(column) if was is None else _altered(was, column, key=column.name in keys)
         masked = column.mask or (was and was.mask)  # where its own mask goes, that is told
-        if not masked and (words := masks.shown_by(new, was, column)):
-            found.append(Change("change_mask", words, column.name))
+        shown = [words for each in masks if not masked and (words := each.shown_by(old, new, was, column))]
+        if shown:
+            found.append(Change("change_mask", "; ".join(shown), column.name))
     kept = {c.name for c in known.values()}
     found += [
         Change("drop_column", f"drops column {c.name} ({c.type})", c.name) for c in old.columns if c.name not in kept

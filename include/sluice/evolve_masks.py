@@ -1,4 +1,4 @@
-"""What a changed contract would show of that which the one in force masks. Pure, as `sluice.evolve_diff`.
+"""What a changed contract would show of that which is masked, or was by a version before. Pure, as `evolve_diff`.
 
 Fields are compared by where they stand in the record. Where a change says otherwise how records are read, and maybe
 what they are, that place may be called by another path: then what a path ends with counts.
@@ -7,8 +7,8 @@ what they are, that place may be called by another path: then what a path ends w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from sluice.contract import Column, Contract
 from sluice.contract_cdc import OP_SOURCE, rows_at
@@ -31,11 +31,13 @@ class Masks:
         contract: the contract.
         hidden: the fields that the table shows masked alone, each with a column that masks it.
         clear: the places that it shows.
+        past: whether it is no longer in force.
     """
 
     contract: Contract
     hidden: Mapping[str, str]
     clear: frozenset[Path]
+    past: bool = False
 
     @classmethod
     def of(cls, contract: Contract) -> Masks:
@@ -45,20 +47,22 @@ class Masks:
         hidden = {field: name for field, name in found.items() if field not in in_clear}
         return cls(contract, hidden, frozenset(p for source in in_clear for p in _places(contract, source)))
 
-    def shown_by(self, new: Contract, was: Column | None, now: Column) -> str | None:
-        """In words what of it a column of another contract, without a mask, comes to read; None where nothing.
+    def shown_by(self, held: Contract, new: Contract, was: Column | None, now: Column) -> str | None:
+        """In words what of it a column of a new contract, without a mask, comes to read; None where nothing.
 
         Args:
-            was: the column that it was in this contract.
+            held: the contract in force.
+            was: the column that it was in that one.
         """
         as_before = was if was and was.expression == now.expression else None
-        before = self._read(self.contract, as_before) if as_before else set()
+        before = self._read(held, as_before) if as_before else set()
         subject = f"column {now.name}" if was else f"adds column {now.name}, which"
         if read := self._read(new, now) - before:
             does = "comes to read" if was else "reads"
-        elif read := self._maybe_read(new, as_before, now) - before:
+        elif read := self._maybe_read(held, new, as_before, now) - before:
             does = "may come to read, as records are read differently," if was else "may read"
-        told = ", and ".join(f"field {name} that column {self.hidden[name]} masks" for name in sorted(read))
+        masks = "masked before" if self.past else "masks"
+        told = ", and ".join(f"field {name} that column {self.hidden[name]} {masks}" for name in sorted(read))
         return f"{subject} {does} {told}" if read else None
 
     def _read(self, contract: Contract, column: Column) -> set[str]:
@@ -66,10 +70,10 @@ class Masks:
         read = [p for source in fields_read(contract, column) for p in _places(contract, source)]
         return {f for f in self.hidden if any(_overlap(p, q) for p in _places(self.contract, f) for q in read)}
 
-    def _maybe_read(self, new: Contract, was: Column | None, column: Column) -> set[str]:
+    def _maybe_read(self, held: Contract, new: Contract, was: Column | None, column: Column) -> set[str]:
         """Those that are read if a path begins otherwise than it did."""
-        held = fields_read(self.contract, was) if was else ()
-        known = self.clear | {p for source in held for p in _places(self.contract, source)}
+        read_before = fields_read(held, was) if was else ()
+        known = self.clear | {p for source in read_before for p in _places(held, source)}
         types = {c.source: c.type for c in (*new.columns, *new.inputs) if c.source}
         found = set[str]()
         for source in fields_read(new, column):
@@ -84,6 +88,33 @@ class Masks:
                 and any(_ends_alike(p, q) for p in _inner_paths(self.contract, field) for q in read)
             }
         return found
+
+
+def remembered(before: Iterable[Contract], held: Contract) -> list[Masks]:
+    """What versions of a contract masked that the one in force does not, and that none showed after them.
+
+    Args:
+        before: the versions before the one in force, newest first.
+    """
+    now = Masks.of(held)
+    shown, known = now.clear, {_place(held, field) for field in now.hidden}
+    found = []
+    for contract in before:
+        masks = Masks.of(contract)
+        mine = {}
+        for field, column in masks.hidden.items():
+            at = _place(contract, field)
+            if at not in known and not all(any(p[: len(q)] == q for q in shown) for p in at):
+                mine[field] = column
+                known.add(at)
+        shown |= masks.clear
+        if mine:
+            found.append(replace(masks, hidden=mine, clear=now.clear, past=True))
+    return found
+
+
+def _place(contract: Contract, field: str) -> frozenset[Path]:
+    return frozenset(_places(contract, field))
 
 
 def fields_read(contract: Contract, column: Column) -> set[str]:

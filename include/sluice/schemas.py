@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import dropwhile
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -20,7 +21,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, TimestamptzType
 
 from sluice import tables
-from sluice.errors import CatalogUnavailableError
+from sluice.contract import Contract
+from sluice.errors import CatalogUnavailableError, SchemaChangeError
 from sluice.evolve_force import InForce
 from sluice.filters import above, equal
 
@@ -114,6 +116,31 @@ def _read(catalog: Catalog, table: str | None, since: datetime | None = None) ->
         scan = scan.filter(above("at", since.isoformat()))
     records = scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()
     return [Row(**{**r, "state": State(r["state"])}) for r in records], head
+
+
+def before(catalog: Catalog, table: Table, file: Contract) -> list[Contract]:
+    """The contracts that a table had before the one in force, newest first, back to the first that masks a column.
+
+    Raises:
+        SchemaChangeError: one can't be read (any more).
+    """
+    told, uuid = InForce.of(table), str(table.metadata.table_uuid)
+    if told is None or told.version == 1:
+        return []
+    mine = [r for r in rows(catalog, file.table) if r.state == State.APPLIED and r.table_uuid == uuid and r.contract]
+    mine = sorted((r for r in mine if r.version < told.version), key=lambda r: r.version)
+    found = list[Contract]()
+    for row in dropwhile(lambda r: '"mask"' not in (r.contract or ""), mine):
+        try:
+            found.insert(0, InForce(row.version, row.contract_id, json.loads(row.contract or "")).contract(file))
+        except (ValueError, SchemaChangeError) as error:
+            raise SchemaChangeError(
+                f"Version {row.version} of the contract, which may have masked what the file shows, can't be read.",
+                table=file.table,
+                way_out="If all that it masked may be shown, delete its row (this table and version) from "
+                "sluice.schemas.",
+            ) from error
+    return found
 
 
 def append(catalog: Catalog, new: Iterable[Row]) -> None:

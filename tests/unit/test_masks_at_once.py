@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import evolve, tables
+from sluice import evolve, schemas, tables
 from sluice.contract import Contract
+from sluice.errors import SchemaChangeError
 from sluice.evolve_force import published_by
 from sluice.schemas import State
 
@@ -110,3 +112,53 @@ def test_of_two_planners_one_puts_it_into_force(catalog: SqlCatalog) -> None:
     for run in ("2", "3"):
         assert evolve.settle(catalog, new, seen, run_id=run).review == "open"
     assert [row.state for row in evolve.versions(catalog, new)] == [State.APPLIED, State.APPLIED, State.REVIEW]
+
+
+MAIL = {**EMAIL, "name": "mail", "source": "email"}
+MOVED = {
+    "points elsewhere": (contract(ID, {**MAIL, "mask": "redact", "source": "nick"}), EMAIL),
+    "points elsewhere, unmasked": (contract(ID, {**MAIL, "source": "nick"}), {**MAIL, "name": "m"}),
+    "is gone": (contract(ID, OTHER), {**EMAIL, "expression": "lower(mail_in)"}),
+}
+
+
+def put_in_force(catalog: SqlCatalog, file: Contract, run: str) -> None:
+    if evolve.settle(catalog, file, run_id=run).review == "open":
+        evolve.decide(catalog, file, approve=True, who="ann", why="so it is", run_id=run)
+    assert published_by(catalog.load_table("ns.t"), file) == file
+
+
+@pytest.mark.parametrize(("second", "shows"), MOVED.values(), ids=MOVED)
+def test_what_a_version_before_masked_is_not_shown_unasked(catalog: SqlCatalog, second: Contract, shows: Any) -> None:
+    first = contract(ID, {**MAIL, "mask": "redact"})
+    settled(catalog, first, first)
+    put_in_force(catalog, second, "3")
+    put_in_force(catalog, contract(*(c.model_dump(mode="json") for c in second.columns), {**OTHER, "name": "y"}), "4")
+    inputs = {"inputs": [{"name": "mail_in", "type": "string", "source": "email"}]} if "expression" in shows else {}
+    columns = [c.model_dump(mode="json") for c in second.columns]
+    third = contract(*columns, {**OTHER, "name": "y"}, shows, **inputs)
+    found = evolve.settle(catalog, third, run_id="5")
+    assert found.review == "open"
+    told = f"adds column {shows['name']}, which reads field email that column mail masked before"
+    assert told in found.words()
+    masked = contract(*columns, {**OTHER, "name": "y"}, {**shows, "mask": "redact"}, **inputs)
+    assert evolve.look(catalog, catalog.load_table("ns.t"), masked).review is None
+    evolve.decide(catalog, third, approve=True, who="ann", why="it is public", run_id="6")
+    if not inputs:  # what was approved once may go and come back
+        put_in_force(catalog, second, "7")
+        assert evolve.look(catalog, catalog.load_table("ns.t"), third).review is None
+
+
+def test_another_table_of_the_name_masked_nothing(catalog: SqlCatalog) -> None:
+    settled(catalog, contract(ID, HIDDEN), contract(ID, HIDDEN, OTHER))
+    catalog.drop_table("ns.t")
+    settled(catalog, contract(ID), contract(ID, OTHER))
+    assert evolve.settle(catalog, contract(ID, OTHER, EMAIL), run_id="3").review is None
+
+
+def test_a_version_that_can_not_be_read_is_not_passed_over(catalog: SqlCatalog) -> None:
+    settled(catalog, contract(ID), contract(ID, OTHER))
+    row = next(r for r in evolve.versions(catalog, contract(ID)) if r.version == 1)
+    schemas.append(catalog, [replace(row, contract='{"columns": [{"mask": "rot13"}]}')])
+    with pytest.raises(SchemaChangeError, match=r"Version 1 .* can't be read"):
+        evolve.look(catalog, catalog.load_table("ns.t"), contract(ID, OTHER, EMAIL))
