@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import facts, quiet, retention, tables, upkeep
+from sluice import facts, quiet, reach, retention, tables, upkeep
 from sluice.contract import ORPHAN_FLOOR, Maintenance
 from sluice.contracts import Contracts
-from sluice.errors import SluiceError
+from sluice.errors import CatalogUnavailableError, SluiceError, first_line
 from sluice.facts import PartitionFacts
 from sluice.upkeep import Action, Kind, Subject
 
@@ -61,16 +61,23 @@ def assess(
 
     Raises:
         ConfigError: a name is not that of a table which Sluice maintains.
+        CatalogUnavailableError: the catalog itself went away meanwhile, so that no table can be read.
     """
     moment = now or datetime.now(UTC)
     cleaned = upkeep.last_cleaned(catalog) if action == Action.ORPHANS else {}
     needs = []
     for subject in upkeep.subjects(contracts, names):
         try:
-            needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned))
+            with reach.catalog_errors():
+                needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned))
         except Exception as error:
-            log.error("%s: %s", subject.name, error, exc_info=not isinstance(error, SluiceError))
-            needs.append(Need(subject.name, action, (), "could not be assessed", f"{type(error).__name__}: {error}"))
+            if isinstance(error, CatalogUnavailableError):
+                with reach.catalog_errors():
+                    catalog.list_namespaces()  # it answers: so it is this table's storage
+            known = isinstance(error, SluiceError)
+            log.error("%s: %s", subject.name, error, exc_info=not known)
+            told = str(error) if known else first_line(error)
+            needs.append(Need(subject.name, action, (), "could not be assessed", told))
     return needs
 
 

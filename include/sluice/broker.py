@@ -252,8 +252,9 @@ def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datet
     from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
+    # Below zero are no moments to Kafka, but its own words: -1 is the end.
     asked = {
-        TopicPartition(topic, p): OffsetSpec.for_timestamp(int(moment.timestamp() * 1000))
+        TopicPartition(topic, p): OffsetSpec.for_timestamp(max(int(moment.timestamp() * 1000), 0))
         for p, moment in moments.items()
     }
     try:

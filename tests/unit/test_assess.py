@@ -36,7 +36,7 @@ from sluice import ledger as ledgers
 from sluice.backfill_ranges import cut_rejected
 from sluice.commit import Context
 from sluice.contracts import Contracts
-from sluice.errors import ConfigError, StagingTrimmedError
+from sluice.errors import CatalogUnavailableError, ConfigError, StagingTrimmedError
 from sluice.facts import Size
 from sluice.filters import at_most, equal
 from sluice.gaps import Gap
@@ -578,7 +578,24 @@ def test_a_table_that_can_not_be_read_stops_no_other(tmp_path, catalog):
     Path(typed.metadata_location.removeprefix("file://")).unlink()
     found = needs(promises, catalog, Action.REWRITE)
     assert "shop.orders" not in {n.table for n in found.values() if n.error is None}
+    assert str(found["shop.orders"].error).startswith("The metadata of shop.orders is gone")
     assert found["sluice_staging.orders"].error is None
+
+
+def test_storage_that_fails_for_one_table_is_told_in_words_and_a_catalog_that_went_away_ends_it(tmp_path, catalog):
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 2)
+    manifest = Path(typed.current_snapshot().manifest_list.removeprefix("file://"))
+    manifest.unlink()
+    manifest.mkdir()
+    found = needs(promises, catalog, Action.REWRITE)
+    assert str(found["shop.orders"].error).startswith("The Iceberg catalog did not answer: ")
+    assert "Way out: " in str(found["shop.orders"].error)
+    assert found["sluice_staging.orders"].error is None
+    with catalog.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE iceberg_tables")
+    with pytest.raises(CatalogUnavailableError, match="did not answer: OperationalError"):
+        needs(promises, catalog, Action.REWRITE)
 
 
 def test_tag_of_a_table_is_no_snapshot_to_expire(tmp_path, catalog):
