@@ -8,6 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 
 INGEST = "ingest"
+BY_HAND = ("backfill", "rollback", "accept_gap", "review_schema")
+MAINTAIN = ("maintain_rewrite_data_files", "maintain_expire_snapshots", "maintain_remove_orphan_files")
+"""The DAGs that act on tables, beside those of the groups."""
 
 
 class Lane(StrEnum):
@@ -41,7 +44,7 @@ class Event:
         commit_seconds: of `seconds`, how long the commit took that readers see.
         dag: what the run is one of: `INGEST` stands for that of the table's group; None where it is not told.
 
-    A run that failed is told of by its DAG, and has neither table nor topic: it may be about all of its group's.
+    A run that failed is told of by its DAG, and has no topic; nor a table, unless it was about that one alone.
     """
 
     at: datetime

@@ -64,8 +64,8 @@ def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
     `unavailable` says what could not be read: its events are missing, or older than `at`.
     """
     status = reading.known_status(readable)
-    past, unavailable = reading.whole(reading.past(status), reading.failed_runs(status))
-    return _events(past, visible(past, status.tables), hours, unavailable)
+    past, unavailable = reading.whole(reading.past(status), reading.failed_runs(readable, status))
+    return _events(past, visible(past, readable, status.tables), hours, unavailable)
 
 
 @router.get("/api/tables/{name}/timeline", response_class=JSONResponse)
@@ -82,7 +82,7 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     status = reading.known_status(readable)
     of = reading.known_table(status, name)
     known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
-    past, unavailable = reading.whole(known, reading.failed_runs(status, of))
+    past, unavailable = reading.whole(known, reading.failed_runs(readable, status, of))
     told = _events(past, history.untold(past.events), hours, unavailable)
     told |= {"standing": None, "trouble": known.value.trouble if known.value else known.error}
     try:

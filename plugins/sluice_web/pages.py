@@ -199,15 +199,17 @@ def _timeline(
 def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTMLResponse:
     """What happened to all tables, on one axis."""
     known = reading.status(readable)
-    past, failed = reading.past(known.value), reading.failed_runs(known.value)
+    past, failed = reading.past(known.value), reading.failed_runs(readable, known.value)
     tables = known.value.tables if known.value else ()
-    return _timeline(request, known, past, failed, lambda whole: visible(whole, tables), hours, name="", promised=None)
+    return _timeline(
+        request, known, past, failed, lambda whole: visible(whole, readable, tables), hours, name="", promised=None
+    )
 
 
-def visible(past: History, mine: Sequence[TableStatus]) -> list[Event]:
-    """Those events of all tables that are about these, and those runs that failed of their DAGs."""
+def visible(past: History, readable: set[str], mine: Sequence[TableStatus]) -> list[Event]:
+    """Those events of all tables that are about these, and those runs that failed of DAGs that act on them."""
     names, topics = {t.table for t in mine}, {topic.topic for t in mine for topic in t.topics}
-    dags = {f"ingest_{t.group}" for t in mine}
+    dags = reading.dags(readable, mine)
     return [
         e for e in past.events
         if (e.table in names if e.table else e.topic in topics if e.topic else e.dag in dags)
@@ -229,7 +231,7 @@ def table_timeline_page(
     if table is None:
         return _no_table(request, known, name)
     past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
-    failed = reading.failed_runs(known.value, table)
+    failed = reading.failed_runs(readable, known.value, table)
     asked = standing = None
     trouble = past.value.trouble if past.value else None
     try:

@@ -23,6 +23,7 @@ from airflow.models.connection import Connection
 from fastapi import Depends, HTTPException, Query
 
 from sluice import connections
+from sluice.events import BY_HAND, MAINTAIN
 
 if TYPE_CHECKING:
     from sluice.pages.detail import Detail
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
 NO_TABLE = "There is no such table, or you may not read its DAG."
-BY_HAND = ("backfill", "rollback", "accept_gap", "review_schema")
 
 
 def _read_status() -> Status:
@@ -56,7 +56,9 @@ def _read_detail(name: str) -> Detail:
 def _read_failed(key: str) -> History:
     from sluice_web import failed  # models of Airflow's database, which no other process loads for this plugin
 
-    return failed.read(key)
+    dags, table = json.loads(key)
+    last = feeds().status.last
+    return failed.read(dags, table, last.tables if last else ())
 
 
 def _kafka() -> dict[str, Any] | None:
@@ -141,14 +143,19 @@ def past(known: Status | None) -> Reading[History]:
     return feeds().groups.of(groups).get(wait=FIRST_WAIT_S)
 
 
-def failed_runs(known: Status | None, of: TableStatus | None = None) -> Reading[History]:
+def dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:
+    """The DAGs that act on these tables and that somebody may read."""
+    return ({f"ingest_{t.group}" for t in tables} | {*BY_HAND, *MAINTAIN}) & readable
+
+
+def failed_runs(readable: set[str], known: Status | None, of: TableStatus | None = None) -> Reading[History]:
     """The runs that failed of the DAGs that somebody may read; or those that may be about one table."""
     from sluice.pages.feed import Reading
 
     if known is None:
         return Reading()
-    groups = {of.group} if of else {t.group for t in known.tables}
-    return feeds().failed.of(json.dumps([sorted(groups), of and of.table])).get(wait=FIRST_WAIT_S)
+    mine = sorted(dags(readable, [of] if of else known.tables))
+    return feeds().failed.of(json.dumps([mine, of and of.table])).get(wait=FIRST_WAIT_S)
 
 
 def reports(read: Reading[Any]) -> bool:

@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 
 from sluice import contracts, quality, status
 from sluice.errors import SluiceError
-from sluice.events import Event, Lane
+from sluice.events import MAINTAIN, Event, Lane
 from sluice.model import OffsetRange
 from sluice.pages import trends
 from sluice.pages.detail import Detail
@@ -89,7 +89,10 @@ def main() -> None:
     tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[topic(f"t.{n}")], **FULL) for n in NAMES]
     events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
     events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in NAMES]
-    runs = {n: FailedRun(f"ingest_{n}", "r", NOW, NOW, "plan", 2) for n in NAMES}
+    # Of DAGs that are no group's too, of which one may be read.
+    acting = ("ingest_mine", "ingest_other", "backfill", "rollback", *MAINTAIN)
+    runs = {dag: FailedRun(dag, "r", NOW, NOW, "plan", 2) for dag in acting}
+    runs["backfill"] = runs["backfill"]._replace(tables=["db.mine"])
     named = {f"db.{n}": f"t.{n}" for n in (*NAMES, "mine_too")}
     tables.append(replace(tables[0], table="db.mine_too"))
     judged = {n: quality.Result(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()}
@@ -108,14 +111,14 @@ def main() -> None:
         runs=known({n: trends.of([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
         histories=known(History(NOW, events[:1])),
         groups=known(History(NOW, events, ledger_rows=5), busy=True),
-        failed=SimpleNamespace(of=lambda key: known(History(NOW, [runs[n].event for n in json.loads(key)[0]]))),
+        failed=SimpleNamespace(of=lambda key: known(History(NOW, [runs[dag].event for dag in json.loads(key)[0]]))),
         reports=known("<h1>What a run left</h1>"),
     )
     reading.feeds = lambda: filled
     (login,) = plugin.app.router.dependencies
 
     def authorized(*, user: str, method: str) -> set[str]:
-        return {"ingest_mine"} if (user, method) == ("somebody", "GET") else set()
+        return {"ingest_mine", "backfill", MAINTAIN[0]} if (user, method) == ("somebody", "GET") else set()
 
     def may(*, details: DagDetails, **_: Any) -> bool:
         return details.id == "ingest_mine"

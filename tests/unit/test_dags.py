@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice import evolve_review, session
+from sluice import events, evolve_review, session
 from sluice.backfill import MOST_SLICES
 from sluice.backfill_ranges import Request
 from sluice.embedded.home import REPOSITORY, cache_folder
@@ -121,6 +121,7 @@ def contracts(tmp_path: Path) -> Path:
 def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     found = ask(LOAD, airflow_env)
     assert found["errors"] == {}
+    assert {*found["dags"]} == {"ingest_aviation", *events.BY_HAND, *events.MAINTAIN}
     dag = found["dags"]["ingest_aviation"]
     tables = ["aviation.airports", "aviation.flights", "aviation.planes"]
     assert {name: task["down"] for name, task in dag["tasks"].items()} == {

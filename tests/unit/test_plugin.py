@@ -42,7 +42,10 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
     )
     runs = {at: text for at, (_, text) in mine.items() if at.endswith("/timeline")}
     assert len(runs) == 4 and all("run of ingest_mine: task plan failed" in text for text in runs.values())
-    assert not [at for at, text in runs.items() if "ingest_other" in text]
+    assert not [at for at, text in runs.items() if "ingest_other" in text or "rollback" in text]
+    acting = ("run of backfill: ", "run of maintain_rewrite_data_files: ")
+    assert all(words in text for text in runs.values() for words in acting)
+    assert not [at for at, text in runs.items() if "maintain_expire" in text or "maintain_remove" in text]
     assert all("two topics make db.mine" in mine[at][1] for at in ("/tables", "/api/tables"))
     assert all("1 problem in contracts" in mine[at][1] for at in ("/tables", "/timeline", "/api/tables"))
     # What is shown while it is being read anew is looked at again soon.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sluice import catalog as catalogs
 from sluice import contracts, cursor, reach, tables, timeline, topics
 from sluice.errors import TableDamagedError
-from sluice.events import Event, Lane, lanes
+from sluice.events import INGEST, Event, Lane, lanes
 from sluice.ledger import State
 
 if TYPE_CHECKING:
@@ -97,10 +97,16 @@ def together(*known: History | None) -> History | None:
 
 
 def untold(happened: Sequence[Event]) -> Sequence[Event]:
-    """What happened to one table, without the failed runs whose failure the ledger tells of."""
-    ledger = (Lane.REFUSED, Lane.CATALOG, Lane.REGISTRY)
-    told = {e.run_id for e in happened if e.bad and e.lane in ledger and not e.told.startswith(State.RETRIED)}
-    return [e for e in happened if e.lane != Lane.RUNS or e.run_id not in told]
+    """What happened to one table, without the failed runs whose failure the ledger or maintenance tells of."""
+    telling = (Lane.REFUSED, Lane.CATALOG, Lane.REGISTRY, Lane.MAINTENANCE)
+    told = {_run(e) for e in happened if e.bad and e.lane in telling and not e.told.startswith(State.RETRIED)}
+    return [e for e in happened if e.lane != Lane.RUNS or _run(e) not in told]
+
+
+def _run(event: Event) -> tuple[str, str | None]:
+    """Which run it was: those of several DAGs that are scheduled for one moment have the same id."""
+    dag = event.dag or INGEST
+    return INGEST if dag.startswith(f"{INGEST}_") else dag, event.run_id
 
 
 @dataclass(frozen=True)

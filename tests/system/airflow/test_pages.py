@@ -104,18 +104,24 @@ def test_the_pages_tell_where_every_table_stands(stack):
 
 
 def the_run_that_failed_stands_on_the_timeline(stack: Stack) -> None:
-    """That of all tables; on their own the ledger tells of `mixed.bad`, and `mixed.good` had no part in it."""
+    """That of all tables; on their own the ledger tells of `mixed.bad`, and `mixed.good` had no part in it.
 
-    def failed(path: str) -> list[dict[str, Any]]:
+    A rollback that was refused, or whose worker died, stands on the timeline of the table that it was to take back.
+    """
+
+    def failed(path: str, dag: str = "ingest_mixed") -> list[dict[str, Any]]:
         told = stack.until(lambda: (answer := stack.ask(path)).status_code == 200 and answer.json())
         assert told["unavailable"] == []
-        return [e for e in told["events"] if (e["lane"], e["dag"]) == ("failed_runs", "ingest_mixed")]
+        return [e for e in told["events"] if (e["lane"], e["dag"]) == ("failed_runs", dag)]
 
     refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1].run_id or ""
     event = {e["run_id"]: e for e in stack.until(lambda: failed("/api/timeline"))}[refused]
     assert re.match(r"run of ingest_mixed: task (mixed\.bad|table) failed after 1 try; it began 2", event["told"])
     assert event["bad"] is True and event["seconds"] > 0 and event["table"] is None
     assert [failed(f"/api/tables/mixed.{name}/timeline") for name in ("bad", "good")] == [[], []]
+    for path in ("/api/timeline", "/api/tables/plain.orders/timeline"):
+        assert {e["table"] for e in failed(path, "rollback")} == {"plain.orders"}
+    assert failed("/api/tables/mixed.bad/timeline", "rollback") == []
     page = stack.until(lambda: "failed runs<small>" in (text := stack.ask("/timeline").text) and text)
     assert f'data-airflow-path="/dags/ingest_mixed/runs/{quote(refused, safe="")}"' in page
     assert "task mixed.bad failed" in page or "task table failed" in page
