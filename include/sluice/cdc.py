@@ -6,7 +6,7 @@ Works on fields, whatever format gave them. Which field says what is told by rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -54,7 +54,7 @@ def wanted(contract: Contract, row: T.StructType, special: T.StructType) -> T.St
     assert cdc  # noqa: S101 - tells mypy what the caller has looked at
     text = T.StringType()
     if cdc.format == "op_field":
-        return _with(row, (cdc.op or "").split("."), text)
+        return _with(row, cdc.op_path, text)
     if cdc.format == "debezium_unwrapped":
         return _with(_with(row, ["__op"], text), ["__deleted"], text)
     spare = T.StructField(BEFORE, row, metadata={SPARE: True})
@@ -69,7 +69,7 @@ def opened(frame: DataFrame, contract: Contract) -> DataFrame:
     fields = F.col(FIELDS)
     if cdc.format == "op_field":
         ops = cdc.ops or Operations()
-        op = F.lower(_at(fields, (cdc.op or "").split(".")).cast("string"))
+        op = F.lower(_at(fields, cdc.op_path).cast("string"))
         kind = F.when(op.isin([w.lower() for w in ops.upsert]), CHANGED)
         kind = kind.when(op.isin([w.lower() for w in ops.delete]), DELETED)
         return frame.withColumns({EVENT: fields, ROW: fields, KIND: kind})
@@ -96,8 +96,7 @@ def value(contract: Contract, each: Input) -> Column:
         deleted = F.col(KIND) == DELETED
         return deleted if each.type == Primitive("boolean") else F.when(deleted, F.col("_kafka_timestamp"))
     if each.source == OP_SOURCE:
-        path = {"op_field": contract.cdc.op or "", "debezium_unwrapped": "__op", "debezium": "op"}[contract.cdc.format]
-        return _at(F.col(EVENT), path.split(".")).cast("string")
+        return _at(F.col(EVENT), contract.cdc.op_path).cast("string")
     return _at(F.col(EVENT), each.source.removeprefix("$").split("."))
 
 
@@ -160,13 +159,13 @@ def _as_moment(want: T.DataType, micros: int) -> Callable[[Column], Column]:
     return lambda number: moment(number, F.lit(micros), want)
 
 
-def _at(column: Column, path: list[str]) -> Column:
+def _at(column: Column, path: Sequence[str]) -> Column:
     for name in path:
         column = column[name]
     return column
 
 
-def _with(struct: T.StructType, path: list[str], kind: T.DataType) -> T.StructType:
+def _with(struct: T.StructType, path: Sequence[str], kind: T.DataType) -> T.StructType:
     """The struct with a field at that path, unless there is one."""
     name, *rest = path
     found = next((f for f in struct if f.name == name), None)

@@ -49,6 +49,11 @@ class Cdc(Strict):
         """Whether a record without a value deletes."""
         return (self.tombstones or ("ignore" if self.format == "debezium" else "delete")) == "delete"
 
+    @property
+    def op_path(self) -> tuple[str, ...]:
+        """Where in the value the operation stands, if it does: after Debezium's unwrap only where it is asked to."""
+        return tuple({"debezium": "op", "debezium_unwrapped": "__op"}.get(self.format, self.op or "").split("."))
+
 
 def rows_at(contract: Contract) -> tuple[tuple[str, ...], ...]:
     """Where in the value a row's fields may stand."""

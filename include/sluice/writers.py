@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sluice.contract import Contract
-from sluice.contract_cdc import rows_at
+from sluice.contract import Contract, Input
+from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, rows_at
 from sluice.contract_formats import REGISTERED
 from sluice.errors import SluiceError
 from sluice.iceberg_types import IcebergType, Struct
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MARKS = ("__op", "__deleted")
+"""What Debezium's unwrap adds where it is asked to; without them whatever has a row is a change."""
+
 
 def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     """Warnings of topics whose newest schema lacks fields that columns or inputs are read from, or does not fit them.
 
-    Of change events the row is looked at, in an envelope the one after the change: what tells the operation depends on
-    how the connector is set. A topic without a subject of the type is passed over, and so are several types, of which
-    each has what others lack. A registry that does not answer is no reason to stop planning.
+    Of an envelope the row after the change is looked at, and what columns and the operation are read from besides it;
+    of what an unwrap leaves, the operation alone may be missing. A topic without a subject of the type is passed over,
+    and so are several types, of which each has what others lack. A registry that does not answer is no reason to stop
+    planning.
     """
     types = contract.value.types
     if contract.value.format not in REGISTERED or len(types) > 1:
@@ -39,6 +43,8 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     from sluice.shapes import of_types, unfit
 
     needed = _wanted(contract)
+    read = {_place(contract, each)[:1] for each in (*contract.columns, *contract.inputs)}
+    may_lack = {name for name in _MARKS if (name,) not in read}
     found: list[Risk] = []
     for topic in contract.topics if needed.fields else ():
         try:
@@ -50,15 +56,16 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
             log.info("%s: the writers' newest schema was not looked at: %s", contract.table, error.message)
             return found
         have = _fields(contract, schema) if schema else {}
-        if schema is None or not have.keys() & set(needed.names):  # of another message, or of a kind we can't read
+        known = have.keys() & set(needed.names) - may_lack
+        if schema is None or not known:  # of another message, or of a kind we can't read
             continue
         if contract.value.format == "json_schema":
-            lost = [n for n in needed.names if n not in have] if json_fit.closed(schema) else []
+            lost = [n for n in needed.names if n not in have] if json_fit.closed(schema) else list[str]()
             why, which = json_fit.unfit(have, needed), "records that have one"
         else:
             lost = list(_missing(have, needed))
             why, which = unfit(contract.value.format, schema, needed), "all records written with it"
-        if lost:
+        if lost := [path for path in lost if path not in may_lack]:
             found.append(Risk(Kind.SCHEMA, topic, _words(contract, schema, subject, lost), contract.table))
         if why:
             told = f"in the newest schema of {subject} (id {schema.id}) {why.told}: {which}"
@@ -67,14 +74,22 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
 
 
 def _wanted(contract: Contract) -> StructType:
-    from pyspark.sql.types import StructField
+    """What of the value is read, but for the row before a change: it lacks what the one after it lacks."""
     from pyspark.sql.types import StructType as Nested
 
     from sluice.decode import wanted
+    from sluice.fields import SPARE
 
-    row = wanted(contract.model_copy(update={"cdc": None}))
-    at = rows_at(contract)[0]
-    return Nested([StructField(at[0], row)]) if at and row.fields else row
+    return Nested([f for f in wanted(contract) if SPARE not in f.metadata and f.dataType != Nested([])])
+
+
+def _place(contract: Contract, each: Input) -> tuple[str, ...]:
+    """Where in the value a column or input stands; empty for what is in none."""
+    if each.source == OP_SOURCE and contract.cdc:
+        return contract.cdc.op_path
+    if each.source == DELETED_SOURCE or not each.path:
+        return ()
+    return (*rows_at(contract)[0], *each.path) if not each.special else (each.path[0].removeprefix("$"), *each.path[1:])
 
 
 def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergType | None]:
@@ -107,9 +122,16 @@ def _missing(have: Mapping[str, IcebergType | None], needed: StructType, path: s
 
 
 def _words(contract: Contract, schema: WriterSchema, subject: str, lost: list[str]) -> str:
-    gone = [tuple(path.split("."))[len(rows_at(contract)[0]) :] for path in lost]
-    names = [c.name for c in contract.columns if any(c.path[: len(g)] == g[: len(c.path)] for g in gone if c.path)]
-    required = [c.name for c in contract.columns if c.required and any(c.path[: len(g)] == g for g in gone)]
+    gone = [tuple(path.split(".")) for path in lost]
+    at = {c.name: _place(contract, c) for c in contract.columns}
+    names = [name for name, p in at.items() if any(p[: len(g)] == g[: len(p)] for g in gone if p)]
+    required = [c.name for c in contract.columns if c.required and any(at[c.name][: len(g)] == g for g in gone)]
+    op = contract.cdc.op_path if contract.cdc and contract.cdc.format != "debezium_unwrapped" else ()
+    untold = any(op[: len(g)] == g for g in gone)
+    reads = ", ".join(names) or ("" if untold else "an expression")
     told = f"the newest schema of {subject} (id {schema.id}) has no field {', '.join(lost)}, which "
-    told += f"{', '.join(names) or 'an expression'} reads: it is null in records written with that schema"
+    told += " and ".join([f"{reads} reads"] * bool(reads) + ["tells what an event does"] * untold)
+    told += ": it is null in records written with that schema"
+    if untold:
+        return f"{told}, so they go to the quarantine"
     return told + (f"; {', '.join(required)} may not be, so they go to the quarantine" if required else "")

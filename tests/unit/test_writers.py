@@ -164,6 +164,76 @@ def test_of_change_events_the_row_is_compared(column: dict[str, Any], cdc: str, 
     assert said is None or said in str(found[0])
 
 
+def without(fields: list[dict[str, Any]], *path: str, **instead: Any) -> list[dict[str, Any]]:
+    """The fields of a schema of which one, maybe within another, is not there, or is of another type."""
+    name, *rest = path
+    kept = [dict(f) for f in fields if f["name"] != name or rest or instead]
+    for each in kept:
+        if each["name"] == name and rest:
+            each["type"] = {**each["type"], "fields": without(each["type"]["fields"], *rest, **instead)}
+        elif each["name"] == name:
+            each.update(instead)
+    return kept
+
+
+LSN = {"name": "lsn", "type": "long", "source": "$source.lsn"}
+
+
+@pytest.mark.parametrize(
+    ("path", "instead", "said"),
+    [
+        (("op",), {}, "has no field op, which tells what an event does: it is null in records"),
+        (("op",), {"type": "int"}, "field 'op' is int, and its column string: all records written with it go to"),
+        (("source", "lsn"), {}, "no field source.lsn, which lsn reads: it is null in records written with that schema; "
+         "lsn may not be, so they go to the quarantine"),
+        (("source", "lsn"), {"type": ["null", "string"]}, "field 'source.lsn' is string, and its column bigint: all"),
+        (("source",), {}, "has no field source, which lsn reads"),
+        (("source", "txId"), {}, None),
+        (("ts_ms",), {"type": "string"}, None),
+        (("before",), {}, None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [[{"name": "carrier", "type": "string"}], []])
+def test_of_the_envelope_what_is_read_is_compared(path: Any, instead: Any, said: str | None, rows: Any) -> None:
+    fields = PARCEL["fields"]
+    if path == ("before",):  # where the type of both rows is given
+        row = next(f["type"][1] for f in fields if f["name"] == "before")
+        fields = without(fields, "after", type=["null", row])
+    schema = WriterSchema(7, "AVRO", json.dumps({**PARCEL, "fields": without(fields, *path, **instead)}))
+    about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "value": {"format": "avro"}}
+    key = {"name": "id", "type": "string", "source": "$key", "required": True}
+    keyed = {"mode": "upsert", "identifier": ["id"], "order": ["lsn"], "cdc": {"format": "debezium"}}
+    made = Contract.model_validate({**about, "columns": [key, {**LSN, "required": True}, *rows], **keyed})
+    found = [str(each) for each in writers.look(made, Answers(schema))]
+    assert len(found) == (said is not None), found
+    assert said is None or said in found[0]
+
+
+OP = {"name": "op", "type": "string", "source": "$op"}
+
+
+@pytest.mark.parametrize(
+    ("cdc", "columns", "fields", "said"),
+    [
+        ({"format": "op_field", "op": "meta.kind"}, [], [N], "no field meta, which tells what an event does"),
+        ({"format": "op_field", "op": "meta.kind"}, [OP], [N, nested("meta", "x")],
+         "no field meta.kind, which op reads and tells what an event does: it is null"),
+        ({"format": "op_field", "op": "meta.kind"}, [], [N, nested("meta", "kind")], None),
+        ({"format": "op_field", "op": "o"}, [], [N, {"name": "o", "type": "int"}], "'o' is int, and its column string"),
+        ({"format": "debezium_unwrapped"}, [], [N], None),
+        ({"format": "debezium_unwrapped"}, [OP], [N], "no field __op, which op reads: it is null in records"),
+        ({"format": "debezium_unwrapped"}, [], [N, {"name": "__deleted", "type": "boolean"}], "'__deleted' is boolean"),
+        ({"format": "debezium_unwrapped"}, [], [{"name": "__op", "type": "string"}], None),  # of another message
+    ],
+)  # fmt: skip
+def test_what_tells_the_operation_is_compared(cdc: Any, columns: Any, fields: Any, said: str | None) -> None:
+    about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "value": {"format": "avro"}}
+    made = Contract.model_validate({**about, "columns": [{"name": "n", "type": "long"}, *columns], "cdc": cdc})
+    found = [str(each) for each in writers.look(made, Answers(avro(*fields)))]
+    assert len(found) == (said is not None), found
+    assert said is None or said in found[0]
+
+
 def test_a_schema_that_no_library_survives_warns_of_nothing() -> None:
     found = writers.look(contract("protobuf"), Answers(WriterSchema(7, "PROTOBUF", EDITION)))
     assert found == []
