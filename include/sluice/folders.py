@@ -6,18 +6,26 @@ folder of `shop.orders`), or by a location or a property that somebody set.
 
 A table that can't be read does not tell where its files are. What `sluice.maintenance` remembers of it does, for those
 that it had written by then: so files that are older than that can be told from orphans, and younger ones are left.
+
+Another catalog on the same warehouse may have a table of the same name, hence in the same folder, of which nothing is
+known here but its metadata files, which say whose they are.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from posixpath import normpath
+from gzip import BadGzipFile
+from posixpath import basename, normpath
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import Compressor
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
@@ -28,6 +36,9 @@ from sluice.upkeep import Seen
 
 log = logging.getLogger(__name__)
 
+METADATA_FILE = ".metadata.json"
+# A table names its last fifty, and removes older ones: what else lies there, attempts at commits have left.
+MOST_READ = 100
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
 
@@ -119,6 +130,62 @@ def check_own(name: str, folder: str, found: Folders) -> datetime | None:
         told = ", ".join(f"{other} in {its}" for other, its in inside.items())
         raise FolderSharedError(f"Files of other tables lie in this one's folder {folder}: {told}.", table=name)
     return min((seen.at for seen in remembered.values()), default=None)
+
+
+def check_alone(table: Table, before: Collection[str]) -> None:
+    """Refuse to clean up a folder to which a table writes that this catalog does not know.
+
+    Two catalogs of which one was copied from the other can't be told apart so: both have the same tables.
+
+    Args:
+        before: the ids of tables that had the name and are gone: made anew, a table has another.
+
+    Raises:
+        FolderSharedError: with the metadata file.
+    """
+    own = {basename(f) for f in (table.metadata_location, *(e.metadata_file for e in table.metadata.metadata_log))}
+    known, folder = {str(table.metadata.table_uuid), *before}, f"{table.location().rstrip('/')}/metadata"
+    for name in [n for n in _metadata_files(table.io, folder) if n not in own][:MOST_READ]:
+        theirs = _read(table.io, f"{folder}/{name}")
+        # Of two that make a table at once, the one that came second leaves the file of a table that never was.
+        if theirs.get("snapshots") and (uuid := theirs.get("table-uuid")) not in known:
+            raise FolderSharedError(
+                f"Another table, {uuid}, writes to this one's folder, and this catalog does not know it: "
+                f"{folder}/{name}.",
+                table=".".join(table.name()),
+                way_out="Nothing was removed. Does another catalog use the same warehouse? Each needs a folder of its "
+                "own. If that table is gone for good, say because this one was dropped and made anew, delete its "
+                "metadata files by hand: then its other files are orphans.",
+            )
+
+
+def _metadata_files(io: FileIO, folder: str) -> list[str]:
+    """The names of the metadata files in a folder, the newest first."""
+    from pyarrow.fs import FileSelector
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    if not isinstance(io, PyArrowFileIO):
+        log.warning("%s: %s lists no files: not known whether another table writes there", folder, type(io).__name__)
+        return []
+    scheme, host, path = io.parse_location(folder, io.properties)
+    found = io.fs_by_scheme(scheme, host).get_file_info(FileSelector(path, allow_not_found=True))
+    files = [each for each in found if each.base_name.endswith(METADATA_FILE)]
+    return [each.base_name for each in sorted(files, key=lambda each: each.mtime_ns or 0, reverse=True)]
+
+
+def _read(io: FileIO, path: str) -> dict[str, Any]:
+    """What a metadata file says; nothing where it is gone by now, or was not written to its end.
+
+    Raises:
+        OSError: the storage does not tell.
+    """
+    file = io.new_input(path)
+    try:
+        with file.open() as opened, Compressor.get_compressor(path).stream_decompressor(opened) as plain:
+            return dict(json.load(plain))
+    except (ValueError, EOFError, BadGzipFile, FileNotFoundError) as error:
+        log.info("%s can't be read: %s", path, first_line(error))
+        return {}
 
 
 def _within(inner: str, outer: str) -> bool:

@@ -162,8 +162,9 @@ def _attempt(
     else:
         found, oldest = where(), now - assess.orphan_age(subject, contracts)
         readable = folders.check_own(subject.name, table.location(), found)
+        folders.check_alone(table, upkeep.known_ids(context.catalog, subject.name))
         result = _remove_orphans(context, subject, min(oldest, readable or oldest), dry_run, effect)
-        result["folders"] = folders.written(table)
+        result |= {"folders": folders.written(table), "id": str(table.metadata.table_uuid)}
         if dry_run:
             state, effect.reason = "left", f"{need.reason}; a dry run: what is listed is there still"
         elif readable and readable < oldest:

@@ -299,6 +299,18 @@ def seen(catalog: Catalog, names: Iterable[str]) -> dict[str, Seen]:
     return found
 
 
+def known_ids(catalog: Catalog, name: str) -> set[str]:
+    """The ids of the tables that had a name when a clean-up of orphan files read them: one made anew has another."""
+    found = kept(
+        catalog,
+        names=[name],
+        action=Action.ORPHANS,
+        states=("done", "left"),
+        fields=("at", "table", "action", "state", "result"),
+    )
+    return {told["id"] for told in (json.loads(each.result or "{}") for each in found) if "id" in told}
+
+
 def untried(catalog: Catalog, action: Action, names: Iterable[str], *, run_id: str) -> list[str]:
     """Of these tables those that have not had their turn in this run: an application before it ran out of time."""
     fields = ("at", "table", "action", "state")

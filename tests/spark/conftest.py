@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -101,10 +102,13 @@ def lake(spark: SparkSession, broker: Broker, lake_folder: Path, tmp_path: Path)
     jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     if jvm.poll() is not None:
         pytest.exit(f"Spark's JVM has ended (exit code {jvm.returncode}); no test can run without it", 1)
-    # What earlier tests wrote there is read again and again, as nothing expires it.
+    # What earlier tests wrote there is read again and again, as nothing expires it. Its files as well: to a clean-up of
+    # orphan files they might be those of another catalog's table.
     for identifier in (tables.LEDGER, tables.MAINTENANCE, tables.QUALITY, tables.SCHEMAS):
         with suppress(NoSuchTableError):
+            folder = catalog.load().load_table(identifier).location().removeprefix("file://")
             catalog.load().drop_table(identifier)
+            shutil.rmtree(folder)
 
     def make(**values: Any) -> Lake:
         folder = tmp_path / f"contracts{len(list(tmp_path.iterdir()))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from datetime import UTC, datetime, timedelta
@@ -63,6 +64,38 @@ def test_a_folder_that_holds_another_tables_files_is_not_cleaned_up(tmp_path: Pa
     assert "FolderSharedError" in clean_up(tmp_path, catalog)
     catalog.drop_table("shop.same")
     make(("shop", "orders_too"), location=f"{folder}_too")
+    assert "NoneType" in clean_up(tmp_path, catalog)
+
+
+def test_a_folder_to_which_a_table_of_another_catalog_writes_is_not_cleaned_up(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 1)
+    folder = Path(typed.location().removeprefix("file://"), "metadata")
+    (folder / "00001-torn.metadata.json").write_text('{"table-')
+    (folder / "00001-torn.gz.metadata.json").write_bytes(gzip.compress(b'{"table-')[:-9])
+    (folder / "00001-none.gz.metadata.json").write_text("{}")
+    # Two at once make a table: the second leaves a file, and no table.
+    other = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/other.db", warehouse=f"file://{tmp_path}/warehouse")
+    empty = tables.ensure_typed(other, promises.table("shop.orders"))
+    assert "NoneType" in clean_up(tmp_path, catalog)
+    other.drop_table("shop.orders")
+    theirs, _ = filled(other, promises, 1)
+    assert (theirs.location(), empty.location()) == (typed.location(),) * 2
+    said = clean_up(tmp_path, catalog)
+    assert said.startswith(f"FolderSharedError: Another table, {theirs.metadata.table_uuid}, writes to this one's")
+    assert ".metadata.json. [table shop.orders] Way out: Nothing was removed." in said
+    # As Java writes it where that is asked for.
+    (file,) = (f for f in folder.glob("*.json") if f.name == Path(theirs.metadata_location).name)
+    for each in theirs.metadata.metadata_log:
+        Path(each.metadata_file.removeprefix("file://")).unlink()
+    file.with_name("00001-theirs.gz.metadata.json").write_bytes(gzip.compress(file.read_bytes()))
+    file.unlink()
+    assert "/00001-theirs.gz.metadata.json. [" in clean_up(tmp_path, catalog)
+    # What the catalog itself had under that name is gone when it is made anew.
+    result = json.dumps({"folders": [typed.location()], "id": str(theirs.metadata.table_uuid)})
+    upkeep.keep(catalog, [Effect("shop.orders", Action.ORPHANS, "done", result=result)], run_id="r")
     assert "NoneType" in clean_up(tmp_path, catalog)
 
 
