@@ -31,7 +31,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedFi
 
 from sluice import tables
 from sluice.errors import LedgerError, RetryableError, SluiceError
-from sluice.filters import And, BooleanExpression, above, equal, one_of
+from sluice.filters import And, BooleanExpression, above, at_most, equal, one_of
 from sluice.model import Batch, OffsetRange, Remembered, Through
 
 log = logging.getLogger(__name__)
@@ -201,6 +201,14 @@ class Ledger:
         wanted = And(equal("topic", topic), equal("state", str(State.SETTLED)))
         found = self.table.scan(row_filter=wanted, selected_fields=("batch_seq", "at")).to_arrow()
         return pc.max(found.filter(pc.field("at") <= moment)["batch_seq"]).as_py() or 0
+
+    def last_settled(self, topic: str, most: int) -> int:
+        """The topic's last batch up to this number that all its tables were seen to hold; 0 where there is none."""
+        if self.table.metadata.current_snapshot_id is None:
+            return 0
+        of_topic = And(equal("topic", topic), equal("state", str(State.SETTLED)))
+        found = self.table.scan(row_filter=And(of_topic, at_most("batch_seq", most)), selected_fields=("batch_seq",))
+        return pc.max(found.to_arrow()["batch_seq"]).as_py() or 0
 
     def append(self, rows: Iterable[Row], *, run_id: str, cas: bool = False) -> None:
         """Write rows in one commit.

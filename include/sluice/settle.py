@@ -22,7 +22,7 @@ from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import CursorUnknownError, SluiceError, TableDamagedError
 from sluice.ledger import Ledger, Row, State
-from sluice.model import PUBLISHED_THROUGH, STEP, TOPIC, Batch, Through, batches_of, encode_gaps, encode_ranges
+from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, Through, batches_of, encode_gaps, encode_ranges
 from sluice.plan import GroupPlan
 from sluice.words import with_gaps
 
@@ -100,7 +100,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         for topic, seqs in seqs_by_topic.items():
             if seqs:
                 floor[topic] = min(floor.get(topic, seqs[0] - 1), seqs[0] - 1)
-    rows = ledger.rows(floor)
+    floor, rows = _from_the_last_closed(ledger, floor)
     words = ledger.gaps(floor) if floor else []
     torn: dict[str, SluiceError] = {}  # planning has told of these
     known = {at: with_gaps(batch, words) for at, batch in ledgers.batches(rows, torn).items()}
@@ -121,7 +121,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
             continue
         mine = [r for r in rows if r.table == name]
         _judge(outcome, promised, through[name], known, [r for r in mine if r.run_id == run_id], reported)
-        untold += _untold(outcome, promised["tables"].get(name, {}), loaded[name], mine, run_id)
+        untold += _untold(outcome, promised["tables"].get(name, {}), floor, loaded[name], mine, run_id)
         reached = {t: x.seq for t, x in through[name].items()}
         _tidy(catalog, ledger, tables.typed(contract), loaded[name], reached, contract.topics)
         outcome.snapshot_id = _durable(loaded[name])
@@ -130,7 +130,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
             outcome.expectations = quality.summary(quality.of_run(catalog, name, run_id))
     for name in promised["stops"].keys() - outcomes.keys():  # a template: it stands for tables that can't be named
         outcomes[name] = Outcome(name, "stopped", error=promised["stops"][name])
-    done = _settled(group, catalog, ledger, floor, known, rows, through, loaded)
+    done = _settled(_feeds(group, promised), catalog, ledger, floor, known, rows, through, loaded)
     ledger.append([*untold, *done], run_id=run_id)
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}
 
@@ -181,22 +181,64 @@ def _judge(
         outcome.state, outcome.error = "stopped", promised["stops"][name]
 
 
+def _from_the_last_closed(ledger: Ledger, floor: Mapping[str, int]) -> tuple[dict[str, int], list[Row]]:
+    """Per topic the batch after which there is something to close, and the ledger's rows of what comes after it.
+
+    Args:
+        floor: the batch before the first that this run promised. Where nobody closed it, an earlier run did not come to
+            its settle, and what that left open is closed as well.
+    """
+    rows = ledger.rows({topic: max(seq - 1, 0) for topic, seq in floor.items()})
+    told = {(r.topic, r.batch_seq) for r in rows}
+    closed = {(r.topic, r.batch_seq) for r in rows if r.state == State.SETTLED}
+    left = {t: ledger.last_settled(t, seq) for t, seq in floor.items() if (t, seq) in told - closed}
+    found = {**floor, **left}
+    rows = [r for r in rows if r.topic not in left] + ledger.rows(left)
+    return found, [r for r in rows if r.batch_seq and r.batch_seq > found[r.topic]]
+
+
+def _feeds(group: Group, promised: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Per topic the tables that must hold a batch before it is closed.
+
+    Those that were promised are among them, though their contract can't be read any more, or went to another group.
+    """
+    feeds: dict[str, set[str]] = {}
+    for contract in group.contracts:
+        for topic in contract.topics:
+            feeds.setdefault(topic, set()).add(contract.table)
+    for name, topics in promised["tables"].items():
+        for topic in topics:
+            feeds.setdefault(topic, set()).add(name)
+    return feeds
+
+
 def _untold(
-    outcome: Outcome, promised: Mapping[str, list[int]], table: Table | None, mine: list[Row], run_id: str
+    outcome: Outcome,
+    promised: Mapping[str, list[int]],
+    floor: Mapping[str, int],
+    table: Table | None,
+    mine: list[Row],
+    run_id: str,
 ) -> list[Row]:
     """What an application that was killed left untold: the batches that landed all the same, and that it failed.
 
     Args:
+        floor: per topic the last batch that was closed.
         mine: the ledger's rows of the table.
     """
     out: list[Row] = []
-    told = {(r.topic, r.batch_seq) for r in mine if r.state == State.PUBLISHED}
-    for topic, seqs in outcome.batches.items():
-        for seq, snapshot_id in sorted(_snapshots(table, topic, seqs[0] - 1).items()):
+    told = {(r.topic, r.batch_seq, (r.snapshots or {}).get(r.table or "")) for r in mine if r.state == State.PUBLISHED}
+    for topic, seqs in promised.items():
+        # Those of earlier runs as well that nobody told of; what comes later is another run's to tell.
+        found = _snapshots(table, topic, floor[topic]) if seqs and table else {}
+        for seq, snapshot_id in sorted(found.items()):
             snapshot = table.snapshot_by_id(snapshot_id) if table else None
-            if table and snapshot and seq in seqs and (topic, seq) not in told:
+            is_told = (topic, seq, snapshot_id) in told or (topic, seq, None) in told
+            if table and snapshot and floor[topic] < seq <= seqs[-1] and not is_told:
                 place, at = {outcome.table: snapshot_id}, cursor.landed_at(table.metadata, snapshot)
-                out.append(Row(topic, State.PUBLISHED, batch_seq=seq, table=outcome.table, snapshots=place, at=at))
+                whose = cursor.summary(snapshot).get(RUN_ID)
+                about = {"table": outcome.table, "snapshots": place, "run_id": whose, "at": at}
+                out.append(Row(topic, State.PUBLISHED, batch_seq=seq, **about))  # type: ignore[arg-type]
     if outcome.error == ENDED:
         topic, seq = next((t, seqs[0]) for t, seqs in promised.items() if seqs and t not in outcome.batches)
         # What was refused before is so still, and says more.
@@ -207,7 +249,7 @@ def _untold(
 
 
 def _settled(
-    group: Group,
+    feeds: Mapping[str, set[str]],
     catalog: Catalog,
     ledger: Ledger,
     floor: Mapping[str, int],
@@ -216,13 +258,12 @@ def _settled(
     through: Mapping[str, Mapping[str, Through]],
     loaded: Mapping[str, Table | None],
 ) -> list[Row]:
-    """The rows that close each batch which every table of its topic holds."""
-    closed = {(r.topic, r.batch_seq) for r in rows if r.state == State.SETTLED}
+    """The rows that close each batch which every table of its topic holds; anew where it stands elsewhere by now."""
+    closed = {(r.topic, r.batch_seq): (r.snapshots or {}).items() for r in rows if r.state == State.SETTLED}
     out: list[Row] = []
     for topic, after in floor.items():
-        feeds = [c.table for c in group.contracts if topic in c.topics]
-        reached = min((through[n][topic].seq if topic in through.get(n, {}) else 0) for n in feeds)
-        places = {n: _snapshots(loaded[n], topic, after) for n in feeds}
+        reached = min((through[n][topic].seq if topic in through.get(n, {}) else 0) for n in feeds[topic])
+        places = {n: _snapshots(loaded.get(n), topic, after) for n in sorted(feeds[topic])}
         try:
             staging = tables.load(catalog, tables.staging(topic))
         except TableDamagedError:  # planning has told of it
@@ -232,8 +273,9 @@ def _settled(
         if staging is not None and staged:
             _tidy(catalog, ledger, tables.staging(topic), staging, {topic: max(staged)}, [topic])
         for (t, seq), batch in sorted(known.items()):
-            if t == topic and seq <= reached and (t, seq) not in closed:
-                snapshots = {n: found[seq] for n, found in places.items() if seq in found}
+            snapshots = {n: found[seq] for n, found in places.items() if seq in found}
+            is_closed = (t, seq) in closed and snapshots.items() <= closed[t, seq]
+            if t == topic and seq <= reached and not is_closed:
                 out += ledgers.plan_rows(batch, State.SETTLED, snapshots)
     return out
 

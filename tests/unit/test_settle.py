@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import refs, settle, slices, tables
-from sluice.ledger import Ledger, Row, State
-from sluice.model import CURSOR_TAG, Batch, OffsetRange
+from sluice import contracts, cursor, refs, settle, slices, tables
+from sluice.ledger import Ledger, Row, State, plan_rows
+from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, RUN_ID, STEP, Batch, OffsetRange, Through, encode_through
 from sluice.settle import ENDED
-from tests.unit.test_assess import filled, promise
+from tests.unit.test_assess import append, batch, filled, promise
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +24,18 @@ pytestmark = pytest.mark.unit
 def catalog(tmp_path: Path) -> Catalog:
     (tmp_path / "warehouse").mkdir()
     return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def landed(catalog: Catalog, seq: int, run_id: str, *, staging: bool = True) -> int:
+    """A batch staged and published, of which the ledger is told nothing; the snapshot that published it."""
+    about = {RUN_ID: run_id, **batch(seq).properties()}
+    if staging:
+        append(catalog.load_table(tables.staging("orders")), seq, {STEP: "stage", **about})
+    through = {PUBLISHED_THROUGH: encode_through({"orders": Through(seq, "id", {0: seq})})}
+    append(catalog.load_table("shop.orders"), seq, {STEP: "publish", **about, **through})
+    head = catalog.load_table("shop.orders").metadata.current_snapshot_id
+    assert head
+    return head
 
 
 def told(catalog: Catalog) -> list[Row]:
@@ -96,3 +108,56 @@ def test_branches_of_slices_that_nobody_goes_on_with_are_dropped(tmp_path: Path,
     for name in names:
         left = {n for n in catalog.load_table(name).metadata.refs if n not in ("main", CURSOR_TAG)}
         assert left == {branches[-2], branches[-4], kept}
+
+
+def test_what_runs_left_open_that_never_settled_is_closed_by_the_next(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+    ledger = Ledger(catalog)
+    # Batches 2 to 4 were published, by runs that were marked a success by hand before they could tell.
+    for seq in (2, 3, 4):
+        landed(catalog, seq, f"run {seq}")
+        ledger.append(plan_rows(batch(seq)), run_id=f"run {seq}")
+    promised = {"tables": {"shop.orders": {"orders": [4]}}, "stops": {}, "warnings": {}}
+    for _ in range(2):
+        outcome = settle.settle(promises.group("shop"), catalog, promised, run_id="run 4")["shop.orders"]
+        assert (outcome["state"], outcome["batches"]) == ("published", {"orders": [4]})
+    places = {seq: s.snapshot_id for seq, (_, s) in cursor.staged_batches(catalog.load_table("shop.orders")).items()}
+    assert [(r.batch_seq, r.run_id, r.snapshots) for r in told(catalog)] == [
+        (seq, f"run {seq}", {"shop.orders": places[seq]}) for seq in (2, 3, 4)
+    ]
+    settled = Ledger(catalog).rows({"orders": 0}, (State.SETTLED,))
+    assert [r.batch_seq for r in settled] == [1, 2, 3, 4]
+    assert [(r.snapshots or {})["shop.orders"] for r in settled[1:]] == [places[seq] for seq in (2, 3, 4)]
+    # What is published again after a rollback by hand stands in another snapshot, and the ledger tells of that.
+    typed = catalog.load_table("shop.orders")
+    typed.manage_snapshots().set_current_snapshot(places[3]).commit()
+    again = landed(catalog, 4, "run 5", staging=False)
+    settle.settle(promises.group("shop"), catalog, promised, run_id="run 5")
+    assert [(r.run_id, r.snapshots) for r in told(catalog)][3:] == [("run 5", {"shop.orders": again})]
+    *before, last = Ledger(catalog).rows({"orders": 0}, (State.SETTLED,))
+    assert before == settled and (last.batch_seq, (last.snapshots or {})["shop.orders"]) == (4, again)
+
+
+@pytest.mark.parametrize("edit", ["group: away", "group: [shop"])
+def test_a_contract_that_leaves_the_group_while_a_run_is_under_way(tmp_path: Path, catalog: Catalog, edit: str) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+    landed(catalog, 2, "a")
+    Ledger(catalog).append(plan_rows(batch(2)), run_id="a")
+    folder = tmp_path / "contracts"
+    mine = folder / "shop.orders.yaml"
+    text = mine.read_text()
+    (folder / "shop.other.yaml").write_text(text.replace("shop.orders", "shop.other").replace("topic: ", "topic: o"))
+    mine.write_text(text.replace("group: shop", edit))
+    promised = {"tables": {"shop.orders": {"orders": [2]}, "shop.other": {"oorders": []}}, "stops": {}, "warnings": {}}
+    group = contracts.load(folder, strict=False).group("shop")
+    assert settle.settle(group, catalog, promised, run_id="a")["shop.other"]["state"] == "idle"
+    # Nobody asked whether the table holds the batch: whoever has the contract next closes it.
+    assert [r.batch_seq for r in Ledger(catalog).rows({"orders": 0}, (State.SETTLED,))] == [1]
+    mine.write_text(text)
+    landed(catalog, 3, "b")
+    Ledger(catalog).append(plan_rows(batch(3)), run_id="b")
+    promised["tables"] = {"shop.orders": {"orders": [3]}}
+    settle.settle(promises.group("shop"), catalog, promised, run_id="b")
+    assert [r.batch_seq for r in Ledger(catalog).rows({"orders": 0}, (State.SETTLED,))] == [1, 2, 3]
