@@ -103,8 +103,10 @@ def look(
         return ()
     limits = {"retention.ms": state.retention_ms, "retention.bytes": state.retention_bytes}
     said = ", ".join(f"{name} {value}" for name, value in limits.items() if value >= 0)
-    if record_bytes and state.retention_bytes >= 0 and not all(m.start for m in state.watermarks.values()):
-        said += f", guessed at {record_bytes:,.0f} bytes a record, as in staging, where nothing is deleted yet"
+    if state.retention_bytes >= 0:
+        said += "; by size an estimate, from what came in lately"
+        if record_bytes and not all(m.start for m in state.watermarks.values()):
+            said += f", guessed at {record_bytes:,.0f} bytes a record, as in staging, where nothing is deleted yet"
     out = []
     unread = {p: gone[p] - max(read.get(p, m.start), m.start) for p, m in sorted(state.watermarks.items())}
     if unread := {p: n for p, n in unread.items() if n > 0}:
