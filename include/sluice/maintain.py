@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
@@ -286,7 +287,9 @@ def _remove_orphans(
 ) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
     # Listed by what reads and writes the table: Hadoop, the default, knows neither s3:// nor the catalog's credentials.
-    named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR", "prefix_listing": True}
+    # Of a local disk that would start a process per file, which asks for its permissions.
+    by_table_io = urlsplit(context.catalog.load_table(subject.identifier).location()).scheme not in ("", "file")
+    named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR", "prefix_listing": by_table_io}
     try:
         listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
     except Exception as error:
