@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import ssl
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
-from sluice.embedded import env, java, state, truststore
+from sluice import broker
+from sluice import catalog as catalogs
+from sluice.embedded import __main__ as command
+from sluice.embedded import env, java, process, state, truststore
+from sluice.embedded.broker import broker_service
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import Home, cache_folder
 
@@ -73,6 +79,126 @@ def test_the_lock_names_its_holder_and_makes_others_wait(home):
     waiting.join(10)
     assert entered.is_set()
     assert state.at_work(home) is None
+
+
+def stack_of(home: Home, its: state.State) -> dict[str, str]:
+    its.ports |= {"kafka": 1, "registry": 2, "pages": 3}
+    return env.stack_env(home, its, java=java.Java(Path("/java"), 21, "test"), spark_jars=Path("/jars"))
+
+
+ABOUT_OTHERS = (
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+    "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST",
+    "AIRFLOW_CONFIG",
+    "PYICEBERG_CATALOG__LAKE__TOKEN",
+    "PYSPARK_DRIVER_PYTHON",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "HADOOP_CONF_DIR",
+)
+
+
+def test_services_get_nothing_that_is_about_another_airflow_catalog_or_spark(home, monkeypatch):
+    for name in ABOUT_OTHERS:
+        monkeypatch.setenv(name, "of another")
+    kept = ("AIRFLOW__OPENLINEAGE__TRANSPORT", "AIRFLOW_CONN_SMTP_DEFAULT", "SLUICE_MASK_KEY", "AWS_REGION")
+    for name in kept:
+        monkeypatch.setenv(name, "of the user")
+    monkeypatch.setenv("AIRFLOW_HOME", "/another")
+    monkeypatch.setenv("SLUICE_CATALOG", "prod")
+    its = state.State()
+    got = env.service_env(stack_of(home, its), its)
+    assert not [name for name in ABOUT_OTHERS if name in got]
+    assert {got[name] for name in kept} == {"of the user"}
+    assert (got["AIRFLOW_HOME"], got["SLUICE_CATALOG"]) == (str(home.airflow), "lake")
+    assert got["PYSPARK_PYTHON"] and got["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_the_stacks_catalog_is_no_other_whatever_the_user_has_configured(home, monkeypatch):
+    """The demo drops tables in it."""
+    mine = home.root / "user"
+    mine.mkdir()
+    (mine / ".pyiceberg.yaml").write_text(
+        "catalog:\n  lake:\n    type: rest\n    uri: https://prod\n    token: t\n  prod:\n    uri: https://prod\n"
+    )
+    monkeypatch.setenv("HOME", str(mine))
+    monkeypatch.setenv("SLUICE_CATALOG", "prod")
+    monkeypatch.setenv("SLUICE_KAFKA_CONFIG", '{"bootstrap.servers": "prod:9092"}')
+    assert catalogs.Config().get_catalog_config("lake")["token"] == "t"
+    env.write_env(home, stack_of(home, state.State()))
+    for name, value in env.load_env(home.root).items():
+        monkeypatch.setenv(name, value)
+    home.catalog.parent.mkdir()
+    opened = catalogs.load()
+    assert (opened.name, "token" in opened.properties) == ("lake", False)
+    assert opened.properties["uri"] == f"sqlite:///{home.catalog}?timeout=60"
+    opened.close()
+    assert broker.client_config() == {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_services_talk_to_each_other_whatever_proxy_is_set(home, monkeypatch):
+    monkeypatch.setenv("all_proxy", "socks5h://127.0.0.1:1080")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", "*")
+    its = state.State()
+    got = env.service_env(stack_of(home, its), its)
+    script = "import httpx; httpx.Client(); import urllib.request as r; print(r.proxy_bypass('127.0.0.1'))"
+    done = subprocess.run([sys.executable, "-c", script], env=got, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True", done.stderr[-500:]
+    assert (got["HTTPS_PROXY"], got["NO_PROXY"], got["no_proxy"]) == ("http://proxy:3128", "*", "*")
+    monkeypatch.setenv("NO_PROXY", ".inside")
+    got = env.service_env(stack_of(home, its), its)
+    assert got["NO_PROXY"] == got["no_proxy"] == ".inside,127.0.0.1,localhost"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a%20b", "a?b", "a,b", "a;b", "a\nb", "a\\b"])
+def test_a_folder_whose_name_means_another_place_is_refused(tmp_path, name):
+    with pytest.raises(StackError, match=r"can't hold a stack.*SLUICE_HOME"):
+        Home.at(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_folder_that_can_not_be_made_is_an_error_in_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below", Path("~nobody-of-this-name") / "x"):
+        monkeypatch.setenv("SLUICE_HOME", str(place))
+        assert [command.main([each]) for each in ("status", "up", "down")] == [1, 1, 1]
+        assert capsys.readouterr().err.count("can't hold a stack") == 3
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(StackError, match=r"can't be the cache.*SLUICE_CACHE"):
+        cache_folder()
+
+
+def test_a_disk_that_is_full_is_an_error_in_one_line(home, monkeypatch, capsys):
+    home.state_file.write_text("{}")
+    monkeypatch.setenv("SLUICE_HOME", str(home.root))
+    (home.root / f".{home.state_file.name}.{os.getpid()}").symlink_to("/dev/full")  # what is written to its draft
+    assert command.main(["down"]) == 1
+    assert "error: [Errno 28] No space left on device" in capsys.readouterr().err
+
+
+def test_a_process_of_somebody_else_is_none_of_ours(monkeypatch):
+    def hidden(_: psutil.Process) -> float:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "create_time", hidden)
+    assert not process.Identity(pid=os.getpid(), created=0).alive()
+
+
+def test_a_brokers_settings_are_read_by_java_as_they_were_written(tmp_path, monkeypatch):
+    """Java's properties are not UTF-8."""
+    folder = tmp_path / "é 東 𝄞"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "meta.properties").write_text("cluster.id=x\n")
+    monkeypatch.setenv("LC_ALL", "C")
+    service = broker_service(
+        folder, tmp_path / "log", port=1, controller_port=2, java=java.Java(Path("/java"), 21, "test"),
+        jar_folder=Path("/jars"), mark="m", settings={"odd": 'a "b" \\ c'},
+    )  # fmt: skip
+    lines = dict(line.split("=", 1) for line in (folder / "server.properties").read_text("ascii").splitlines())
+    assert lines["log.dirs"].endswith(r"/\u00e9 \u6771 \ud834\udd1e/data")
+    assert lines["odd"] == r"a \"b\" \\ c"
+    assert service.env["LC_ALL"] == "C.UTF-8"  # else Java finds no such folder
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -23,6 +23,7 @@ from sluice.embedded import stack
 from sluice.embedded.env import load_env
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import Home
+from sluice.embedded.inherited import foreign
 from sluice.embedded.status import Condition, stack_status
 
 GROUP = "aviation"
@@ -50,9 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sluice demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the stack running at the end")
     chosen = parser.parse_args(argv)
-    say, home = Clock(), Home.default()
-    ran_before = stack_status(home).condition is Condition.RUNNING
+    say = Clock()
     try:
+        home = Home.default()
+        ran_before = stack_status(home).condition is Condition.RUNNING
         stack.up(home, registry=False)
         try:
             return _demo(home, say)
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 stack.down(home)
                 say("make up opens the same data again; then: python -m sluice status, and Airflow's pages")
-    except (StackError, SendError) as error:
+    except (StackError, SendError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -72,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _demo(home: Home, say: Clock) -> int:
     env = load_env(home.root)
+    for name in foreign():  # of the user's own catalog, of whose tables some have the names that are dropped here
+        del os.environ[name]
     os.environ.update(env)
     found = promises.load()
     if missing := [name for name in TABLES if name not in found.tables]:

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _run(chosen)
-    except StackError as error:
+    except (StackError, OSError) as error:  # the latter of a full disk, or a folder that is not to be written to
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:

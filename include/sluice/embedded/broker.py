@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
+import json
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from sluice import jvm
 from sluice.embedded import jars
 from sluice.embedded.failure import StackError, last_lines
 from sluice.embedded.home import cache_folder
+from sluice.embedded.inherited import inherited
 from sluice.embedded.java import Java, find_java
 from sluice.embedded.ports import HOST, answers, free_port
 from sluice.embedded.process import MARK, Service, end_alone, start_alone
@@ -95,11 +96,13 @@ def broker_service(
         "log.dirs": str(data),
     }
     config = folder / "server.properties"
-    config.write_text("".join(f"{key}={value}\n" for key, value in sorted(properties.items())), encoding="utf-8")
+    # JSON escapes as these files have it, which are not UTF-8 to Java: "é" is "\\u00e9".
+    lines = (f"{key}={json.dumps(value)[1:-1]}\n" for key, value in sorted(properties.items()))
+    config.write_text("".join(lines), encoding="ascii")
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J, encoding="utf-8")
     options = ["-Xms128m", "-Xmx512m", *jvm.SERVICE, f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{jar_folder}/*"]
-    env = {**os.environ, "JAVA_HOME": str(java.home), MARK: mark}
+    env = {**inherited(), "JAVA_HOME": str(java.home), MARK: mark}
     cluster = _format(folder, config, [str(java.executable), *options], env, log)
     return Service(
         name="kafka",

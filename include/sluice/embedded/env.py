@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import REPOSITORY, Home, contracts_folder
+from sluice.embedded.inherited import inherited
 from sluice.embedded.java import Java
 from sluice.embedded.ports import HOST
 from sluice.embedded.process import MARK
@@ -18,6 +19,7 @@ from sluice.embedded.registry import url
 from sluice.embedded.state import State, write_private
 
 USER = "admin"
+CATALOG = "lake"
 
 
 def stack_env(home: Home, state: State, *, java: Java, spark_jars: Path) -> dict[str, str]:
@@ -41,6 +43,12 @@ def stack_env(home: Home, state: State, *, java: Java, spark_jars: Path) -> dict
         "SPARK_LOCAL_IP": HOST,
         "KAFKA_BOOTSTRAP_SERVERS": bootstrap,
         **registry,
+        # What would win over these two: a cluster or a registry that the caller names otherwise.
+        "SLUICE_KAFKA_CONFIG": "",
+        "SLUICE_REGISTRY_CONFIG": "",
+        "SLUICE_CATALOG": CATALOG,
+        # Its configuration, not one in the user's home, whose catalog of the same name would be mixed with this one.
+        "PYICEBERG_HOME": str(home.root),
         "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
         # SQLite has one writer at a time: the others wait up to a minute for it.
         "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{home.catalog}?timeout=60",
@@ -95,21 +103,24 @@ def _airflow_env(home: Home, state: State, bootstrap: str) -> dict[str, str]:
 
 
 def service_env(variables: Mapping[str, str], state: State) -> dict[str, str]:
-    """The whole environment of a service: the caller's, with the stack's variables on top, and the stack's mark."""
-    env = {**os.environ, **variables, MARK: state.mark}
-    # Another Spark than the installed package's would be found first.
-    env.pop("SPARK_HOME", None)
+    """The whole environment of a service: what it may have of the caller's, the stack's variables, the stack's mark."""
+    env = {**inherited(), **variables, MARK: state.mark}
     env["PATH"] = os.pathsep.join(
         [str(Path(sys.executable).parent), f"{variables['JAVA_HOME']}/bin", env.get("PATH", "")]
     )
     # A proxy is for the outside: the parts of the stack talk to each other directly.
-    for name in ("no_proxy", "NO_PROXY"):
-        env[name] = ",".join(filter(None, [env.get(name), HOST, "localhost"]))
+    told = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    direct = told if told == "*" else ",".join(filter(None, [told, HOST, "localhost"]))
+    env |= {"no_proxy": direct, "NO_PROXY": direct}
     return env
 
 
 def write_env(home: Home, variables: Mapping[str, str]) -> None:
-    """Write the file that a shell can source; it holds the password, so only its owner may read it."""
+    """Write the file that a shell can source; it holds the password, so only its owner may read it.
+
+    And beside it PyIceberg's own file, which it takes before others only if there is something in it.
+    """
+    write_private(home.root / ".pyiceberg.yaml", f"default-catalog: {CATALOG}\n")
     lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
     write_private(home.env_file, f"# Written by `make up`. In a shell: . {shlex.quote(str(home.env_file))}\n{lines}")
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.embedded.failure import StackError
+
 REPOSITORY = Path(__file__).resolve().parents[3]
+# In an address these mean something, to Kafka a comma ends a folder's name, to the registry's database a semicolon:
+# files would lie elsewhere, outside the folder.
+_UNFIT = re.compile(r"[#%?,;\\\x00-\x1f]")
+_ANOTHER = "name another folder by SLUICE_HOME"
 
 
 @dataclass(frozen=True)
@@ -23,9 +30,18 @@ class Home:
 
     @classmethod
     def at(cls, folder: Path) -> Home:
-        """The stack in a folder, which is created with access for its owner only (it will hold a password)."""
-        root = folder.expanduser().resolve()
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """The stack in a folder, which is created with access for its owner only (it will hold a password).
+
+        Raises:
+            StackError: There can be none of that name.
+        """
+        try:
+            root = folder.expanduser().resolve()
+            if unfit := _UNFIT.search(str(root)):
+                raise StackError(f"{root} can't hold a stack: there is {unfit[0]!r} in its name", way_out=_ANOTHER)
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except (OSError, RuntimeError) as error:  # the latter where there is no such user
+            raise StackError(f"{folder} can't hold a stack: {error}", way_out=_ANOTHER) from error
         return cls(root)
 
     @property
@@ -75,15 +91,22 @@ class Home:
 
 
 def cache_folder() -> Path:
-    """What several stacks share and what can be fetched again: `SLUICE_CACHE`, else `~/.cache/sluice`."""
+    """What several stacks share and what can be fetched again: `SLUICE_CACHE`, else `~/.cache/sluice`.
+
+    Raises:
+        StackError: It can't be made.
+    """
     named = os.environ.get("SLUICE_CACHE")
     if named:
         folder = Path(named)
     else:
         base = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(base) if base else Path.home() / ".cache") / "sluice"
-    folder = folder.expanduser().resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(base or "~/.cache") / "sluice"
+    try:
+        folder = folder.expanduser().resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # the latter where the user has no home
+        raise StackError(f"{folder} can't be the cache: {error}", way_out="name a folder by SLUICE_CACHE") from error
     return folder
 
 

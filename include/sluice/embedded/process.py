@@ -40,7 +40,7 @@ class Identity(BaseModel, frozen=True, extra="forbid"):
             process = psutil.Process(self.pid)
             # The system derives the start time from the boot time, which a clock correction moves a little.
             return abs(process.create_time() - self.created) < 2 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
+        except psutil.Error:  # there is none, or it is somebody else's
             return False
 
 
@@ -207,6 +207,8 @@ def _gone(leader: Identity) -> bool:
         return psutil.Process(leader.pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+    except psutil.AccessDenied:
+        return False
 
 
 def _reap(leaders: Sequence[Identity]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tarfile
@@ -15,6 +14,7 @@ from typing import Self
 from sluice import jvm
 from sluice.embedded import jars
 from sluice.embedded.home import cache_folder
+from sluice.embedded.inherited import inherited
 from sluice.embedded.java import Java, find_java
 from sluice.embedded.ports import HOST, answers, free_port, is_ok
 from sluice.embedded.process import MARK, Service, end_alone, start_alone
@@ -72,7 +72,7 @@ def registry_service(
     return Service(
         name="registry",
         argv=[str(java.executable), *options, "-jar", str(app / "quarkus-run.jar")],
-        env={**os.environ, "JAVA_HOME": str(java.home), MARK: mark},
+        env={**inherited(), "JAVA_HOME": str(java.home), MARK: mark},
         cwd=folder,
         log=log,
         ready=lambda: is_ready(port),

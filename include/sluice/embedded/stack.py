@@ -11,6 +11,7 @@ from sluice.embedded.broker import broker_service
 from sluice.embedded.env import USER, pages_url, service_env, stack_env, write_env
 from sluice.embedded.failure import StackError, say
 from sluice.embedded.home import Home, cache_folder
+from sluice.embedded.inherited import foreign
 from sluice.embedded.java import find_java
 from sluice.embedded.ports import HOST, free_port, holder, is_free
 from sluice.embedded.process import Service, end, identity, start, wait_ready
@@ -167,6 +168,8 @@ def _start(home: Home, state: State, missing: list[str], started: dict[str, Star
             )
         )
     if set(AIRFLOW) & set(missing):
+        if left := [name for name in foreign() if name not in variables]:
+            say(f"airflow: not passed on, as they are about another installation: {', '.join(left)}")
         pages.prepare(home, state, env)
         save(home, state)
         say(f"airflow: starting on {pages_url(state)} (15 to 40 s)")
