@@ -95,7 +95,7 @@ $(UV):
 	  echo "      Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
 	echo "creating $(VENV) with $$py"; \
 	"$$py" -m venv $(VENV); \
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	PIP_USER=0 $(PY) -I -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 $(VENV)/.runtime: requirements.txt | $(UV)
 	@echo "installing the pinned packages (some 160; a few minutes the first time)"
