@@ -50,6 +50,17 @@ def test_volumes_and_dependencies_exist():
         assert named <= set(COMPOSE["volumes"]), name
 
 
+def test_what_is_to_stay_lies_in_a_volume_that_its_user_may_write():
+    kafka = COMPOSE["services"]["kafka"]
+    assert f"kafka-data:{kafka['environment']['KAFKA_LOG_DIRS']}" in kafka["volumes"]
+    build = COMPOSE["services"]["scheduler"]["build"]["dockerfile_inline"]
+    folder = COMPOSE["services"]["scheduler"]["environment"]["PYICEBERG_CATALOG__LAKE__WAREHOUSE"].removeprefix(
+        "file://"
+    )
+    assert f"warehouse:{folder}" in COMPOSE["services"]["scheduler"]["volumes"]
+    assert re.search(rf"USER root\nRUN install -d -o airflow .* {folder}\nUSER airflow\n", build)
+
+
 def test_secrets_come_from_the_environment_and_are_required():
     text = FILE.read_text()
     for secret in SECRETS:
