@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 FRESH_S = 10.0
 REST = 4  # however many tables there are, and pages open: reading takes a fifth of the time at most
-IDLE_S = 3600.0
-MOST = 1_000
+# A page that is open asks every half a minute. What is known of one table takes some 6 MB where it has many snapshots.
+IDLE_S = 900.0
+MOST = 250
 # A catalog may take a connection and never answer, and some clients wait for ever.
 HANGS_S, GIVEN_UP_S, MOST_GIVEN_UP = 120.0, 600.0, 3
 AT_ONCE = 4
@@ -73,6 +74,7 @@ class Feed(Generic[T]):
         self._slots = slots
         self._lock = threading.Lock()
         self._tried = self._began = -inf
+        self._took = 0.0
         self._given_up = 0
         self._reading: Reading[T] = Reading()
         self._done = threading.Event()
@@ -90,7 +92,7 @@ class Feed(Generic[T]):
         """
         with self._lock:
             now = time.monotonic()
-            rest = max(self._fresh, REST * self._reading.seconds)
+            rest = max(self._fresh, REST * self._took)  # what failed at once is tried again soon
             hangs = self._reading.busy and now - self._began >= GIVEN_UP_S and self._given_up < MOST_GIVEN_UP
             busy = self._reading.busy and not hangs
             due = not busy and now - self._tried >= rest
@@ -116,6 +118,7 @@ class Feed(Generic[T]):
         with self._lock:
             if began == self._began:  # else it was given up
                 self._reading, self._tried, self._given_up = made, time.monotonic(), 0
+                self._took = self._tried - began
         self._done.set()
         if self._slots is not None:
             self._slots.leave((self, began))

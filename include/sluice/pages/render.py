@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -13,10 +15,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from sluice import status_text
+from sluice.model import OffsetRange
 from sluice.status_text import duration, ranges_text
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # as `status_text.moment` writes it
 _STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript"}
+PARTITIONS = 50  # whose offsets stand in one line: thousands of tables, or batches, with as many partitions are a page
 SECURITY = {
     # No script and no style but our own files: what slipped through the escaping could still do nothing.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
@@ -89,6 +93,12 @@ def figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
+def ranges(of: Mapping[int, OffsetRange]) -> str:
+    """`0: [0, 10)  1: [4, 9)`; of very many partitions the first."""
+    told = ranges_text(dict(islice(sorted(of.items()), PARTITIONS)))
+    return f"{told}  and {len(of) - PARTITIONS:,} partitions more" if len(of) > PARTITIONS else told
+
+
 def share(part: float | None, low: float | None, high: float | None) -> float:
     """Where a value lies between two others, in percent with one digit."""
     if part is None or low is None or high is None or high <= low:
@@ -109,7 +119,7 @@ _ENVIRONMENT.filters |= {
     "timed": timed,
     "number": number,
     "figure": figure,
-    "ranges": ranges_text,
+    "ranges": ranges,
     "duration": duration,
     "json": json.dumps,
     "path": lambda text: quote(str(text), safe=""),
