@@ -5,6 +5,7 @@ A `RetryableError` may pass when the same step runs again; a `TerminalError` sto
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 
@@ -285,6 +286,11 @@ def first_line(error: BaseException) -> str:
     """The error's type and the first line of what it says, at most 300 characters."""
     text = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
+
+
+def discreet(text: str) -> str:
+    """What an error says, without the files and addresses in it: they name tables of which not everybody may know."""
+    return re.sub(r"[^\s'\"(]*/[^\s'\"]*/[^\s'\"]*", "…", text)
 
 
 def gone(error: FileNotFoundError) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
-from sluice.errors import ContractError, SluiceError
+from sluice.errors import ContractError, SluiceError, discreet
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 
 KAFKA, CATALOG = "kafka", "catalog"
@@ -333,7 +333,7 @@ class Status:
 
     def readable(self, groups: Callable[[str], bool]) -> Status:
         """What somebody may know who may read these groups: not what stands in a contract that nobody can read."""
-        unavailable = [*self.unavailable]
+        unavailable = [type(e)(discreet(e.message), way_out=e.way_out, **e.fields) for e in self.unavailable]
         if self.broken:
             count = "1 problem" if len(self.broken) == 1 else f"{len(self.broken):,} problems"
             text = f"{count} in contracts: the tables concerned are not shown."

@@ -18,7 +18,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
 from sluice import contracts, quality, status
-from sluice.errors import SluiceError
+from sluice.errors import CatalogUnavailableError, SluiceError
 from sluice.events import MAINTAIN, Event, Lane
 from sluice.model import OffsetRange
 from sluice.pages import trends
@@ -52,6 +52,9 @@ LATER = {
     "quality": ("/api/quality",),
     "groups": ("/metrics",),
 }
+LOST = CatalogUnavailableError(
+    "The Iceberg catalog did not answer: OSError: When reading 'lake/quality/data/table=db.other/0.parquet': SLOW_DOWN"
+)
 OFFSETS = {0: OffsetRange(3, 9)}
 FULL: dict[str, Any] = {
     "snapshot": SnapshotStatus(7, NOW, 1.5, "t.mine", 2, OFFSETS, 6, "run", "publish"),
@@ -97,7 +100,7 @@ def main() -> None:
     tables.append(replace(tables[0], table="db.mine_too"))
     judged = {n: quality.Result(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()}
     stopped = [(n, SluiceError(f"two topics make db.{n}")) for n in NAMES]
-    whole = Status(NOW, tables, stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])
+    whole = Status(NOW, tables, [LOST], stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])
     # Of one table nobody could be asked the second time.
     unasked = TableStatus("db.mine_too", "mine", "append", "me", unasked=["catalog"])
     reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=whole))

@@ -35,6 +35,27 @@ def test_what_failed_at_once_is_tried_again_soon_however_long_it_takes_when_it_g
     assert time.monotonic() - failed < 0.3 * feed.REST / 2
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "OSError: key 'w/q/table=db.other/0.parquet' in bucket 'b': SLOW_DOWN",
+            "OSError: key '…' in bucket 'b': SLOW_DOWN",
+        ),
+        ("ConnectionError: (url: https://c/v1/ns/db/tables/other) and/or else", "ConnectionError: (url: … and/or else"),
+        ("Kafka at b:9092/1, c:9092 did not answer.", "Kafka at b:9092/1, c:9092 did not answer."),
+    ],
+)
+def test_an_error_that_all_may_see_names_no_files(text: str, told: str) -> None:
+    def read() -> None:
+        raise CatalogUnavailableError(text, way_out="")
+
+    mine = Feed(read)
+    while not mine.get().error:
+        time.sleep(0.005)
+    assert mine.get().error == told
+
+
 def test_of_too_many_names_the_longest_idle_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "MOST", 2)
     mine = feed.Feeds(lambda name: name, fresh=3600.0)

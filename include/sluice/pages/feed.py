@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Generic, TypeVar
 
-from sluice.errors import SluiceError, first_line
+from sluice.errors import SluiceError, discreet, first_line
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Feed(Generic[T]):
             value = self._read()
         except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
             told = str(error) if isinstance(error, SluiceError) else first_line(error)
-            made = replace(self._reading, error=told, busy=False)
+            made = replace(self._reading, error=discreet(told), busy=False)
         else:
             made = Reading(value, time.monotonic() - began)
         with self._lock:
