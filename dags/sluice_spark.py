@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -263,8 +264,8 @@ def jvm_options(home: Path | None, *, small: bool = False) -> dict[str, str]:
     """
     tuning = [*jvm.DRIVER, *(jvm.SMALL if small else ()), *(archive.options(home) if home else ())]
     return {
-        DEFAULT_OPTIONS: f"{jvm.STACK} -Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}",
-        "spark.driver.extraJavaOptions": " ".join(tuning),
+        DEFAULT_OPTIONS: shlex.join([jvm.STACK, f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}"]),
+        "spark.driver.extraJavaOptions": shlex.join(tuning),
     }
 
 

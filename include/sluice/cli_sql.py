@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -49,7 +50,7 @@ def _sql(given: argparse.Namespace) -> int:
         properties.touch(0o600)
         properties.write_text("".join(f"{key} {_escaped(value)}\n" for key, value in conf.items()), encoding="utf-8")
         command = [str(home / "bin" / "spark-sql"), "--properties-file", str(properties)]
-        command += ["--driver-java-options", f"-Dlog4j2.configurationFile={logging}"]
+        command += ["--driver-java-options", shlex.quote(f"-Dlog4j2.configurationFile={logging}")]
         if given.statement:
             command += ["-e", given.statement]
         return 3 if subprocess.run(command, cwd=folder, check=False).returncode else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -811,11 +813,15 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     assert found["env"]["SLUICE_SPARK_LOG"] == str(tmp_path / "home" / "logs" / "spark-shop.log")
 
 
-def test_a_driver_has_its_stack_whatever_options_its_group_gives(airflow_env):
-    """Spark's own launcher starts it."""
+def test_a_driver_has_its_stack_whatever_options_its_group_gives(airflow_env, tmp_path):
+    """Spark's own launcher starts it, from a cache whose name has a space."""
+    jars = Path(shutil.copytree(airflow_env["SLUICE_JARS"], tmp_path / "it's my cache" / "jars"))
     flags = "-XX:+UseG1GC -XX:+PrintFlagsFinal"
     conf = {"spark.driver.extraJavaOptions": flags, "spark.driver.defaultJavaOptions": "-XX:+UseStringDeduplication"}
-    (found,) = submit(airflow_env, (False, {"conf": conf}))
+    found, plain = submit({**airflow_env, "SLUICE_JARS": str(jars)}, (False, {"conf": conf}), (False, {}))
+    (options,) = [part for part in plain["command"] if part.startswith("spark.driver.extraJavaOptions=")]
+    archives = [part for part in shlex.split(options) if "SharedArchiveFile" in part]
+    assert archives == [f"-XX:SharedArchiveFile={plain['env']['SPARK_HOME']}/driver.jsa"] and "my cache" in archives[0]
     command = found["command"][: found["command"].index(str(REPOSITORY / "jobs" / "ingest.py"))]
     told = subprocess.run(
         [Path(sys.executable).with_name("spark-submit"), *command[1:], "--version"],
