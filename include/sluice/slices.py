@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import reduce
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -19,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice import backlog, cursor, refs, tables
 from sluice import ledger as ledgers
 from sluice.errors import RefusedError, StagingTrimmedError, TopicRecreatedError
-from sluice.filters import And, BooleanExpression, Or, above, at_most, equal, one_of
+from sluice.filters import And, BooleanExpression, above, any_of, at_most, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import BACKFILL, STEP, TOPIC, Batch, OffsetRange, Offsets, Ranges, Through, encode_ranges
 from sluice.words import with_gaps
@@ -279,11 +278,15 @@ def within(piece: Batch) -> BooleanExpression:
 
 def spanned(piece: Batch) -> BooleanExpression:
     """The same for a table that holds one topic, which is staging."""
-    parts: list[BooleanExpression] = [
-        And(equal("_kafka_partition", p), And(above("_kafka_offset", r.start - 1), at_most("_kafka_offset", r.end - 1)))
-        for p, r in sorted(piece.ranges.items())
-    ]
-    return reduce(Or, parts)
+    return any_of(
+        [
+            And(
+                equal("_kafka_partition", p),
+                And(above("_kafka_offset", r.start - 1), at_most("_kafka_offset", r.end - 1)),
+            )
+            for p, r in sorted(piece.ranges.items())
+        ]
+    )
 
 
 def any_within(table: Table, piece: Batch) -> bool:

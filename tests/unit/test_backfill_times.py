@@ -18,7 +18,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice import backfill_times, broker, contracts, tables
+from sluice import backfill_times, broker, contracts, slices, tables
 from sluice.backfill_ranges import Request, Sources, resolve
 from sluice.broker import TopicState
 from sluice.errors import RefusedError
@@ -179,3 +179,11 @@ def test_the_first_row_is_found_among_files_in_any_order(catalog):
         assert backfill_times.first_row(table, 0, OffsetRange(start, end), hour(since)) == expected
     assert backfill_times.first_row(table, 1, OffsetRange(0, 60)) is None
     assert backfill_times.first_row(None, 0, OffsetRange(0, 60)) is None
+
+
+def test_a_range_of_a_thousand_partitions_is_looked_up(catalog):
+    staging = written(tables.ensure_staging(catalog, "orders"), {7: 7}, batch_seq=1)
+    many = Batch("orders", "id", -1, {p: OffsetRange(0, 10) for p in range(1000)}, {})
+    assert len(tables.files(staging, slices.spanned(many))) == 1
+    assert tables.files(staging, slices.spanned(replace(many, ranges={0: OffsetRange(0, 7)}))) == []
+    assert tables.files(staging, slices.spanned(replace(many, ranges={}))) == []
