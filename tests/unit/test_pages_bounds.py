@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
 import pytest
 
+from sluice import reach
 from sluice.errors import CatalogUnavailableError
 from sluice.model import OffsetRange
 from sluice.pages import feed, render
@@ -54,6 +56,45 @@ def test_an_error_that_all_may_see_names_no_files(text: str, told: str) -> None:
     while not mine.get().error:
         time.sleep(0.005)
     assert mine.get().error == told
+
+
+def test_a_catalog_that_never_answers_takes_few_threads_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun = threading.Event(), list[int]()
+
+    def ask() -> bool:
+        begun.append(1)
+        return gate.wait(60)
+
+    for _ in range(50):
+        with pytest.raises(TimeoutError):
+            reach.within(0.01, ask)
+    assert len(begun) == 1
+    monkeypatch.setattr(reach, "AGAIN_S", 0.2)
+    until = time.monotonic() + 1.5  # a second one after 0.2 s, the next after 0.4, 0.6
+    while time.monotonic() < until:
+        with pytest.raises(TimeoutError):
+            reach.within(0.01, ask)
+    assert 2 <= len(begun) <= 4
+    gate.set()
+    while any(thread.is_alive() for thread, _ in reach._hanging):
+        time.sleep(0.005)
+    assert reach.within(5, lambda: 1) == 1
+
+
+def test_a_reading_that_hangs_for_days_is_tried_again_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was given up three times and then never again, though the catalog was long back."""
+    monkeypatch.setattr(feed, "GIVEN_UP_S", 0.05)
+    gate, begun = threading.Event(), list[float]()
+
+    def read() -> int:
+        begun.append(time.monotonic())
+        return len(begun) if len(begun) > 6 else gate.wait(60)
+
+    mine = Feed(read, fresh=0.0)
+    while mine.get().value is None:
+        time.sleep(0.002)
+    gate.set()
+    assert begun[6] - begun[0] > 0.9 * 0.05 * (1 + 2 + 3 + 4 + 5 + 6)
 
 
 def test_of_too_many_names_the_longest_idle_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

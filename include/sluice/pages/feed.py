@@ -18,8 +18,9 @@ REST = 4  # however many tables there are, and pages open: reading takes a fifth
 # A page that is open asks every half a minute. What is known of one table takes some 6 MB where it has many snapshots.
 IDLE_S = 900.0
 MOST = 250
-# A catalog may take a connection and never answer, and some clients wait for ever.
-HANGS_S, GIVEN_UP_S, MOST_GIVEN_UP = 120.0, 600.0, 3
+# A catalog may take a connection and never answer, and some clients wait for ever. It is given up ever
+# more seldom: days are few threads.
+HANGS_S, GIVEN_UP_S = 120.0, 600.0
 AT_ONCE = 4
 
 
@@ -93,7 +94,7 @@ class Feed(Generic[T]):
         with self._lock:
             now = time.monotonic()
             rest = max(self._fresh, REST * self._took)  # what failed at once is tried again soon
-            hangs = self._reading.busy and now - self._began >= GIVEN_UP_S and self._given_up < MOST_GIVEN_UP
+            hangs = self._reading.busy and now - self._began >= GIVEN_UP_S * (1 + self._given_up)
             busy = self._reading.busy and not hangs
             due = not busy and now - self._tried >= rest
             if due and (self._slots is None or self._slots.take((self, now), now)):
