@@ -9,11 +9,12 @@ from functools import partial
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 
 from sluice import cursor, tables
 from sluice import ledger as ledgers
 from sluice.contract import Contract
-from sluice.errors import LedgerError, SluiceError
+from sluice.errors import LedgerError, SchemaChangeError, SluiceError, TopicRecreatedError
 from sluice.filters import And, BooleanExpression, above, at_most
 from sluice.ledger import Ledger, Row, State
 from sluice.model import RUN_ID, Batch, Through, encode_ranges
@@ -101,6 +102,7 @@ def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through:
 
     Raises:
         LedgerError: a batch in between is known to nobody.
+        TopicRecreatedError: they are of another topic than the one that the table was filled from.
     """
     done = through.seq if through else 0
     waiting = [known[seq] for seq in sorted(known) if done < seq <= (last.seq if last else 0)]
@@ -108,6 +110,7 @@ def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through:
     if at is None and waiting and waiting[0].seq != 1:
         raise LedgerError(f"Nobody knows the batches before {waiting[0]}.", table=table)
     for batch in waiting:
+        check_same_topic(table, batch, through)
         holes = {p: (at[p], r.start) for p, r in batch.ranges.items() if at and p in at and r.start > at[p]}
         if holes:
             raise LedgerError(f"Batches before {batch} are unknown: offsets {holes} would be skipped.", table=table)
@@ -115,6 +118,25 @@ def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through:
     if last and done < last.seq and (not waiting or waiting[-1].seq != last.seq):
         raise LedgerError(f"Nobody knows the batches between {done} and {last.seq} of {last.topic}.", table=table)
     return tuple(waiting)
+
+
+def check_same_topic(table: str, batch: Batch, through: Through | None) -> None:
+    """Refuse a batch of a topic that was made anew: below the table's offsets its records would pass for known ones.
+
+    Planning stops such a topic by what is staged and planned of the old one; but both may have been dropped.
+
+    Raises:
+        TopicRecreatedError: the topic's id is not the one that the table was filled from.
+    """
+    if through and through.topic_id != batch.topic_id:
+        raise TopicRecreatedError(
+            f"Topic {batch.topic!r} is not the one that the table was filled from.",
+            table=table,
+            topic=batch.topic,
+            batch=batch.seq,
+            was=through.topic_id,
+            now=batch.topic_id,
+        )
 
 
 @dataclass(frozen=True)
@@ -181,16 +203,35 @@ def rows_by_batch(staging: Table | None, wanted: BooleanExpression) -> dict[int,
 
     A row that an engine deleted by a file of positions is not there; one that two such files name counts twice, so that
     these numbers may be too low, never too high.
+
+    Raises:
+        SchemaChangeError: somebody has changed how staging is partitioned.
     """
     counted: dict[int, int] = {}
+    if staging is None:
+        return counted
     deletes: set[DataFile] = set()
-    for task in tables.files(staging, wanted) if staging else ():
-        seq = task.file.partition[0]
+    for task in tables.files(staging, wanted):
+        seq = _batch_of(staging, task.file)
         counted[seq] = counted.get(seq, 0) + task.file.record_count
         deletes |= task.delete_files
     for file in deletes:
-        counted[file.partition[0]] -= file.record_count
+        counted[_batch_of(staging, file)] -= file.record_count
     return counted
+
+
+def _batch_of(staging: Table, file: DataFile) -> int:
+    """The one batch, or slice, that a file of staging is of."""
+    schema = staging.schema()
+    for place, field in enumerate(staging.specs()[file.spec_id].fields):
+        if field.transform == IdentityTransform() and schema.find_column_name(field.source_id) == "batch_seq":
+            return int(file.partition[place])
+    name = ".".join(staging.name())
+    raise SchemaChangeError(
+        f"Somebody has partitioned {name} otherwise than by batch_seq: which batch a file is of can't be told.",
+        way_out=f"In Spark: ALTER TABLE {name} ADD PARTITION FIELD batch_seq; then CALL system.rewrite_data_files("
+        f"table => '{name}', options => map('rewrite-all', 'true')).",
+    )
 
 
 def held(staging: Table | None, batches: Sequence[Batch], ledger: Ledger | None) -> tuple[Held, ...]:

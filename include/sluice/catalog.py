@@ -6,21 +6,27 @@ Spark gets its settings from the driver's own process, so that no credential eve
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.utils.config import Config
 
 from sluice.connections import catalog_name as catalog_name  # noqa: PLC0414 - said where DAG files can read it
-from sluice.errors import ConfigError
+from sluice.errors import ClockBehindError, ConfigError
 
 if TYPE_CHECKING:
+    from pyiceberg.table import CommitTableResponse, Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
     from sqlalchemy.engine import URL
 
 _IMPLEMENTATIONS = {"rest": "rest", "glue": "glue", "hive": "hive"}
 # By the address's scheme, as PyIceberg does; by itself Iceberg takes Hadoop's file systems for these, which know no s3://.
 _FILES = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}
+# Iceberg's Java allows for a minute; the table may have been written to since it was read.
+MOST_BEHIND_S = 45
 # PyIceberg's own names for what the Java side spells differently.
 _RENAMED = {"s3.region": "client.region", "s3.session-token": "s3.session-token"}
 
@@ -49,12 +55,37 @@ def load(name: str | None = None) -> Catalog:
         if str(config.get("uri", "")).startswith("postgresql"):
             # A server that was started anew has ended the connections that are kept open: they are tried before use.
             config.setdefault("pool_pre_ping", "true")
-        return load_catalog(name, **config)
+        return forward(load_catalog(name, **config))
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"PyIceberg can't open the catalog {name!r}: {error}",
             way_out=f"Set PYICEBERG_CATALOG__{name.upper()}__TYPE, __URI and __WAREHOUSE, or write .pyiceberg.yaml.",
         ) from error
+
+
+def forward(catalog: Catalog) -> Catalog:
+    """The catalog, which from now on refuses commits that are stamped before the last one of their table.
+
+    By more than a minute, Iceberg's Java takes the metadata for damaged, so that Spark and Trino could not read the
+    table any more. PyIceberg writes it all the same. Where a server makes the metadata, that has a clock of its own.
+    """
+    if isinstance(catalog, MetastoreCatalog):
+        commit = catalog.commit_table
+
+        def commit_table(
+            table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+        ) -> CommitTableResponse:
+            last_ms = table.metadata.last_updated_ms
+            if (behind := last_ms / 1000 - time.time()) > MOST_BEHIND_S:
+                raise ClockBehindError(
+                    f"This machine's clock is {behind:,.0f} s behind the last commit of the table.",
+                    table=".".join(table.name()),
+                    last_commit=datetime.fromtimestamp(last_ms / 1000, UTC).isoformat(timespec="seconds"),
+                )
+            return commit(table, requirements, updates)
+
+        catalog.commit_table = commit_table  # type: ignore[method-assign]
+    return catalog
 
 
 def spark_conf(name: str | None = None) -> dict[str, str]:

@@ -89,6 +89,15 @@ class CatalogUnavailableError(RetryableError):
     advice = "Nothing is lost: the next run looks up what was committed and goes on from there."
 
 
+class ClockBehindError(RetryableError):
+    """This machine's clock is behind a table's last commit; what it would write, Iceberg's Java could not read."""
+
+    advice = (
+        "Set the clocks of all machines that write to the catalog alike (NTP). Where it is the table's last commit "
+        "that was stamped in the future, wait until then: nothing is lost, as long as Kafka keeps what is unread."
+    )
+
+
 class PlanLostError(RetryableError):
     """Another planner wrote a plan for the same topic first."""
 

@@ -15,7 +15,19 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, evolve, evolve_force, evolve_refused, expect, merge, staged_records, tables, versions
+from sluice import (
+    backlog,
+    check,
+    cursor,
+    evolve,
+    evolve_force,
+    evolve_refused,
+    expect,
+    merge,
+    staged_records,
+    tables,
+    versions,
+)
 from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.decode import DELETE, ERROR, OP
@@ -62,6 +74,7 @@ def publish(
         SchemaChangeError: the table is not what the contract in force made it.
         OrderUnknownError: a key was met in two partitions, and the contract names no order.
         BatchOrderError: an earlier batch of the topic was not published yet.
+        TopicRecreatedError: the table was filled from another topic of that name.
         FencedError: another writer moved main meanwhile; main is as that one left it.
         StagingTrimmedError: staging no longer keeps their records, or not all of them.
     """
@@ -101,7 +114,7 @@ def publish(
         taken = decoded.select(*merge.columns(contract), OP, ERROR)
         # What expectations want to know goes along; of several batches it is known when they are told apart.
         watched, observation = check.observed(taken, watch.columns if len(batches) == 1 else ())
-        fresh = not replay and _begins_at(whole, done)
+        fresh = not replay and _has_none_of(attempt.base, whole, done)
         merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
         known = staged_records.counted(context, staging, batches, staged or {})
         seen = check.seen(observation, sum(known.values()))
@@ -180,9 +193,15 @@ def _excused(
     return check.bad_in(decoded(), contract, fields) if fields and asked.review in ("open", "rejected") else {}
 
 
-def _begins_at(batch: Batch, done: Through | None) -> bool:
-    """Whether the batch begins where the table's own cursor stands: then main can't hold any of its offsets."""
-    return done is None or all(r.start == done.next_offsets.get(p, r.start) for p, r in batch.ranges.items())
+def _has_none_of(table: Table, batch: Batch, done: Through | None) -> bool:
+    """Whether main can't hold any of the batch's offsets: it begins where the table's own cursor stands.
+
+    A table that never took anything of the topic has none where it is empty. Else it may be the work of other hands:
+    CREATE OR REPLACE TABLE … AS SELECT leaves the rows and takes the offsets away.
+    """
+    if done is None:
+        return cursor.totals(table.current_snapshot()).get("records") == 0
+    return all(r.start == done.next_offsets.get(p, r.start) for p, r in batch.ranges.items())
 
 
 def merge_in(
@@ -281,6 +300,7 @@ def _look(
 
 
 def _check_next(contract: Contract, batch: Batch, done: Through | None) -> None:
+    backlog.check_same_topic(contract.table, batch, done)
     at: Mapping[int, int] = done.next_offsets if done else {}
     skipped = {p: (at[p], r.start) for p, r in sorted(batch.ranges.items()) if p in at and r.start > at[p]}
     if skipped or (done is None and batch.seq != 1):

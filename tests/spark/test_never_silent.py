@@ -142,6 +142,15 @@ def test_the_topic_is_deleted_and_created_again(lake: Callable[..., Lake], count
     assert it.rows(table) == before
     it.assert_appended(table)
     other.assert_appended(unharmed)
+    if count < 10:
+        return
+    # Who drops what is staged and planned of the old topic has the new one staged; the table knows what it has.
+    it.catalog.drop_table(tables.staging(it.topic))
+    it.catalog.drop_table(tables.LEDGER)
+    for state in ("failed", "stopped"):
+        outcome = it.run()[table]
+        assert outcome["state"] == state and "not the one that the table was filled from" in outcome["error"], outcome
+    assert it.rows(table) == before
 
 
 def test_the_topic_is_created_again_after_it_was_planned(lake: Callable[..., Lake]) -> None:

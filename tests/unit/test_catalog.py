@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from sluice import catalog, session
-from sluice.errors import ConfigError
+from sluice import catalog, refs, session, tables
+from sluice.errors import ClockBehindError, ConfigError
+from sluice.ledger import Ledger, Row, State
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +75,25 @@ def test_files_are_reached_by_their_addresses_scheme_and_a_store_of_ones_own_by_
     found = told("sqlite:////x.db", **own)
     assert (found["s3.path-style-access"], found["client.region"]) == ("true", "eu-west-1")
     assert told("sqlite:////x.db", S3__FORCE_VIRTUAL_ADDRESSING="true", **own)["s3.path-style-access"] == "false"
+
+
+def test_a_clock_that_is_behind_writes_no_metadata_that_java_takes_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{tmp_path}")
+    lake, now = catalog.load("lake"), time.time()
+    ledger = Ledger(lake)
+    row = Row("orders", State.STAGED, batch_seq=1)
+    ledger.append([row], run_id="a")
+    written = ledger.table.metadata_location
+    for behind in (61, 3600):
+        monkeypatch.setattr(time, "time", lambda behind=behind: now - behind)
+        with pytest.raises(ClockBehindError, match=r"clock is .* s behind the last commit.*sluice\.offsets"):
+            ledger.append([row], run_id="b")
+        with pytest.raises(ClockBehindError):
+            refs.commit(lake, lake.load_table(tables.LEDGER), (), ())
+        assert lake.load_table(tables.LEDGER).metadata_location == written
+    monkeypatch.setattr(time, "time", lambda: now - 30)
+    Ledger(lake).append([row], run_id="c")

@@ -1,0 +1,64 @@
+"""What a table has yet to publish, where other hands have been at work on it or on staging."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from sluice import backlog, publish, tables
+from sluice.errors import SchemaChangeError, TopicRecreatedError
+from sluice.filters import above
+from sluice.model import Through
+from tests.unit.test_assess import append, batch, filled, promise
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "warehouse").mkdir()
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def test_a_batch_of_a_topic_that_was_made_anew_is_not_taken_for_the_old_ones(tmp_path: Path) -> None:
+    done = Through(1, "id", {0: 1})
+    anew = replace(batch(3), topic_id="another")
+    assert backlog.pending("shop.orders", {2: batch(2)}, batch(2), done) == (batch(2),)
+    with pytest.raises(TopicRecreatedError, match=r"not the one that the table was filled from.*batch 3, was id"):
+        backlog.pending("shop.orders", {2: batch(2), 3: anew}, anew, done)
+    # Below the table's offsets no check of continuity would miss anything.
+    contract = promise(tmp_path).table("shop.orders")
+    with pytest.raises(TopicRecreatedError):
+        publish._check_next(contract, replace(batch(1), seq=2, topic_id="another"), done)
+
+
+def test_how_much_staging_holds_of_a_batch_is_told_by_its_partition_alone(tmp_path: Path, catalog: Catalog) -> None:
+    _, staging = filled(catalog, promise(tmp_path), 1)
+    with staging.update_spec() as spec:
+        spec.add_identity("_kafka_partition")
+        spec.remove_field("batch_seq")
+    append(staging, 2, {})
+    with pytest.raises(SchemaChangeError, match=r"partitioned sluice_staging\.orders otherwise than by batch_seq"):
+        backlog.held(staging, [batch(1), batch(2)], None)
+    with staging.update_spec() as spec:
+        spec.add_identity("batch_seq")
+    # As the error says, its files are then written anew.
+    rows = staging.scan().to_arrow()
+    staging.overwrite(rows)
+    assert backlog.rows_by_batch(staging, above("batch_seq", 0)) == {1: 1, 2: 1}
+
+
+def test_a_table_that_never_took_a_topic_has_none_of_it_only_while_it_is_empty(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    typed = tables.ensure_typed(catalog, promise(tmp_path).table("shop.orders"))
+    typed.append(typed.schema().as_arrow().empty_table())
+    assert publish._has_none_of(typed, batch(1), None)
+    append(typed, 1, {})
+    assert not publish._has_none_of(typed, batch(1), None)
+    assert publish._has_none_of(typed, batch(2), Through(1, "id", {0: 1}))
+    assert not publish._has_none_of(typed, batch(2), Through(2, "id", {0: 2}))
