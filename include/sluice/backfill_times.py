@@ -67,10 +67,12 @@ def place(
     placed = Placed({}, {})
     for p, held in state.watermarks.items():
         found = at[p] if at[p] >= 0 else held.end
-        if at[p] == first[p] and held.start > 0:
-            # Kafka holds no older record, so that what it has deleted may be as young.
-            earlier = first_row(staging, p, OffsetRange(0, held.start), moment)
+        oldest = at[p] == first[p] and held.start > 0
+        if oldest or state.compacted:
+            # What Kafka has deleted may be as young: it holds no older record, or compaction took what lay between.
+            earlier = first_row(staging, p, OffsetRange(0, found if state.compacted else held.start), moment)
             found = found if earlier is None else earlier
+        if oldest:
             before = OffsetRange(0, min(found, held.start))
             holes = slices.missing({p: before}, staged).get(p)
             if holes and first_row(staging, p, OffsetRange(holes[-1].end, before.end)) is None:

@@ -6,7 +6,7 @@ Offset n was written n hours after the first. Kafka begins at 1000 and ends at 2
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,11 +47,11 @@ def catalog(tmp_path: Path) -> Catalog:
     return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
 
 
-def index(monkeypatch: pytest.MonkeyPatch, low: int = LOW, end: int = END) -> TopicState:
+def index(monkeypatch: pytest.MonkeyPatch, low: int = LOW, end: int = END, gone: Container[int] = ()) -> TopicState:
     """Kafka's own index of times, over what Kafka still holds."""
 
     def offsets_at(_client: Any, _topic: str, partitions: Iterable[int], moment: datetime) -> dict[int, int]:
-        first = next((n for n in range(low, end) if hour(n) >= moment), -1)
+        first = next((n for n in range(low, end) if hour(n) >= moment and n not in gone), -1)
         return dict.fromkeys(partitions, first)
 
     monkeypatch.setattr(broker, "offsets_at", offsets_at)
@@ -97,6 +97,19 @@ def test_before_what_kafka_holds_staging_tells_where_a_time_lies(catalog, monkey
     # Kafka's own, too, where staging shows that what Kafka has deleted is older.
     assert resolved(sources, KAFKA, since=999.5) == (1000, CURSOR)
     assert resolved(sources, KAFKA, since=1100, until=1200) == (1100, 1200)
+
+
+@pytest.mark.parametrize("origin", [KAFKA, STAGING])
+def test_what_compaction_took_is_placed_by_staging(catalog, monkeypatch, origin):
+    """Of 1010 to 1099 Kafka's index knows no more, and leads to 1100."""
+    piece = batch(1, 0, CURSOR)
+    state = replace(index(monkeypatch, gone=range(1010, 1100)), compacted=True)
+    sources = known(state, in_staging(catalog, piece), piece)
+    assert resolved(sources, origin, since=1050) == (1050, CURSOR)
+    assert resolved(sources, origin, since=1005, until=1050) == (1005, 1050)
+    assert resolved(sources, origin, since=1200) == (1200, CURSOR)
+    # What was never staged only Kafka can place.
+    assert resolved(known(state, None), KAFKA, since=1050, until=1200) == (1100, 1200)
 
 
 def test_what_kafka_no_longer_has_is_not_left_out_in_silence(catalog, monkeypatch):
