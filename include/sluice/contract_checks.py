@@ -15,7 +15,7 @@ from sluice.contract_fields import KAFKA_COLUMNS, Flaws
 from sluice.contract_formats import PLAIN, REGISTERED, check_whole
 from sluice.contract_history import check_history
 from sluice.contract_topics import check_topics
-from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
+from sluice.iceberg_types import Decimal, IcebergType, Primitive, Struct, is_primitive
 from sluice.partitioning import PartitionField, misfit, parse_partition
 
 if TYPE_CHECKING:
@@ -104,9 +104,13 @@ def _check_renames(contract: Contract, flaws: Flaws) -> None:
         claimed.add(was)
 
 
+_Taken = dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]]
+"""What is read, by its path in small letters: the path as it is written, and the type."""
+
+
 def _check_sources(contract: Contract, flaws: Flaws) -> None:
     """One field of the value is read with one type, so two columns may share it only if they agree."""
-    taken: dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]] = {}
+    taken: _Taken = {}
     read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source and not c.ends]
     for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
         at = (part, index, "source")
@@ -115,26 +119,49 @@ def _check_sources(contract: Contract, flaws: Flaws) -> None:
         path_here = ("$key", *column.key_path) if column.from_key else column.path
         if path_here == ("$key", "$key") and form in PLAIN:
             continue
-        folded = tuple(part.lower() for part in path_here)
-        for other, (path, kind) in taken.items():
-            shorter = min(len(other), len(folded))
-            if other[:shorter] != folded[:shorter]:
-                continue
-            if path[:shorter] != path_here[:shorter]:
-                message = (
-                    f"{column.source!r} and {'.'.join(path)!r} differ only by case, and Spark tells them not apart"
-                )
-            elif len(other) != len(folded):
-                message = (
-                    f"{column.source!r} and {'.'.join(path)!r}: one is a field inside the other; read the outer one"
-                )
-            elif kind != column.type:
-                message = f"field {column.source!r} is read as {kind} by another column; one field has one type"
-            else:
-                continue
-            flaws.add(*at, message=message)
-            break
-        taken.setdefault(folded, (path_here, column.type))
+        if wrong := _contradiction(column.source, path_here, column.type, taken):
+            flaws.add(*at, message=wrong)
+        taken.setdefault(_folded(path_here), (path_here, column.type))
+    cdc = contract.cdc
+    if cdc and cdc.format == "op_field" and cdc.op and (wrong := _contradiction(cdc.op, cdc.op_path, None, taken)):
+        flaws.add("cdc", "op", message=wrong)
+
+
+def _folded(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in path)
+
+
+def _contradiction(source: str, path: tuple[str, ...], kind: IcebergType | None, taken: _Taken) -> str | None:
+    """How what is read at a path contradicts what else is read.
+
+    Args:
+        kind: as which type; None for what the operation is told by, which may stand in a struct that is read.
+    """
+    for other, (there, known) in taken.items():
+        shorter = min(len(other), len(path))
+        if other[:shorter] != _folded(path)[:shorter]:
+            continue
+        if there[:shorter] != path[:shorter]:
+            return f"{source!r} and {'.'.join(there)!r} differ only by case, and Spark tells them not apart"
+        if kind is None:
+            if len(path) < len(other) or not _holds(known, path[shorter:]):
+                return f"{source!r} is no plain value where {'.'.join(there)!r} is read as {known}"
+            continue
+        if len(other) != len(path):
+            return f"{source!r} and {'.'.join(there)!r}: one is a field inside the other; read the outer one"
+        if kind != known:
+            return f"field {source!r} is read as {kind} by another column; one field has one type"
+    return None
+
+
+def _holds(kind: IcebergType, path: tuple[str, ...]) -> bool:
+    """Whether a value of that type has a plain value at a path."""
+    for name in path:
+        fields = dict(kind.fields) if isinstance(kind, Struct) else {}
+        if name not in fields:
+            return False
+        kind = fields[name]
+    return is_primitive(kind)
 
 
 def _check_identifier(contract: Contract, flaws: Flaws) -> None:

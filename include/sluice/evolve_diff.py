@@ -132,6 +132,10 @@ def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
         del differing["mask"]
         shown = f"{was.mask} to {now.mask}" if now.mask else f"{was.mask} is gone, and its values can be read"
         yield Change("change_mask", f"masks column {now.name} differently: {shown}", now.name)
+    elif now.mask and "mask" in differing and not key:
+        del differing["mask"]
+        stay = "rows that are there stay as they are, and so do raw records in quarantine"
+        yield Change(READ, f"masks column {now.name} ({now.mask}) from now on: {stay}", now.name)
     if differing:
         names = ", ".join(differing)
         if key:

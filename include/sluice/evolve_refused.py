@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 
 from sluice import schemas, tables
 from sluice.contract import Column, Contract
+from sluice.contract_cdc import rows_at
 from sluice.errors import SchemaChangeError
 from sluice.evolve_diff import Change, compare, origins
 from sluice.evolve_force import InForce
@@ -74,7 +75,7 @@ def _refused(row: Row, contract: Contract) -> Refused | None:
 
 def touched(old: Contract, new: Contract, changes: Iterable[Change]) -> str | None:
     """The fields that changes are about, as in `Refused`; None where they are about none."""
-    names = {n for column in _touched(old, new, changes) for n in _names(column)}
+    names = {n for column in _touched(old, new, changes) for n in _names(old, column)}
     return f"^({'|'.join(map(re.escape, sorted(names)))})($|[.\\[{{])" if names else None
 
 
@@ -86,9 +87,15 @@ def _touched(old: Contract, new: Contract, changes: Iterable[Change]) -> Iterato
             yield column
 
 
-def _names(column: Column) -> set[str]:
-    """What the quarantine calls a column: by its name, or by where it is read."""
-    return {column.name, ".".join(column.path), column.source or ""} - {""}
+def _names(contract: Contract, column: Column) -> set[str]:
+    """What the quarantine calls a column: by its name, or by where it is read, from the row or from the whole value."""
+    if column.from_key:
+        read = [".".join(column.key_path)]
+    elif column.special:
+        read = [column.source.removeprefix("$")]
+    else:
+        read = [".".join((*outer, *column.path)) for outer in ((), *rows_at(contract)) if column.path]
+    return {column.name, column.source, *read} - {""}
 
 
 def tell(catalog: Catalog, contract: Contract, refused: Sequence[Refused], since: datetime) -> tuple[int, int]:

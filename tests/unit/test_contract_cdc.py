@@ -18,6 +18,7 @@ BASE = {"table": "db.t", "topic": "t", "group": "g", "owner": "o"}
 ID = {"name": "id", "type": "long"}
 LSN = {"name": "lsn", "type": "long", "source": "$source.lsn", "required": True}
 MARK = {"name": "gone", "type": "boolean", "source": "$deleted"}
+M_A = {"name": "m", "type": "struct<a: int>"}
 UPSERT = {"mode": "upsert", "identifier": ["id"]}
 DEBEZIUM = {"cdc": {"format": "debezium"}}
 
@@ -36,6 +37,8 @@ def contract(*columns: dict[str, Any], **more: Any) -> Contract:
         ([], {**UPSERT, "cdc": {"format": "op_field", "op": "a.b"}, "deletes": "hard"}, True),
         ([], {**UPSERT, "cdc": {"format": "op_field", "op": "a.b"}, "deletes": "ignore"}, False),
         ([MARK], {**UPSERT, **DEBEZIUM, "deletes": "soft"}, False),
+        ([], {"cdc": {"format": "op_field", "op": "id"}}, True),
+        ([M_A], {"cdc": {"format": "op_field", "op": "m.a"}}, True),
         ([{"name": "op", "type": "string", "source": "$op"}], {**DEBEZIUM}, False),
         ([], {**UPSERT}, True),
         ([{"name": "x", "type": "int", "expression": "id + 1"}], {"where": "id > 1"}, True),
@@ -77,6 +80,11 @@ def test_sound_contracts_and_whether_their_tombstones_delete(
         ([], {"cdc": {"format": "op_field", "op": "$key"}}, "cdc.op", "field of the value"),
         ([], {"cdc": {"format": "debezium", "ops": {}}}, "cdc.ops", "by itself"),
         ([], {"cdc": {"format": "op_field", "op": "o", "ops": {"upsert": ["D"]}}}, "cdc.ops", "cannot mean both"),
+        ([], {"cdc": {"format": "op_field", "op": "id.kind"}}, "cdc.op", "no plain value where 'id' is read as long"),
+        ([], {"cdc": {"format": "op_field", "op": "Id"}}, "cdc.op", "differ only by case"),
+        ([M_A], {"cdc": {"format": "op_field", "op": "m.kind"}}, "cdc.op", "where 'm' is read as struct<a: int>"),
+        ([{**M_A, "type": "list<int>"}], {"cdc": {"format": "op_field", "op": "m"}}, "cdc.op", "no plain value"),
+        ([{**M_A, "source": "m.a"}], {"cdc": {"format": "op_field", "op": "m"}}, "cdc.op", "where 'm.a' is read as"),
         ([{"name": "x", "type": "int", "source": "y", "expression": "id"}], {}, "columns.1.expression", "not both"),
         ([], {"inputs": [{"name": "ID", "type": "int"}], "where": "true"}, "inputs.0.name", "stands twice"),
         ([], {"inputs": [{"name": "x", "type": "int"}]}, "inputs", "there are none"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -438,6 +439,30 @@ def test_records_that_a_rejected_change_is_about_say_so(catalog):
     respond(catalog, new, approve=True, why="after all")
     now = catalog.load_table("ns.t")
     assert evolve_refused.standing(catalog, now, effective(now, new)) == []
+
+
+def test_the_fields_that_a_change_is_about_are_known_by_all_that_the_quarantine_calls_them() -> None:
+    """Of an envelope a decoder says where in it the field stands, and what is found in the row says its name."""
+    lsn = {"name": "at", "type": "int", "source": "$source.lsn"}
+    key = {"name": "k", "type": "int", "source": "$key.id"}
+    old = [{"name": "n", "type": "int"}, {"name": "m", "type": "int", "source": "place.m"}, lsn, key]
+    known = {
+        "n": ("n", "after.n", "before.n", "n.x", "after.n[]"),
+        "m": ("m", "place.m", "after.place.m"),
+        "at": ("at", "source.lsn"),
+        "k": ("k", "id", "$key.id"),
+    }
+    both = [
+        contract(c, cdc={"format": "debezium"}, key={"format": "json"})
+        for c in (old, [{**c, "type": "string"} for c in old])
+    ]
+    changes = compare(*both)
+    for name, fields in known.items():
+        about = evolve_refused.touched(*both, [c for c in changes if c.column == name])
+        told = {
+            f for each in known.values() for f in (*each, "o", "after", "after.o", "nn") if re.search(about or "", f)
+        }
+        assert told == set(fields)
 
 
 def test_a_batch_too_large_to_be_rewritten_is_left_and_one_written_meanwhile_is_read_again(catalog, monkeypatch):

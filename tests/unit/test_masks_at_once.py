@@ -78,7 +78,8 @@ def test_taking_it_away_again_waits_for_a_person(catalog: SqlCatalog, answer: st
     if answer == "rejected":
         evolve.decide(catalog, contract(ID, HIDDEN), approve=False, who="ann", why="x stays", run_id="3")
     (_, masked, *_) = [row for row in evolve.versions(catalog, old) if row.state == State.APPLIED]
-    assert (masked.version, masked.words) == (2, ["reads column email differently (mask)"])
+    stay = "rows that are there stay as they are, and so do raw records in quarantine"
+    assert (masked.version, masked.words) == (2, [f"masks column email (redact) from now on: {stay}"])
     for file in (contract(ID, EMAIL), old):
         found = evolve.settle(catalog, file, run_id="4")
         assert found.review == "open"
