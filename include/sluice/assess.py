@@ -18,7 +18,7 @@ from sluice.contract import ORPHAN_FLOOR, Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, SluiceError, first_line
 from sluice.facts import PartitionFacts
-from sluice.upkeep import Action, Kind, Subject
+from sluice.upkeep import Action, Cleaned, Kind, Subject
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def look(
     action: Action,
     *,
     now: datetime,
-    cleaned: Mapping[str, datetime],
+    cleaned: Mapping[str, Cleaned],
 ) -> Need:
     """Assess one table."""
     table = tables.load(catalog, subject.identifier)
@@ -211,15 +211,16 @@ def orphan_age(subject: Subject, contracts: Contracts) -> timedelta:
 
 
 def _orphans(
-    subject: Subject, table: Table, cleaned: datetime | None, now: datetime, contracts: Contracts
+    subject: Subject, table: Table, cleaned: Cleaned | None, now: datetime, contracts: Contracts
 ) -> tuple[tuple[str, ...], str]:
     changed = retention.moment(table.metadata.last_updated_ms)
     if cleaned is None:
         return ("orphans",), f"never looked for orphan files, last changed {_span(now - changed)} ago"
-    # Every attempt at a write makes a branch first, so a table that did not change can't have got new files.
+    # A batch makes a branch before it writes: a table that did not change has no files of it. Maintenance makes none.
     age = orphan_age(subject, contracts)
-    looked = f"last looked for orphan files {_span(now - cleaned)} ago, last changed {_span(now - changed)} ago"
-    return (("orphans",) if changed > cleaned - age else ()), looked
+    looked = f"last looked for orphan files {_span(now - cleaned.at)} ago, last changed {_span(now - changed)} ago"
+    written = max(changed, cleaned.begun or changed)
+    return (("orphans",) if written > cleaned.at - age else ()), looked
 
 
 def _span(age: timedelta) -> str:

@@ -29,7 +29,7 @@ from sluice.contracts import Contracts
 from sluice.errors import AddressMismatchError, SluiceError
 from sluice.folders import Folders
 from sluice.literals import literal, quoted
-from sluice.upkeep import Action, Effect, Kind, Subject
+from sluice.upkeep import Action, Cleaned, Effect, Kind, Subject
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def _attempt(
     subject: Subject,
     contracts: Contracts,
     action: Action,
-    cleaned: Mapping[str, datetime],
+    cleaned: Mapping[str, Cleaned],
     where: Callable[[], Folders],
     dry_run: bool,
     effect: Effect,

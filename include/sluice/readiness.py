@@ -251,7 +251,8 @@ def _small_files(contract: Contract, contracts: Contracts, catalog: Catalog, now
 
 
 def _orphans(contract: Contract, catalog: Catalog, now: datetime) -> Line:
-    at = upkeep.last_cleaned(catalog).get(contract.table)
+    cleaned = upkeep.last_cleaned(catalog).get(contract.table)
+    at = cleaned.at if cleaned else None
     ready = at is not None and now - at <= CLEANED
     told = f"last looked for at {utc(at)}" if at else "never looked for"
     return Line("Orphan files", ready, told, "" if ready else "Unpause DAG maintain_remove_orphan_files.")

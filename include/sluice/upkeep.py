@@ -264,11 +264,27 @@ def last(catalog: Catalog, names: Iterable[str] | None = None) -> dict[tuple[str
     return {(e.table, e.action): e for e in kept(catalog, names=names, states=states, fields=_TOLD, last=True)}
 
 
-def last_cleaned(catalog: Catalog) -> dict[str, datetime]:
+@dataclass(frozen=True)
+class Cleaned:
+    """When a table's orphan files were last removed.
+
+    Attributes:
+        begun: when maintenance last began to write to it; killed, it leaves files, and the table as it was.
+    """
+
+    at: datetime
+    begun: datetime | None = None
+
+
+def last_cleaned(catalog: Catalog) -> dict[str, Cleaned]:
     """Per table when its orphan files were last removed."""
     fields = ("at", "table", "action", "state")
-    states = ("done", "idle")
-    return {e.table: e.at for e in kept(catalog, action=Action.ORPHANS, states=states, fields=fields, last=True)}
+    begun: dict[str, datetime] = {}
+    for each in kept(catalog, states=(BEGUN,), fields=fields, last=True):
+        if each.action != Action.ORPHANS:
+            begun[each.table] = max(each.at, begun.get(each.table, each.at))
+    done = kept(catalog, action=Action.ORPHANS, states=("done", "idle"), fields=fields, last=True)
+    return {e.table: Cleaned(e.at, begun.get(e.table)) for e in done}
 
 
 def turns(catalog: Catalog, action: Action) -> dict[str, datetime]:

@@ -516,6 +516,12 @@ def test_orphans_are_looked_for_only_where_something_was_written_since(tmp_path,
     found = needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"]
     assert found.steps == ()
     assert found.reason.startswith("last looked for orphan files 40 d ago, last changed ")
+    # A rewrite that is killed leaves its files, and the table as it was.
+    begun = [Effect("shop.orders", a, upkeep.BEGUN, at=NOW + timedelta(days=11)) for a in Action]
+    upkeep.keep(catalog, begun[2:], run_id="r3")
+    assert needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"].steps == ()
+    upkeep.keep(catalog, begun[:1], run_id="r3")
+    assert needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"].steps == ("orphans",)
 
 
 def test_no_setting_makes_a_young_file_an_orphan(tmp_path):
