@@ -21,7 +21,7 @@ from sluice import schema
 from sluice.contract import Column, Contract
 from sluice.contract_expectation_checks import fits
 from sluice.errors import SchemaChangeError
-from sluice.evolve_diff import OPERATIONAL, shape, shape_id
+from sluice.evolve_diff import OPERATIONAL, origins, shape, shape_id
 from sluice.iceberg_types import Primitive
 
 CONTRACT = "sluice.contract"
@@ -143,7 +143,7 @@ def published_by(table: Table, file: Contract) -> Contract:
 
 def with_masks(held: Contract, file: Contract) -> Contract:
     """The contract in force with the masks that the file adds: they hold at once, whatever else of it waits."""
-    masks = {c.renamed_from or c.name: c.mask for c in file.columns if c.mask}
+    masks = {was.name: mask for name, was in origins(held, file).items() if (mask := file.column(name).mask)}
 
     def masked(column: Column) -> Column:
         fixed = column.mask or column.ends or column.name in (*held.identifier, *held.order)

@@ -121,7 +121,7 @@ def from_file(path: Path) -> list[Raw]:
     """
     records: list[Raw] = []
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").split("\n")  # a text may hold what else Python takes for the end of a line
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
     for number, line in enumerate(lines, start=1):

@@ -81,3 +81,9 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     file.write_text('{"value": {}}\n\n' + line)
     with pytest.raises(ConfigError, match=r"Line 3 of .* is no record"):
         sample.from_file(file)
+
+
+def test_a_line_ends_where_json_lines_do(tmp_path: Path) -> None:
+    file, text = tmp_path / "r.jsonl", "a\u2028b\x85c\x0bd"
+    file.write_text("\r\n".join(json.dumps({"value": each}, ensure_ascii=False) for each in (text, "e")), newline="")
+    assert [value.decode() for *_, value, _ in sample.from_file(file)] == [text, "e"]

@@ -56,6 +56,15 @@ def test_of_a_column_that_waits_for_its_new_name(catalog: SqlCatalog) -> None:
     assert published_by(catalog.load_table("ns.t"), new).column("email").mask == "redact"
 
 
+def test_of_a_column_that_has_its_new_name_already(catalog: SqlCatalog) -> None:
+    mail = {**EMAIL, "name": "mail", "renamed_from": "email", "source": "email"}
+    settled(catalog, contract(ID, EMAIL, OTHER), contract(ID, mail, OTHER))
+    evolve.decide(catalog, contract(ID, mail, OTHER), approve=True, who="ann", why="so it is", run_id="3")
+    new = contract(ID, {**mail, "mask": "redact"})
+    assert evolve.settle(catalog, new, run_id="4").review == "open"
+    assert published_by(catalog.load_table("ns.t"), new).column("mail").mask == "redact"
+
+
 def test_while_the_registry_is_away(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", "http://127.0.0.1:1")
     avro = {"value": {"format": "avro"}}
