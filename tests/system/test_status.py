@@ -1,135 +1,24 @@
-"""`status`, `plan` and `ledger rebuild` on a real broker and a real catalog.
-
-What Spark would commit is committed here by PyIceberg, with the same summaries: real snapshots, without a JVM.
-"""
+"""`status`, `plan` and `ledger rebuild` on a real broker and a real catalog."""
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-import yaml
-from confluent_kafka import Producer
-from confluent_kafka.admin import NewTopic
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 
-from sluice import broker as brokers
-from sluice import catalog as catalogs
-from sluice import cli, contracts, cursor, plan, rebuild, refs, slices, status, tables
-from sluice.embedded.broker import Broker
+from sluice import cli, rebuild, refs, slices, tables
 from sluice.embedded.ports import HOST, free_port
 from sluice.ledger import Ledger, Row, State, plan_rows
-from sluice.model import PUBLISHED_THROUGH, STEP, Batch, OffsetRange, Through, encode_through
+from sluice.model import Batch, OffsetRange
+from tests.support.site import Site, only_batch
 
 pytestmark = pytest.mark.system
-
-
-@dataclass
-class Site:
-    """One topic, one table, and hands to do what the steps do."""
-
-    folder: Path
-    bootstrap: str
-    catalog: Catalog
-    topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:8]}")
-    timestamps: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.admin = brokers.admin({"bootstrap.servers": self.bootstrap})
-        self.admin.create_topics([NewTopic(self.topic, num_partitions=2)])[self.topic].result(30)
-        self.contract()
-
-    def contract(self, **changes: Any) -> None:
-        body = {
-            "table": "db.events",
-            "topic": self.topic,
-            "group": "events",
-            "owner": "tests",
-            "columns": [{"name": "n", "type": "long"}],
-            "limits": {"records_per_batch": 1000},
-            "freshness": "15m",
-            **changes,
-        }
-        (self.folder / f"{body['table']}.yaml").write_text(yaml.safe_dump(body))
-
-    @property
-    def promises(self) -> contracts.Contracts:
-        return contracts.load(self.folder)
-
-    def send(self, partition: int, count: int, *, age_s: float = 0.0) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        at = int((time.time() - age_s) * 1000)
-
-        def delivered(error: Any, message: Any) -> None:
-            assert error is None
-            self.timestamps[message.partition(), message.offset()] = at
-
-        for n in range(count):
-            producer.produce(self.topic, json.dumps({"n": n}), partition=partition, timestamp=at, on_delivery=delivered)
-        assert producer.flush(30) == 0
-
-    def plan(self) -> plan.GroupPlan:
-        promises = self.promises
-        return plan.write(promises.group("events"), promises, self.catalog, self.admin, run_id="test")
-
-    def look(self) -> plan.GroupPlan:
-        promises = self.promises
-        found = tables.load(self.catalog, tables.LEDGER)
-        ledger = Ledger(self.catalog, found) if found else None
-        return plan.look(promises.group("events"), promises, self.catalog, self.admin, ledger)
-
-    def _records(self, batch: Batch) -> list[dict[str, Any]]:
-        return [
-            {
-                "batch_seq": batch.seq,
-                "_kafka_topic": batch.topic,
-                "_kafka_partition": p,
-                "_kafka_offset": o,
-                "_kafka_timestamp": datetime.fromtimestamp(self.timestamps[p, o] / 1000, UTC),
-                "n": o,
-            }
-            for p, r in batch.ranges.items()
-            for o in range(r.start, r.end)
-        ]
-
-    def stage(self, batch: Batch) -> None:
-        self._commit(tables.ensure_staging(self.catalog, self.topic), batch, {STEP: "stage", **batch.properties()})
-
-    def publish(self, batch: Batch, table: str = "db.events") -> int:
-        target = tables.ensure_typed(self.catalog, self.promises.table(table))
-        through = {**cursor.published(target), batch.topic: Through(batch.seq, batch.topic_id, batch.next_offsets)}
-        carried = {STEP: "publish", **batch.properties(), PUBLISHED_THROUGH: encode_through(through)}
-        return self._commit(target, batch, carried)
-
-    def _commit(self, table: Any, batch: Batch, properties: dict[str, str]) -> int:
-        schema = table.schema().as_arrow()
-        names = set(schema.names)
-        rows = [{k: v for k, v in r.items() if k in names} for r in self._records(batch)]
-        table.append(pa.Table.from_pylist(rows, schema=schema), snapshot_properties=properties)
-        return int(table.current_snapshot().snapshot_id)
-
-    def status(self) -> status.TableStatus:
-        return status.look(self.promises, ["db.events"]).tables[0]
-
-
-@pytest.fixture
-def site(tmp_path: Path, broker: Broker, sluice_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    folder = tmp_path / "contracts"
-    folder.mkdir()
-    monkeypatch.setenv("SLUICE_CONTRACTS", str(folder))
-    catalog = catalogs.load()
-    yield Site(folder, broker.bootstrap, catalog)
-    catalog.close()
-
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -142,11 +31,6 @@ def sluice(capsys: pytest.CaptureFixture[str]) -> Run:
         return code, told.out, told.err
 
     return run
-
-
-def only_batch(found: plan.GroupPlan, topic: str) -> Batch:
-    (batch,) = found.topics[topic].to_stage
-    return batch
 
 
 def test_a_tables_life_as_status_tells_it(site: Site):
