@@ -71,6 +71,10 @@ class Watch:
         self.measures = expect_measures.measures(contract, self.empty, judged)
         counted = {"good": F.count_if(judged), "decoded": F.count_if(decoded)}
         counted |= {f"failed{i}": F.count_if(decoded & condition) for i, (_, condition) in enumerate(conditions)}
+        for each in contract.expectations:
+            if (too_long := expect_gx.unjudged(each)) is not None:
+                of = decoded if each in self.set_apart else judged
+                counted[f"too_long{contract.expectations.index(each)}"] = F.count_if(of & too_long)
         counted |= {f"measure{i}": column for i, column in enumerate(self.measures.columns.values())}
         self.columns = [column.alias(f"_sluice_{name}") for name, column in counted.items()]
 
@@ -188,11 +192,12 @@ def _judged(
     for i, each in enumerate(watch.set_apart):
         failed = counted.get(f"_sluice_failed{i}", 0)
         records = counted.get("_sluice_decoded", 0)
-        found.append(_about(each) | {"success": failed == 0, "records": records, "unexpected": failed})
+        about = _about(contract, each, counted)
+        found.append(about | {"success": failed == 0, "records": records, "unexpected": failed})
     records = counted.get("_sluice_good", 0)
     asked: list[tuple[dict[str, Any], Expectation, dict[str, Any]]] = []
     for each in (e for e in contract.expectations if e.severity != "quarantine_rows"):
-        about = _about(each) | {"success": None, "records": records}
+        about = _about(contract, each, counted) | {"success": None, "records": records}
         found.append(about)
         # A slice is no batch: how many records it has, and how old they are, is what somebody asked for.
         if (records or not each.columns) and not (batch.is_slice and (each.max_age or each.drift)):
@@ -216,8 +221,13 @@ def _judged(
     return [Result(**each, **about_batch) for each in found]
 
 
-def _about(each: Expectation) -> dict[str, Any]:
-    return {"expectation": each.type, "column": ",".join(each.columns), "severity": each.severity}
+def _about(contract: Contract, each: Expectation, counted: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "expectation": each.type,
+        "column": ",".join(each.columns),
+        "severity": each.severity,
+        "too_long": counted.get(f"_sluice_too_long{contract.expectations.index(each)}"),
+    }
 
 
 def _verdict(contract: Contract, batches: Sequence[Batch], results: Sequence[Result]) -> None:

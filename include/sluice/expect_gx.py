@@ -65,11 +65,16 @@ def conditions(contract: Contract, frame: DataFrame) -> list[tuple[Expectation, 
 
 def reason(each: Expectation) -> Column:
     """What is told of a row that fails it."""
-    label = F.lit(each.label)
-    if not recurses(str(each.given.get("regex", ""))):
+    label, too_long = F.lit(each.label), unjudged(each)
+    if too_long is None:
         return label
     why = f": the text has more than {LONGEST:,} characters, too many for a regex that repeats a group"
-    return F.when(_too_long(each.columns[0]), F.lit(each.label + why)).otherwise(label)
+    return F.when(too_long, F.lit(each.label + why)).otherwise(label)
+
+
+def unjudged(each: Expectation) -> Column | None:
+    """Whether a row's text is too long to be judged, and so is unexpected; None where no text is."""
+    return _too_long(each.columns[0]) if recurses(str(each.given.get("regex", ""))) else None
 
 
 def _too_long(column: str) -> Column:

@@ -52,6 +52,7 @@ SCHEMA = Schema(
     NestedField(16, "values", StringType(), doc="values of records, as JSON; only where the contract shows them"),
     NestedField(17, "error", StringType(), doc="why it could not be evaluated"),
     NestedField(18, "seconds", DoubleType(), required=True, doc="for all expectations of the batch together"),
+    NestedField(19, "too_long", LongType(), doc="of those that fail the rows whose text is too long for the regex"),
 )
 _BY_TABLE = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "table"))
 
@@ -75,6 +76,7 @@ class Result:
     high: float | None = None
     values: str | None = None
     error: str | None = None
+    too_long: int | None = None
     seconds: float = 0.0
     run_id: str = ""
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -90,7 +92,8 @@ class Result:
             return f"{what}: nothing to judge{seen}"
         parts = []
         if self.unexpected is not None:
-            parts.append(f"{self.unexpected:,} of {self.records:,} rows fail")
+            long = f", {self.too_long:,} of them as their text is too long for the regex" if self.too_long else ""
+            parts.append(f"{self.unexpected:,} of {self.records:,} rows fail{long}")
         if self.observed is not None:
             parts.append(f"observed {self.observed:,.6g}")
         if self.low is not None and self.high is not None:
@@ -113,7 +116,7 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
     )
     records = [asdict(r) | {"run_id": run_id} for r in results]
     for attempt in range(TRIES):
-        table = tables.ensure(catalog, tables.QUALITY, SCHEMA, _BY_TABLE)
+        table = tables.widened(tables.ensure(catalog, tables.QUALITY, SCHEMA, _BY_TABLE), SCHEMA)
         data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
         try:
             if tables.files(table, mine):

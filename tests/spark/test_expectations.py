@@ -204,7 +204,8 @@ def test_a_text_that_a_regex_would_fill_the_stack_with_is_unexpected(lake: Calla
     for shown in (False, True):  # by aggregates, and by Great Expectations itself
         contract = it.loaded(it.contract(expectations=given, expectations_show_values=shown))
         found = expect.look(contract, [Batch(it.topic, "", 1, {}, {})], rows)
-        assert [(r.unexpected, r.error) for r in found] == [(1, None), (3, None), (0, None)]
+        assert [(r.unexpected, r.too_long, r.error) for r in found] == [(1, 1, None), (3, 1, None), (0, None, None)]
+        assert "3 of 3 rows fail, 1 of them as their text is too long for the regex" in found[1].told
     apart = it.loaded(it.contract(expectations=[{**given[0], "severity": "quarantine_rows"}]))
     told = expect.marked(rows, apart).orderBy(F.length("text")).select(ERROR, DETAIL).collect()
     why = f"{TEXT}(text): the text has more than 16,384 characters, too many for a regex that repeats a group"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice import backfill, masks
+from sluice import backfill, masks, tables
 from sluice.errors import RefusedError
 from sluice.ledger import Ledger
 from sluice.slices import Origin
@@ -77,3 +77,16 @@ def test_one_topic_feeds_several_tables(lake: Callable[..., Lake], monkeypatch: 
     request = asked(bills, origin=Origin.QUARANTINE)
     with pytest.raises(RefusedError, match="holds no raw records"):
         backfill.look(request, it.contracts, it.catalog, it.admin, Ledger(it.catalog))
+
+    # What was set apart before a mask was thought of is taken out by hand, as docs/contracts.md says.
+    held = tables.spark_name("lake", tables.quarantine(it.loaded(everything)))
+    it.spark.sql(f"UPDATE {held} SET key = NULL, headers = NULL, value = IF(value IS NULL, NULL, X'')")
+    it.send([(0, "h@x", {"n": "much"})])
+    it.run()
+    found = {r["_kafka_offset"]: (r["error_class"], r["key"], r["value"]) for r in it.quarantined(everything)}
+    assert found == {
+        3: ("null_value", None, None),
+        4: ("null_value", None, None),
+        7: ("malformed", None, b""),
+        10: ("malformed", b"h@x", b'{"n": "much"}'),
+    }

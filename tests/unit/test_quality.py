@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
 
-from sluice import quality
+from sluice import quality, tables
 from sluice.quality import Result
 
 pytestmark = pytest.mark.unit
@@ -76,3 +78,20 @@ def test_only_the_newest_are_read_where_no_more_are_asked_for(catalog: Catalog) 
     ]  # fmt: skip
     assert quality.since(catalog, early, ["db.b"], of_each=1) == quality.since(catalog, early, ["db.b"], batches=1)
     assert quality.since(catalog, NOW, of_each=1, batches=1) == []
+
+
+def test_a_table_made_before_a_column_was_thought_of_learns_it_with_the_next_batch(catalog: Catalog) -> None:
+    older = Schema(*(f for f in quality.SCHEMA.fields if f.name != "too_long"))
+    tables.ensure(catalog, tables.QUALITY, older).append(
+        pa.Table.from_pylist([{k: v for k, v in asdict(RESULT).items() if k != "too_long"}], schema=older.as_arrow())
+    )
+    (there,) = quality.of_run(catalog, "db.a", "")
+    assert (there.too_long, there.told) == (None, "expect(id): holds")
+    new = replace(RESULT, batch_seq=2, success=False, unexpected=3, too_long=1, at=datetime.now(UTC))
+    quality.keep(catalog, [new], run_id="r")
+    (found,) = quality.of_run(catalog, "db.a", "r")
+    assert (found.too_long, found.told) == (
+        1, "expect(id): 3 of 10 rows fail, 1 of them as their text is too long for the regex"
+    )  # fmt: skip
+    assert [r.too_long for r in quality.last(catalog, ["db.a"])["db.a"]] == [1]
+    assert [r.too_long for r in quality.since(catalog, NOW - timedelta(days=1))] == [None, 1]
