@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sluice.contract_checks import KAFKA_TYPES, nearest
-from sluice.contract_expectations import KINDS, NEWEST, NUMBERS, Expectation, typed
+from sluice.contract_expectations import KINDS, NEWEST, NUMBERS, Expectation, is_number, typed
 from sluice.contract_fields import Flaws, shown
 from sluice.iceberg_types import Decimal, IcebergType, Primitive, is_primitive
 
@@ -136,7 +136,7 @@ def _wrong_values(each: Expectation, types: Mapping[str, IcebergType]) -> _Wrong
 
 def _wrong_value(name: str, value: Any, of_values: IcebergType | None, kind: IcebergType | None) -> str | None:
     """What is wrong with the value of a parameter; None where all is well."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = is_number(value)
     right, wanted = True, ""
     match name:
         case "mostly":

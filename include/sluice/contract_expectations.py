@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from math import isfinite
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -142,6 +143,12 @@ class Expectation(Strict):
         return f"{self.type}({', '.join(self.columns)})"
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is one that Spark takes: a whole one has 64 bits."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return abs(value) < 1 << 63 if whole else isinstance(value, float) and isfinite(value)
+
+
 def typed(value: Any, kind: IcebergType) -> Any:
     """A value of the YAML as one of a column of type `kind`; None where it is none.
 
@@ -150,8 +157,7 @@ def typed(value: Any, kind: IcebergType) -> Any:
     """
     name = str(kind)
     if isinstance(kind, Decimal) or name in NUMBERS:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = number and (name not in {"int", "long"} or float(value).is_integer())
+        fits = is_number(value) and (name not in {"int", "long"} or value == int(value))
         return value if fits else None
     if name == "boolean":
         return value if isinstance(value, bool) else None

@@ -35,7 +35,7 @@ BASE: dict[str, Any] = {
 NULLS, RANGE, SET = (f"expect_column_values_to_{name}" for name in ("not_be_null", "be_between", "be_in_set"))
 REGEX = "expect_column_values_to_match_regex"
 NEWEST, MEAN = "expect_column_max_to_be_between", "expect_column_mean_to_be_between"
-ROWS = "expect_table_row_count_to_be_between"
+ROWS, LENGTH = "expect_table_row_count_to_be_between", "expect_column_value_lengths_to_equal"
 
 
 def contract(*given: dict[str, Any]) -> Contract:
@@ -91,6 +91,9 @@ def test_what_is_taken(given: dict[str, Any]) -> None:
         ({"type": RANGE, "column": "n", "min_value": 2, "max_value": 1}, "max_value", "is less than min_value"),
         ({"type": RANGE, "column": "n", "min_value": "1"}, "min_value", "'1' is no long"),
         ({"type": RANGE, "column": "n", "min_value": True}, "min_value", "True is no long"),
+        ({"type": RANGE, "column": "n", "min_value": 10**400}, "min_value", "is no long"),
+        ({"type": RANGE, "column": "n", "max_value": float("nan")}, "max_value", "nan is no long"),
+        ({"type": LENGTH, "column": "id", "value": 1 << 63}, "value", "a whole number"),
         ({"type": RANGE, "column": "tags", "min_value": 1}, "column", "does not fit a column of type list<int>"),
         ({"type": RANGE, "column": "at", "min_value": "2024-01-01"}, "min_value", "is no timestamptz"),
         ({"type": RANGE, "column": "n", "min_value": 1, "mostly": 2}, "mostly", "must be a share"),
