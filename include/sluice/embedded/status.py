@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -76,7 +77,7 @@ class StackStatus:
         if self.condition is not Condition.STOPPED:
             lines.append(f"  {'catalog':14} {'':20} {self.home.catalog}")
             lines.append(f"  {'warehouse':14} {'':20} {self.home.warehouse}")
-            lines.append(f"  for a shell:   . {self.home.env_file}")
+            lines.append(f"  for a shell:   . {shlex.quote(str(self.home.env_file))}")
         for each in self.services:
             if each.condition in (Condition.CRASHED, Condition.SILENT) and each.log:
                 lines.append(f"  the end of {each.log}:\n{last_lines(each.log)}")
