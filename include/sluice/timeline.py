@@ -190,7 +190,7 @@ def _of_row(row: Row, staged: Row | None) -> Event:
     place = "" if row.partition is None else f"partition {row.partition} [{offsets.start}, {offsets.end})"
     counts = "" if row.records is None else f"{row.records:,} records"
     rejected = f"{row.rejected:,} rejected" if row.rejected else ""
-    word = f"{row.who or 'somebody'}: {row.why}" if row.why else ""
+    word = ": ".join(part for part in (row.who, row.why) if part) if row.why else ""
     lane = _lane(row)
     error = (
         f"{(row.exception or '').rpartition('.')[2]}: {row.error}"

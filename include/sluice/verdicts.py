@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
@@ -61,6 +62,33 @@ class Verdict:
     dag: str = ""
     run_id: str | None = None
     runs: int = 0
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Where all tables stand together.
+
+    Attributes:
+        states: each word with its tone and how many tables it is said of, the most urgent first.
+        needing: how many tables need a person.
+        unknown: of how many nothing is known, as nobody could be asked.
+        quarantined: records in quarantine.
+    """
+
+    states: Sequence[tuple[str, Tone, int]]
+    needing: int
+    unknown: int
+    quarantined: int
+
+    @classmethod
+    def of(cls, judged: Sequence[tuple[TableStatus, Verdict]]) -> Overall:
+        """By the most urgent that is to be said of each."""
+        counts = Counter((v.word, v.tone) for _, v in judged)
+        states = [(word, tone, n) for (word, tone), n in counts.items()]
+        needing = sum(n for _, tone, n in states if tone <= Tone.WARN)
+        unknown = sum(n for word, _, n in states if word == "unknown")
+        quarantined = sum(table.quarantined or 0 for table, _ in judged)
+        return cls(sorted(states, key=lambda s: URGENCY.index(s[0])), needing, unknown, quarantined)
 
 
 def of_table(table: TableStatus) -> Verdict:

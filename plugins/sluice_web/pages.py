@@ -84,6 +84,7 @@ def tables_page(request: Request, readable: Readable, q: Search = "", state: str
     known = reading.status(readable)
     mine = sorted(known.value.tables, key=verdicts.sort_key) if known.value else []
     judged = [(table, verdicts.of_table(table)) for table in mine]
+    overall = verdicts.Overall.of(judged)
     wanted = q.casefold()
     rows = [
         (table, verdict)
@@ -93,7 +94,7 @@ def tables_page(request: Request, readable: Readable, q: Search = "", state: str
     ]
     return _page(
         request, "tables.html", known, here="tables", rows=rows, total=len(judged), q=q, state=state,
-        words=sorted(Counter(v.word for _, v in judged).items()),
+        overall=overall, words=[(word, n) for word, _, n in overall.states],
     )  # fmt: skip
 
 

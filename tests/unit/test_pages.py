@@ -236,6 +236,24 @@ def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> No
     assert 'title="t: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table none. u: newest' in listed
 
 
+def test_the_first_line_tells_how_many_tables_need_a_person_and_how_many_records_are_set_apart() -> None:
+    unknown = replace(table(as_of=NOW, unasked=["catalog"]), exists=None)
+    each = [late(), late(last_error=error()), replace(table(), quarantined=1200), unknown]
+
+    def first(tables: list[TableStatus]) -> tuple[str, list[str | None]]:
+        rows = [(t, verdicts.of_table(t)) for t in tables]
+        told = page("tables.html", rows=rows, total=len(rows), q="", state="", words=[])
+        line = Seen()
+        line.feed(told.partition('<p class="overall">')[2].partition("</p>")[0])
+        return " ".join(line.text.split()), [a.get("href") for _, a in line.elements if "href" in a]
+
+    states = [f"/sluice/tables?state={word}" for word in ("failed", "late", "unknown", "fresh")]
+    words = "2 of 4 tables need a person. 1 failed 1 late 1 unknown 1 fresh 1,200 records in quarantine"
+    assert first(each) == (words, [*states, "/sluice/quality"])
+    assert first(each[2:])[0].startswith("Of 1 of 2 tables nothing is known. 1 unknown 1 fresh")
+    assert first([table()])[0] == "No table needs a person. 1 fresh"
+
+
 def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_is_promised() -> None:
     topics = [
         TopicStatus("a", lag_seconds=5.0, stream_clock=NOW, table_clock=NOW),
@@ -281,8 +299,9 @@ def test_moments_within_a_text_are_in_the_viewers_zone_too() -> None:
     time_of = (
         '<time datetime="2026-11-22T06:00:00+00:00" title="2026-11-22 06:00:00 UTC">2026-11-22 06:00:00 UTC</time>'
     )
-    assert f"<td>last at {time_of} &lt;b&gt; &#34;&#39;&gt;&lt;script&gt;" in found
+    assert f">last at {time_of} &lt;b&gt; &#34;&#39;&gt;&lt;script&gt;" in found
     assert f"was so at {time_of}" in found
+    assert render.coded("Set `a: <b>` in `c") == "Set <code>a: &lt;b&gt;</code> in `c"
     assert render.timed("at 2026-99-22 06:00:00 UTC & so") == "at 2026-99-22 06:00:00 UTC &amp; so"
 
 
@@ -309,6 +328,7 @@ def page(template: str, **values: Any) -> str:
             **common,
             "unread": False,
             "troubles": [],
+            "overall": verdicts.Overall.of(values.get("rows", ())),
             "readiness": (),
             "window": None,
             "ledger": values.get("window") is not None,
@@ -491,7 +511,7 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     lines[1] = replace(lines[1], failed=2)
     told = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
     assert '<a href="/sluice/quality?dag_id=backfill&amp;run_id=manual__2&amp;task_id=db.t">2 failed</a>' in told
-    cells = re.findall(r"</code></a></td><td>(.*?)</td>", found.replace("\n", ""))[: len(names)]
+    cells = re.findall(r'</code></a></td><td data-label="Run".*?>(.*?)</td>', found.replace("\n", ""))[: len(names)]
     assert [re.sub('<a data-airflow-path="(.*?)" href="#">', r"\1 ", cell).removesuffix("</a>") for cell in cells] == [
         "/dags/ingest_g/runs/scheduled__1 scheduled__1", "/dags/backfill/runs/manual__2 manual__2", "rollback by ann",
         "-",
@@ -520,7 +540,8 @@ def test_what_was_counted_in_part_is_said_to_be_at_least(counted: int | None, sa
     line = detail.BatchLine("t", 1, {}, "publish", 7, NOW, None, 10, 3, None)
     shown = detail.Detail([line], rejected=Rejected(counted=counted))
     found = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=shown)
-    assert f'<td class="n">10</td><td class="n">{says}</td>' in found
+    added, rejected = (re.findall(rf'data-label="{name}".*?>(.*?)</td>', found) for name in ("Added", "Rejected"))
+    assert (added, rejected) == (["10"], [says])
 
 
 @pytest.mark.parametrize(

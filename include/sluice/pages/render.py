@@ -19,6 +19,7 @@ from sluice.model import OffsetRange
 from sluice.status_text import duration, ranges_text
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # as `status_text.moment` writes it
+_CODE = re.compile(r"`([^`]+)`")
 _STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript"}
 PARTITIONS = 50  # whose offsets stand in one line: thousands of tables, or batches, with as many partitions are a page
 SECURITY = {
@@ -83,6 +84,11 @@ def _moment_in(words: str) -> Markup:
         return escape(words)
 
 
+def coded(text: str) -> Markup:
+    """A text, with what stands between backticks in it as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
+
+
 def number(value: float | None) -> str:
     """`12,345`; a dash where it is not known."""
     return "-" if value is None else f"{value:,}"
@@ -117,6 +123,7 @@ _ENVIRONMENT.filters |= {
     "moment": moment,
     "utc": status_text.moment,
     "timed": timed,
+    "coded": coded,
     "number": number,
     "figure": figure,
     "ranges": ranges,

@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 
 from sluice.ledger import Ledger, State
 from sluice.pages import render
+from sluice.verdicts import Overall
 from tests.support.browser import logged_in, told_by_axe
 from tests.support.faults import away
 from tests.support.running import CONTRACT
@@ -240,7 +241,7 @@ def first(**values: object) -> str:
     """The page of all tables that has none."""
     common = {"base": "/sluice", "airflow": "", "again": 0, "here": "tables", "rows": [], "total": 0, "q": ""}
     empty = {"state": "", "words": [], "reading": False, "unread": False, "troubles": [], "read_at": None}
-    return render.page("tables.html", **{**common, **empty, **values})
+    return render.page("tables.html", **{**common, **empty, "overall": Overall.of([]), **values})
 
 
 @contextmanager
