@@ -76,7 +76,7 @@ def assess(
                     catalog.list_namespaces()  # it answers: so it is this table's storage
             known = isinstance(error, SluiceError)
             log.error("%s: %s", subject.name, error, exc_info=not known)
-            told = str(error) if known else first_line(error)
+            told = f"{type(error).__name__}: {error}" if known else first_line(error)  # as the runbook lists it
             needs.append(Need(subject.name, action, (), "could not be assessed", told))
     return needs
 

@@ -584,7 +584,7 @@ def test_a_table_that_can_not_be_read_stops_no_other(tmp_path, catalog):
     Path(typed.metadata_location.removeprefix("file://")).unlink()
     found = needs(promises, catalog, Action.REWRITE)
     assert "shop.orders" not in {n.table for n in found.values() if n.error is None}
-    assert str(found["shop.orders"].error).startswith("The metadata of shop.orders is gone")
+    assert str(found["shop.orders"].error).startswith("TableDamagedError: The metadata of shop.orders is gone")
     assert found["sluice_staging.orders"].error is None
 
 
@@ -595,7 +595,7 @@ def test_storage_that_fails_for_one_table_is_told_in_words_and_a_catalog_that_we
     manifest.unlink()
     manifest.mkdir()
     found = needs(promises, catalog, Action.REWRITE)
-    assert str(found["shop.orders"].error).startswith("The Iceberg catalog did not answer: ")
+    assert str(found["shop.orders"].error).startswith("CatalogUnavailableError: The Iceberg catalog did not answer: ")
     assert "Way out: " in str(found["shop.orders"].error)
     assert found["sluice_staging.orders"].error is None
     with catalog.engine.begin() as connection:
