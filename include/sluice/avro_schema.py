@@ -148,6 +148,8 @@ class Names:
         self.found[full] = kept
         if kind in ("record", "error"):
             kept["type"] = "record"
+            if not all(isinstance(f["name"], str) for f in schema["fields"]):
+                raise ValueError("a field's name is no text")
             kept["fields"] = [
                 {"name": f["name"], "type": self.add(f["type"], space), "doc": f.get("doc")} for f in schema["fields"]
             ]

@@ -88,6 +88,7 @@ PLACE, BOX = nested("place", "city"), nested("box", "a", "b")
         (avro({"name": "other", "type": "int"}), None),  # it is the schema of something else
         (WriterSchema(7, "JSON", "{}"), None),
         (WriterSchema(7, "AVRO", "no schema"), None),
+        (avro(N, {"name": "place", "type": {**PLACE["type"][1], "fields": [{"name": {}, "type": "int"}]}}), None),
         (None, None),
     ],
 )
