@@ -20,6 +20,7 @@ MAX_BYTES = 1_000_000
 """Longest file that is read."""
 
 _MAX_DEPTH = 50
+_FLOAT, _LONGEST_FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?", 40
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -32,7 +33,7 @@ for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     ("int", r"[-+]?[0-9][0-9_]*", list("-+0123456789")),
-    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
@@ -178,9 +179,9 @@ class _Plain:
                 return None
             case "bool" if text.lower() in {"true", "false"}:
                 return text.lower() == "true"
-            case "int" if re.fullmatch(r"[-+]?[0-9_]{1,40}", text):
+            case "int" if re.fullmatch(r"[-+]?[0-9][0-9_]{0,39}", text):
                 return int(text.replace("_", ""))
-            case "float" if re.fullmatch(r"[-+0-9.eE]{1,40}", text):
+            case "float" if len(text) <= _LONGEST_FLOAT and re.fullmatch(_FLOAT, text):
                 return float(text)
         self.wrong(node, at, f"the value {text[:40]!r} with the tag {node.tag} is not allowed: only plain values are")
         return None

@@ -80,6 +80,8 @@ def test_a_key_twice_is_refused_wherever_it_stands(read):
         "a: !!binary aGk=",
         "a: !!set {x, y}",
         "a: !!int 0x10",
+        "a: !!int _",
+        "a: !!float e-",
         "a: !!float .inf",
         "a: !!bool yes",
         "a: !custom x",
