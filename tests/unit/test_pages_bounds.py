@@ -97,6 +97,32 @@ def test_a_reading_that_hangs_for_days_is_tried_again_ever_more_seldom(monkeypat
     assert begun[6] - begun[0] > 0.9 * 0.05 * (1 + 2 + 3 + 4 + 5 + 6)
 
 
+def test_what_waits_for_others_that_hang_is_not_shown_as_if_it_were_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hang = threading.Event(), list[str]()
+
+    def read(name: str) -> str:
+        if name != "mine":
+            hang.append(name)
+            gate.wait(60)
+        return name
+
+    mine = feed.Feeds(read, fresh=0.0, slots=feed.Slots())
+    try:
+        assert mine.of("mine").get(wait=10).value == "mine"
+        while len(hang) < feed.AT_ONCE:
+            for n in range(feed.AT_ONCE):
+                mine.of(f"other {n}").get()
+        assert mine.of("mine").get().error is None
+        monkeypatch.setattr(feed, "HANGS_S", 0.05)
+        while not (late := mine.of("mine").get()).error:
+            time.sleep(0.005)
+        assert late.value == "mine" and "what is read before it does not answer" in late.error
+    finally:
+        gate.set()
+    while mine.of("mine").get().error:
+        time.sleep(0.005)
+
+
 def test_of_too_many_names_the_longest_idle_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "MOST", 2)
     mine = feed.Feeds(lambda name: name, fresh=3600.0)

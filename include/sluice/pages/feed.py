@@ -75,6 +75,7 @@ class Feed(Generic[T]):
         self._slots = slots
         self._lock = threading.Lock()
         self._tried = self._began = -inf
+        self._waits: float | None = None  # for a slot, since when
         self._took = 0.0
         self._given_up = 0
         self._reading: Reading[T] = Reading()
@@ -97,7 +98,9 @@ class Feed(Generic[T]):
             hangs = self._reading.busy and now - self._began >= GIVEN_UP_S * (1 + self._given_up)
             busy = self._reading.busy and not hangs
             due = not busy and now - self._tried >= rest
-            if due and (self._slots is None or self._slots.take((self, now), now)):
+            taken = due and (self._slots is None or self._slots.take((self, now), now))
+            self._waits = (self._waits or now) if due and not taken else None
+            if taken:
                 self._given_up += hangs  # its thread stays, as long as it hangs
                 self._reading, self._began = replace(self._reading, busy=True), now
                 threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
@@ -106,6 +109,9 @@ class Feed(Generic[T]):
         waited = now - self._began
         if self._reading.busy and waited >= HANGS_S:
             return replace(self._reading, error=f"What is being read has not answered for {waited:.0f} s.")
+        if self._waits is not None and now - self._waits >= HANGS_S:
+            late = f"It could not be read anew for {now - self._waits:.0f} s: what is read before it does not answer."
+            return replace(self._reading, error=late)
         return self._reading
 
     def _renew(self, began: float) -> None:
