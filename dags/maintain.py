@@ -152,8 +152,8 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
                 dry_run="{{ params.dry_run }}" if lists else "",
                 retries=settings.retries,
                 retry_delay=settings.retry_delay,
-                # The same pool as the group's ingestion: with one slot the two never overlap.
-                pool=settings.pool,
+                # The same pool as the group's ingestion, if not told otherwise: with one slot the two never overlap.
+                pool=settings.maintenance.pool or settings.pool,
                 # Behind the ingestion of the group, whose weight counts what follows it.
                 priority_weight=1,
                 weight_rule="absolute",

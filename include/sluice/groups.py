@@ -64,6 +64,7 @@ def _history(value: timedelta | None) -> timedelta | None:
 
 
 Schedule = Annotated[str, AfterValidator(_schedule)]
+Pool = Annotated[str, Field(min_length=1, max_length=256)]
 History = Annotated[Duration | None, AfterValidator(_history)]
 
 
@@ -98,15 +99,17 @@ class SparkSettings(Strict):
 
 
 class GroupMaintenance(Strict):
-    """How the maintenance of a group's tables shares the pool with their ingestion.
+    """How the maintenance of a group's tables shares a pool with their ingestion, or does not.
 
     Attributes:
         seconds_per_turn: After so many seconds no further table is begun: the slot goes to whoever waits, ingestion
             first, and the same run goes on with the tables that are left. At most half of the group's timeout. Default
             240.
+        pool: Airflow pool of the maintenance. Default: the group's. With another, ingestion never waits for it.
     """
 
     seconds_per_turn: Whole = 240
+    pool: Pool | None = None
 
 
 class GroupSettings(Strict):
@@ -123,7 +126,7 @@ class GroupSettings(Strict):
         spark: The Spark application.
         tags: Tags of the DAG in Airflow.
         pool: Airflow pool of the Spark task. Default `sluice_spark`.
-        maintenance: How maintenance shares it.
+        maintenance: How maintenance shares it, or which it has instead.
     """
 
     schedule: Schedule | None = "*/5 * * * *"
@@ -134,7 +137,7 @@ class GroupSettings(Strict):
     topics_at_once: Annotated[int, Field(strict=True, ge=1, le=64)] = 2
     spark: SparkSettings = SparkSettings()
     tags: Annotated[tuple[str, ...], ListField] = ()
-    pool: Annotated[str, Field(min_length=1, max_length=256)] = "sluice_spark"
+    pool: Pool = "sluice_spark"
     maintenance: GroupMaintenance = GroupMaintenance()
 
     @property

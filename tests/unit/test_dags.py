@@ -262,7 +262,7 @@ def test_alerts_are_there_though_nothing_else_is(airflow_env, contracts, wrong):
 
 
 def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts):
-    settings = "pool: shop_pool, timeout: 30m, retries: 1, maintenance: {seconds_per_turn: 500}"
+    settings = "pool: shop_pool, timeout: 30m, retries: 1, maintenance: {seconds_per_turn: 500, pool: tidy}"
     (contracts / "groups.yaml").write_text(f"shop: {{{settings}}}\n")
     dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
     schedules = {"rewrite_data_files": "hourly", "expire_snapshots": "daily", "remove_orphan_files": "weekly"}
@@ -278,10 +278,10 @@ def check_maintenance(dag: dict[str, Any], schedule: str) -> None:
         "effects": ["table"],
         "table": [],
     }
-    # Where ingestion has its one slot, maintenance waits for it.
+    # Where ingestion has its one slot, maintenance waits for it, unless it has a pool of its own.
     assert {n: (t["pool"], t["timeout"], t["retries"]) for n, t in dag["tasks"].items() if n.startswith("spark")} == {
         "spark_crm": ("sluice_spark", 3600, 2),
-        "spark_shop": ("shop_pool", 1800, 1),
+        "spark_shop": ("tidy", 1800, 1),
     }
     assert dag["tasks"]["effects"]["rule"] == "all_done"
     assert dag["tasks"]["table"]["retries"] == 0
