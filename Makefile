@@ -14,9 +14,9 @@ RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
 # Tests of what is done with a table beside its ingestion.
-OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_races kills maintenance rewrites rollback)
-# They go beside the tests without Spark, whose part is the shortest.
-CATALOGS := tests/spark/test_catalogs.py
+OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_races gaps kills maintenance rewrites rollback)
+# Those of other catalogs, and one more, go beside the tests without Spark, whose part is the shortest.
+BESIDE := $(patsubst %,tests/spark/test_%.py,catalogs property)
 
 .PHONY: help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
 
@@ -47,10 +47,10 @@ status: setup ## what of the stack runs, where, and what does not
 test: setup-dev jars style ## lint, types and every test; TESTS=tests/unit narrows it
 ifeq ($(TESTS),)
 	@# Side by side, in three parts that take about as long: each often waits, for Airflow, for a driver or for a commit.
-	@beside=$$(mktemp -d); echo "types, tests/unit, tests/system, $(CATALOGS) and $(OPERATIONS) run beside, into $$beside, shown at the end"; \
-	{ $(VENV)/bin/mypy && $(RUN) -m pytest tests/unit tests/system $(CATALOGS); } >"$$beside/1" 2>&1 & first=$$!; \
+	@beside=$$(mktemp -d); echo "types, tests/unit, tests/system, $(BESIDE) and $(OPERATIONS) run beside, into $$beside, shown at the end"; \
+	{ $(VENV)/bin/mypy && $(RUN) -m pytest tests/unit tests/system $(BESIDE); } >"$$beside/1" 2>&1 & first=$$!; \
 	$(RUN) -m pytest $(OPERATIONS) >"$$beside/2" 2>&1 & second=$$!; \
-	code=0; $(RUN) -m pytest tests/spark $(CATALOGS:%=--ignore=%) $(OPERATIONS:%=--ignore=%) || code=$$?; \
+	code=0; $(RUN) -m pytest tests/spark $(BESIDE:%=--ignore=%) $(OPERATIONS:%=--ignore=%) || code=$$?; \
 	wait $$first || code=$$?; wait $$second || code=$$?; \
 	cat "$$beside/1" "$$beside/2"; rm -r "$$beside"; exit $$code
 else
