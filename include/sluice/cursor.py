@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sluice.errors import CursorUnknownError
 from sluice.model import (
@@ -18,6 +18,7 @@ from sluice.model import (
     CURSOR_TAG,
     NEXT_OFFSETS,
     PUBLISHED_THROUGH,
+    STEP,
     Batch,
     Remembered,
     Through,
@@ -78,6 +79,13 @@ def bytes_per_record(table: Table) -> float | None:
     """What a record takes in the table's files on average; None where it holds none, or does not say."""
     told = totals(table.metadata.current_snapshot())
     return told["bytes"] / told["records"] if told.get("bytes") and told.get("records") else None
+
+
+def has_foreign_rows(table: Table) -> bool:
+    """Whether others have added rows to main, or altered some, as far as its snapshots reach back."""
+    told = [s.summary for s in ancestors(table.metadata) if s.summary and s.summary.operation != Operation.REPLACE]
+    others = (s.additional_properties for s in told if STEP not in s.additional_properties)
+    return any(int(each.get("added-records", "0")) > 0 for each in others)
 
 
 def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | None:

@@ -194,14 +194,15 @@ def _excused(
 
 
 def _has_none_of(table: Table, batch: Batch, done: Through | None) -> bool:
-    """Whether main can't hold any of the batch's offsets: it begins where the table's own cursor stands.
+    """Whether main can't hold any of the batch's offsets: it begins where the table's cursor stands, and all is ours.
 
-    A table that never took anything of the topic has none where it is empty. Else it may be the work of other hands:
-    CREATE OR REPLACE TABLE … AS SELECT leaves the rows and takes the offsets away.
+    Other hands may have brought rows that the offsets do not tell of: CREATE OR REPLACE TABLE … AS SELECT leaves the
+    rows and takes the offsets away; what is picked out of snapshots that were rolled back comes without any.
     """
-    if done is None:
-        return cursor.totals(table.current_snapshot()).get("records") == 0
-    return all(r.start == done.next_offsets.get(p, r.start) for p, r in batch.ranges.items())
+    if done is None and cursor.totals(table.current_snapshot()).get("records") != 0:
+        return False
+    at: Mapping[int, int] = done.next_offsets if done else {}
+    return all(r.start == at.get(p, r.start) for p, r in batch.ranges.items()) and not cursor.has_foreign_rows(table)
 
 
 def merge_in(

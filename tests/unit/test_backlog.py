@@ -52,13 +52,18 @@ def test_how_much_staging_holds_of_a_batch_is_told_by_its_partition_alone(tmp_pa
     assert backlog.rows_by_batch(staging, above("batch_seq", 0)) == {1: 1, 2: 1}
 
 
-def test_a_table_that_never_took_a_topic_has_none_of_it_only_while_it_is_empty(
+def test_what_a_table_can_have_none_of_goes_by_its_cursor_and_by_who_wrote_to_it(
     tmp_path: Path, catalog: Catalog
 ) -> None:
-    typed = tables.ensure_typed(catalog, promise(tmp_path).table("shop.orders"))
+    promises = promise(tmp_path)
+    typed = tables.ensure_typed(catalog, promises.table("shop.orders"))
     typed.append(typed.schema().as_arrow().empty_table())
     assert publish._has_none_of(typed, batch(1), None)
-    append(typed, 1, {})
+    typed, _ = filled(catalog, promises, 2)
+    at = Through(2, "id", {0: 2})
     assert not publish._has_none_of(typed, batch(1), None)
-    assert publish._has_none_of(typed, batch(2), Through(1, "id", {0: 1}))
-    assert not publish._has_none_of(typed, batch(2), Through(2, "id", {0: 2}))
+    assert publish._has_none_of(typed, batch(3), at)
+    assert not publish._has_none_of(typed, batch(2), at)
+    # Of what others bring nobody knows which offsets it has.
+    append(typed, 3, {})
+    assert not publish._has_none_of(typed, batch(3), at)
