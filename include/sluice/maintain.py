@@ -165,7 +165,7 @@ def _attempt(
         readable = folders.check_own(subject.name, table.location(), found)
         folders.check_alone(table, upkeep.known_ids(context.catalog, subject.name))
         result = _remove_orphans(context, subject, min(oldest, readable or oldest), dry_run, effect)
-        result |= {"folders": folders.written(table), "id": str(table.metadata.table_uuid)}
+        result["folders"] = folders.written(table)
         if dry_run:
             state, effect.reason = "left", f"{need.reason}; a dry run: what is listed is there still"
         elif readable and readable < oldest:
@@ -174,7 +174,7 @@ def _attempt(
                 f"{need.reason}; files from after {readable:%Y-%m-%d %H:%M} UTC are left, as they may be those of "
                 f"{', '.join(sorted(found.damaged))}, which can't be read"
             )
-    effect.result = json.dumps(result, separators=(",", ":"))
+    effect.result = json.dumps(result | {"id": str(table.metadata.table_uuid)}, separators=(",", ":"))
     effect.after = facts.size(context.catalog.load_table(subject.identifier))
     effect.state = state
 

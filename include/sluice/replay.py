@@ -85,7 +85,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         # Reading takes its time, and the live feed has gone on.
         attempt = Attempt(context, tables.typed(contract), piece)
         contract = publish.in_force(context, attempt, file)
-    source = Source(context, contract, piece, origin)
+    source = Source.of(context, contract, piece, origin)
     done = slices.landed_as(attempt.base, contract.table, piece, known)
     if done is not None:
         source = replace(source, landed=True)

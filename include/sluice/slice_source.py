@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,6 +24,8 @@ class Source:
 
     Attributes:
         landed: the slice is in the table: only what it set apart is still to come.
+        seen: the quarantine's snapshot that is read; None while there is none. What is set apart later, by another
+            attempt, is not in what lands here, and must not be taken out of there.
     """
 
     context: Context
@@ -30,6 +33,13 @@ class Source:
     piece: Batch
     origin: Origin
     landed: bool = False
+    seen: int | None = None
+
+    @classmethod
+    def of(cls, context: Context, contract: Contract, piece: Batch, origin: Origin) -> Self:
+        """The source, with the quarantine as it is now."""
+        found = tables.load(context.catalog, tables.quarantine(contract))
+        return cls(context, contract, piece, origin, seen=found.metadata.current_snapshot_id if found else None)
 
     @property
     def set_apart(self) -> bool:
@@ -45,7 +55,7 @@ class Source:
         """The slice's records, each once."""
         inside = F.expr(merge.within(self.piece))
         if self.origin == Origin.QUARANTINE:
-            raw = session.table(self.quarantine).where(inside)
+            raw = self._rejected(session).where(inside)
         else:
             name = tables.spark_name(self.context.catalog_name, tables.staging(self.piece.topic))
             raw = session.read.options(**staged_records.split_by()).table(name)
@@ -54,11 +64,15 @@ class Source:
             else:
                 raw = raw.withColumn("_kafka_topic", F.lit(self.piece.topic)).where(inside)
             if self.landed:
-                raw = raw.join(session.table(self.quarantine).where(inside), validate.PLACE, "left_semi")
+                raw = raw.join(self._rejected(session).where(inside), validate.PLACE, "left_semi")
         raw = raw.select(*RAW)
         if self.origin != Origin.KAFKA:  # live and backfilled, a record may lie there twice
             raw = raw.dropDuplicates(validate.PLACE)
         return expect.marked(decode(raw, self.contract, self.piece.topic), self.contract)
+
+    def _rejected(self, session: SparkSession) -> DataFrame:
+        then = () if self.seen is None else (f"snapshot_id_{self.seen}",)
+        return session.table(tables.spark_name(self.context.catalog_name, (*tables.quarantine(self.contract), *then)))
 
     def passed(self) -> DataFrame:
         """The records that are good now."""

@@ -316,14 +316,9 @@ def seen(catalog: Catalog, names: Iterable[str]) -> dict[str, Seen]:
 
 
 def known_ids(catalog: Catalog, name: str) -> set[str]:
-    """The ids of the tables that had a name when a clean-up of orphan files read them: one made anew has another."""
-    found = kept(
-        catalog,
-        names=[name],
-        action=Action.ORPHANS,
-        states=("done", "left"),
-        fields=("at", "table", "action", "state", "result"),
-    )
+    """The ids of the tables that maintenance found under a name: one that was made anew has another."""
+    fields = ("at", "table", "action", "state", "result")
+    found = kept(catalog, names=[name], states=("done", "left"), fields=fields)
     return {told["id"] for told in (json.loads(each.result or "{}") for each in found) if "id" in told}
 
 

@@ -108,7 +108,7 @@ def lake(spark: SparkSession, broker: Broker, lake_folder: Path, tmp_path: Path)
         with suppress(NoSuchTableError):
             folder = catalog.load().load_table(identifier).location().removeprefix("file://")
             catalog.load().drop_table(identifier)
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # the next catalog's may be in a store
 
     def make(**values: Any) -> Lake:
         folder = tmp_path / f"contracts{len(list(tmp_path.iterdir()))}"
