@@ -110,10 +110,24 @@ def _holds_map(kind: T.DataType) -> bool:
 
 def _last_of_each(value: Column) -> Column:
     """A map with each key once: Spark's parser leaves a name that stands twice in an object twice in the map."""
-    keys, values = F.map_keys(value), F.map_values(value)
-    once, back = F.array_distinct(keys), F.reverse(keys)
-    last = F.transform(once, lambda key: F.get(values, (F.size(keys) - F.array_position(back, key)).cast("int")))
-    return F.when(F.size(once) == F.size(keys), value).otherwise(F.map_from_arrays(once, last))
+    keys = F.map_keys(value)
+    return F.when(F.size(F.array_distinct(keys)) == F.size(keys), value).otherwise(_lasts(value))
+
+
+def _lasts(value: Column) -> Column:
+    """As `_last_of_each`, by sorting: to look each key up among all of a large object's would take hours."""
+    placed = F.transform(F.map_keys(value), lambda key, at: F.struct(key.alias("key"), (-at).alias("at")))
+
+    def first(each: Column, at: Column, of: Column) -> Column:
+        return (at == 0) | (F.get(of, at - 1)["key"] != each["key"])
+
+    # In a list by itself, as what a lambda names but its own arguments is worked out for each item.
+    one = F.transform(F.array(F.sort_array(placed)), lambda of: F.filter(of, lambda each, at: first(each, at, of)))
+    kept = F.flatten(one)
+    return F.map_from_arrays(
+        F.transform(kept, lambda each: each["key"]),
+        F.transform(kept, lambda each: F.get(F.map_values(value), -each["at"])),
+    )
 
 
 def told(value: Column, kind: str) -> Column:

@@ -163,6 +163,7 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
         partition_by=["s", "truncate(35, p)", "truncate(160, bin)"],
         errors={"max_ratio": 1.0},
     )
+    many = ",".join(f'"{i}": null' for i in range(100_000)) + f', "7": {{"u": "{UUID}"}}'
     deep = json.dumps({"n": 2, "extra": "<script>" * 10}).encode()
     good = {
         "good": b'{"n": 1}',
@@ -182,6 +183,7 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
         "no number": b'{"n": 13, "d": "NaN"}',
         "as long as a folder may be": json.dumps({"n": 14, "s": "ü/ x" * 23}).encode(),
         "cut for its folder": json.dumps({"n": 15, "p": "x" * 900_000, "s": "x" * 253}).encode(),
+        "a name twice among very many": f'{{"n": 16, "ins": {{"m": {{{many}}}}}}}'.encode(),
         "in words": b'{"n": 8, "tz": "2013-01-31 23:30:00 UTC", "ts": "2013-01-31 23:30", "day": "0001-01-01"}',
     }
     producer = Producer({**it.kafka, "message.max.bytes": 20_000_000})
@@ -194,6 +196,8 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     moment = dt.datetime(2013, 1, 31, 23, 30, tzinfo=dt.UTC)
     assert rows["seconds"]["tz"] == rows["in words"]["tz"] == moment
     assert rows["seconds as text"]["tz"] == dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+    named = dict(rows["a name twice among very many"]["ins"]["m"])
+    assert (len(named), told(named["7"]), named["8"]) == (100_000, {"u": UUID}, None), "the last one counts"
     assert rows["beyond the greatest double"]["d"] == -math.inf and math.isnan(rows["no number"]["d"])
     assert (rows["in words"]["ts"], rows["in words"]["day"]) == (moment.replace(tzinfo=None), dt.date(1, 1, 1))
     rejected = {row["key"].decode(): row for row in it.quarantined(table)}
