@@ -98,6 +98,7 @@ def way(it: Lake) -> tuple[str, str]:
     upkeep.good(upkeep.run(it, Action.REWRITE))
     upkeep.good(upkeep.run(it, Action.EXPIRE))
     assert len(it.catalog.load_table(merged).metadata.snapshots) < before
+    beside_another_catalog(it, appended)
     for name in (appended, merged, ".".join(tables.staging(it.topic))):
         assert CURSOR_TAG in it.catalog.load_table(name).metadata.refs
 
@@ -111,6 +112,18 @@ def way(it: Lake) -> tuple[str, str]:
     it.assert_folded(merged)
     it.assert_appended(appended)
     return appended, merged
+
+
+def beside_another_catalog(it: Lake, name: str) -> None:
+    """Orphan files are listed where files are; a metadata file tells of another catalog's table in the folder."""
+    table = it.catalog.load_table(name)
+    theirs = f"{table.location()}/metadata/00001-theirs.metadata.json"
+    with table.io.new_output(theirs).create() as file:
+        file.write(b'{"table-uuid": "theirs", "snapshots": [{}]}')
+    (stopped,) = upkeep.run(it, Action.ORPHANS, name).values()
+    assert stopped.red and "Another table, theirs, writes to this one's folder" in stopped.told, stopped.told
+    table.io.delete(theirs)
+    upkeep.good(upkeep.run(it, Action.ORPHANS, name))
 
 
 def killed(it: Lake, lake_folder: Path) -> None:
