@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import random
+import re
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -156,7 +157,8 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[
 def assert_versions(it: Lake, table: str, entries: list[dict[str, Any]]) -> None:
     """The history has each entry of the log, ended by the next of its key, as the query in the docs finds it."""
     text = (DATA.parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8")
-    query = text.split("```sql\n")[1].split("```")[0].replace("shop.parcel_history", f"lake.{table}")
+    (query,) = (each for each in re.findall("```sql\n(.*?)```", text, re.DOTALL) if "shop.parcel_history" in each)
+    query = query.replace("shop.parcel_history", f"lake.{table}")
     changes = [e["at"] for e in entries]
     for when, known in ((changes[-1] + timedelta(days=1), LEFT), (changes[0] - timedelta(days=1), {})):
         found = it.spark.sql(query, args={"moment": when}).collect()
