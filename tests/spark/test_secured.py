@@ -135,8 +135,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "listener.name.ssl.ssl.client.auth": "required",
         "ssl.principal.mapping.rules": r"RULE:^CN=(.*?)$/$1/",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-        # A properties file: Java takes one backslash away, and reads it as Latin-1.
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": plain.replace("\\", "\\\\").replace("é", "\\u00e9"),
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": plain,
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
             "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,13 @@ from sluice import contracts, plan, run, settle, tables, topics, upkeep
 from sluice.commit import Context
 from sluice.contract import Contract
 from sluice.plan import GroupPlan
+
+
+def _until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 @dataclass
@@ -48,12 +55,12 @@ class Lake:
         settings = {k.replace("_", "."): v for k, v in config.items()}
         topic = NewTopic(name or self.topic, num_partitions=partitions, replication_factor=1, config=settings)
         self.admin.create_topics([topic])[topic.topic].result(30)
+        # Kafka's controller answers before its broker knows of it.
+        _until(lambda: topic.topic in self.admin.list_topics(timeout=10).topics)
 
     def delete_topic(self) -> None:
         self.admin.delete_topics([self.topic])[self.topic].result(30)
-        until = time.monotonic() + 20
-        while self.topic in self.admin.list_topics(timeout=10).topics and time.monotonic() < until:
-            time.sleep(0.2)
+        _until(lambda: self.topic not in self.admin.list_topics(timeout=10).topics)
 
     def add_partitions(self, total: int) -> None:
         self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
