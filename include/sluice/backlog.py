@@ -123,7 +123,7 @@ def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through:
 def check_same_topic(table: str, batch: Batch, through: Through | None) -> None:
     """Refuse a batch of a topic that was made anew: below the table's offsets its records would pass for known ones.
 
-    Planning stops such a topic by what is staged and planned of the old one; but both may have been dropped.
+    And a slice. Planning stops such a topic by what is staged and planned of the old one; but that may all be dropped.
 
     Raises:
         TopicRecreatedError: the topic's id is not the one that the table was filled from.
@@ -133,7 +133,7 @@ def check_same_topic(table: str, batch: Batch, through: Through | None) -> None:
             f"Topic {batch.topic!r} is not the one that the table was filled from.",
             table=table,
             topic=batch.topic,
-            batch=batch.seq,
+            batch=None if batch.is_slice else batch.seq,  # which has no number of its own before it is planned
             was=through.topic_id,
             now=batch.topic_id,
         )

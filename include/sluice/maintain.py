@@ -164,7 +164,7 @@ def _attempt(
         found, oldest = where(), now - assess.orphan_age(subject, contracts)
         readable = folders.check_own(subject.name, table.location(), found)
         folders.check_alone(table, upkeep.known_ids(context.catalog, subject.name))
-        result = _remove_orphans(context, subject, min(oldest, readable or oldest), dry_run, effect)
+        result = _remove_orphans(context, subject, table, min(oldest, readable or oldest), dry_run, effect)
         result["folders"] = folders.written(table)
         if dry_run:
             state, effect.reason = "left", f"{need.reason}; a dry run: what is listed is there still"
@@ -283,12 +283,12 @@ def _delete(context: Context, subject: Subject, condition: str) -> None:
 
 
 def _remove_orphans(
-    context: Context, subject: Subject, older_than: datetime, dry_run: bool, effect: Effect
+    context: Context, subject: Subject, table: Table, older_than: datetime, dry_run: bool, effect: Effect
 ) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
     # Listed by what reads and writes the table: Hadoop, the default, knows neither s3:// nor the catalog's credentials.
     # Of a local disk that would start a process per file, which asks for its permissions.
-    by_table_io = urlsplit(context.catalog.load_table(subject.identifier).location()).scheme not in ("", "file")
+    by_table_io = urlsplit(table.location()).scheme not in ("", "file")
     named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR", "prefix_listing": by_table_io}
     try:
         listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]

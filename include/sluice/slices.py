@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from sluice import backlog, cursor, refs, tables
 from sluice import ledger as ledgers
-from sluice.errors import RefusedError, StagingTrimmedError, TopicRecreatedError
+from sluice.errors import RefusedError, StagingTrimmedError
 from sluice.filters import And, BooleanExpression, above, any_of, at_most, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import BACKFILL, STEP, TOPIC, Batch, OffsetRange, Offsets, Ranges, Through, encode_ranges
@@ -186,14 +186,7 @@ def check_below(table: str, piece: Batch, through: Through | None) -> None:
             table=table,
             way_out="Let the ingest DAG run once; its first batch fixes where the live feed begins.",
         )
-    if through.topic_id != piece.topic_id:
-        raise TopicRecreatedError(
-            f"Topic {piece.topic!r} is not the one that the table was filled from.",
-            table=table,
-            topic=piece.topic,
-            was=through.topic_id,
-            now=piece.topic_id,
-        )
+    backlog.check_same_topic(table, piece, through)
     at: Offsets = through.next_offsets
     if beyond := {p: (r.end, at.get(p, 0)) for p, r in sorted(piece.ranges.items()) if r.end > at.get(p, 0)}:
         raise RefusedError(
