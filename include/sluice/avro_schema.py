@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import types as T
 
 from sluice.fields import dotted
-from sluice.fit import UnfitError
+from sluice.fit import UnfitError, references_of
 from sluice.registry import WriterSchema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -48,7 +48,7 @@ def parsed(schema: WriterSchema) -> tuple[Any, Names]:
     """
     names = Names()
     with no_schema():
-        for _, text in schema.references:
+        for _, text in references_of(schema):
             names.add(json.loads(text))
         return names.add(json.loads(schema.text)), names
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from sluice.fields import dotted
-from sluice.fit import UnfitError
+from sluice.fit import UnfitError, references_of
 from sluice.registry import WriterSchema
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def files_of(schema: WriterSchema) -> Files:
     from google.protobuf.message import DecodeError
 
     try:
-        texts = [*schema.references, (_MAIN, schema.text)]
+        texts = [*references_of(schema), (_MAIN, schema.text)]
         own = [FileDescriptorProto.FromString(base64.b64decode(text, validate=True)) for _, text in texts]
         for (name, _), file in zip(texts[:-1], own, strict=False):
             file.name = name
@@ -93,7 +93,7 @@ def _compiled(schema: WriterSchema) -> bytes:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from grpc_tools import protoc
 
-    texts = [*schema.references, (_MAIN, schema.text)]
+    texts = [*references_of(schema), (_MAIN, schema.text)]
     imports = {found[1] for _, text in texts for found in _IMPORT.finditer(text)} - {name for name, _ in texts}
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         for name, text in texts:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.fields import dotted
+from sluice.registry import WriterSchema
 from sluice.semantics import read_text
 
 _WHOLE: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
@@ -36,6 +37,17 @@ class UnfitError(Exception):
     def told(self) -> str:
         """With the field, to follow the schema's name."""
         return f"field {self.path!r} {self.words}" if self.path else self.words
+
+
+def references_of(schema: WriterSchema) -> tuple[tuple[str, str], ...]:
+    """What a schema refers to, name and text, what is needed first coming first.
+
+    Raises:
+        UnfitError: The registry does not have all of it.
+    """
+    if schema.lacking:
+        raise UnfitError("", f"there is a reference to {schema.lacking}, which the registry does not have any more")
+    return schema.references
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.descriptors import Files, cut, descriptor, files_of, name_of
-from sluice.fields import Side
+from sluice.fields import Side, problem
 from sluice.fit import UnfitError
 from sluice.semantics import FIRST_MOMENT_US, LAST_MOMENT_US
 from sluice.wire import Decoded, Framed, Variant, by_schema
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
 # How deep a message's type may be nested in others, and how many types a batch may have.
 DEEPEST = 8
-MOST_MESSAGES = 500
+MOST_MESSAGES, MOST_OF_FILE = 500, 8192
+RARE = (
+    f"is of a message type that is not among the {MOST_MESSAGES} most frequent of the batch: others are not read. "
+    "Bring such records from the quarantine by themselves, or let limits.records_per_batch be less"
+)
+NO_MESSAGE = (
+    f"names no message of its schema: truncated or damaged, beyond the first {MOST_OF_FILE} of a file, "
+    f"or more than {DEEPEST} deep"
+)
 # Payloads that are longer are read by Google's library first. Groups within groups have no end for the Rust library, a
 # byte each on the wire: somewhere above 100,000 of them it runs out of stack, and takes the process with it.
 LONG = 32 << 10
@@ -52,12 +60,21 @@ def _by_message(frame: DataFrame, found: Framed) -> list[Variant]:
         return []
     payload = found.payload
     path = F.regexp_extract(F.hex(F.substring(payload, 1, 1 + 2 * DEEPEST)), _PATH, 0)
-    mine = frame.where(found.number.isin(list(found.known)) & (path != ""))
+    known = found.number.isin(list(found.known))
     # Damage makes up any number of them: those that most records have are the real ones.
-    counted = mine.groupBy(found.number.alias("id"), path.alias("path")).count()
-    rows = counted.orderBy(F.desc("count"), "id", "path").limit(MOST_MESSAGES).collect()
+    counted = frame.where(known).groupBy(found.number.alias("id"), path.alias("path")).count()
+    rows = counted.orderBy(F.desc("count"), "id", "path").limit(MOST_MESSAGES + 1).collect()
+    named = F.concat_ws(" ", found.number, path)
+    if len(rows) > MOST_MESSAGES:
+        rows = rows[:MOST_MESSAGES]
+        rare = known & ~named.isin([f"{row['id']} {row['path']}" for row in rows])
+        found.refused.append((rare, problem(f"the {found.side.raw} {RARE}")))
+    if any(not row["path"] for row in rows):
+        found.refused.append((known & (path == ""), problem(f"the {found.side.raw} {NO_MESSAGE}")))
     variants = []
     for row in rows:
+        if not row["path"]:
+            continue
         prefix = bytes.fromhex(row["path"])
         indexes = _indexes(prefix[1:])
         if any(each % 2 for each in indexes):  # they would be negative

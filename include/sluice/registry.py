@@ -16,8 +16,8 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +33,8 @@ Answer = TypeVar("Answer")
 TIMEOUT_S, RETRIES = 10, 2
 LATEST_TTL_S = 60
 """How long a subject's newest schema is believed, unless the settings say otherwise: the tables of a plan agree."""
-NO_SUBJECT, NO_SCHEMA, NO_LEVEL = (40401, 40402), (40403,), (40401, 40408)
+NO_SUBJECT, NO_LEVEL = (40401, 40402), (40401, 40408)
+NO_SCHEMA = (*NO_SUBJECT, 40403)  # of an id Apicurio says so where what it refers to is gone for good
 ASK_AGAIN_S = 30.0
 """A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
 LARGEST_ID = 2**31 - 1
@@ -47,12 +48,14 @@ class WriterSchema:
         kind: `AVRO`, `JSON` or `PROTOBUF`.
         text: The schema.
         references: What it refers to, name and text, each after what it refers to itself.
+        lacking: What it refers to that the registry does not have, or not any more; empty where it has all.
     """
 
     id: int
     kind: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
+    lacking: str = ""
 
 
 _known: dict[tuple[str, int], WriterSchema] = {}
@@ -122,7 +125,7 @@ class Registry:
             if found is None:
                 raise
             log.warning("%s Going on with schema %s as it was fetched before.", error.message, number)
-        if found:
+        if found and not found.lacking:
             _known[self._key, number] = found
         return found
 
@@ -167,13 +170,24 @@ class Registry:
         return self._writer(found.schema_id or 0, found.schema)
 
     def _writer(self, number: int, schema: Schema) -> WriterSchema:
-        return WriterSchema(number, schema.schema_type or "AVRO", schema.schema_str or "", self._references(schema))
+        return WriterSchema(number, schema.schema_type or "AVRO", schema.schema_str or "", *self._references(schema))
 
     def _fetch(self, number: int) -> WriterSchema | None:
         found = self._ask(f"schema {number}", NO_SCHEMA, lambda: self._writer(number, self._client.get_schema(number)))
-        if found:
+        if found and found.lacking and found.kind == "AVRO":
+            found = self._resolved(found)
+        if found and not found.lacking:
             self._keep(found)
         return found
+
+    def _resolved(self, schema: WriterSchema) -> WriterSchema:
+        """The schema with what it refers to in it: Apicurio gives that even where it denies what was deleted."""
+        # The caches know a schema by its id, whatever its format.
+        self._client.clear_caches()  # type: ignore[no-untyped-call]
+        number = schema.id
+        found = self._ask(f"schema {number}", NO_SCHEMA, lambda: self._client.get_schema(number, fmt="resolved"))
+        text = (found and found.schema_str) or schema.text
+        return schema if text == schema.text else replace(schema, text=text, references=(), lacking="")
 
     def _ask(self, what: str, absent: tuple[int, ...], call: Callable[[], Answer]) -> Answer | None:
         """What a call gives; None where the registry answers with one of the errors `absent`."""
@@ -192,7 +206,7 @@ class Registry:
                 ) from error
             if status == 404:
                 raise ConfigError(
-                    f"What answers at {self._url} is no schema registry, or lacks what {what} refers to.",
+                    f"What answers at {self._url} is no schema registry.",
                     way_out=f"Correct the address in {CONNECTION}, path included.",
                 ) from error
             raise RegistryUnavailableError(f"The schema registry answered HTTP {status}, asked for {what}.") from error
@@ -217,19 +231,26 @@ class Registry:
             f"The schema registry at {self._url} did not answer, asked for {what} ({type(error).__name__})."
         )
 
-    def _references(self, schema: Schema) -> tuple[tuple[str, str], ...]:
-        """All that a schema refers to, however deep, what is needed first coming first."""
+    def _references(self, schema: Schema) -> tuple[tuple[tuple[str, str], ...], str]:
+        """All that a schema refers to, however deep, what is needed first coming first; and what of it is not there."""
         found: dict[str, str] = {}
+        lacking: list[str] = []
 
         def follow(of: Schema) -> None:
             for each in of.references or ():
                 if each.name and each.name not in found:
-                    inner = self._client.get_version(each.subject or "", each.version or -1).schema
-                    follow(inner)
-                    found[each.name] = inner.schema_str or ""
+                    subject, version = each.subject or "", each.version or -1
+                    what = f"version {version} of subject {subject!r}"
+                    # A subject may be deleted after its readers' schemas were; records are there all the same.
+                    call = partial(self._client.get_version, subject, version, deleted=True)
+                    if inner := self._ask(what, NO_SUBJECT, call):
+                        follow(inner.schema)
+                        found[each.name] = inner.schema.schema_str or ""
+                    else:
+                        lacking.append(what)
 
         follow(schema)
-        return tuple(found.items())
+        return tuple(found.items()), " and ".join(lacking)
 
     def _keep(self, schema: WriterSchema) -> None:
         """For the time when the registry is away; that it can't be kept stops nobody."""

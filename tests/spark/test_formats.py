@@ -860,8 +860,10 @@ def test_what_no_column_reads_of_a_nested_message_does_no_harm(
     assert (rows[0][ERROR], rows[0][FIELD]) == ("malformed", "st.next")
 
 
-def test_protobuf_of_a_file_with_many_messages(spark: SparkSession, client: SchemaRegistryClient) -> None:
-    """Indexes from 64 on take two bytes."""
+def test_protobuf_of_a_file_with_many_messages(
+    spark: SparkSession, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Indexes from 64 on take two bytes; what is beyond a limit is told so."""
     many = "\n".join(f"message M{n} {{ int32 i = 1; message In {{ int32 i = 1; }} }}" for n in range(200))
     files, subject = compiled(f'syntax = "proto3"; package t;\n{many}'), name()
     wanted = ["M0", "M1", "M63", "M64", "M69", "M199", "M64.In", "M199.In"]
@@ -871,9 +873,15 @@ def test_protobuf_of_a_file_with_many_messages(spark: SparkSession, client: Sche
     expected = [*range(len(wanted)), None]
     damaged = [values[3][:5] + prefix + b"\x08\x01" for prefix in (b"\x02\x80", b"\x02\x80\x80\x01", b"\x02\x81\x01")]
     columns = [{"name": "i", "type": "int"}]
-    rows = read(spark, [(None, each) for each in (*values, *damaged)], columns, value="protobuf")
+    rare = protobuf(client, message_of(files, "t.M3", i=1), subject)
+    monkeypatch.setattr("sluice.protobuf.MOST_MESSAGES", len(values) + len(damaged))
+    written = (*values, *damaged, *values, *damaged, rare)
+    rows = read(spark, [(None, each) for each in written], columns, value="protobuf")
     assert [(row[DETAIL], row["i"]) for row in rows[: len(values)]] == [(None, n) for n in expected]
-    assert [row[ERROR] for row in rows[len(values) :]] == ["malformed"] * 3
+    assert [row[ERROR] for row in rows[len(values) : len(values) + 3]] == ["malformed"] * 3
+    told = [row[DETAIL] for row in rows[len(values) : len(values) + 3]]
+    assert "no message at [512]" in told[0] and "beyond the first 8192" in told[1] and "truncated or damaged" in told[2], told
+    assert rows[-1][ERROR] == "malformed" and "not among the 500 most frequent" in rows[-1][DETAIL], rows[-1][DETAIL]
 
 
 COMMON = """

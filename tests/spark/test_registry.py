@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import time
@@ -12,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import Schema
+from confluent_kafka.schema_registry import Schema, SchemaReference
 from pyspark.sql import SparkSession
 
 from sluice import readiness
+from sluice.decode import DETAIL, ERROR
 from sluice.embedded.registry import Registry
 from sluice.errors import ConfigError
 from sluice.registry import Registry as Schemas
-from tests.spark.test_formats import avro, name, read, record
+from tests.spark.test_formats import avro, framed, name, read, record
 from tests.support.guarded import Guarded, make_ca
 from tests.support.lake import Lake
 from tests.support.own_airflow import own_airflow
@@ -147,6 +149,42 @@ def test_the_newest_schema_is_asked_for_again_and_an_id_never(
             assert Schemas(settings).schemas([first, unknown])[unknown] is None
             assert any(str(unknown) in path for path in front.asked[before:]), "what is not there may come"
         assert sum(path.split("?")[0].endswith(f"/schemas/ids/{first}") for path in front.asked) == 1
+
+
+def test_what_a_schema_refers_to_may_be_deleted(spark: SparkSession, registry: Registry) -> None:
+    """By soft deletion, of a version and of a whole subject, after the schemas that refer to it; the records remain."""
+    client = client_of(registry)
+
+    def deleted(kind: str, part: str, whole: str, called: str, *, later: str = "") -> int:
+        """The id of a schema after it was deleted, and then what it refers to: but for a later version."""
+        inner, outer = name(), name()
+        client.register_schema(inner, Schema(part, kind))
+        if later:
+            client.register_schema(inner, Schema(later, kind))
+        number = client.register_schema(outer, Schema(whole, kind, [SchemaReference(called, inner, 1)]))
+        client.delete_version(outer, 1)
+        client.delete_version(inner, 1)
+        return number
+
+    types = [json.dumps({**record(n="long", **more), "name": "Part"}) for more in ({}, {"m": ["null", "long"]})]
+    avro_schema = json.dumps(record(p="t.Part"))
+    texts = [f'syntax = "proto3"; package t; message Part {{ int64 n = 1; {more} }}' for more in ("", "int64 m = 2;")]
+    protobuf_schema = 'syntax = "proto3"; package t; import "part.proto"; message R { Part p = 1; }'
+    tried = [
+        ("avro", b"\x0e", "AVRO", types, avro_schema, "t.Part"),
+        ("protobuf", b"\0\n\2\b\7", "PROTOBUF", texts, protobuf_schema, "part.proto"),
+    ]
+    for form, payload, kind, (part, later), whole, called in tried:
+        version = deleted(kind, part, whole, called, later=later)
+        subject = deleted(kind, part, whole, called)
+        written = [(None, framed(number, payload)) for number in (version, subject)]
+        rows = read(spark, written, [{"name": "n", "type": "long", "source": "p.n"}], value=form)
+        assert (rows[0]["n"], rows[0][DETAIL]) == (7, None)
+        if form == "avro":  # which the registry gives with what was deleted in it
+            assert (rows[1]["n"], rows[1][DETAIL]) == (7, None)
+        else:
+            assert rows[1][ERROR] == "malformed"
+            assert re.search(f"in schema {subject}, .* version 1 of subject 's-.*not have any more", rows[1][DETAIL])
 
 
 def test_the_scorecard_tells_what_new_schemas_are_held_against(
