@@ -20,7 +20,7 @@ from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
 from sluice.model import OffsetRange
 from sluice.slices import Origin
-from tests.support.own_airflow import own_airflow
+from tests.support.own_airflow import ask, own_airflow
 
 pytestmark = pytest.mark.unit
 
@@ -60,15 +60,6 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
         "SLUICE_HOME": str(tmp_path / "home"),
         "SLUICE_JARS": str(jars),
     }
-
-
-def ask(program: str, env: dict[str, str], *arguments: str) -> Any:
-    """Run a program in an Airflow of its own; returns what it prints last, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], env=env, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 LOAD = f"""
@@ -491,7 +482,10 @@ def test_a_link_without_a_host_is_warned_of(airflow_env, contracts):
 
 
 def test_parsing_is_light(airflow_env):
-    found = ask(LOAD, airflow_env)
+    """In a process that has imported nothing before."""
+    command = [sys.executable, "-c", LOAD]
+    told = subprocess.run(command, env=airflow_env, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
+    found = json.loads(told.splitlines()[-1])
     print(f"all DAG files parsed in {found['seconds']:.2f} s of processor time")
     assert found["heavy"] == []
     assert found["seconds"] < 5  # a second on a quiet machine; what else runs makes it dearer

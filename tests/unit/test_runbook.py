@@ -13,9 +13,9 @@ import pytest
 
 from sluice import cli
 from sluice.embedded.home import REPOSITORY
-from tests.support.own_airflow import own_airflow
+from tests.support.own_airflow import ask, own_airflow
 from tests.support.runbook import COMMANDS, SQL, TEXT
-from tests.unit.test_dags import LOAD, ask
+from tests.unit.test_dags import LOAD
 
 pytestmark = pytest.mark.unit
 
