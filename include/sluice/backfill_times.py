@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import ArrowScan
@@ -16,13 +17,13 @@ from pyiceberg.types import LongType
 
 from sluice import broker, slices, tables
 from sluice.clocks import EPOCH, TIMESTAMP
-from sluice.filters import And, above
+from sluice.filters import And, BooleanExpression, above, at_most, one_of
 from sluice.model import Batch, OffsetRange
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-OFFSET = "_kafka_offset"
+PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
 
 
 @dataclass(frozen=True)
@@ -64,42 +65,49 @@ def place(
     if client is not None:  # it is false while nothing waits in it
         at = broker.offsets_at(client, state.topic, state.watermarks, moment)
         first = broker.offsets_at(client, state.topic, state.watermarks, EPOCH)
-    placed = Placed({}, {})
-    for p, held in state.watermarks.items():
-        found = at[p] if at[p] >= 0 else held.end
-        oldest = at[p] == first[p] and held.start > 0
-        if oldest or state.compacted:
-            # What Kafka has deleted may be as young: it holds no older record, or compaction took what lay between.
-            earlier = first_row(staging, p, OffsetRange(0, found if state.compacted else held.start), moment)
-            found = found if earlier is None else earlier
-        if oldest:
-            before = OffsetRange(0, min(found, held.start))
-            holes = slices.missing({p: before}, staged).get(p)
-            if holes and first_row(staging, p, OffsetRange(holes[-1].end, before.end)) is None:
-                placed.unknown[p] = holes
-        placed.offsets[p] = found
-    return placed
+    oldest = {p for p, held in state.watermarks.items() if at[p] == first[p] and held.start > 0}
+    offsets = {p: at[p] if at[p] >= 0 else held.end for p, held in state.watermarks.items()}
+    # What Kafka has deleted may be as young: it holds no older record, or compaction took what lay between.
+    doubtful = offsets if state.compacted else {p: state.watermarks[p].start for p in sorted(oldest)}
+    offsets |= first_rows(staging, {p: OffsetRange(0, end) for p, end in doubtful.items()}, moment)
+    before = {p: OffsetRange(0, min(offsets[p], state.watermarks[p].start)) for p in sorted(oldest)}
+    holes = slices.missing(before, staged)
+    behind = {p: OffsetRange(each[-1].end, before[p].end) for p, each in holes.items()}
+    older = first_rows(staging, behind)
+    return Placed(offsets, {p: each for p, each in holes.items() if p not in older})
 
 
-def first_row(staging: Table | None, partition: int, within: OffsetRange, since: datetime | None = None) -> int | None:
-    """The least offset that staging has there, of records from a moment on; no more files are read than tell it."""
-    if staging is None or within.span <= 0:
-        return None
-    wanted = slices.spanned(Batch("", "", -1, {partition: within}, {}))
+def first_rows(
+    staging: Table | None, within: Mapping[int, OffsetRange], since: datetime | None = None
+) -> dict[int, int]:
+    """Per partition the least offset that staging has there, of records from a moment on; left out where it has none.
+
+    All partitions are looked up together, and no more files are read than tell it.
+    """
+    sought = {p: r for p, r in within.items() if r.span > 0}
+    if staging is None or not sought:
+        return {}
+    lowest, highest = min(r.start for r in sought.values()), max(r.end for r in sought.values())
+    wanted: BooleanExpression = And(above(OFFSET, lowest - 1), at_most(OFFSET, highest - 1))
     if since:
         wanted = And(wanted, above(TIMESTAMP, micros(since) - 1))
-    columns = staging.scan(selected_fields=(OFFSET,)).projection()
+    wanted = And(wanted, one_of(PARTITION, sought))
+    columns = staging.scan(selected_fields=(PARTITION, OFFSET)).projection()
     field = columns.find_field(OFFSET).field_id
 
     def least(file: DataFile) -> int:
         bound = (file.lower_bounds or {}).get(field)
         return 0 if bound is None else int(from_bytes(LongType(), bound))
 
-    found: int | None = None
+    keys, starts = pa.array(sought, pa.int32()), pa.array([r.start for r in sought.values()], pa.int64())
+    below = {p: r.end for p, r in sought.items()}
     for task in sorted(tables.files(staging, wanted), key=lambda task: least(task.file)):
-        if found is not None and least(task.file) >= found:
+        if max(below.values()) <= least(task.file):
             break
         rows = ArrowScan(staging.metadata, staging.io, columns, wanted).to_table([task])
-        here = pc.min(rows[OFFSET]).as_py()
-        found = here if found is None else min(found, here if here is not None else found)
-    return found
+        at, offset = pc.index_in(rows[PARTITION], keys), rows[OFFSET]
+        ends = pa.array(below.values(), pa.int64())
+        lower = pc.and_(pc.greater_equal(offset, starts.take(at)), pc.less(offset, ends.take(at)))
+        for found in rows.filter(lower).group_by(PARTITION).aggregate([(OFFSET, "min")]).to_pylist():
+            below[found[PARTITION]] = found[f"{OFFSET}_min"]
+    return {p: offset for p, offset in below.items() if offset < sought[p].end}

@@ -223,9 +223,13 @@ def in_staging(staging: Table | None, topic: str, known: Iterable[Row], ledger: 
 def missing(wanted: Ranges, batches: Sequence[Batch]) -> dict[int, list[OffsetRange]]:
     """Per partition the parts of the ranges that none of the batches spans."""
     out: dict[int, list[OffsetRange]] = {}
+    parts: dict[int, list[OffsetRange]] = {}
+    for batch in batches:
+        for p, part in batch.to_read.items():
+            parts.setdefault(p, []).append(part)
     for p, r in sorted(wanted.items()):
         at = r.start
-        for part in sorted(b.to_read[p] for b in batches if p in b.to_read):
+        for part in sorted(parts.get(p, ())):
             if part.start > at:
                 out.setdefault(p, []).append(OffsetRange(at, min(part.start, r.end)))
             at = max(at, part.end)

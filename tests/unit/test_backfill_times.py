@@ -178,20 +178,50 @@ def test_quarantine_tells_its_own_times(catalog, tmp_path, monkeypatch):
         resolved(sources, QUARANTINE, since=1391)
 
 
-def test_the_first_row_is_found_among_files_in_any_order(catalog):
+def test_the_first_rows_are_found_among_files_in_any_order(catalog):
     """By no more files than tell it, and never by their order alone: against looking through all rows."""
     some = random.Random(4)
     table, times = tables.ensure_staging(catalog, "orders"), {n: some.uniform(0, 60) for n in range(60)}
+    # Partition 0 has the even offsets, partition 3 the odd ones; 7 has none, and 5 none that is asked for.
     places = list(times)
     some.shuffle(places)
     for at in range(0, 60, 12):
-        written(table, {n: times[n] for n in places[at : at + 12]}, batch_seq=1)
+        for part in (0, 1):
+            rows = {n: times[n] for n in places[at : at + 12] if n % 2 == part}
+            written(table, rows, batch_seq=1, _kafka_partition=3 * part)
+    written(table, dict.fromkeys(range(60), 60), batch_seq=1, _kafka_partition=5)
     for _ in range(40):
-        start, end, since = some.randrange(60), some.randrange(61), some.uniform(0, 60)
-        expected = next((n for n in range(start, end) if hour(times[n]) >= hour(since)), None)
-        assert backfill_times.first_row(table, 0, OffsetRange(start, end), hour(since)) == expected
-    assert backfill_times.first_row(table, 1, OffsetRange(0, 60)) is None
-    assert backfill_times.first_row(None, 0, OffsetRange(0, 60)) is None
+        since = some.uniform(0, 60)
+        asked = {p: OffsetRange(some.randrange(60), some.randrange(61)) for p in (3, 0, 7)}
+        places = {p: range(*asked[p]) for p in (0, 3)}
+        rows = {p: [n for n in each if n % 2 == p % 2 and hour(times[n]) >= hour(since)] for p, each in places.items()}
+        assert backfill_times.first_rows(table, asked, hour(since)) == {
+            p: min(each) for p, each in rows.items() if each
+        }
+    assert backfill_times.first_rows(table, {1: OffsetRange(0, 60), 5: OffsetRange(7, 60)}) == {5: 7}
+    assert backfill_times.first_rows(None, {0: OffsetRange(0, 60)}) == {}
+
+
+def test_a_time_is_looked_up_in_all_partitions_together(catalog, monkeypatch):
+    """Staging's files are planned once for all of them: by one partition after the other, a thousand took minutes."""
+    count = 8
+    staging, held = tables.ensure_staging(catalog, "orders"), OffsetRange(15, 20)
+    for p in range(count):
+        written(staging, {n: n + p for n in range(20)}, batch_seq=1, _kafka_partition=p)
+    staged = [Batch("orders", "id", 1, {p: OffsetRange(0, 20) for p in range(count)}, dict.fromkeys(range(count), 20))]
+    marks = dict.fromkeys(range(count), held)
+    # Of what Kafka holds all is younger than the moment, but in the first two partitions.
+    older = {0: 17, 1: 16}
+    index(monkeypatch)
+    monkeypatch.setattr(
+        broker, "offsets_at", lambda _c, _t, _p, at: {p: older.get(p, 15) if at > T0 else 15 for p in marks}
+    )
+    planned: list[Any] = []
+    monkeypatch.setattr(tables, "files", lambda *asked, plan=tables.files: planned.append(asked) or plan(*asked))
+    found = backfill_times.place(hour(17), TopicState("orders", "id", marks, False, 1), staging, staged, ASKED)
+    assert found.offsets == {p: older.get(p, min(15, max(0, 17 - p))) for p in marks}
+    assert not found.unknown
+    assert len(planned) == 1
 
 
 def test_a_range_of_a_thousand_partitions_is_looked_up(catalog):
