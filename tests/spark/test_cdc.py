@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema
 from pyspark.sql import SparkSession
 
-from sluice import cursor, tables
+from sluice import cursor, evolve_review, tables
 from sluice.decode import ERROR, FIELD, OP
 from sluice.embedded.registry import Registry
 from sluice.errors import CompactedDeletesError
@@ -365,9 +365,16 @@ def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     for more, told in (({}, ("i", None)), ({"tombstones": "delete"}, ("u", "null_value"))):
         log = read(it.spark, [(b"c", None)], columns, cdc={"format": "debezium_unwrapped", **more})
         assert [(row[OP], row[ERROR]) for row in log] == [told], "a log has nothing to delete"
+    # The operation stands in what a column reads as well.
+    columns.append({"name": "meta", "type": "struct<by: string, what: string>"})
+    events = [{"n": 1, "meta": {"what": "I", "by": "ann"}}, {"meta": {"what": "d"}}, {"n": 1, "meta": {"what": {}}}]
+    written = [(b"k", json.dumps(each).encode()) for each in events]
+    rows = read(it.spark, written, columns, mode="upsert", identifier=["id"], cdc=cdc)
+    assert [(row[OP], row[ERROR]) for row in rows] == [("u", None), ("d", None), ("u", "operation")]
+    assert rows[0]["meta"] == {"by": "ann", "what": "I"}
 
 
-def test_change_events_are_masked_and_judged_like_any_record(lake: Callable[..., Lake]) -> None:
+def test_change_events_are_masked_judged_and_under_review_like_any_record(lake: Callable[..., Lake]) -> None:
     """By columns of `after` and of `source`; a delete is no row, so that nothing is expected of it."""
     it = lake()
     it.create_topic(1)
@@ -375,6 +382,7 @@ def test_change_events_are_masked_and_judged_like_any_record(lake: Callable[...,
         {"name": "id", "type": "int"},
         {"name": "n", "type": "long"},
         {"name": "name", "type": "string", "mask": "redact"},
+        {"name": "day", "type": "date"},
         {"name": "lsn", "type": "long", "required": True, "source": "$source.lsn"},
     ]
     within = {
@@ -416,3 +424,16 @@ def test_change_events_are_masked_and_judged_like_any_record(lake: Callable[...,
     fill_in(it, asked(table, origin="quarantine"))
     assert {r["id"]: r["n"] for r in it.rows(table)} == {2: 9, 3: 3}
     assert it.quarantined(table) == []
+    # What waits for an answer counts for no limit, though its field is named as it stands in the envelope.
+    body["errors"] = {"max_ratio": 0.0, "raw": "keep"}
+    it.contract(table=table, **body, columns=[{**c, "type": "string"} if c["name"] == "day" else c for c in columns])
+    late = named("u", 3, 8, 8)
+    late[2]["after"]["day"] = "soon"
+    it.send([named("c", 4, 4, 7), late])
+    outcome = it.run()[table]
+    assert (outcome["state"], outcome["rejected"]) == ("published", 1), outcome
+    assert {r["id"]: r["n"] for r in it.rows(table)} == {2: 9, 3: 3, 4: 4}
+    answer = {"approve": False, "who": "ann", "why": "no", "run_id": "by hand"}
+    evolve_review.answer(it.catalog, it.contracts, table, **answer)
+    (apart,) = it.quarantined(table)
+    assert apart["field"] == "after.day" and "was rejected by ann: no" in apart["error"], apart
