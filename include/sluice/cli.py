@@ -14,7 +14,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -200,7 +199,7 @@ def _at(given: argparse.Namespace) -> int:
         table = tables.load(catalog, tables.typed(contract))
         found = timeline.standing(table, asked) if table else None
     if given.json:
-        print(json.dumps(status_text.plain(asdict(found)) if found else None, indent=2))
+        print(json.dumps(status_text.plain(found), indent=2))
     else:
         print(status_text.standing_text(given.table, asked, found))
     return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sluice.model import OffsetRange
@@ -16,27 +17,37 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 _UNKNOWN = "?"
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 _NAME = 36
 _HEAD = ("TABLE", "READ TO", "KAFKA END", "LAG", "BEHIND", "SNAPSHOT", "OPEN", "REJECTED", "FRESH")
 
 
 def as_json(status: Status) -> dict[str, Any]:
     """Everything, in JSON's own types; times in UTC as ISO 8601, ranges as `[start, end)`."""
-    tables = [{**asdict(t), "lag_records": t.lag_records, "warnings": t.warnings} for t in status.tables]
-    whole = {"at": status.at, "tables": tables, "unavailable": [str(e) for e in status.errors], "broken": status.broken}
-    told: dict[str, Any] = plain(whole)
-    return told
+    tables = [{**plain(t), "lag_records": t.lag_records, "warnings": t.warnings} for t in status.tables]
+    unavailable = [str(e) for e in status.errors]
+    return {"at": plain(status.at), "tables": tables, "unavailable": unavailable, "broken": status.broken}
 
 
 def plain(value: Any) -> Any:
-    """A value in JSON's own types."""
+    """A value in JSON's own types; of a dataclass its fields. Of a thousand tables it is called 200,000 times."""
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
+    if names := _fields(kind):
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     return value
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def as_text(status: Status, *, details: bool) -> str:

@@ -8,7 +8,7 @@ that snapshot which offsets it holds.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from sluice import cursor, quality, schemas, tables, upkeep
 from sluice.causes import Cause, cause
 from sluice.contract import Contract
 from sluice.errors import CatalogUnavailableError, SluiceError, gone
-from sluice.events import INGEST, Event, Lane, lanes
+from sluice.events import BY_HAND, INGEST, Event, Lane, lanes
 from sluice.filters import And, above, one_of
 from sluice.ledger import Row, State, row_of
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, OffsetRange, Through, decode_through
@@ -39,7 +39,8 @@ _TROUBLE = (State.BLOCKED, State.FAILED, State.RETRIED)
 _BY_HAND = (State.GAP, State.ROLLED_BACK, State.REPLAYED)
 _TOLD = (*_OF_BATCHES, *_TROUBLE, *_BY_HAND)
 _ERRORS = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
-_DAGS = {"publish": INGEST, "replay": "backfill"}
+_BACKFILL, _ROLLBACK, _ACCEPT_GAP, _REVIEW = BY_HAND
+_DAGS = {"publish": INGEST, "replay": _BACKFILL}
 
 
 def events(
@@ -94,6 +95,9 @@ def of_several(
             if unread is None or isinstance(error, CatalogUnavailableError):
                 raise
             unread.append(gone(error) if isinstance(error, FileNotFoundError) else str(error))
+    # The answer applies the change within its run, and takes the table back where it publishes again.
+    answered = {e.run_id for e in found if e.dag == _REVIEW}
+    found = [replace(e, dag=_REVIEW) if e.dag in (None, _ROLLBACK) and e.run_id in answered else e for e in found]
     kept = [event for _, each in lanes(_newest_first(found)) for event in each[:most]]
     return _newest_first(kept), last
 
@@ -177,11 +181,15 @@ def _events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:
         )
     )
     staged = {(r.topic, r.batch_seq): r for r in map(row_of, beside.to_pylist())}
+    back = ledger.filter(pc.equal(ledger["state"], State.ROLLED_BACK))
+    undone = {(r.run_id, r.table) for r in map(row_of, back.to_pylist())}
     for row in map(row_of, rows.to_pylist()):
-        yield _of_row(row, staged.get((row.topic, row.batch_seq)))
+        lost = row.state == State.GAP and (row.run_id, row.table) in undone  # what a rollback gave up for the table
+        dag = _ROLLBACK if lost else _dag(row)
+        yield _of_row(row, staged.get((row.topic, row.batch_seq)), dag)
 
 
-def _of_row(row: Row, staged: Row | None) -> Event:
+def _of_row(row: Row, staged: Row | None, dag: str | None) -> Event:
     published, oldest = row.state == State.PUBLISHED, staged.oldest if staged else None
     batch = (
         "" if row.batch_seq is None else f"batch {row.batch_seq}" if row.batch_seq >= 0 else f"slice {row.batch_seq}"
@@ -205,7 +213,7 @@ def _of_row(row: Row, staged: Row | None) -> Event:
         (row.at - oldest).total_seconds() if oldest and published else None,
         staged.unread if staged and published else row.unread,
         row.commit_seconds,
-        _dag(row.batch_seq) if row.state in (*_OF_BATCHES, *_TROUBLE, State.REPLAYED) else None,
+        dag,
     )  # fmt: skip
 
 
@@ -215,9 +223,18 @@ def _lane(row: Row) -> Lane:
     return Lane.OPERATOR if row.state in _BY_HAND else Lane(row.state)
 
 
-def _dag(batch_seq: int | None) -> str | None:
+def _dag(row: Row) -> str | None:
+    """What wrote a row. A gap without somebody's name was written by whoever found that the ledger lacks it."""
+    if row.state == State.ROLLED_BACK:
+        return _ROLLBACK
+    if row.state == State.GAP:
+        return _ACCEPT_GAP if row.who else None
+    return _of_batch(row.batch_seq)
+
+
+def _of_batch(seq: int | None) -> str | None:
     """What a batch was run by, or a slice."""
-    return None if not batch_seq else INGEST if batch_seq > 0 else "backfill"
+    return None if not seq else INGEST if seq > 0 else _BACKFILL
 
 
 def _of_quality(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
@@ -228,7 +245,7 @@ def _of_quality(catalog: Catalog, since: datetime, names: Collection[str] | None
         failed = [f"{r.severity}: {r.told}" for r in results if r.success is False]
         told = f"{topic}, batch {seq}: {'; '.join(failed) or f'{len(results)} expectations, none failed'}"
         run_id = results[-1].run_id
-        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), run_id, dag=_dag(seq))
+        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), run_id, dag=_of_batch(seq))
 
 
 def _of_schemas(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:
@@ -239,7 +256,10 @@ def _of_schemas(catalog: Catalog, since: datetime, names: Collection[str] | None
         if row.who:
             told += f" ({row.who}{f': {row.why}' if row.why else ''})"
         waits = row.state == schemas.State.REVIEW
-        yield Event(row.at, Lane.SCHEMA, told, row.table, bad=waits, run_id=row.run_id, snapshot_id=row.snapshot_id)
+        dag = _REVIEW if row.state in (schemas.State.APPROVED, schemas.State.REJECTED) else None
+        yield Event(
+            row.at, Lane.SCHEMA, told, row.table, bad=waits, run_id=row.run_id, snapshot_id=row.snapshot_id, dag=dag
+        )
 
 
 def _of_maintenance(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:

@@ -35,16 +35,17 @@ def metrics(readable: Readable) -> Response:
     past = reading.past(status)
     if past.error:  # what it told last is not of now
         status = replace(status, unasked=[*{*status.unasked, CATALOG}])
-    text = metrics.text(status, None if past.error else past.value)
+    text = metrics.text(status, None if past.error else past.value, whole=reading.sees_all(readable))
     return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
 
 
 @router.get("/api/tables", response_class=JSONResponse)
-def api_tables(readable: Readable) -> dict[str, Any]:
+def api_tables(readable: Readable) -> JSONResponse:
     """Where every table stands, as `python -m sluice status --json` tells it; 503 until it was read once."""
     from sluice import status_text
 
-    return status_text.as_json(reading.known_status(readable))
+    # As a response: what is JSON already would be gone through once more.
+    return JSONResponse(status_text.as_json(reading.known_status(readable)))
 
 
 @router.get("/api/tables/{name}", response_class=JSONResponse)
@@ -88,7 +89,7 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     try:
         asked, table = moment(at, "The moment"), known.value and known.value.table
         standing = timeline.standing(table, asked or known.value.at) if table is not None else None
-        told["standing"] = status_text.plain(asdict(standing)) if standing else None
+        told["standing"] = status_text.plain(standing)
     except RefusedError as error:
         raise HTTPException(400, str(error)) from error
     except SluiceError as error:
@@ -121,7 +122,7 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[Trend]] = reading.value(known)
     names = {t.table for t in reading.known_status(readable).tables}
     return {
-        n: status_text.plain([asdict(t) | {"unavailable": known.error} for t in trends])
+        n: [status_text.plain(t) | {"unavailable": known.error} for t in trends]
         for n, trends in sorted(found.items())
         if n in names
     }
@@ -132,7 +133,8 @@ def _events(past: History, events: Sequence[Event], hours: int, unavailable: Seq
     from sluice.pages import history
 
     shown = history.window(past, hours, events)
-    told = [asdict(e) for e in shown.events]
-    whole = {"at": past.at, "start": shown.start, "cut": shown.cut, "unavailable": unavailable, "events": told}
+    whole = {
+        "at": past.at, "start": shown.start, "cut": shown.cut, "unavailable": unavailable, "events": shown.events,
+    }  # fmt: skip
     found: dict[str, Any] = status_text.plain(whole)
     return found

@@ -113,7 +113,7 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
     return _page(
         request, "table.html", known, detail, past, here="tables", table=table, verdicts=list(verdicts.said(table)),
         detail=detail.value, readiness=reading.ready(detail.value, table, may_start), kinds=KINDS, gaps=GAPS,
-        reports=reading.reports(detail),
+        reports=reading.reports(detail), readable=readable,
         window=history.window(past.value, DAY_H, past.value.events) if past.value else None,
     )  # fmt: skip
 
@@ -177,7 +177,7 @@ def quality_page(
 
 
 def _timeline(
-    request: Request, known: Reading[Status], past: Reading[History], failed: Reading[History],
+    request: Request, readable: set[str], known: Reading[Status], past: Reading[History], failed: Reading[History],
     mine: Callable[[History], Sequence[Event]], hours: int, **values: Any,
 ) -> HTMLResponse:  # fmt: skip
     from sluice import timeline
@@ -191,7 +191,7 @@ def _timeline(
     return _page(
         request, "timeline.html", known, past, failed, here="timeline", window=window, hours=hours,
         choices=history.HOURS, ledger=past.value is not None, missing=whole.unread if whole else (),
-        shown=EVENTS_SHOWN, groups=groups,
+        shown=EVENTS_SHOWN, groups=groups, readable=readable,
         too_many=len(tables) > timeline.FILES_OF and not values["name"], **values,
     )  # fmt: skip
 
@@ -203,8 +203,9 @@ def timeline_page(request: Request, readable: Readable, hours: int = 24) -> HTML
     past, failed = reading.past(known.value), reading.failed_runs(readable, known.value)
     tables = known.value.tables if known.value else ()
     return _timeline(
-        request, known, past, failed, lambda whole: visible(whole, readable, tables), hours, name="", promised=None
-    )
+        request, readable, known, past, failed, lambda whole: visible(whole, readable, tables), hours, name="",
+        promised=None,
+    )  # fmt: skip
 
 
 def visible(past: History, readable: set[str], mine: Sequence[TableStatus]) -> list[Event]:
@@ -242,7 +243,7 @@ def table_timeline_page(
     except SluiceError as error:
         trouble = str(error)
     return _timeline(
-        request, known, past, failed, lambda whole: history.untold(whole.events), hours, name=name, at=at,
+        request, readable, known, past, failed, lambda whole: history.untold(whole.events), hours, name=name, at=at,
         asked=asked, standing=standing, trouble=trouble, promised=table.freshness_promised_seconds,
     )  # fmt: skip
 

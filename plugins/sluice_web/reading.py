@@ -133,6 +133,13 @@ def status(readable: set[str]) -> Reading[Status]:
     return replace(known, value=mine)
 
 
+def sees_all(readable: set[str]) -> bool:
+    """Whether somebody may read the DAGs of all groups, so that what is counted over all of them may be told."""
+    known = feeds().status.get().value
+    groups = {t.group for t in known.tables} | {group for group, _ in known.stopped} if known else set()
+    return known is not None and all(f"ingest_{group}" in readable for group in groups)
+
+
 def past(known: Status | None) -> Reading[History]:
     """What happened to the tables that somebody may read; a reading of its own for each set of groups."""
     from sluice.pages.feed import Reading

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
@@ -43,8 +42,10 @@ from sluice.status_model import (
 
 NOW = datetime.now(UTC)
 NAMES = ("mine", "other")
+READABLE = {"ingest_mine", "backfill", MAINTAIN[0]}
 
 
+REFUSED = ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none")
 HANGS = "What is being read has not answered for 9000 s."
 LATER = {
     "status": ("/api/tables", "/api/tables/db.mine", "/metrics"),
@@ -83,6 +84,12 @@ def known(value: Any, *, busy: bool = False, error: str | None = None) -> Any:
     return SimpleNamespace(get=feed.get, of=lambda _: feed)
 
 
+def ask(client: TestClient, at: str) -> list[Any]:
+    """What an address answers."""
+    answer = client.get(at)
+    return [answer.status_code, answer.text]
+
+
 def main() -> None:
     """Fill the readings, and ask."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
@@ -93,8 +100,7 @@ def main() -> None:
     events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
     events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in NAMES]
     # Of DAGs that are no group's too, of which one may be read.
-    acting = ("ingest_mine", "ingest_other", "backfill", "rollback", *MAINTAIN)
-    runs = {dag: FailedRun(dag, "r", NOW, NOW, "plan", 2) for dag in acting}
+    runs = {dag: FailedRun(dag, "r", NOW, NOW, "plan", 2) for dag in (*READABLE, "ingest_other", "rollback", *MAINTAIN)}
     runs["backfill"] = runs["backfill"]._replace(tables=["db.mine"])
     named = {f"db.{n}": f"t.{n}" for n in (*NAMES, "mine_too")}
     tables.append(replace(tables[0], table="db.mine_too"))
@@ -121,12 +127,11 @@ def main() -> None:
     (login,) = plugin.app.router.dependencies
 
     def authorized(*, user: str, method: str) -> set[str]:
-        return {"ingest_mine", "backfill", MAINTAIN[0]} if (user, method) == ("somebody", "GET") else set()
+        return READABLE if (user, method) == ("somebody", "GET") else set()
 
-    def may(*, details: DagDetails, **_: Any) -> bool:
-        return details.id == "ingest_mine"
-
-    manager = SimpleNamespace(get_authorized_dag_ids=authorized, is_authorized_dag=may)
+    manager = SimpleNamespace(
+        get_authorized_dag_ids=authorized, is_authorized_dag=lambda details, **_: details.id == "ingest_mine"
+    )
     reading.get_auth_manager = lambda: manager
     plugin.app.dependency_overrides |= {login.dependency: lambda: None, get_user: lambda: "somebody"}
     client = TestClient(plugin.app)
@@ -148,23 +153,22 @@ def main() -> None:
             # What stands in a report's place is no page of ours.
             assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
+    READABLE.add("ingest_other")
+    found["all: /metrics"] = ask(client, "/metrics")
+    READABLE.remove("ingest_other")
     # Who only has what was known before, as the next reading hangs.
     for name in ("status", "details", "quality", "groups"):
         was = getattr(filled, name).get().value
         setattr(filled, name, known(was, error=HANGS))
-        for at in LATER[name]:
-            answer = client.get(at)
-            found[f"{name} hangs: {at}"] = [answer.status_code, answer.text]
+        found |= {f"{name} hangs: {at}": ask(client, at) for at in LATER[name]}
         setattr(filled, name, known(was))
-    for at in ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none"):
-        found[f"refused: {at}"] = [(answer := client.get(at)).status_code, answer.text]
+    found |= {f"refused: {at}": ask(client, at) for at in REFUSED}
     filled.status = known(None)
     for at in ("/api/tables?unread", "/metrics?unread"):
         found[f"refused: {at}"] = [(answer := client.get(at)).status_code, answer.text]
         assert answer.headers["retry-after"], at
     plugin.app.dependency_overrides.clear()
-    for at in ("/api/tables?login", "/metrics?login"):
-        found[f"refused: {at}"] = [(answer := client.get(at)).status_code, answer.text]
+    found |= {f"refused: {at}": ask(client, at) for at in ("/api/tables?login", "/metrics?login")}
     print(json.dumps(found))
 
 

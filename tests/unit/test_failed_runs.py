@@ -300,7 +300,7 @@ def page(name: str, known: History, *, ledger: bool = False, **values: Any) -> s
         "timeline.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=AT,
         here="timeline", troubles=["The catalog did not answer."], window=history.window(known, 24, known.events),
         hours=24, choices=history.HOURS, ledger=ledger, shown=9, groups={}, too_many=False, name=name, promised=None,
-        at="", asked=None, standing=None, trouble=None, missing=(), **values,
+        at="", asked=None, standing=None, trouble=None, missing=(), **{"readable": {"ingest_g"}, **values},
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import pytest
 
-from sluice import quality, verdicts
+from sluice import quality, status_text, verdicts
 from sluice.errors import CatalogUnavailableError
-from sluice.events import INGEST, Event, Lane
+from sluice.events import BY_HAND, INGEST, Event, Lane
 from sluice.model import OffsetRange, Through
 from sluice.pages import detail, feed, history, judged, known, render, trends
 from sluice.pages.feed import Feed
@@ -152,6 +152,21 @@ def test_a_page_of_a_thousand_tables_is_made_at_once() -> None:
     print(f"a page of 1,000 tables: {took:.2f} s, {len(found):,} characters")
     assert found.count("<tr>") == 1001
     assert took < 3  # on a busy machine; 0.2 s on a quiet one
+
+
+def test_the_json_of_a_thousand_tables_is_made_at_once() -> None:
+    partitions = [PartitionStatus(p, 0, 9, 9, 12, 3) for p in range(12)]
+    topics = [TopicStatus("t", partitions=partitions, lag_records=36, stream_clock=NOW, late={0: 2})]
+    snapshot = SnapshotStatus(7, NOW, 1.0, "t", 3, {0: OffsetRange(0, 10)}, 10, "run", "publish")
+    status = Status(NOW, [table(topics=topics, snapshot=snapshot, risks={"unread": ["soon"]})] * 1000)
+    began = time.thread_time()
+    copied = [asdict(each) for each in status.tables]
+    took = time.thread_time() - began
+    began = time.thread_time()
+    told = status_text.as_json(status)
+    assert time.thread_time() - began < took  # without a copy of each value first, which alone took longer
+    assert list(told["tables"][0]) == [*copied[0], "lag_records", "warnings"]
+    assert json.loads(json.dumps(told))["tables"][-1]["snapshot"]["ranges"] == {"0": [0, 10]}
 
 
 def test_the_expectations_of_a_thousand_tables_are_one_page() -> None:
@@ -339,6 +354,7 @@ def page(template: str, **values: Any) -> str:
             "reports": False,
             "rejected": {},
             "blocked": (),
+            "readable": {"ingest_g", f"ingest_{HOSTILE}", *BY_HAND},
             **values,
         },
     )
@@ -460,20 +476,21 @@ def test_a_page_tells_what_the_table_holds() -> None:
     each = hostile_table()
     found = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=hostile_detail())
     words = " ".join(found.text.split())
+    assert words.count("paste it into the form's Configuration JSON (Advanced Options)") == 4
     assert "12.3 MB" in words and "0: [0, 10)" in words
     assert "90m" in words and "2.0 kB" in words  # how long Kafka keeps what is unread; the size of a file
     assert 'rewrite data files, expire snapshots or remove orphan files with {"tables": [' in words
     copies = [json.loads(a["data-copy"] or "") for _, a in found.elements if "data-copy" in a]
     assert [list(each) for each in copies] == [  # all that each form asks for: it drops what is not pasted
-        ["name", "ranges", "why", "dry_run"],
-        ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"],
         # each once alone, and once with the way there
+        *[["name", "ranges", "why", "dry_run"]] * 2,
+        *[["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"]] * 2,
         *[["table", "source", "topic", "ranges", "since", "until", "why", "dry_run"]] * 4,
         ["tables"],
     ]
-    assert [(each["topic"], each["ranges"]) for each in copies[2:6:2]] == [(HOSTILE, {"0": [1, 9]}), (None, {})]
+    assert [(each["topic"], each["ranges"]) for each in copies[4:8:2]] == [(HOSTILE, {"0": [1, 9]}), (None, {})]
     assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
-    assert [each["dry_run"] for each in copies[:4]] == [True] * 4
+    assert [each["dry_run"] for each in copies[:8]] == [True] * 8
     masked = replace(hostile_detail(), keeps_raw=False)
     found_masked = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=masked)
     forms = [json.loads(a["data-copy"] or "") for _, a in found_masked.elements if "data-copy" in a]
@@ -516,6 +533,24 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
         "/dags/ingest_g/runs/scheduled__1 scheduled__1", "/dags/backfill/runs/manual__2 manual__2", "rollback by ann",
         "-",
     ]  # fmt: skip
+
+
+def test_a_run_is_a_link_for_those_who_may_read_its_dag() -> None:
+    acts = [Event(NOW, Lane.OPERATOR, "did", "db.t", "t", run_id=f"by_{dag}", dag=dag) for dag in (INGEST, *BY_HAND)]
+    window = history.window(history.History(NOW, acts), 24, acts)
+    values: dict[str, Any] = {
+        "name": "db.t", "window": window, "hours": 24, "choices": history.HOURS, "shown": 9, "at": "", "asked": None,
+        "trouble": None, "standing": None, "promised": None, "groups": {"db.t": "g"},
+    }  # fmt: skip
+    run = re.compile('data-label="Run".*?>(?:<a data-airflow-path="(.*?)" href="#">)?(by_[a-z_]*)', re.DOTALL)
+    every = [(f"/dags/{d}/runs/by_{d}", f"by_{d}") for d in BY_HAND]
+    assert run.findall(page("timeline.html", **values)) == [("/dags/ingest_g/runs/by_ingest", "by_ingest"), *every]
+    mine = run.findall(page("timeline.html", **values, readable={"ingest_g", "rollback"}))
+    assert [name for path, name in mine if path] == ["by_ingest", "by_rollback"] and len(mine) == 1 + len(BY_HAND)
+    each = late(last_error=error())
+    told: dict[str, Any] = {"table": each, "verdicts": list(verdicts.said(each)), "detail": None}
+    assert "/dags/ingest_g/runs/run" in page("table.html", **told)
+    assert "/runs/" not in page("table.html", **told, readable=set())
 
 
 def test_what_a_run_left_is_linked_where_it_left_something() -> None:

@@ -62,7 +62,7 @@ def page(found: detail.Detail, **changes: Any) -> str:
     return render.page(
         "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=None, here="tables",
         troubles=[], readiness=found.readiness, window=None, kinds=9, gaps=9, table=table, detail=found,
-        verdicts=list(verdicts.said(table)), reports=False,
+        verdicts=list(verdicts.said(table)), reports=False, readable=(),
     )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def timeline_page(found: history.History) -> str:
         "timeline.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="timeline",
         troubles=[], window=history.window(found, 24, found.events), hours=24, choices=history.HOURS, ledger=True,
         missing=found.unread, shown=9, groups={NAME: "g", "t": "g"}, too_many=False, name=NAME, at="", asked=None,
-        standing=None, trouble=found.trouble, promised=None,
+        standing=None, trouble=found.trouble, promised=None, readable=(),
     )  # fmt: skip
 
 

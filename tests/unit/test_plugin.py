@@ -33,7 +33,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
 
 
 def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, tuple[int, str]]) -> None:
-    mine = {at: answer for at, answer in found.items() if "db.other" not in at and not at.startswith("refused: ")}
+    mine = {
+        at: answer for at, answer in found.items() if "db.other" not in at and not at.startswith(("refused: ", "all: "))
+    }
     assert len(mine) > 10 and {code for code, _ in mine.values()} == {200}, {at: a[0] for at, a in mine.items()}
     told = [at for at, (_, text) in mine.items() if "db.other" in text or "t.other" in text]
     assert told == []
@@ -96,6 +98,12 @@ def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, t
     assert "<small>as of <time" in row and "blocked" in row
 
 
+def test_what_is_counted_over_all_tables_is_told_to_those_who_may_see_all(found: dict[str, tuple[int, str]]) -> None:
+    every = found["all: /metrics"][1]
+    assert 'table="db.other"' in every and "sluice_ledger_rows 5.0" in every
+    assert "sluice_ledger_rows" not in found["/metrics"][1]
+
+
 def test_what_is_not_of_now_is_said_to_be_so_while_a_reading_hangs(found: dict[str, tuple[int, str]]) -> None:
     why = "What is being read has not answered for 9000 s."
     whole = json.loads(found["status hangs: /api/tables"][1])
@@ -116,7 +124,6 @@ def test_what_is_not_of_now_is_said_to_be_so_while_a_reading_hangs(found: dict[s
     )
     (read,) = (line for line in of_now.splitlines() if line.startswith("sluice_read_timestamp_seconds"))
     assert read in old  # by which one sees how old it is
-    assert "sluice_ledger_rows 5.0" in of_now and "sluice_ledger_rows" not in half
     assert lag in half and [each in half for each in away] == [False, True]
     for at, hangs in (("/api/tables/db.mine/readiness", "details"), ("/api/quality", "quality")):
         told, before = (json.loads(found[name + at][1]) for name in (f"{hangs} hangs: ", ""))

@@ -145,7 +145,7 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     html = render.page(
         "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=seen, here="tables",
         troubles=[], readiness=(), window=None, kinds=9, gaps=9, table=status(NAME), detail=found,
-        verdicts=list(verdicts.said(status(NAME))), reports=False,
+        verdicts=list(verdicts.said(status(NAME))), reports=False, readable=(),
     )  # fmt: skip
     link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
     assert re.findall(rf'<a href="(.*?)" title="What was true then"><code>{landed}<', html) == [link] * 2
@@ -265,6 +265,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert [e.unread for e in found if e.unread is not None] == [30, 30]
     assert {e.lane: e.dag for e in found if e.dag} == {
         **dict.fromkeys(set(Lane) - {Lane.RUNS, Lane.SCHEMA, Lane.OPERATOR, Lane.FILES}, INGEST),
+        Lane.OPERATOR: "accept_gap",
         Lane.MAINTENANCE: "maintain_rewrite_data_files",
     }
     Ledger(catalog).append([Row("t", State.REPLAYED, "id", -1, table=NAME)], run_id="manual")
@@ -275,6 +276,26 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     assert few == [e for e in everything if any(e in each[:2] for _, each in lanes(everything))]
     assert {e.lane for e in few} == set(Lane) - {Lane.RUNS, Lane.FILES}  # for that it takes to be told of which tables
     assert timeline.events(catalog, datetime.now(UTC)) == []
+
+
+def test_what_an_operator_did_tells_the_dag_of_its_run(catalog: SqlCatalog) -> None:
+    about = {"table": NAME, "who": "ann", "why": "it was wrong"}
+    by_run = {
+        "gave up": [Row("t", State.GAP, "id", None, 0, 3, 8, who="ann", why="lost")],
+        "healed": [Row("t", State.GAP, "id", None, 0, 1, 2, why="nobody knows")],
+        "went back": [Row("t", State.GAP, "id", None, 0, 9, 12, **about), Row("t", State.ROLLED_BACK, **about)],
+        "answered": [Row("t", State.ROLLED_BACK, **about)],
+    }
+    for run_id, rows in by_run.items():
+        Ledger(catalog).append(rows, run_id=run_id)
+    versions = [(schemas.State.APPROVED, "answered"), (schemas.State.APPLIED, "answered"), (schemas.State.REVIEW, "r")]
+    schemas.append(catalog, [schemas.Row(NAME, state, 2, "c", run_id=run_id) for state, run_id in versions])
+    found = {(e.lane, e.run_id, e.dag) for e in timeline.events(catalog, LONG_AGO, [contract()])}
+    assert found == {
+        (Lane.OPERATOR, "gave up", "accept_gap"), (Lane.OPERATOR, "healed", None),
+        (Lane.OPERATOR, "went back", "rollback"), (Lane.OPERATOR, "answered", "review_schema"),
+        (Lane.SCHEMA, "answered", "review_schema"), (Lane.SCHEMA, "r", None),
+    }  # fmt: skip
 
 
 def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: SqlCatalog, monkeypatch) -> None:
@@ -385,9 +406,9 @@ def status(name: str, **changes: Any) -> TableStatus:
 
 
 def exported(
-    week: history.History | None, *known: TableStatus, unasked: list[str] | None = None
+    week: history.History | None, *known: TableStatus, unasked: list[str] | None = None, whole: bool = True
 ) -> tuple[dict[str, dict[str, float]], str]:
-    text = metrics.text(Status(LONG_AGO, list(known), unasked=unasked or []), week).decode()
+    text = metrics.text(Status(LONG_AGO, list(known), unasked=unasked or []), week, whole=whole).decode()
     told: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -423,6 +444,7 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
     assert told["sluice_table_last_batch_commit_seconds"] == {hostile: 0.5}
     assert told["sluice_table_last_batch_rejected"] == {hostile: 0}
     assert told["sluice_ledger_rows"] == {"": 44}
+    assert "sluice_ledger_rows" not in exported(week, known, whole=False)[0]  # most of it may be of others
     assert "evil" not in told and "secret" not in text
 
 

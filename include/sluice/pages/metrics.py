@@ -27,11 +27,12 @@ _OF_TABLE = {
 }
 
 
-def text(status: Status, known: History | None) -> bytes:
+def text(status: Status, known: History | None, *, whole: bool) -> bytes:
     """The metrics of these tables in Prometheus' text format. What nobody could be asked is left out: 0 would be calm.
 
     Args:
         known: what happened of late; the metrics of last batches are left out where it is not known.
+        whole: whether these are all tables: else the ledger's size tells of others.
     """
     registry = CollectorRegistry()
 
@@ -60,6 +61,7 @@ def text(status: Status, known: History | None) -> bytes:
         away.labels(source).set(source in status.unasked)
     if known:
         _last_batches(registry, {t.table for t in status.tables}, known.last)
+    if known and whole:
         rows = Gauge("sluice_ledger_rows", "rows of the ledger", registry=registry)
         rows.set(known.ledger_rows)
     return generate_latest(registry)

@@ -23,10 +23,12 @@
   const copied = (text) => {
     // Without TLS a browser has no clipboard for scripts, but for what is selected.
     if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const at = document.activeElement;
     const box = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
     box.select();
     const done = document.execCommand("copy");
     box.remove();
+    at?.focus({ preventScroll: true }); // who came by keyboard goes on from there
     return done ? Promise.resolve() : Promise.reject();
   };
   // The frame's sandbox lets no link out of it: one that Airflow's own page follows does.
