@@ -23,6 +23,9 @@ DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     # Or each call of a function on a column asks the JVM seven times more, to tell its line of Python in an error.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Spark writes each plan out for its UI and event log, and again at the end of each stage, whether there is one or
+    # not: in full, that is a tenth of what the JVM does for a small batch.
+    "spark.sql.ui.explainMode": "simple",
     # A map may hold a key twice on the wire, by damage or by Protobuf's leave; the last one counts, as Protobuf has it.
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     # Small inputs: one task per core is plenty, and AQE coalesces what is left over.
