@@ -94,7 +94,8 @@ dags = {{
     for name, dag in bag.dags.items()
 }}
 heavy = [m for m in {HEAVY!r} if m in sys.modules]
-print(json.dumps({{"dags": dags, "errors": bag.import_errors, "heavy": heavy, "seconds": seconds}}))
+files = sorted(name.rpartition("/")[2] for name in bag.file_last_changed)
+print(json.dumps({{"dags": dags, "errors": bag.import_errors, "heavy": heavy, "seconds": seconds, "files": files}}))
 """
 
 
@@ -488,6 +489,7 @@ def test_parsing_is_light(airflow_env):
     found = json.loads(told.splitlines()[-1])
     print(f"all DAG files parsed in {found['seconds']:.2f} s of processor time")
     assert found["heavy"] == []
+    assert "ingest.py" in found["files"] and not [name for name in found["files"] if name.startswith("sluice_")]
     assert found["seconds"] < 5  # a second on a quiet machine; what else runs makes it dearer
 
 
