@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h|i", help="which to run (all)")
     parser.add_argument(
-        "--records", type=int, help="backlog of sections a and g (5,000,000), h (2,000,000), records of f"
+        "--records", type=int, help="backlog of sections a and g (5,000,000), h (2,000,000), records of f, a batch of b"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, under 3 minutes: a smoke test, not a result")
     parser.add_argument("--keep", action="store_true", help="leave the folder with data and logs behind")

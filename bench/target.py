@@ -12,6 +12,7 @@ from bench.lab import SCHEMA, Lab, contract, say
 BATCH = 10_000
 CASES = {
     "append": ("insert-only, new offsets", "append", 1.3),
+    "append among others": ("the same, others added rows once", "append", 1.3),
     "recent": ("upsert, half new keys, half recent", "upsert", 1.3),
     "random": ("upsert, random keys", "upsert", 4.0),
     "recent versions": ("history, half new keys, half recent", "history", None),
@@ -19,17 +20,22 @@ CASES = {
 }
 
 
-def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
-    """One driver per case, both sizes in it; the figure is the median publish of the rounds after the first."""
+def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
+    """One driver per case, both sizes in it; the figure is the median publish of the rounds after the first.
+
+    Args:
+        records: in each batch; 10,000 when left out.
+    """
     sizes, rounds = ((100_000, 1_600_000), 3) if quick else ((1_000_000, 16_000_000), 6)
-    say(f"\n(b) publish of {BATCH:,} records into {sizes[0]:,} and {sizes[1]:,} rows")
+    batch = records or BATCH
+    say(f"\n(b) publish of {batch:,} records into {sizes[0]:,} and {sizes[1]:,} rows")
     for case, (words, mode, target) in CASES.items():
         lake = lab.lake()
         topics = [f"{case.replace(' ', '-')}-{size}" for size in sizes]
         feed.create(lab.broker.bootstrap, topics)
         for size, topic in zip(sizes, topics, strict=True):
             contract(lake, f"db.rows_{size}", topic, mode=mode, group=f"rows_{size}")
-        found = lab.drive(lake, "bench.target", case=case, topics=topics, sizes=sizes, rounds=rounds)
+        found = lab.drive(lake, "bench.target", case=case, topics=topics, sizes=sizes, rounds=rounds, batch=batch)
         lab.drop(lake)
         medians = [statistics.median(seconds[1:]) for seconds in found]
         for size, seconds, median in zip(sizes, found, medians, strict=True):
@@ -38,7 +44,7 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
         say(f"    {words:34} ratio {medians[1] / medians[0]:.2f} ({wanted})")
 
 
-def main(case: str, topics: list[str], sizes: list[int], rounds: int) -> list[list[float]]:
+def main(case: str, topics: list[str], sizes: list[int], rounds: int, batch: int) -> list[list[float]]:
     """In the driver: fill the tables, then send and publish a batch to each in turn; the seconds of each publish."""
     import os
 
@@ -46,36 +52,40 @@ def main(case: str, topics: list[str], sizes: list[int], rounds: int) -> list[li
 
     spark = session()
     for topic, size in zip(topics, sizes, strict=True):
-        _fill(spark, topic, size)
+        _fill(spark, topic, size, ours="others" not in case)
     seconds: list[list[float]] = [[] for _ in sizes]
     pick = random.Random(7)
     for number in range(rounds):
         for each, (topic, size) in enumerate(zip(topics, sizes, strict=True)):
-            keys = _keys(case, size, number, pick)
+            keys = _keys(case, size, number, batch, pick)
             feed.send(os.environ["KAFKA_BOOTSTRAP_SERVERS"], topic, ((k, size + i) for i, k in enumerate(keys)))
             seconds[each].append(run(spark, f"round-{number}", group=f"rows_{size}")["publish"])
     for size in sizes:
         rows = spark.table(f"lake.db.rows_{size}").count()
-        new = {"recent": rounds * BATCH // 2, "random": 0}.get(case, rounds * BATCH)
+        new = {"recent": rounds * batch // 2, "random": 0}.get(case, rounds * batch)
         if rows != size + new:
             raise RuntimeError(f"{rows} rows instead of {size + new}")
     return seconds
 
 
-def _keys(case: str, size: int, number: int, pick: random.Random) -> list[int]:
-    fresh = range(size + number * BATCH, size + (number + 1) * BATCH)
+def _keys(case: str, size: int, number: int, batch: int, pick: random.Random) -> list[int]:
+    fresh = range(size + number * batch, size + (number + 1) * batch)
     if case.startswith("random"):
-        return pick.sample(range(size), BATCH)
+        return pick.sample(range(size), batch)
     if case.startswith("recent"):
-        new = [size + number * BATCH // 2 + i for i in range(BATCH // 2)]
-        return [*new, *pick.sample(range(max(size - 100_000, 0), size), BATCH // 2)]
+        new = [size + number * batch // 2 + i for i in range(batch // 2)]
+        return [*new, *pick.sample(range(max(size - 100_000, 0), size), batch // 2)]
     return list(fresh)
 
 
-def _fill(spark: Any, topic: str, size: int) -> None:
-    """Rows as publishing would have left them: files in key order, coordinates below the topic's first offset."""
+def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
+    """Rows as publishing would have left them: files in key order, coordinates below the topic's first offset.
+
+    Args:
+        ours: the snapshot says so; else the table holds rows that others have added.
+    """
     from sluice import broker, catalog, contracts, tables
-    from sluice.model import PUBLISHED_THROUGH, Through, encode_through
+    from sluice.model import PUBLISHED_THROUGH, STEP, Through, encode_through
 
     promise = contracts.load().table(f"db.rows_{size}")
     tables.ensure_typed(catalog.load(), promise)
@@ -99,4 +109,6 @@ def _fill(spark: Any, topic: str, size: int) -> None:
     writer = rows.writeTo(f"lake.db.rows_{size}").option(
         f"snapshot-property.{PUBLISHED_THROUGH}", encode_through(through)
     )
+    if ours:
+        writer = writer.option(f"snapshot-property.{STEP}", "publish")
     writer.option("distribution-mode", "none").append()
