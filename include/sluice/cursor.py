@@ -1,6 +1,6 @@
 """Where a table stands, read from the table itself: the nearest ancestor of main that carries offsets, else the tag.
 
-The ledger is asked last, and only believed when the table's head is not older than what the ledger remembers.
+The ledger is asked last, and only believed when nothing that is left of main is older than what the ledger remembers.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | N
     """The snapshot whose property `name` says where the table stands, or where it stood at another snapshot.
 
     Returns:
-        None where the table provably never carried offsets: its ancestry is whole, and holds none.
+        None where the table never carried offsets: its ancestry is whole, and holds none.
 
     Raises:
         CursorUnknownError: the ancestry was cut by expiry, and no tag that fits answers.
@@ -103,17 +103,33 @@ def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | N
         if name in summary(snapshot):
             return snapshot
         oldest = snapshot
-    if oldest is None or oldest.parent_snapshot_id is None:
+    if oldest is None or _began(oldest):
         return None
     tag = table.metadata.refs.get(CURSOR_TAG)
     tagged = table.metadata.snapshot_by_id(tag.snapshot_id) if tag else None
-    # A tag newer than the head belongs to what was rolled back: believing it would skip records.
-    if tagged and head and name in summary(tagged) and _number(tagged) <= _number(head):
+    # An ancestor that the chain no longer shows is older than all that it shows. Any other tag belongs to what was
+    # rolled back, however much was written since: believing it would skip records.
+    if tagged and name in summary(tagged) and _number(tagged) <= _number(oldest):
         return tagged
     raise CursorUnknownError(
         "No snapshot that is left, and no tag that fits, tells which offsets the table holds.",
         table=".".join(table.name()),
         head=head.snapshot_id if head else None,
+    )
+
+
+def _began(snapshot: Snapshot) -> bool:
+    """Whether a table, or what replaced it, began with this snapshot.
+
+    One without a parent may only be the oldest that is left: PyIceberg's expiry takes the parent's id away, too. That
+    one stands on something: on rows that it did not add, or files that it took away.
+    """
+    told = summary(snapshot)
+    added = told.get("added-records", "0")
+    return (
+        snapshot.parent_snapshot_id is None
+        and told.get("total-records", added) == added
+        and "deleted-data-files" not in told
     )
 
 
@@ -144,9 +160,11 @@ def staged(table: Table | None, remembered: Callable[[], tuple[Batch, int] | Non
 
 
 def _is_not_older(table: Table, moment_ms: int) -> bool:
-    """Whether main's head was committed at or after a moment: what was true then was not rolled back since."""
-    head = table.metadata.current_snapshot()
-    return head is not None and head.timestamp_ms >= moment_ms
+    """Whether all of main that is left was committed at or after a moment: nothing older was gone back to since.
+
+    The head alone would not tell: others may have written on what was gone back to.
+    """
+    return min((s.timestamp_ms for s in ancestors(table.metadata)), default=-1) >= moment_ms
 
 
 def published(table: Table | None, remembered: Callable[[], Remembered | None] | None = None) -> Mapping[str, Through]:

@@ -170,14 +170,29 @@ class Ledger:
         """How far the ledger saw a table come, for the case that the table itself can no longer tell."""
         if self.table.metadata.current_snapshot_id is None:
             return None
-        found = self.table.scan(row_filter=equal("state", str(State.SETTLED))).to_arrow().to_pylist()
-        rows = [r for r in map(row_of, found) if table in (r.snapshots or {})]
-        if not rows:
+        wanted = one_of("state", [str(State.SETTLED), str(State.ROLLED_BACK)])
+        found = list(map(row_of, self.table.scan(row_filter=wanted).to_arrow().to_pylist()))
+        rows = [r for r in found if r.state == State.SETTLED and table in (r.snapshots or {})]
+        undone = [r.at for r in found if r.state == State.ROLLED_BACK and r.table == table]
+        # Not by number: after a rollback lower ones come again. Nor by when a batch was last told of, which it also is
+        # when it stands elsewhere in another table: by when it was first seen in this table's snapshot.
+        seen: dict[tuple[str, int, int], datetime] = {}
+        for row in rows:
+            key = row.topic, row.batch_seq or 0, (row.snapshots or {})[table]
+            seen[key] = min(seen.get(key, row.at), row.at)
+        last = {
+            topic: (seq, at)
+            for (topic, seq, _), at in sorted(seen.items(), key=lambda each: (each[1], each[0]))
+            if at > max(undone, default=datetime.min.replace(tzinfo=UTC))
+        }
+        if not last:
             return None
-        through = {}
-        for (topic, seq), batch in sorted(batches(rows).items()):
-            through[topic] = Through(seq, batch.topic_id, batch.next_offsets)
-        return Remembered(through, int(max(r.at for r in rows).timestamp() * 1000))
+        told = batches(rows)
+        through = {
+            topic: Through(seq, told[topic, seq].topic_id, told[topic, seq].next_offsets)
+            for topic, (seq, _) in last.items()
+        }
+        return Remembered(through, int(max(at for _, at in last.values()).timestamp() * 1000))
 
     def remembered_batch(self, topic: str) -> tuple[Batch, int] | None:
         """The topic's last batch that the ledger saw staged, and when (epoch ms), should staging no longer tell."""
