@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 
 from sluice import quality, tables
 from sluice.quality import Result
@@ -39,7 +40,11 @@ def told(results: list[Result]) -> list[tuple[str, str, int, str]]:
     return [(r.table, r.topic, r.batch_seq, r.column) for r in results]
 
 
-def test_the_last_batch_is_found_however_long_ago_it_was(catalog: Catalog) -> None:
+@pytest.mark.parametrize("few", [0, 20])
+def test_the_last_batch_is_found_however_long_ago_it_was(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(quality, "FEW", few)
     assert quality.last(catalog, ["db.a"]) == {}
     everything = [
         judged("db.a", 1, 2, "id"),
@@ -54,7 +59,10 @@ def test_the_last_batch_is_found_however_long_ago_it_was(catalog: Catalog) -> No
         quality.keep(catalog, results, run_id="r")
     for results in (judged("db.c", 9, 2, "id"), judged("db.c", 1, 1, "id", topic="u")):
         quality.keep(catalog, results, run_id="r")
+    scans, scan = [], Table.scan
+    monkeypatch.setattr(Table, "scan", lambda *args, **given: scans.append(given) or scan(*args, **given))
     found = quality.last(catalog, ["db.a", "db.b", "db.c", "db.none"])
+    assert len(scans) == 4  # of a day two and of all time two, however many batches that are
     assert {name: sorted(told(results)) for name, results in found.items()} == {
         "db.a": [("db.a", "t", 2, "id"), ("db.a", "t", 2, "n")],
         "db.b": [("db.b", "t", 8, "id"), ("db.b", "u", 1, "id"), ("db.b", "u", 1, "n")],
