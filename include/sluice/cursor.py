@@ -103,7 +103,7 @@ def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | N
         if name in summary(snapshot):
             return snapshot
         oldest = snapshot
-    if oldest is None or _began(oldest):
+    if oldest is None or began(oldest):
         return None
     tag = table.metadata.refs.get(CURSOR_TAG)
     tagged = table.metadata.snapshot_by_id(tag.snapshot_id) if tag else None
@@ -118,7 +118,7 @@ def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | N
     )
 
 
-def _began(snapshot: Snapshot) -> bool:
+def began(snapshot: Snapshot) -> bool:
     """Whether a table, or what replaced it, began with this snapshot.
 
     One without a parent may only be the oldest that is left: PyIceberg's expiry takes the parent's id away, too. That

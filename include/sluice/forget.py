@@ -36,7 +36,7 @@ def state_before(memory: Table | None, first_undone: Snapshot) -> int | None:
     line = list(cursor.ancestors(memory.metadata))
     before = next((s for s in line if s.timestamp_ms < first_undone.timestamp_ms), None)
     if before is None:
-        return EMPTY if line[-1].parent_snapshot_id is None else None
+        return EMPTY if cursor.began(line[-1]) else None
     return None if before is line[0] else before.snapshot_id
 
 

@@ -181,7 +181,7 @@ def _restore_point(contract: Contract, table: Table, now: datetime) -> Line:
     line = list(cursor.ancestors(table.metadata))
     back = now - cursor.committed_at(line[-1])
     window = contract.maintenance.snapshot_age
-    whole = line[-1].parent_snapshot_id is None
+    whole = cursor.began(line[-1])
     told = f"{len(line):,} snapshots, back to {utc(cursor.committed_at(line[-1]))}"
     told += "; the table's first is among them" if whole else ""
     ready = whole or back >= window

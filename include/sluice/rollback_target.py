@@ -66,7 +66,7 @@ def carrier(name: str, table: Table, target: Snapshot) -> Snapshot | None:
         if PUBLISHED_THROUGH in cursor.summary(snapshot):
             return snapshot
         oldest = snapshot
-    if oldest.parent_snapshot_id is not None:
+    if not cursor.began(oldest):
         raise RefusedError(
             "The snapshots that told which offsets the table held then have expired.",
             table=name,

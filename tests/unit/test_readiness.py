@@ -105,6 +105,12 @@ def test_drills_files_and_restore_point_are_facts_of_the_tables(catalog, tmp_pat
         "Rollback drilled": True, "Replay drilled": False, "Orphan files": True,
     }  # fmt: skip
 
+    # Whose parent PyIceberg's expiry has taken is not the table's first.
+    table = catalog.load_table(NAME)
+    table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in table.snapshots()[:2]]).commit()
+    cut = lines(catalog, known)["Restore point"]
+    assert not cut.ready and "first is among them" not in cut.evidence
+
 
 def test_without_a_login_nobody_is_kept_out() -> None:
     closed = readiness.access("g", "SimpleAuthManager", {"ingest_g": True, "rollback": False}, anybody=False)

@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import backlog, cursor, refs, retention, rollback, rolled_back, settle, slices, tables
+from sluice import backlog, cursor, forget, refs, retention, rollback, rolled_back, settle, slices, tables
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, FencedError, RefusedError, StagingTrimmedError
 from sluice.filters import at_most, one_of
@@ -132,6 +132,25 @@ def test_a_table_is_put_forward_again_by_the_sql_that_the_error_names(tmp_path: 
     with pytest.raises(RefusedError, match="not among main's ancestors"):
         look(catalog, promises, old)
     assert put(old) == ()
+
+
+def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_path: Path, catalog: Catalog) -> None:
+    """It takes the parent's id away with the parent: what is left looks as if the table had begun there."""
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 2)
+    gone = [s.snapshot_id for s in typed.snapshots()]
+    append(typed, 9, {})
+    target = head(catalog)
+    append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
+    memory = catalog.load_table("shop.orders")
+    first_undone = memory.snapshot_by_id(gone[0])
+    assert first_undone is not None
+    assert forget.state_before(memory, first_undone) == forget.EMPTY
+    memory.maintenance.expire_snapshots().by_ids(gone).commit()
+    # Of what the table held then, and of what a memory knew, nobody can tell any more: not nothing.
+    with pytest.raises(RefusedError, match="told which offsets the table held then have expired"):
+        look(catalog, promises, target)
+    assert forget.state_before(memory, first_undone) is None
 
 
 def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:
