@@ -6,7 +6,6 @@ Each command imports what it needs when it runs, so that `--help` and `contract 
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import logging
 import math
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sluice import cli_act, cli_schema, cli_sql
+from sluice import cli_act, cli_schema, cli_sql, named
 from sluice.errors import SluiceError, exit_code
 
 if TYPE_CHECKING:
@@ -287,7 +286,7 @@ def _ledger_rebuild(given: argparse.Namespace) -> int:
     known = _contracts()
     with reach.catalog_errors():
         known = topics.resolve(known, catalog, None)
-        lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {getpass.getuser()}")
+        lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {named.user()}")
     print("\n".join(lines))
     return 0
 

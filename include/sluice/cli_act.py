@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,7 @@ def _gap_accept(contracts: Callable[[], Contracts], given: argparse.Namespace) -
     known = contracts()
     client = reach.open_broker(given.patience)
     catalog = reach.open_catalog(given.patience)
-    user = getpass.getuser()
+    user = named.user()
     with reach.catalog_errors():
         known = topics.resolve(known, catalog, client)
         found = gaps.accept(
@@ -93,7 +92,7 @@ def _rollback(contracts: Callable[[], Contracts], given: argparse.Namespace) -> 
 
     known = contracts()
     catalog = reach.open_catalog(given.patience)
-    user = getpass.getuser()
+    user = named.user()
     with reach.catalog_errors():
         known = topics.resolve(known, catalog, None)
         ledger = Ledger(catalog)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import shlex
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluice import named
 from sluice.cli_act import UNCHANGED
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _schema(contracts: Callable[[], Contracts], given: argparse.Namespace) -> in
             print("\n".join(evolve_review.look(catalog, file, again=given.answer == "approve").lines()))
             print(UNCHANGED)
             return 0
-        user = getpass.getuser()
+        user = named.user()
         done = evolve_review.answer(
             catalog,
             known,

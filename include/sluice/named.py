@@ -1,8 +1,10 @@
-"""Offset ranges as an operator names them, in a form or on the command line: taken as they stand, or refused."""
+"""Offset ranges as an operator names them, in a form or in a command: taken as they stand, or refused; and who asks."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +42,14 @@ def read(text: str) -> dict[int, tuple[int, int]]:
     if not found:
         raise _refused("No range is named.")
     return found
+
+
+def user() -> str:
+    """Whose word a command is: the login name, or its number where the machine knows no name, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

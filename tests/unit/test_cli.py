@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice import cli, status_text
+from sluice import cli, named, status_text
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import BrokerUnavailableError, OffsetsLostError
 from sluice.model import OffsetRange
@@ -235,3 +235,17 @@ def test_acts_need_their_reason_and_their_object(arguments: tuple[str, ...], say
     done = sluice(*arguments)
     assert done.returncode == 64
     assert says in done.stderr
+
+
+def test_an_act_by_a_user_without_a_name_is_told_by_its_number(
+    tmp_path: Path, sluice_catalog: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """As in a container that runs as any number."""
+    (tmp_path / "good.yaml").write_text(GOOD)
+    for name, value in {**sluice_catalog, "SLUICE_CONTRACTS": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1_234_567)
+    assert named.user() == "uid 1234567"
+    assert cli.main(["ledger", "rebuild"]) == 0, capsys.readouterr().err
