@@ -11,7 +11,10 @@ from sluice import named
 
 QUICK = timedelta(minutes=5)
 RANGE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
-UNCHANGED = "This was a dry run: nothing was changed. Trigger again with dry_run off to do it."
+UNCHANGED = (
+    "This was a dry run: nothing was changed. To do it, choose 'Trigger again with this config' under Trigger on this "
+    "run's page: the form is filled in as it was; turn dry_run off."
+)
 WHY = Param(type="string", minLength=3, description="The reason; kept in the ledger with your name.")
 DRY_RUN = Param(True, type="boolean", description="Only show what would be done.")
 

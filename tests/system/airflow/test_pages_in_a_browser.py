@@ -264,6 +264,15 @@ def slow(database: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
+def filled_in_again(page: Page) -> None:
+    """From the page of a run Airflow fills its form in, as the log of a dry run says."""
+    page.get_by_role("button", name="Trigger").first.click()
+    page.get_by_role("menuitem", name="Trigger again with this config").click()
+    form = page.get_by_role("dialog")
+    expect(form.locator("#element_table")).to_have_value("killed.orders")
+    expect(form.locator("#element_why")).to_have_value("the id is in another field")
+
+
 def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(stack, pictures):
     """The last of all: from here on the table is late, and one of its records was set apart by an earlier run."""
     url, contract = stack.env["SLUICE_PAGES_URL"], Path(os.environ["SLUICE_CONTRACTS"], "killed.orders.yaml")
@@ -308,6 +317,7 @@ def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(
         assert stack.end("backfill", unquote(page.url.rpartition("/")[2]))[0] == "success"
         assert stack.finish("killed", run)[0] == "success"
         assert stack.ids("killed.orders") == list(range(102))
+        filled_in_again(page)
         frame = in_airflow(page, url)
         expect(row.locator(".badge")).to_have_text("fresh")
         link.click()
