@@ -143,11 +143,13 @@ def cut(files: Files, path: tuple[int, ...], wanted: T.StructType) -> tuple[File
     """The same files with a copy of a message that has only what is wanted of it, however deep; both full names.
 
     Raises:
-        UnfitError: There is no such message, or what is wanted of it nests without end.
+        UnfitError: There is no such message, or what is wanted of it nests without end, is a group, or of an edition.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     protos = [FileDescriptorProto.FromString(each) for each in files]
+    if any(each.syntax == "editions" for each in protos):
+        raise UnfitError("", "there is an edition of Protobuf, and what is read is proto2 and proto3")
     full = name_of(files, path)
     copy = _Cutter({each.name: each for each in protos}).message(descriptor(files, full), wanted, "")
     return tuple(each.SerializeToString() for each in protos), full, copy
@@ -188,6 +190,8 @@ class _Cutter:
             if each.HasField("oneof_index"):
                 each.oneof_index = used.index(each.oneof_index)
             inner, where = of.fields_by_name[each.name].message_type, dotted(path, each.name)
+            if each.type == each.TYPE_GROUP:  # which the decoder passes over, and says nothing
+                raise UnfitError(where, "is a group, which is not read: it takes a field of a message's type")
             want = part[each.name] if part else None
             if inner and inner.GetOptions().map_entry:
                 each.type_name = f".{full}.{self._entry(copy, inner, want, where)}"
