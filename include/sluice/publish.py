@@ -105,9 +105,9 @@ def publish(
     staging = staged_records.checked(context, contract, batches)
     session = context.session(properties)
     splits = staged_records.split_by(staged_records.size(staging, batches), session.sparkContext.defaultParallelism)
-    decoded_in = partial(staged_records.decoded, context, contract, batches, splits)
+    reading = _Reading(context, attempt.base, file, contract, batches, splits)
     with attempt:
-        decoded = decoded_in(session)
+        decoded = reading.decoded(session)
         watch = expect.Watch(contract, decoded)
         # Only what the MERGE takes: the observation keeps every column it is given alive, and one nested column among
         # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
@@ -122,10 +122,8 @@ def publish(
         if found.records != sum(known.values()):
             known = staged_records.recounted(context, contract, batches, known, found.records)
         each = check.by_batch(decoded, batches, found, known)
-        judge = partial(expect.judge, context, contract, batches, decoded, watch, seen)
-        anew = partial(decoded_in, context.spark)
-        excused = partial(_excused, context, attempt.base, file, contract, anew)
-        _aside(context, attempt.base, contract, batches, found, each, excused, judge, anew, replay=replay)
+        attempt.base_still_there()  # a zombie would set records apart that have been repaired since
+        _aside(reading, found, each, partial(expect.judge, context, contract, batches, decoded, watch, seen), replay)
         _look(session, attempt, contract, whole, found, fresh=fresh)
         if found.ignored:
             log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
@@ -147,50 +145,63 @@ def in_force(context: Context, attempt: Attempt, contract: Contract) -> Contract
     return held
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """Staged batches as one attempt reads them.
+
+    Attributes:
+        base: the typed table.
+        file: the contract as its file has it; `contract` is the one in force.
+        splits: of `staged_records.split_by`.
+    """
+
+    context: Context
+    base: Table
+    file: Contract
+    contract: Contract
+    batches: Sequence[Batch]
+    splits: Mapping[str, str]
+
+    def decoded(self, session: SparkSession) -> DataFrame:
+        """The records, by the contract."""
+        return staged_records.decoded(self.context, self.contract, self.batches, self.splits, session)
+
+    def anew(self) -> DataFrame:
+        """The same for commits on other tables, which must not carry the publish commit's properties."""
+        return self.decoded(self.context.spark)
+
+    def excused(self) -> Mapping[int, int]:
+        """How many records of each batch were rejected for what a change is about that waits for an answer, or has one.
+
+        What still fits goes on being published meanwhile, however many there are of the others.
+        """
+        try:
+            asked = evolve.look(self.context.catalog, self.base, self.file)
+        except SluiceError as error:
+            log.warning("%s: what its contract's file asks for is not known: %s", self.contract.table, error)
+            return {}
+        fields = evolve_refused.touched(asked.old, asked.new, asked.changes)
+        waits = asked.review in ("open", "rejected")
+        return check.bad_in(self.anew(), self.contract, fields) if fields and waits else {}
+
+
 def _aside(
-    context: Context,
-    base: Table,
-    contract: Contract,
-    batches: Sequence[Batch],
+    reading: _Reading,
     found: check.Counts,
     each: Mapping[int, check.Counts],
-    excused: Callable[[], Mapping[int, int]],
     judge: Callable[[], object],
-    decoded: Callable[[], DataFrame],
-    *,
     replay: bool,
 ) -> None:
-    """What goes to other tables: rejected records, and the memory of deletes. And the verdicts between the two.
-
-    Args:
-        base: the typed table.
-        decoded: makes the records anew, in the plain session: these commits must not carry the publish commit's
-            properties.
-    """
+    """What goes to other tables: rejected records, and the memory of deletes. And the verdicts between the two."""
+    context, contract, batches = reading.context, reading.contract, reading.batches
     # What was rejected of a batch that is given up now may be all that is left of it.
     if not replay and (mine := staged_records.with_records(batches)):
-        refused = evolve_refused.standing(context.catalog, base, contract) if found.rejected else ()
-        check.quarantine(context, contract, mine, decoded, found.rejected, refused)
-    check.verdict(contract, batches, each, excused)
+        refused = evolve_refused.standing(context.catalog, reading.base, contract) if found.rejected else ()
+        check.quarantine(context, contract, mine, reading.anew, found.rejected, refused)
+    check.verdict(contract, batches, each, reading.excused)
     judge()
     if found.deleted:
-        remember_deletes(context, contract, decoded())
-
-
-def _excused(
-    context: Context, base: Table, file: Contract, contract: Contract, decoded: Callable[[], DataFrame]
-) -> Mapping[int, int]:
-    """How many records of each batch were rejected for what a change is about that a person is asked, or has refused.
-
-    What still fits goes on being published meanwhile, however many there are of the others.
-    """
-    try:
-        asked = evolve.look(context.catalog, base, file)
-    except SluiceError as error:
-        log.warning("%s: what its contract's file asks for is not known: %s", contract.table, error)
-        return {}
-    fields = evolve_refused.touched(asked.old, asked.new, asked.changes)
-    return check.bad_in(decoded(), contract, fields) if fields and asked.review in ("open", "rejected") else {}
+        remember_deletes(context, contract, reading.anew())
 
 
 def _has_none_of(table: Table, batch: Batch, done: Through | None) -> bool:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from sluice import cli, clocks, cursor, java_client, rdkafka_source, tables
+from sluice import cli, clocks, cursor, java_client, rdkafka_source, staged_records, tables
+from sluice.errors import FencedError
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange
 from sluice.publish import publish
 from sluice.stage import read, staging_rows
 from tests.support import runbook
+from tests.support.faults import Driver, Pause
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -129,7 +131,9 @@ def test_one_read_feeds_several_tables_and_snapshots_tell_the_offsets(
     assert cli.main(["sql", "SELECT nothing"]) == 3
 
 
-def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(lake: Callable[..., Lake]) -> None:
+def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
     it = lake()
     it.create_topic(1)
     tolerant = it.contract(errors={"max_ratio": 0.5})
@@ -152,8 +156,18 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(lake: C
     assert [(row.field, row[-1]) for row in sorted(apart, key=str)] == [("n", 1), (None, 1)]
     assert it.rows(strict) == []
     # The producer is repaired, or the contract is: the batch is published from staging, without reading Kafka again.
+    # A driver that had the old contract wakes up after that, and sets nothing apart any more.
+    (batch,), behind = it.look().tables[strict].pending[it.topic], it.loaded(strict)
+    pause = Pause(monkeypatch, staged_records, "counted", lambda context, *_, **__: context.run_id == "zombie")
+    zombie = Driver(lambda: publish(it.context("zombie"), behind, batch))
+    pause.reached(zombie)
     it.contract(table=strict, errors={"max_ratio": 1.0})
     assert it.run()[strict]["state"] == "published"
+    before = it.catalog.load_table(tables.quarantine(behind)).metadata.current_snapshot_id
+    pause.go()
+    zombie.end()
+    assert isinstance(zombie.error, FencedError), (zombie.result, zombie.error)
+    assert it.catalog.load_table(tables.quarantine(behind)).metadata.current_snapshot_id == before
     it.assert_appended(strict, without=[(0, 10), (0, 11)])
 
 
