@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 SOURCES = ["kafka", "staging", "quarantine"]
 MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
+RUNS = 8
 PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
 # A plan that is frozen is the one that a further try finds; slices are told from it, an outcome is only looked up.
 AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
@@ -125,6 +126,8 @@ with by_hand(
     "Brings history, or a range again, into a table. **plan** shows the exact ranges and where they can be read; each "
     "slice is one Spark application, validated on a branch before it becomes visible; **outcome** tells what is in the "
     "table. The cursor stays, and the live feed goes on.",
+    # One that takes hours must not keep another group's, or a dry run, waiting: the slices share their pools.
+    runs=RUNS,
     table=Param(type="string", minLength=1, description="The typed table."),
     topic=Param(None, type=["null", "string"], description="Which topic, where several feed the table."),
     ranges=ranges('Offsets per partition, as {"0": [first, end]}; or leave it empty and give a time.'),

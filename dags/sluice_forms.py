@@ -30,13 +30,13 @@ def ranges(description: str) -> Param:
     )
 
 
-def by_hand(dag_id: str, doc: str, **params: Param) -> DAG:
-    """A DAG that is only triggered by hand, one run at a time."""
+def by_hand(dag_id: str, doc: str, *, runs: int = 1, **params: Param) -> DAG:
+    """A DAG that is only triggered by hand, so many runs at a time."""
     return DAG(
         dag_id=dag_id,
         schedule=None,
         catchup=False,
-        max_active_runs=1,
+        max_active_runs=runs,
         tags=["sluice", "by hand"],
         params={**params, "why": WHY, "dry_run": DRY_RUN},
         doc_md=doc,
