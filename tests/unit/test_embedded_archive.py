@@ -30,3 +30,17 @@ def test_a_jar_of_another_date_gets_an_archive_of_its_own(tmp_path: Path, monkey
     assert (first / "jars").is_dir() and not (first / archive.ARCHIVE).exists()
     assert not gone.is_symlink() and not gone.exists()
     assert not list(tmp_path.glob("draft-*"))
+
+
+def test_the_archive_of_a_folder_of_jars_goes_with_their_dates(tmp_path: Path):
+    jars = tmp_path / "kafka-1"
+    jars.mkdir()
+    (jars / "a.jar").write_bytes(b"PK")
+    (tmp_path / "kafka-2-other.jsa").write_bytes(b"of other jars")
+    first = archive.beside(jars)
+    first.write_bytes(b"classes")
+    assert archive.beside(jars) == first and first.exists()
+    assert f"-XX:SharedArchiveFile={first}" in archive.using(first)
+    os.utime(jars / "a.jar", (0, 0))
+    assert archive.beside(jars) != first and not first.exists()
+    assert (tmp_path / "kafka-2-other.jsa").exists()

@@ -1,4 +1,4 @@
-"""A class archive for Spark's driver: with it a start takes little more than half the processor time.
+"""Class archives, of Spark's driver and of the embedded broker: with one, a start takes little more than half the time.
 
 The JVM writes the archive itself at the end of the first run, and takes it where the class path is the same, entry by
 entry. Spark's launcher names one jar twice (slf4j-api first, then all of jars/), which the JVM's comparison can't take;
@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,10 +34,7 @@ def spark_home(cache: Path, jars: Sequence[str | Path]) -> Path | None:
         return None
     spark = Path(found.submodule_search_locations[0])
     own = sorted((spark / "jars").glob("*.jar"))
-    # A JVM refuses an archive once a jar has another date, in silence, and makes no new one in its place.
-    stats = {str(jar): Path(jar).stat() for jar in (*own, *jars)}
-    stamps = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
-    home = cache / f"spark-home-{hashlib.sha256(repr(stamps).encode()).hexdigest()[:12]}"
+    home = cache / f"spark-home-{_stamp((*own, *jars))}"
     if home.is_dir():
         return home
     if not own or not os.access(cache, os.W_OK):
@@ -65,12 +62,42 @@ def _tidy(cache: Path, home: Path) -> None:
             (other / ARCHIVE).unlink(missing_ok=True)
 
 
+def beside(folder: Path) -> Path:
+    """The archive of a program whose class path is all of a folder; those of the same jars with other dates go."""
+    # In the order in which the JVM lists them too, which is not that of their names.
+    archive = folder.with_name(f"{folder.name}-{_stamp(folder.iterdir())}.jsa")
+    for other in folder.parent.glob(f"{folder.name}-*.jsa"):
+        if other != archive:
+            other.unlink(missing_ok=True)
+    return archive
+
+
+def _stamp(jars: Iterable[str | Path]) -> str:
+    """What tells a class path from another.
+
+    A JVM refuses an archive once a jar has another date, in silence, and makes no new one in its place.
+    """
+    stats = {str(jar): Path(jar).stat() for jar in jars}
+    stamps = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()[:12]
+
+
 def options(home: Path) -> list[str]:
-    """The JVM's options. A Java older than 19 ignores the unknown one."""
+    """The JVM's options for a driver that starts from this Spark home."""
+    return using(home / ARCHIVE)
+
+
+def using(archive: Path, *, make: bool = True) -> list[str]:
+    """The JVM's options. A Java older than 19 ignores the unknown one.
+
+    Args:
+        archive: its file.
+        make: whether the JVM makes it where it is missing or made by another Java; else it has to be there.
+    """
     return [
         "-XX:+IgnoreUnrecognizedVMOptions",
-        "-XX:+AutoCreateSharedArchive",
-        f"-XX:SharedArchiveFile={home / ARCHIVE}",
+        *(["-XX:+AutoCreateSharedArchive"] if make else []),
+        f"-XX:SharedArchiveFile={archive}",
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
     ]
