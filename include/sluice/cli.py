@@ -17,12 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sluice import cli_act, cli_schema, cli_sql, named
+from sluice import cli_act, cli_ledger, cli_schema, cli_sql
 from sluice.errors import SluiceError, exit_code
 
 if TYPE_CHECKING:
     from sluice.contracts import Contracts
-    from sluice.ledger import Row
 
 Command = Callable[[argparse.Namespace], int]
 Number = TypeVar("Number", int, float)
@@ -121,20 +120,10 @@ def _parser() -> argparse.ArgumentParser:
     test.add_argument("--topic", default="", metavar="TOPIC", help="where several feed the table, or a pattern does")
     test.set_defaults(run=_contract_test)
 
-    ledger = commands.add_parser("ledger", help="the table sluice.offsets").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
-    rebuild = ledger.add_parser("rebuild", help="write it anew from the tables' own snapshots")
-    rebuild.set_defaults(run=_ledger_rebuild)
-    show = ledger.add_parser("show", help="its last rows")
-    show.add_argument("topic", nargs="?", metavar="TOPIC")
-    show.add_argument("-n", type=_at_least_one, default=20, metavar="ROWS", help="how many (default 20)")
-    show.set_defaults(run=_ledger_show)
-
     cli_sql.add(commands)
     commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
     acting = (*cli_act.add(commands, _contracts), cli_schema.add(commands, _contracts))
-    for each in (status, at, plan, test, rebuild, show, *acting):
+    for each in (status, at, plan, test, *cli_ledger.add(commands, _contracts, _at_least_one), *acting):
         each.add_argument(
             "--patience",
             type=_patience,
@@ -277,53 +266,3 @@ def _compare(found: Contracts) -> int:
                 misfits += cli_schema.would_list(contract)
     print(f"{len(present)} tables exist, {len(wanted) - len(present)} would be created by the first run")
     return misfits
-
-
-def _ledger_rebuild(given: argparse.Namespace) -> int:
-    from sluice import reach, rebuild, topics
-
-    catalog = reach.open_catalog(given.patience)
-    known = _contracts()
-    with reach.catalog_errors():
-        known = topics.resolve(known, catalog, None)
-        lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {named.user()}")
-    print("\n".join(lines))
-    return 0
-
-
-def _ledger_show(given: argparse.Namespace) -> int:
-    from pyiceberg.expressions import AlwaysTrue
-
-    from sluice import reach
-    from sluice.filters import equal
-    from sluice.ledger import Row, State
-
-    catalog = reach.open_catalog(given.patience)
-    table = reach.existing_ledger_table(catalog)
-    if table is None or table.current_snapshot() is None:
-        print("There is no ledger yet: no run has planned anything.")
-        return 0
-    with reach.catalog_errors():
-        wanted = equal("topic", given.topic) if given.topic else AlwaysTrue()
-        records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).to_pylist()
-    rows = [Row(**{**r, "snapshots": dict(r["snapshots"] or []), "state": State(r["state"])}) for r in records]
-    print("\n".join(_ledger_lines(rows[-given.n :])) if rows else "No rows.")
-    return 0
-
-
-def _ledger_lines(rows: Sequence[Row]) -> list[str]:
-    lines = [f"{'UTC':<14}  {'TOPIC':<20} {'BATCH':>6}  {'STATE':<9}  RANGE OR TABLE"]
-    for row in rows:
-        where = (
-            f"{row.partition}: [{row.start_offset}, {row.end_offset})" if row.partition is not None else row.table or ""
-        )
-        counts = f"{row.records:,} records" if row.records is not None else ""
-        rejected = f", {row.rejected:,} rejected" if row.rejected else ""
-        at = row.at.astimezone(UTC) if row.at else datetime.now(UTC)
-        what = f"{row.topic:<20} {row.batch_seq or '':>6}  {row.state:<9}  {where:<28} {counts}{rejected}"
-        lines.append(f"{at:%m-%d %H:%M:%S}  {what}".rstrip())
-        if row.error:
-            lines.append(f"    {row.error}")
-        if row.why:
-            lines.append(f"    {row.who or 'unknown'}: {row.why}")
-    return lines
