@@ -72,3 +72,13 @@ def decimal_of(text: Column, want: T.DecimalType) -> Column:
 def from_text(text: Column, want: T.DataType) -> Column:
     """A text as a value of the wanted type, null where it is none."""
     return decimal_of(text, want) if isinstance(want, T.DecimalType) else text.try_cast(want)
+
+
+def last_of_each(value: Column) -> Column:
+    """A map with each key once, the last value of each: parsers leave one that stands twice twice in the map.
+
+    It rests on `spark.sql.mapKeyDedupPolicy`, which `sluice.session` sets.
+    """
+    keys = F.map_keys(value)
+    once = F.size(F.array_distinct(keys)) == F.size(keys)
+    return F.when(once, value).otherwise(F.map_from_entries(F.map_entries(value)))

@@ -13,7 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.fields import dotted
+from sluice.fields import dotted, last_of_each
 from sluice.registry import WriterSchema
 from sluice.semantics import read_text
 
@@ -117,7 +117,7 @@ def _losses(have: T.DataType, want: T.DataType, means: Meaning, path: str) -> It
             yield inner, kind, _of_some(is_lost)
     elif isinstance(want, T.MapType) and isinstance(have, T.MapType):
         for inner, kind, is_lost in _losses(have.valueType, want.valueType, means, f"{path}{{}}"):
-            yield inner, kind, _of_some(is_lost, F.map_values)
+            yield inner, kind, _of_some(is_lost, lambda it: F.map_values(last_of_each(it)))
     elif _reading(have, want, path, means):
         yield path, want.simpleString(), lambda value, made: value.isNotNull() & made.isNull()
 
@@ -219,10 +219,10 @@ def _struct(have: T.StructType, want: T.StructType, path: str, means: Meaning) -
     return lambda c: F.when(c.isNotNull(), F.struct(*[step(c).alias(field.name) for field, step in steps]))
 
 
-def _map(have: T.MapType, want: T.MapType, path: str, means: Meaning) -> Change | None:
+def _map(have: T.MapType, want: T.MapType, path: str, means: Meaning) -> Change:
     value = _change(have.valueType, want.valueType, f"{path}{{}}", means)
     if have.keyType == want.keyType:
-        return (lambda c: F.transform_values(c, lambda _, v: value(v))) if value else None
+        return (lambda c: F.transform_values(last_of_each(c), lambda _, v: value(v))) if value else last_of_each
     whole = isinstance(have.keyType, T.DecimalType) and have.keyType.scale == 0
     if not (isinstance(want.keyType, T.StringType) and (whole or type(have.keyType) in (*_WHOLE, T.BooleanType))):
         raise UnfitError(path, f"has keys of {have.keyType.simpleString()}, its column {want.keyType.simpleString()}")

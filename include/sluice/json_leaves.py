@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.fields import decimal_of, dotted
+from sluice.fields import decimal_of, dotted, last_of_each
 
 
 class Leaves(NamedTuple):
@@ -57,7 +57,7 @@ class Leaves(NamedTuple):
             case T.ArrayType(elementType=element):
                 return F.transform(value, lambda each: self.made(each, _inner(node, "items"), element))
             case T.MapType(valueType=inner):
-                value = _last_of_each(value)
+                value = last_of_each(value)
                 if not self.touched(inner) and not _holds_map(inner):
                     return value
                 return F.transform_values(value, lambda _, each: self.made(each, _inner(node, "values"), inner))
@@ -75,7 +75,7 @@ class Leaves(NamedTuple):
             case T.ArrayType(elementType=element):
                 yield f"{path}[]", element.simpleString(), self._some_lost(parsed, made, element)
             case T.MapType(valueType=value):
-                some = self._some_lost(F.map_values(_last_of_each(parsed)), F.map_values(made), value)
+                some = self._some_lost(F.map_values(last_of_each(parsed)), F.map_values(made), value)
                 yield f"{path}{{}}", value.simpleString(), some
             case _:
                 there = parsed.isNotNull()
@@ -106,28 +106,6 @@ def _holds_map(kind: T.DataType) -> bool:
         case T.ArrayType(elementType=element):
             return _holds_map(element)
     return isinstance(kind, T.MapType)
-
-
-def _last_of_each(value: Column) -> Column:
-    """A map with each key once: Spark's parser leaves a name that stands twice in an object twice in the map."""
-    keys = F.map_keys(value)
-    return F.when(F.size(F.array_distinct(keys)) == F.size(keys), value).otherwise(_lasts(value))
-
-
-def _lasts(value: Column) -> Column:
-    """As `_last_of_each`, by sorting: to look each key up among all of a large object's would take hours."""
-    placed = F.transform(F.map_keys(value), lambda key, at: F.struct(key.alias("key"), (-at).alias("at")))
-
-    def first(each: Column, at: Column, of: Column) -> Column:
-        return (at == 0) | (F.get(of, at - 1)["key"] != each["key"])
-
-    # In a list by itself, as what a lambda names but its own arguments is worked out for each item.
-    one = F.transform(F.array(F.sort_array(placed)), lambda of: F.filter(of, lambda each, at: first(each, at, of)))
-    kept = F.flatten(one)
-    return F.map_from_arrays(
-        F.transform(kept, lambda each: each["key"]),
-        F.transform(kept, lambda each: F.get(F.map_values(value), -each["at"])),
-    )
 
 
 def told(value: Column, kind: str) -> Column:
