@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from sluice import broker, clocks, cursor, kafka_retention, reach, refs, slices, status_world, tables
 from sluice.contract import Contract
 from sluice.contracts import Contracts
-from sluice.errors import SluiceError
+from sluice.errors import BrokerUnavailableError, SluiceError
 from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Through
 from sluice.quality import Result
 from sluice.status_model import (
@@ -68,19 +68,28 @@ def look(
     status_world.ask(contracts, chosen, world, status)
     status.unasked = world.unasked
     for contract in chosen:
-        entry = TableStatus(
-            contract.table, contract.group, contract.mode, contract.owner,
-            freshness_promised_seconds=contract.freshness.total_seconds() if contract.freshness else None,
-            unasked=list(status.unasked),
-        )  # fmt: skip
-        status.tables.append(entry)
-        try:
-            with reach.catalog_errors():
-                _fill(entry, contract, world)
-        except SluiceError as error:
-            entry.problems.append(str(error))
-            entry.unasked = sorted({*entry.unasked, CATALOG})
+        status.tables.append(_table(contract, world, status))
     return status
+
+
+def _table(contract: Contract, world: World, status: Status) -> TableStatus:
+    entry = TableStatus(
+        contract.table, contract.group, contract.mode, contract.owner,
+        freshness_promised_seconds=contract.freshness.total_seconds() if contract.freshness else None,
+        unasked=list(status.unasked),
+    )  # fmt: skip
+    try:
+        with reach.catalog_errors():
+            _fill(entry, contract, world)
+    except BrokerUnavailableError as error:  # it is away since it told of the topics: no table stops for that
+        world.client, world.states = None, {}
+        status.unavailable.append(BrokerUnavailableError(error.message))  # of all topics, and told to all
+        status.unasked = world.unasked
+        return _table(contract, world, status)
+    except SluiceError as error:
+        entry.problems.append(str(error))
+        entry.unasked = sorted({*entry.unasked, CATALOG})
+    return entry
 
 
 def _fill(entry: TableStatus, contract: Contract, world: World) -> None:

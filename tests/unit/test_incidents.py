@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from sluice import broker, clocks, status_world
+from sluice.broker import TopicState
 from sluice.contracts import load
-from sluice.errors import CatalogUnavailableError, ConfigError, ContractError, TopicMissingError
+from sluice.errors import BrokerUnavailableError, CatalogUnavailableError, ConfigError, ContractError, TopicMissingError
 from sluice.groups import Alerts
 from sluice.incidents import Incident, compare, of_status
+from sluice.model import OffsetRange
+from sluice.status import look
 from sluice.status_model import Judgement, LastError, SliceStatus, Status, TableStatus, TopicStatus
+from sluice.status_world import World
 
 pytestmark = pytest.mark.unit
 
@@ -54,6 +60,32 @@ def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_fo
 def test_what_is_blocked_is_told_as_one_thing() -> None:
     blocked = table(last_error=LastError(NOW, "blocked", "t", 3, "50 of 50 records", "run", open=True))
     assert titles(of_status(status(blocked), ALERTS, PAGES)) == ["db.t is blocked (batch 3 of t)"]
+
+
+def test_a_broker_that_dies_while_tables_are_read_stops_none_of_them(tmp_path: Path, monkeypatch: Any) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.yaml").write_text(
+            CONTRACT.replace("db.t", f"db.{name}").replace("topic: t", f"topic: {name}")
+        )
+
+    def newest(_: Any, topic: str, partitions: Any) -> datetime:
+        if topic != "a":
+            raise BrokerUnavailableError("Kafka did not answer: Local: Timed out", topic=topic)
+        return NOW
+
+    def described(_: Any, topics: list[str]) -> dict[str, TopicState]:
+        return {t: TopicState(t, "id", {0: OffsetRange(0, 5)}, compacted=False, retention_ms=-1) for t in topics}
+
+    world = World(client=cast("Any", object()))
+    monkeypatch.setattr(status_world, "open_all", lambda *_: world)
+    monkeypatch.setattr(broker, "describe", described)
+    monkeypatch.setattr(clocks, "stream_clock", newest)
+    found = look(load(tmp_path))
+    assert titles(of_status(found, ALERTS, PAGES)) == ["Sluice: BrokerUnavailableError"]
+    assert {t.table: (t.problems, t.unasked) for t in found.tables} == {
+        "db.a": ([], ["catalog"]), "db.b": ([], ["kafka", "catalog"]), "db.c": ([], ["kafka", "catalog"]),
+    }  # fmt: skip
+    assert found.unasked == ["kafka", "catalog"] and found.tables[0].topics[0].stream_clock == NOW
 
 
 def test_how_often_a_run_must_fail_and_how_much_be_rejected_before_it_is_told() -> None:
