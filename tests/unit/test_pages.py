@@ -570,6 +570,20 @@ def test_what_a_run_left_is_linked_where_it_left_something() -> None:
     assert link.findall(of_run) == [f"/sluice/tables/{hostile}/report?run_id={hostile}"] * 2
 
 
+@pytest.mark.parametrize(
+    ("marks", "says"), [(None, "unknown"), ([(5, 5), (0, 0)], "none"), ([(5, 5), (0, 3)], "unknown"), ([], "unknown")]
+)
+def test_a_topic_without_a_newest_record_is_empty_or_could_not_be_asked(marks: Any, says: str) -> None:
+    ends = [(None, None)] if marks is None else marks
+    lines = [PartitionStatus(p, low, 5, 5, end) for p, (low, end) in enumerate(ends)]
+    each = replace(table(), topics=[TopicStatus("t", table_clock=NOW, partitions=lines)])
+    judged_as = verdicts.of_table(each)
+    alone = seen("table.html", table=each, verdicts=[judged_as], detail=None).text
+    assert f"Newest record in Kafka {says}, newest in the table 2026-11-22 06:00:00 UTC." in alone
+    every = seen("tables.html", rows=[(each, judged_as)], total=1, q="", state="", words=[]).text
+    assert f"Kafka {says}table 2026" in every
+
+
 @pytest.mark.parametrize(("counted", "says"), [(None, "3"), (200_000, "≥ 3")])
 def test_what_was_counted_in_part_is_said_to_be_at_least(counted: int | None, says: str) -> None:
     line = detail.BatchLine("t", 1, {}, "publish", 7, NOW, None, 10, 3, None)
