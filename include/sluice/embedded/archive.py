@@ -65,7 +65,8 @@ def _tidy(cache: Path, home: Path) -> None:
 def beside(folder: Path) -> Path:
     """The archive of a program whose class path is all of a folder; those of the same jars with other dates go."""
     # In the order in which the JVM lists them too, which is not that of their names.
-    archive = folder.with_name(f"{folder.name}-{_stamp(folder.iterdir())}.jsa")
+    stamp = _stamp(folder.glob("*.jar"))
+    archive = folder.with_name(f"{folder.name}-{stamp}.jsa")
     for other in folder.parent.glob(f"{folder.name}-*.jsa"):
         if other != archive:
             other.unlink(missing_ok=True)
