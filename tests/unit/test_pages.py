@@ -159,12 +159,20 @@ def test_the_json_of_a_thousand_tables_is_made_at_once() -> None:
     topics = [TopicStatus("t", partitions=partitions, lag_records=36, stream_clock=NOW, late={0: 2})]
     snapshot = SnapshotStatus(7, NOW, 1.0, "t", 3, {0: OffsetRange(0, 10)}, 10, "run", "publish")
     status = Status(NOW, [table(topics=topics, snapshot=snapshot, risks={"unread": ["soon"]})] * 1000)
-    began = time.thread_time()
+
+    def least(made: Callable[[], Any]) -> float:
+        """Seconds of the quickest of three: what else the process does, its garbage collection first, adds to some."""
+        taken = []
+        for _ in range(3):
+            began = time.thread_time()
+            made()
+            taken.append(time.thread_time() - began)
+        return min(taken)
+
     copied = [asdict(each) for each in status.tables]
-    took = time.thread_time() - began
-    began = time.thread_time()
     told = status_text.as_json(status)
-    assert time.thread_time() - began < took  # without a copy of each value first, which alone took longer
+    # Without a copy of each value first, which alone took longer.
+    assert least(lambda: status_text.as_json(status)) < least(lambda: [asdict(each) for each in status.tables])
     assert list(told["tables"][0]) == [*copied[0], "lag_records", "warnings"]
     assert json.loads(json.dumps(told))["tables"][-1]["snapshot"]["ranges"] == {"0": [0, 10]}
 
