@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import BrowserContext, Frame, Page, sync_playwright
+from playwright.sync_api import BrowserContext, Frame, Page, StorageState, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Nothing leaves the machine, and it runs as root in a container.
@@ -33,9 +33,13 @@ def chromium() -> str:
     return found
 
 
+# By Airflow's address, what a browser keeps of a login: Airflow's own page behind it is the dearest of all pages.
+KEPT: dict[str, StorageState] = {}
+
+
 @contextmanager
 def logged_in(env: Mapping[str, str], **settings: Any) -> Iterator[BrowserContext]:
-    """A browser that has logged in by Airflow's own form.
+    """A browser that has logged in by Airflow's own form; the first of a test run does so itself.
 
     Args:
         env: the stack's environment.
@@ -44,16 +48,20 @@ def logged_in(env: Mapping[str, str], **settings: Any) -> Iterator[BrowserContex
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         try:
-            context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+            url = env["SLUICE_PAGES_URL"]
+            view = {"viewport": {"width": 1280, "height": 900}, "storage_state": KEPT.get(url)}
+            context = browser.new_context(**{**view, **settings})  # type: ignore[arg-type]
             context.set_default_timeout(60_000)
-            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=env["SLUICE_PAGES_URL"])
-            page = context.new_page()
-            page.goto(env["SLUICE_PAGES_URL"])
-            page.fill("input[name=username]", env["SLUICE_PAGES_USER"])
-            page.fill("input[name=password]", env["SLUICE_PAGES_PASSWORD"])
-            page.click("button[type=submit]")
-            page.get_by_role("link", name="Dags").first.wait_for()
-            page.close()
+            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+            if url not in KEPT:
+                page = context.new_page()
+                page.goto(url)
+                page.fill("input[name=username]", env["SLUICE_PAGES_USER"])
+                page.fill("input[name=password]", env["SLUICE_PAGES_PASSWORD"])
+                page.click("button[type=submit]")
+                page.get_by_role("link", name="Dags").first.wait_for()
+                page.close()
+                KEPT[url] = context.storage_state()
             yield context
         finally:
             browser.close()
