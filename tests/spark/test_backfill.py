@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sluice import backfill, cursor, rebuild, rollback, slices, tables
+from sluice import backfill, cursor, rebuild, rollback, slices, stage, tables
 from sluice.backfill_ranges import Request
 from sluice.errors import BlockedError, InvalidReplayError, StagingTrimmedError
 from sluice.ledger import Ledger, State
-from sluice.model import CURSOR_TAG
+from sluice.model import CURSOR_TAG, Batch
 from sluice.slice_source import Source
 from sluice.slices import Origin
 from tests.support import runbook
@@ -300,6 +301,42 @@ def test_a_key_that_stands_a_second_time_at_another_place_is_told(lake: Callable
     cut_out(it, table, "_kafka_offset >= 1000")
     fill_in(it, asked(table, {0: [0, 10]}), "mended")
     it.assert_folded(table)
+
+
+def test_a_log_that_was_cut_short_is_brought_again_as_the_runbook_says(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was staged of the last four offsets is made up: it stands for the records that Kafka has lost."""
+    it = lake()
+    it.create_topic(1)
+    appended = it.contract(errors={"max_ratio": 1.0})
+    merged = it.contract(mode="upsert"), it.contract(mode="upsert", order=["_kafka_timestamp"])
+    it.send((0, f"k{n}", {"n": n}) for n in range(6))
+    it.send([(0, "k3", {"n": 6}), (0, "k4", {"n": 7}), (0, "k0", {"n": 8}), (0, "new", {"n": 9})])
+    lost = {6: ("k0", '{"n": -1}'), 7: ("k1", None), 8: ("strange", '{"n": -2}'), 9: ("k2", '{"n": -3}')}
+
+    def before(source: DataFrame, batch: Batch, rows: Callable[..., DataFrame] = stage.staging_rows) -> DataFrame:
+        told = {name: F.col(name) for name in ("key", "value")}
+        for offset, record in lost.items():
+            for name, value in zip(told, record, strict=True):
+                there = F.col("_kafka_offset") == offset
+                told[name] = F.when(there, F.lit(value).cast("binary")).otherwise(told[name])
+        return rows(source, batch).withColumns(told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "staging_rows", before)
+        it.run()
+    assert {r["n"] for r in it.rows(merged[0])} == {-1, -3, -2, 3, 4, 5}
+    assert [r["_kafka_offset"] for r in it.quarantined(appended)] == [7]
+    for table in (appended, *merged):
+        memory = tables.load(it.catalog, tables.deletes(it.loaded(table))) if table != appended else None
+        for name in [table, *([".".join(f"`{part}`" for part in memory.name())] if memory else [])]:
+            runbook.sql(it, "DELETE FROM <table>", table=name, topic=it.topic, partition=0, first=6, end=10)
+        fill_in(it, asked(table, {0: [6 if table == appended else 0, 10]}), f"heal {table}")
+    it.assert_appended(appended)
+    assert not it.quarantined(appended)
+    for table in merged:
+        it.assert_folded(table)
 
 
 def test_offsets_without_records_are_expected_where_the_topic_is_written_in_transactions(
