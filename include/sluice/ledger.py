@@ -173,7 +173,8 @@ class Ledger:
         wanted = one_of("state", [str(State.SETTLED), str(State.ROLLED_BACK)])
         found = list(map(row_of, self.table.scan(row_filter=wanted).to_arrow().to_pylist()))
         rows = [r for r in found if r.state == State.SETTLED and table in (r.snapshots or {})]
-        undone = [r.at for r in found if r.state == State.ROLLED_BACK and r.table == table]
+        undone = (r.at for r in found if r.state == State.ROLLED_BACK and r.table == table)
+        since = max(undone, default=datetime.min.replace(tzinfo=UTC))
         # Not by number: after a rollback lower ones come again. Nor by when a batch was last told of, which it also is
         # when it stands elsewhere in another table: by when it was first seen in this table's snapshot.
         seen: dict[tuple[str, int, int], datetime] = {}
@@ -183,7 +184,7 @@ class Ledger:
         last = {
             topic: (seq, at)
             for (topic, seq, _), at in sorted(seen.items(), key=lambda each: (each[1], each[0]))
-            if at > max(undone, default=datetime.min.replace(tzinfo=UTC))
+            if at > since
         }
         if not last:
             return None

@@ -208,12 +208,13 @@ def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
     if found is None or found.current_snapshot() is None:
         return latest
     # Only the newest batch of each table is wanted, and a year of results is long: most tables were judged lately.
-    for moment in (datetime.now(UTC) - LATELY, datetime.fromtimestamp(0, UTC)):
+    ever = datetime.fromtimestamp(0, UTC)
+    for moment in (datetime.now(UTC) - LATELY, ever):
         missing = [name for name in wanted if name not in latest]
         if not missing:
             break
         where = above("batch_seq", 0)
-        if len(missing) <= FEW or moment.timestamp() == 0:  # PyIceberg goes through the names for each file
+        if len(missing) <= FEW or moment == ever:  # PyIceberg goes through the names for each file
             where = And(one_of("table", missing), where)
         for result in _last(found, where, moment, missing):
             latest.setdefault(result.table, []).append(result)
