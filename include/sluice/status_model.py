@@ -122,6 +122,11 @@ class TopicStatus:
     given_up: list[GivenUp] = field(default_factory=list)
     problem: str | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether Kafka holds no record of it, as far as all of its partitions are known."""
+        return bool(self.partitions) and all(p.end is not None and p.low == p.end for p in self.partitions)
+
 
 @dataclass
 class SnapshotStatus:
