@@ -180,12 +180,12 @@ def test_what_maintenance_did_is_told_for_as_long_as_its_history(tmp_path, catal
 
 def test_planning_stays_under_a_second(tmp_path, catalog):
     promises = promise(tmp_path, min_input_files=1000)
-    filled(catalog, promises, 20)  # of the 60 that a second is for, which take five times as long to make
+    filled(catalog, promises, 60)
     needs(promises, catalog, Action.REWRITE)
     for action in Action:
         began = time.monotonic()
         found = needs(promises, catalog, action)
-        seconds = 3 * (time.monotonic() - began)
+        seconds = time.monotonic() - began
         print(f"{action}: {len(found)} tables in {seconds:.2f} s")
         assert seconds < len(found)
 

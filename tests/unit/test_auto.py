@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sluice import auto, cli, contracts, evolve, tables
 from sluice.auto_types import READERS, Field
 from sluice.contract import Contract
+from sluice.descriptors import files_of
 from sluice.errors import (
     ConfigError,
     RegistryUnavailableError,
@@ -19,7 +20,8 @@ from sluice.errors import (
     SluiceError,
 )
 from sluice.evolve_diff import shape
-from sluice.fit import UnfitError
+from sluice.fit import UnfitError, reading_schema
+from sluice.protobuf import arrow_schema
 from sluice.registry import WriterSchema
 
 pytestmark = pytest.mark.unit
@@ -280,6 +282,13 @@ def test_what_makes_no_contract_says_why_and_the_way_out(listed: Any, fields: An
         auto.resolved(contract(listed, **fields), Newest(newest))  # type: ignore[arg-type]
     assert caught.value.way_out
     assert caught.value.fields["table"] == "ns.t"
+
+
+def test_a_panic_of_the_library_that_reads_messages_is_told_as_the_schemas_fault() -> None:
+    """Which is no Exception: here of an edition, which is refused before by those who read records."""
+    files = files_of(WriterSchema(1, "PROTOBUF", EDITION))
+    with pytest.raises(UnfitError, match=r"be read .PanicException"), reading_schema():
+        arrow_schema(files, "M")
 
 
 @pytest.mark.parametrize(

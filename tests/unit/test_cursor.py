@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import catalog as catalogs
 from sluice import cursor
 from sluice.errors import CursorUnknownError
 from sluice.ledger import Ledger, Row, State, plan_rows
@@ -23,14 +21,6 @@ pytestmark = pytest.mark.unit
 
 NAME = "db.t"
 ROW = pa.table({"n": pa.array([1], pa.int64())})
-
-
-@pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/iceberg.db")
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{tmp_path}")
-    return catalogs.load()
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 
-from sluice import catalog as catalogs
 from sluice import tables, words
 from sluice.ledger import SCHEMA, SPEC, ConflictError, Ledger, Row, State, batches, plan_rows
 from sluice.model import Batch, OffsetRange
@@ -21,14 +20,6 @@ from sluice.model import Batch, OffsetRange
 pytestmark = pytest.mark.unit
 
 BATCH = Batch("t", "id", 1, {0: OffsetRange(0, 5)}, {0: 5})
-
-
-@pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/iceberg.db")
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{tmp_path}")
-    return catalogs.load()
 
 
 def test_words_are_kept_beside_batches(catalog: Catalog):
