@@ -75,7 +75,7 @@ def _ends(raw: Column) -> Column:
 def _text(raw: Column) -> Column:
     """The text of trimmed bytes, with a last member if it has more than one closing brace; null if it ends in none."""
     before = F.substring(raw, F.lit(1), F.length(raw) - 1)
-    alone = ~F.contains(before.cast("string"), F.lit("}"))
+    alone = ~F.contains(before, F.lit(b"}"))  # of bytes: Spark looks through a text for three times as long
     return F.when(_ends(raw), F.when(alone, raw).otherwise(F.concat(before, F.lit(_MEMBER.encode())))).cast("string")
 
 
@@ -83,7 +83,7 @@ def _flaw(raw: Column, side: Side) -> Column:
     """What is wrong with the text whatever its fields; null where nothing is."""
     text = raw.cast("string")
     # What is framed is cut out for few records.
-    escaped = F.contains(F.col(side.raw).cast("string"), F.lit("\\u"))
+    escaped = F.contains(F.col(side.raw), F.lit(b"\\u"))
     return (
         F.when(F.col(side.raw).isNull(), F.lit(_ABSENT))
         # Spark's parser would put a replacement character for each byte that is no UTF-8, and go on.

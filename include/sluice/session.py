@@ -26,6 +26,8 @@ DEFAULTS = {
     # Spark writes each plan out for its UI and event log, and again at the end of each stage, whether there is one or
     # not: in full, that is a tenth of what the JVM does for a small batch.
     "spark.sql.ui.explainMode": "simple",
+    # Spark's default without Kafka, whose older interface makes an object of each field, and a row of these again.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # A map may hold a key twice on the wire, by damage or by Protobuf's leave; the last one counts, as Protobuf has it.
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     # Small inputs: one task per core is plenty, and AQE coalesces what is left over.
