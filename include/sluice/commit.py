@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -76,10 +77,12 @@ class Attempt:
         self._context = context
         self.base = self._catalog.load_table(identifier)
         if self.base.metadata.current_snapshot_id is None:
-            # A branch needs a snapshot to start from, and only an engine can write one for every format version. Here,
-            # not in `open`: what the caller decides by must be the very head that landing requires.
-            name = tables.spark_name(context.catalog_name, identifier)
-            context.spark.table(name).limit(0).writeTo(name).append()
+            # A branch needs a snapshot to start from. Here, not in `open`: what the caller decides by must be the very
+            # head that landing requires. Two at once do no harm: either one's is as empty.
+            tables.commit_once(self.base)
+            lost = suppress(CommitFailedException)
+            with lost, self.base.transaction() as change, change.update_snapshot().fast_append():
+                pass
             self.base = self._catalog.load_table(identifier)
 
     @property
