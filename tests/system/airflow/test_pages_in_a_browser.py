@@ -38,12 +38,10 @@ PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Where pictures go: the folder that `SLUICE_PICTURES` names, to look at them or to renew those of the docs."""
-    folder = Path(os.environ.get("SLUICE_PICTURES", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def keep_picture(page: Page, name: str, *, whole: bool = False) -> None:
+    """Into the folder that `SLUICE_PICTURES` names, to look at it or to renew those of the docs; else there is none."""
+    if folder := os.environ.get("SLUICE_PICTURES"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=whole)
 
 
 def in_airflow(page: Page, url: str) -> FrameLocator:
@@ -53,7 +51,7 @@ def in_airflow(page: Page, url: str) -> FrameLocator:
     return frame
 
 
-def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
+def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
     url = stack.env["SLUICE_PAGES_URL"]
     with logged_in(stack.env, timezone_id="Asia/Tokyo", locale="en-GB") as browser:
         page = browser.new_page()
@@ -64,7 +62,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack, pictures):
         frame = in_airflow(page, url)
         first = frame.locator("table.tables tbody tr").first
         expect(first.locator(".badge")).to_have_text("blocked")
-        page.screenshot(path=pictures / "in-airflow.png")
+        keep_picture(page, "in-airflow")
         frame.get_by_role("link", name="mixed.bad", exact=True).click()
         expect(frame.locator("#rejected")).to_be_visible()
         rejected = frame.locator("section[aria-labelledby=rejected]")
@@ -143,7 +141,7 @@ def test_a_page_without_an_answer_says_so_and_looks_again(stack):
         expect(page.get_by_role("button", name="Copied")).to_have_count(0)
 
 
-def test_the_pages_follow_airflows_theme_at_once(stack, pictures):
+def test_the_pages_follow_airflows_theme_at_once(stack):
     with logged_in(stack.env) as browser:
         page = browser.new_page()
         frame = in_airflow(page, stack.env["SLUICE_PAGES_URL"])
@@ -153,20 +151,20 @@ def test_the_pages_follow_airflows_theme_at_once(stack, pictures):
         page.evaluate("document.documentElement.classList.add('dark')")
         expect(root).to_have_class("dark")
         assert root.evaluate(f"() => {ground}") != light
-        page.screenshot(path=pictures / "in-airflow-dark.png")
+        keep_picture(page, "in-airflow-dark")
 
 
-def fits(page: Page, name: str, pictures: Path, width: int, scheme: str) -> None:
+def fits(page: Page, name: str, width: int, scheme: str) -> None:
     """A picture; nothing sticks out of the page, and axe finds nothing serious."""
     beside = "" if (width, scheme) == (1280, "light") else f"-{scheme}-{width}"
-    page.screenshot(path=pictures / f"{name}{beside}.png", full_page=True)
+    keep_picture(page, f"{name}{beside}", whole=True)
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= width, f"{name} at {width} px is {wide} px wide"
     assert told_by_axe(page) == [], (name, width)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, pictures, scheme):
+def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, scheme):
     url = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
     refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1]
     report = f"/tables/mixed.bad/report?run_id={refused.run_id}"
@@ -177,7 +175,7 @@ def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, pictures, schem
                 page.set_viewport_size({"width": width, "height": 900})
                 page.goto(url + quote(path, safe="/?=&"))
                 expect(page.get_by_role("status").filter(has_text="Reading ")).to_have_count(0)
-                fits(page, name, pictures, width, scheme)
+                fits(page, name, width, scheme)
                 # By keyboard: the first thing that Tab reaches is seen to be reached.
                 page.keyboard.press("Tab")
                 assert page.evaluate("document.activeElement !== document.body"), name
@@ -185,10 +183,10 @@ def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, pictures, schem
         page.set_content(page.request.get(url + quote(report, safe="/?=&")).text())
         for width in (1280, 375):
             page.set_viewport_size({"width": width, "height": 900})
-            fits(page, "report", pictures, width, scheme)
+            fits(page, "report", width, scheme)
 
 
-def test_what_a_page_says_that_has_nothing_to_show(stack, pictures):
+def test_what_a_page_says_that_has_nothing_to_show(stack):
     """Empty, unread, on its way, and beside what was known: by a catalog that is away, and by one that is slow."""
     url = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
     database = Path(make_url(stack.env["PYICEBERG_CATALOG__LAKE__URI"]).database or "")
@@ -201,7 +199,7 @@ def test_what_a_page_says_that_has_nothing_to_show(stack, pictures):
             for width, scheme in ((1280, "light"), (375, "dark")):
                 page.emulate_media(color_scheme=scheme)
                 page.set_viewport_size({"width": width, "height": 900})
-                fits(page, name, pictures, width, scheme)
+                fits(page, name, width, scheme)
 
         with a_table_that_never_ran():
             says("empty-search", "/tables?q=nothing-of-this-name", "No table matches")
@@ -273,7 +271,7 @@ def filled_in_again(page: Page) -> None:
     expect(form.locator("#element_why")).to_have_value("the id is in another field")
 
 
-def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(stack, pictures):
+def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(stack):
     """The last of all: from here on the table is late, and one of its records was set apart by an earlier run."""
     url, contract = stack.env["SLUICE_PAGES_URL"], Path(os.environ["SLUICE_CONTRACTS"], "killed.orders.yaml")
     text = contract.read_text().replace("required: true", "required: true, source: number")  # repaired
@@ -289,7 +287,7 @@ def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(
         expect(frame.locator("table.tables tbody tr")).to_have_count(1)
         expect(row.locator("td").nth(1)).to_contain_text("of 1s")  # and both clocks, not on hover alone
         expect(row.locator("td").nth(1).locator("time")).to_have_count(2)
-        page.screenshot(path=pictures / "late.png")
+        keep_picture(page, "late")
         link.click()
         expect(frame.locator("main")).to_contain_text("1 unread offsets are older than the promised 1s")
         rejected = frame.locator("section[aria-labelledby=rejected]")
@@ -310,7 +308,7 @@ def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(
         expect(form.locator("#element_topic")).to_be_visible()  # nothing of the form was lost to what was pasted
         form.locator("#element_why").fill("the id is in another field")
         form.locator("[name=element_dry_run]").locator("..").click()
-        page.screenshot(path=pictures / "backfill-form.png")
+        keep_picture(page, "backfill-form")
         form.get_by_role("button", name="Trigger", exact=True).click()
         page.wait_for_url(f"{url}/dags/backfill/runs/**")
         run = stack.start("killed")  # what is unread is no replay's, which moves no cursor
@@ -322,4 +320,4 @@ def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(
         expect(row.locator(".badge")).to_have_text("fresh")
         link.click()
         expect(rejected).to_contain_text("No record is in quarantine")
-        page.screenshot(path=pictures / "green.png")
+        keep_picture(page, "green")
