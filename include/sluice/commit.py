@@ -76,12 +76,14 @@ class Attempt:
         self._result: Snapshot | None = None
         self._context = context
         self.base = self._catalog.load_table(identifier)
-        if self.base.metadata.current_snapshot_id is None:
-            # A branch needs a snapshot to start from. Here, not in `open`: what the caller decides by must be the very
-            # head that landing requires. Two at once do no harm: either one's is as empty.
+        # A branch needs a snapshot to start from. Here, not in `open`: what the caller decides by must be the very head
+        # that landing requires. Two at once do no harm: either one's is as empty.
+        for _ in range(5):
+            if self.base.metadata.current_snapshot_id is not None:
+                break
             tables.commit_once(self.base)
-            lost = suppress(CommitFailedException)
-            with lost, self.base.transaction() as change, change.update_snapshot().fast_append():
+            overtaken = suppress(CommitFailedException)
+            with overtaken, self.base.transaction() as change, change.update_snapshot().fast_append():
                 pass
             self.base = self._catalog.load_table(identifier)
 

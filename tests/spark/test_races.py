@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from sluice import catalog as catalogs
@@ -291,6 +292,27 @@ def test_the_answer_to_a_ledger_commit_is_lost(
     if moment == "plan":
         assert it.plan().topics[it.topic].frozen == applied
     check(it, table)
+
+
+def test_a_tables_first_snapshot_is_tried_again_when_others_commit(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    it.create_topic(1)
+    contract = it.loaded(it.contract())
+    tables.ensure_typed(it.catalog, contract)
+    commit, refused = it.catalog.commit_table, []
+
+    def busy(*arguments: Any) -> Any:
+        if len(refused) < 2:
+            refused.append(arguments)
+            raise CommitFailedException("Table has been updated by another process")
+        return commit(*arguments)
+
+    monkeypatch.setattr(it.catalog, "commit_table", busy)
+    attempt = Attempt(it.context(), tables.typed(contract), Batch(it.topic, "", 1, {}, {}))
+    (made,) = attempt.base.metadata.snapshots
+    assert (attempt.head, cursor.totals(made)["records"], len(refused)) == (made.snapshot_id, 0, 2)
 
 
 def test_a_catalog_that_keeps_no_branches_is_told_of(
