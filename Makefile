@@ -14,9 +14,9 @@ RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
 # Tests of what is done with a table beside its ingestion.
-OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_races gaps kills maintenance rewrites)
-# Those of other catalogs, and two more, go beside the tests without Spark.
-BESIDE := $(patsubst %,tests/spark/test_%.py,catalogs property rollback)
+OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_races gaps kills maintenance rewrites rollback)
+# Those of other catalogs, and one more, go beside the tests without Spark.
+BESIDE := $(patsubst %,tests/spark/test_%.py,catalogs property)
 
 .PHONY: help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
 
