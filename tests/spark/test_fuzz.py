@@ -478,13 +478,13 @@ def test_each_record_is_typed_as_other_decoders_read_it_or_set_apart(
 
 
 def drawn(form: Form) -> list[Record]:
-    """One of the lists."""
+    """The records of three lists: of one alone, chance may leave next to none that is whole, or none that is not."""
     found: list[Record] = []
 
     @settings(max_examples=3, **SETTINGS)
     @given(form.records())
     def collect(records: list[Record]) -> None:
-        found[:] = records
+        found.extend(records)
 
     collect()
     return found
@@ -522,7 +522,7 @@ def test_through_the_whole_way_each_is_in_the_table_or_in_quarantine(
         )
         places = [*typed, *(row["_kafka_offset"] for row in apart)]
         assert sorted(places) == list(range(len(records))), form.name
-        assert len(typed) > 1 and len(apart) > 1, f"{form.name}: the accidents tell nothing"
+        assert len(typed) > 5 and len(apart) > 5, f"{form.name}: the accidents tell nothing"
         told = [(each, wrong(form, each, typed.get(at))) for at, each in enumerate(records)]
         assert not [each for each in told if each[1]], form.name
         for row in apart:
