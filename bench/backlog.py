@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from bench import feed
-from bench.lab import JVM, SCHEMA, Lab, contract, say
+from bench.lab import SCHEMA, Lab, contract, say, untuned
 
 TOPIC = "backlog"
 SPARK_DEFAULTS = {
@@ -49,7 +49,7 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
 def _one(lab: Lab, who: str, mode: str, cap: int) -> Any:
     lake = lab.lake()
     if who == "by hand":
-        lake["PYSPARK_SUBMIT_ARGS"] = lake["PYSPARK_SUBMIT_ARGS"].replace(JVM, "")
+        lake = untuned(lake)
     contract(lake, "db.target", TOPIC, mode=mode, limits={"records_per_batch": cap, "seconds_per_run": 3000})
     found = lab.drive(lake, "bench.backlog", who=who, what=mode, cap=cap)
     lab.drop(lake)

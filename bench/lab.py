@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -18,19 +19,35 @@ from typing import Any, Self
 import yaml
 
 from sluice import jvm
-from sluice.embedded import jars
+from sluice.embedded import archive, jars
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
 
 HEAP = "2g"
-JVM = f'--conf "spark.driver.extraJavaOptions={" ".join((jvm.STACK, *jvm.DRIVER))}"'
 MASTER = "local[2]"
 
 
 def say(text: str = "") -> None:
     """Print a line at once."""
     print(text, flush=True)
+
+
+def untuned(lake: dict[str, str]) -> dict[str, str]:
+    """The same environment for a driver on Spark's and the JVM's own defaults."""
+    found = ",".join(map(str, sorted(Path(lake["SLUICE_JARS"]).glob("*.jar"))))
+    arguments = f"--driver-memory {HEAP} --jars {found} pyspark-shell"
+    return {k: v for k, v in lake.items() if k != "SPARK_HOME"} | {"PYSPARK_SUBMIT_ARGS": arguments}
+
+
+def tuned(folder: Path) -> dict[str, str]:
+    """The environment of a driver that starts as Sluice's DAGs start one: the JVM's options, an archive of classes."""
+    found = sorted(folder.glob("*.jar"))
+    home = archive.spark_home(folder.parent, found)
+    options = " ".join((jvm.STACK, *jvm.DRIVER, *(archive.options(home) if home else ())))
+    path = f"--driver-class-path {os.pathsep.join(map(str, found))}"
+    arguments = f'--driver-memory {HEAP} {path} --conf "spark.driver.extraJavaOptions={options}" pyspark-shell'
+    return {"PYSPARK_SUBMIT_ARGS": arguments, **({"SPARK_HOME": str(home)} if home else {})}
 
 
 class Lab:
@@ -68,6 +85,7 @@ class Lab:
         for name in ("contracts", "warehouse", "spark"):
             (folder / name).mkdir(parents=True)
         java = find_java(cache_folder())
+        found = jars.ensure(jars.SPARK, java=java)
         return {
             "BENCH_FOLDER": str(folder),
             "SLUICE_CONTRACTS": str(folder / "contracts"),
@@ -75,12 +93,12 @@ class Lab:
             "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
             "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{folder}/iceberg.db?timeout=60",
             "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{folder}/warehouse",
-            "SLUICE_JARS": str(jars.ensure(jars.SPARK, java=java)),
+            "SLUICE_JARS": str(found),
             "JAVA_HOME": str(java.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "spark"),
-            "PYSPARK_SUBMIT_ARGS": f"--driver-memory {HEAP} {JVM} pyspark-shell",
             "PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}",
+            **tuned(found),
         }
 
     def drop(self, lake: dict[str, str]) -> None:
@@ -114,12 +132,21 @@ class Lab:
             )
             try:
                 code = process.wait()
+                self._gone(process.pid)  # the first JVM writes the archive of classes as it ends
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         if code:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
             raise SystemExit(f"{' '.join(command[:4])} ended with {code}:\n{tail}")
+
+    @staticmethod
+    def _gone(group: int, seconds: float = 30.0) -> None:
+        end = time.monotonic() + seconds
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < end:
+                os.killpg(group, 0)
+                time.sleep(0.1)
 
 
 def contract(lake: dict[str, str], table: str, topic: str, **changes: Any) -> None:

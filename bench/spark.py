@@ -21,7 +21,6 @@ def session(conf: dict[str, str] | None = None) -> SparkSession:
         "bench",
         {
             "spark.master": MASTER,
-            "spark.jars": ",".join(sessions.jars()),
             "spark.sql.warehouse.dir": os.environ["BENCH_FOLDER"] + "/spark-warehouse",
             **(conf or {}),
         },
