@@ -19,7 +19,7 @@ from sluice.embedded import jars
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
-from tests.support import s3
+from tests.support import pinned, s3
 from tests.support.lake import Lake
 
 # Code that Spark generates and compiles for each plan costs a quarter of all time here, where each test's tables have
@@ -59,8 +59,10 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(lake_folder / "spark"),
         "spark.driver.memory": "2g",
+        **pinned.QUICK_FILES,
     }
-    options = f'--driver-memory 2g --driver-java-options "{" ".join(jvm.DRIVER)}"'
+    (files,) = pinned.jars_of(pinned.LOCAL_FILES)
+    options = f'--driver-memory 2g --driver-class-path {files} --driver-java-options "{" ".join(jvm.DRIVER)}"'
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{options} pyspark-shell"
     spark = session.build("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")

@@ -1,4 +1,4 @@
-"""A real REST catalog: the server that Iceberg tests its own clients with, on SQLite; its jars are pinned in rest.lock.
+"""A real REST catalog: the server that Iceberg tests its own clients with, on SQLite; its jars are pinned.
 
 It listens on every interface, as it takes no address, and asks nobody who they are: what it serves is a test's folder.
 """
@@ -9,42 +9,18 @@ import importlib.util
 import os
 from pathlib import Path
 
-from sluice.embedded import jars, relock
+from sluice.embedded import jars
 from sluice.embedded.ports import HOST, is_ok
+from tests.support import pinned
 from tests.support.java_server import JavaServer
 
-LOCK = Path(__file__).with_name("rest.lock")
-HEADER = """\
-# The REST catalog of the tests, pinned: "organisation:name:revision" = SHA-256 of the jar.
-# Written by `PYTHONPATH=include:. python -m tests.support.rest` from the sets there.
-"""
-SETS = {
-    "rest": relock.Asked(
-        (
-            "org.apache.iceberg:iceberg-core:1.11.0",
-            "org.eclipse.jetty.ee10:jetty-ee10-servlet:12.1.5",
-            "org.eclipse.jetty.compression:jetty-compression-server:12.1.5",
-            "org.eclipse.jetty.compression:jetty-compression-gzip:12.1.5",
-        ),
-        transitive=True,
-    ),
-    # 1.12.0's are not published everywhere. A set of their own, as Ivy takes one artifact of a module at a time.
-    "rest-server": relock.Asked(
-        (
-            "org.apache.iceberg:iceberg-core:1.11.0:tests@jar",
-            "org.apache.iceberg:iceberg-open-api:1.11.0:test-fixtures@jar",
-        ),
-        transitive=False,
-    ),
-}
 # Hadoop, whose files the catalog writes, and a log are among Spark's own.
 OF_SPARK = ("hadoop-client-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-*.jar")
 
 
 def class_path() -> str:
     """All that the server needs, fetched and verified."""
-    lock = jars.read_lock(LOCK)
-    found = [str(jar) for name in SETS for jar in sorted(jars.ensure(name, lock=lock).glob("*.jar"))]
+    found = [str(jar) for name in (pinned.REST, pinned.REST_SERVER) for jar in pinned.jars_of(name)]
     found += map(str, jars.ensure(jars.SPARK).glob("sqlite-jdbc-*.jar"))
     pyspark = importlib.util.find_spec("pyspark")
     assert pyspark and pyspark.origin
@@ -73,7 +49,3 @@ class RestCatalog(JavaServer):
 
     def answers(self) -> bool:
         return is_ok(f"{self.url}/v1/config")
-
-
-if __name__ == "__main__":
-    relock.write_lock(LOCK, SETS, HEADER)

@@ -1,4 +1,4 @@
-"""An object store that speaks S3, as most warehouses lie in one: Adobe's S3Mock; its jars are pinned in s3.lock.
+"""An object store that speaks S3, as most warehouses lie in one: Adobe's S3Mock; its jars are pinned.
 
 Iceberg's client for S3 is among them, which Sluice leaves to whoever needs it: see "jars" in the README.
 """
@@ -8,31 +8,19 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from sluice.embedded import jars, relock
+from sluice.embedded import jars
 from sluice.embedded.ports import HOST, free_port, is_ok
+from tests.support import pinned
 from tests.support.java_server import JavaServer
 
-LOCK = Path(__file__).with_name("s3.lock")
-HEADER = """\
-# The object store of the tests and Iceberg's client for it, pinned: "organisation:name:revision" = SHA-256 of the jar.
-# Written by `PYTHONPATH=include:. python -m tests.support.s3` from the sets there.
-"""
-SETS = {
-    "s3-client": relock.Asked(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
-    "s3-server": relock.Asked(("com.adobe.testing:s3mock:5.2.0:exec@jar",), transitive=False),
-}
 BUCKET = "lake"
 SECRET = "s3cret-of-the-store"
-
-
-def _jars(name: str) -> list[Path]:
-    return sorted(jars.ensure(name, lock=jars.read_lock(LOCK)).glob("*.jar"))
 
 
 def with_client(folder: Path) -> Path:
     """`folder`, filled with Spark's jars and the client: what `SLUICE_JARS` names where the warehouse is on S3."""
     folder.mkdir()
-    for jar in (*jars.ensure(jars.SPARK).glob("*.jar"), *_jars("s3-client")):
+    for jar in (*jars.ensure(jars.SPARK).glob("*.jar"), *pinned.jars_of(pinned.S3_CLIENT)):
         (folder / jar.name).symlink_to(jar)
     return folder
 
@@ -55,7 +43,7 @@ class S3(JavaServer):
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         mine = "--com.adobe.testing.s3mock"
-        (server,) = _jars("s3-server")
+        (server,) = pinned.jars_of(pinned.S3_SERVER)
         return [
             *("-jar", str(server), f"--server.address={HOST}", f"--server.port={free_port({self.port})}"),
             *(f"{mine}.http-port={self.port}", f"{mine}.store.root={self.folder}"),
@@ -64,7 +52,3 @@ class S3(JavaServer):
 
     def answers(self) -> bool:
         return is_ok(f"http://{HOST}:{self.port}/{BUCKET}")
-
-
-if __name__ == "__main__":
-    relock.write_lock(LOCK, SETS, HEADER)
