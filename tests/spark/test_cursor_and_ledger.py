@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from sluice.errors import PlanLostError
 from sluice.model import CURSOR_TAG, NEXT_OFFSETS, PUBLISHED_THROUGH
 from sluice.plan import GroupPlan
 from sluice.stage import stage
+from tests.support import runbook
 from tests.support.faults import Driver
 from tests.support.lake import Lake
 
@@ -315,3 +319,29 @@ def test_a_step_killed_before_the_tag_is_told_by_the_ancestors(lake: Callable[..
     assert cursor.published(it.catalog.load_table(appended))[it.topic].seq == 3
     assert not it.plan().has_work
     check(it, appended, merged)
+
+
+def test_the_catalog_is_restored_from_a_backup_as_the_runbook_says(
+    lake: Callable[..., Lake], lake_folder: Path
+) -> None:
+    it = lake()
+    appended, merged = prepared(it, 2)
+    with closing(sqlite3.connect(lake_folder / "iceberg.db")) as live, closing(sqlite3.connect(":memory:")) as kept:
+        live.backup(kept)
+        late = it.contract()
+        for number in range(2, 4):
+            fill(it, 100 * number)
+            it.run()
+        kept.backup(live)
+    assert not it.catalog.table_exists(late)
+    # One of the tables is brought back to its last state, and is ahead of staging then.
+    metadata = Path(it.catalog.load_table(merged).location().removeprefix("file://")) / "metadata"
+    last = max(metadata.glob("*.metadata.json"))
+    runbook.sql(it, "DROP TABLE", table=merged)
+    runbook.sql(it, "CALL system.register_table", table=merged, file=last)
+    it.assert_folded(merged)
+    assert len(it.rows(appended)) == 40
+    fill(it, 400)
+    it.drain(appended)
+    check(it, appended, merged)
+    it.assert_appended(late)
