@@ -337,7 +337,7 @@ def test_the_catalog_is_restored_from_a_backup_as_the_runbook_says(
     # One of the tables is brought back to its last state, and is ahead of staging then.
     metadata = Path(it.catalog.load_table(merged).location().removeprefix("file://")) / "metadata"
     last = max(metadata.glob("*.metadata.json"))
-    runbook.sql(it, "DROP TABLE", table=merged)
+    runbook.sql(it, "DROP TABLE <table>", table=merged)
     runbook.sql(it, "CALL system.register_table", table=merged, file=last)
     it.assert_folded(merged)
     assert len(it.rows(appended)) == 40

@@ -290,7 +290,7 @@ def test_staging_loses_what_is_published_past_its_retention_and_no_more(lake: Ca
     told = f"{staging(it)} (topic {it.topic})"
     assert told in topics.unclaimed(it.contracts, it.catalog)
     folder = Path(it.catalog.load_table(staging(it)).location().removeprefix("file://"))
-    runbook.sql(it, "DROP TABLE", staging=staging(it))
+    runbook.sql(it, "DROP TABLE <staging>", staging=staging(it))
     assert told not in topics.unclaimed(it.contracts, it.catalog)
     assert not list(folder.rglob("*.parquet"))
 
