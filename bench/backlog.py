@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from bench import feed
-from bench.lab import SCHEMA, Lab, contract, say, untuned
+from bench.lab import SCHEMA, Lab, contract, say
 
 TOPIC, FIRST = "backlog", "first"
 SPARK_DEFAULTS = {
@@ -49,9 +49,7 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
 
 
 def _one(lab: Lab, who: str, mode: str, cap: int, topic: str = TOPIC) -> Any:
-    lake = lab.lake()
-    if who == "by hand":
-        lake = untuned(lake)
+    lake = lab.lake(tuned=who != "by hand")
     contract(lake, "db.target", topic, mode=mode, limits={"records_per_batch": cap, "seconds_per_run": 3000})
     found = lab.drive(lake, "bench.backlog", who=who, what=mode, cap=cap)
     lab.drop(lake)

@@ -33,19 +33,19 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
-def untuned(lake: dict[str, str]) -> dict[str, str]:
-    """The same environment for a driver on Spark's and the JVM's own defaults."""
-    found = ",".join(map(str, sorted(Path(lake["SLUICE_JARS"]).glob("*.jar"))))
-    arguments = f"--driver-memory {HEAP} --jars {found} pyspark-shell"
-    return {k: v for k, v in lake.items() if k != "SPARK_HOME"} | {"PYSPARK_SUBMIT_ARGS": arguments}
+def starting(folder: Path, *, tuned: bool) -> dict[str, str]:
+    """How a driver starts: what its environment says of Spark and the JVM.
 
-
-def tuned(folder: Path) -> dict[str, str]:
-    """The environment of a driver that starts as Sluice's DAGs start one: the JVM's options, an archive of classes."""
-    found = sorted(folder.glob("*.jar"))
+    Args:
+        folder: the jars that it needs.
+        tuned: as Sluice's DAGs start one, with the JVM's options and an archive of classes; else on the defaults.
+    """
+    found = [str(jar) for jar in sorted(folder.glob("*.jar"))]
+    if not tuned:
+        return {"PYSPARK_SUBMIT_ARGS": f"--driver-memory {HEAP} --jars {','.join(found)} pyspark-shell"}
     home = archive.spark_home(folder.parent, found)
     options = " ".join((jvm.STACK, *jvm.DRIVER, *(archive.options(home) if home else ())))
-    path = f"--driver-class-path {os.pathsep.join(map(str, found))}"
+    path = f"--driver-class-path {os.pathsep.join(found)}"
     arguments = f'--driver-memory {HEAP} {path} --conf "spark.driver.extraJavaOptions={options}" pyspark-shell'
     return {"PYSPARK_SUBMIT_ARGS": arguments, **({"SPARK_HOME": str(home)} if home else {})}
 
@@ -79,8 +79,8 @@ class Lab:
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def lake(self) -> dict[str, str]:
-        """The environment of a new, empty catalog, warehouse and folder of contracts."""
+    def lake(self, *, tuned: bool = True) -> dict[str, str]:
+        """The environment of a new, empty catalog, warehouse and folder of contracts, and of drivers (`starting`)."""
         folder = self.folder / f"lake-{uuid.uuid4().hex[:8]}"
         for name in ("contracts", "warehouse", "spark"):
             (folder / name).mkdir(parents=True)
@@ -98,7 +98,7 @@ class Lab:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "spark"),
             "PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}",
-            **tuned(found),
+            **starting(found, tuned=tuned),
         }
 
     def drop(self, lake: dict[str, str]) -> None:
