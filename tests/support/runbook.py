@@ -17,7 +17,8 @@ from sluice.embedded.home import REPOSITORY
 from tests.support.lake import Lake
 
 TEXT = (REPOSITORY / "docs" / "operating.md").read_text()
-CODE = [re.sub(r"\s+", " ", each) for each in re.findall(r"`([^`]+)`", TEXT)]
+# As Markdown has it: what stands between as many backticks as it began with may hold fewer, which are none of its ends.
+CODE = [re.sub(r"\s+", " ", each) for _, each in re.findall(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", TEXT, re.DOTALL)]
 SQL = sorted({each for each in CODE if re.match(r"(SELECT|CALL|ALTER TABLE|DROP TABLE|DELETE|UPDATE|INSERT) \S", each)})
 COMMANDS = sorted({each.removeprefix("python -m sluice ") for each in CODE if each.startswith("python -m sluice ")})
 
