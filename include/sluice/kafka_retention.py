@@ -56,7 +56,7 @@ def by_kind(risks: Iterable[Risk], contract: Contract) -> dict[str, list[str]]:
     """The same, by kind."""
     found: dict[str, list[str]] = {}
     for risk in risks:
-        if risk.topic in contract.topics and risk.table in (None, contract.table):
+        if risk.table == contract.table or (risk.table is None and risk.topic in contract.topics):
             found.setdefault(str(risk.kind), []).append(str(risk))
     return found
 

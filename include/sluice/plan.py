@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, rolled_back, tables, words, writers
+from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, risks, rolled_back, tables, words
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
@@ -169,34 +169,8 @@ def look(
         for topic in contract.topics:
             if topic in broken:
                 stops.setdefault(contract.table, naming(broken[topic], contract.table))
-    risks = _risks(client, plans, table_plans, contracts, loaded) if extend else ()
-    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, risks, outlooks)
-
-
-def _risks(
-    client: AdminClient,
-    plans: Mapping[str, TopicPlan],
-    table_plans: Mapping[str, TablePlan],
-    contracts: Contracts,
-    loaded: Mapping[str, backlog.Staging],
-) -> tuple[kafka_retention.Risk, ...]:
-    """What a person is warned of before it happens."""
-    risks: list[kafka_retention.Risk] = []
-    for topic, plan in plans.items():
-        schedule = contracts.group(contracts.topics[topic].group).settings.schedule
-        waiting = {name: t.pending[topic] for name, t in table_plans.items() if t.pending.get(topic)}
-        staging = loaded[topic][0] if topic in loaded else None
-        each = cursor.bytes_per_record(staging) if staging else None
-        risks += kafka_retention.look(client, plan, waiting, schedule, each)
-        if any(
-            t.contract.keyed and t.contract.deletes != "ignore"
-            for t in table_plans.values()
-            if topic in t.contract.topics
-        ):
-            risks += kafka_retention.tombstones(client, plan, schedule)
-    for table in table_plans.values():
-        risks += writers.look(table.contract)
-    return tuple(risks)
+    warnings = risks.look(client, catalog, plans, table_plans, contracts, loaded) if extend else ()
+    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, warnings, outlooks)
 
 
 def _asked(catalog: Catalog, table: Table | None, contract: Contract, *, registry: bool) -> dict[str, Outlook]:

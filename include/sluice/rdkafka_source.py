@@ -66,6 +66,16 @@ def load(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> DataFr
     return found.withColumn("timestamp", moment)
 
 
+def harmless() -> frozenset[int]:
+    """Codes of what Kafka tells beside records: a partition's end, and that no right to the group is there.
+
+    The client looks for the group's coordinator though none is joined, and who may read a topic needs no right to one.
+    """
+    from confluent_kafka import KafkaError
+
+    return frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})
+
+
 def _records(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """What one range holds.
 
@@ -73,10 +83,8 @@ def _records(consumer: Consumer, topic: str, partition: int, start: int, end: in
         KafkaException: Kafka says so.
         TimeoutError: nothing came for `TIMEOUT_S`.
     """
-    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import KafkaException, TopicPartition
 
-    # The client looks for the group's coordinator even so, and who may read the topic need not have a right to a group.
-    harmless = (KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED)
     consumer.assign([TopicPartition(topic, partition, start)])
     reached, until = start, time.monotonic() + TIMEOUT_S
     while reached < end:
@@ -87,7 +95,7 @@ def _records(consumer: Consumer, topic: str, partition: int, start: int, end: in
             raise TimeoutError(f"{topic}, partition {partition}: Kafka sent nothing from offset {reached} on")
         for each in messages:
             error, offset = each.error(), each.offset() or 0
-            if error is not None and error.code() not in harmless:
+            if error is not None and error.code() not in harmless():
                 raise KafkaException(error)
             reached = max(reached, offset + (error is None))
         yield _batch([m for m in messages if m.error() is None and (m.offset() or 0) < end])

@@ -23,7 +23,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice import broker, clocks, expect, login, session
+from sluice import broker, clocks, expect, login, rdkafka_source, session
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, decode
 from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
@@ -161,7 +161,7 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
         BrokerUnavailableError: Kafka did not answer in time.
         TopicMissingError, TopicForbiddenError: there is no such topic, or none that may be seen.
     """
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
     config = broker.client_config()
     state = broker.describe(broker.admin(config), [topic])[topic]
@@ -181,8 +181,10 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
                 continue
             partition, offset = message.partition() or 0, message.offset() or 0
             if (error := message.error()) is not None:  # the end of a partition is one, too
-                if error.name() != "_PARTITION_EOF":
+                if error.code() not in rdkafka_source.harmless():
                     raise KafkaException(error)
+                if error.code() != KafkaError._PARTITION_EOF:
+                    continue
             elif offset < state.watermarks[partition].end:
                 micros = message.timestamp()[1] * 1000
                 place = (SLICE, partition, offset, clocks.moment(micros) if micros < 1 << 63 else None)

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     UNPUBLISHED = "unpublished"
     TOMBSTONES = "tombstones"
     SCHEMA = "schema"
+    LEFT = "left behind"
 
 
 if TYPE_CHECKING:  # a page that shows a status need not load PyIceberg for it

@@ -24,6 +24,7 @@ _AT_RISK = {
     Kind.UNREAD: "See whether the group's DAG runs and keeps up, or raise the topic's retention.",
     Kind.UNPUBLISHED: "Repair what keeps the table from publishing; until then leave staging as it is.",
     Kind.TOMBSTONES: "See whether the group's DAG runs and keeps up, or raise the topic's delete.retention.ms.",
+    Kind.LEFT: "Name the topic in the contract again, beside the new one, until `status` shows all of it published.",
     Kind.SCHEMA: "Ask the writers whether the field is gone for good; then change the contract.",
 }
 

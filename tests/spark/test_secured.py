@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -30,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from pyspark.sql import SparkSession
 
 from sluice import broker as brokers
-from sluice import catalog, java_client, login, rdkafka_source, tables
+from sluice import catalog, java_client, login, rdkafka_source, sample, tables
 from sluice.commit import Context
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY
@@ -209,7 +210,7 @@ def drivers_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_planning_and_spark_read_as_the_same_user(
-    secured: Secured, spark: SparkSession, way: str, drivers_log: Path
+    secured: Secured, spark: SparkSession, way: str, drivers_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = secured.folder
     mine = {"ssl.certificate.location": str(at / "reader.crt")}
@@ -240,6 +241,10 @@ def test_planning_and_spark_read_as_the_same_user(
     assert not [value for value in java_client.as_text(config).values() if str(at) in str(value)]
     again = staging_rows(rdkafka_source.load(spark, config, batch), batch).collect()
     assert sorted(again) == sorted(rows)
+    # Nor does a sample need a right to a group.
+    monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(config))
+    sampled = sample.from_topic(secured.allowed, COUNT, patience=10.0)
+    assert sorted(int(value) for *_, value, _ in sampled) == list(range(COUNT))
     told = drivers_log.read_text()
     assert secured.allowed in told, "the log tells nothing of the reading"
     key = options.get("kafka.ssl.keystore.key", "").splitlines()[1:-1]
