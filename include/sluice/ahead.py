@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -18,7 +18,7 @@ from sluice.errors import (
     PartitionsGoneError,
     TopicRecreatedError,
 )
-from sluice.model import Batch, OffsetRange, joined_ranges
+from sluice.model import Batch, OffsetRange, Offsets, Through, joined_ranges
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def plan_topic(
     known: Mapping[int, Batch],
     client: AdminClient,
     *,
-    published: Iterable[int],
+    published: Sequence[Through],
     accepted: Mapping[int, Sequence[OffsetRange]],
     extend: bool,
 ) -> TopicPlan:
@@ -55,7 +55,8 @@ def plan_topic(
     Args:
         last: the last batch in staging.
         known: batches by number, those that are frozen but not staged among them.
-        published: how far its tables have come; a number that was given once is never given again.
+        published: how far its tables have come; a number that was given once is never given again, and where staging and
+            the ledger were lost they tell where to go on.
         accepted: lost offsets that an operator gave up; nothing else that is lost is passed over.
         extend: whether new batches may be planned.
 
@@ -86,7 +87,8 @@ def plan_topic(
         return TopicPlan(topic, last, tuple(_without(b, lost) for b in opened), frozen=True, state=state)
     if not extend:
         return TopicPlan(topic, last, state=state)
-    ahead = _ahead(settings, state, last, client)
+    at = last.next_offsets if last else _least([t for t in published if t.topic_id == state.topic_id])
+    ahead = _ahead(settings, state, at, client)
     lost = _given_up(topic, ahead, state, accepted)
     behind = {p: OffsetRange(lost[p].end, r.end) if p in lost else r for p, r in ahead.items()}
     limits = settings.limits
@@ -99,27 +101,36 @@ def plan_topic(
         pieces[0] |= {p: OffsetRange(g.start, pieces[0].get(p, g).end) for p, g in lost.items()}
     batches = []
     at = {p: r.start for p, r in ahead.items()}
-    for seq, ranges in enumerate(pieces, max([staged_seq, *published]) + 1):
+    for seq, ranges in enumerate(pieces, max([staged_seq, *(t.seq for t in published)]) + 1):
         at |= {p: r.end for p, r in ranges.items()}
         batches.append(_without(Batch(topic, state.topic_id, seq, ranges, dict(at)), lost))
     return TopicPlan(topic, last, tuple(batches), state=state)
 
 
+def _least(published: Sequence[Through]) -> Offsets | None:
+    """Where the table stands that has come least far, per partition; None where none has begun."""
+    known = {p for t in published for p in t.next_offsets}
+    return {p: min(t.next_offsets.get(p, 0) for t in published) for p in known} if published else None
+
+
 def _ahead(
-    settings: TopicSettings, state: broker.TopicState, last: Batch | None, client: AdminClient
+    settings: TopicSettings, state: broker.TopicState, at: Offsets | None, client: AdminClient
 ) -> dict[int, OffsetRange]:
     """Per partition what was not read yet; a partition that was added since begins at 0.
+
+    Args:
+        at: the topic's cursor; None where it was never read.
 
     Raises:
         PartitionsGoneError: a partition that was read is gone.
         OffsetsBeyondEndError: the cursor lies beyond a partition's end.
     """
     topic = settings.topic
-    if last is None:
+    if at is None:
         starts = _starts(settings, state, client)
     else:
-        starts = {p: last.next_offsets.get(p, 0) for p in state.watermarks}
-        if gone := sorted(set(last.next_offsets) - set(state.watermarks)):
+        starts = {p: at.get(p, 0) for p in state.watermarks}
+        if gone := sorted(set(at) - set(state.watermarks)):
             raise PartitionsGoneError(f"Topic {topic!r} has lost partitions.", topic=topic, partitions=gone)
     ahead = {p: OffsetRange(starts[p], marks.end) for p, marks in state.watermarks.items()}
     if beyond := {p: (r.start, r.end) for p, r in ahead.items() if r.start > r.end}:
@@ -165,7 +176,8 @@ def _starts(settings: TopicSettings, state: broker.TopicState, client: AdminClie
         return {p: r.end for p, r in marks.items()}
     if isinstance(start, datetime):
         found = broker.offsets_at(client, state.topic, marks, start)
-        return {p: found[p] if found[p] >= 0 else r.end for p, r in marks.items()}
+        # Kafka counts records of open transactions, and those that came since: beyond the end as it was looked up.
+        return {p: min(found[p], r.end) if found[p] >= 0 else r.end for p, r in marks.items()}
     if isinstance(start, Mapping):
         if unknown := sorted(set(start) - set(marks)):
             raise ContractError(

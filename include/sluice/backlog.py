@@ -101,18 +101,29 @@ def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through:
     """The staged batches above `through`, in order and without a hole.
 
     Raises:
-        LedgerError: a batch in between is known to nobody.
+        LedgerError: a batch in between is known to nobody, or what is staged is not what the table was filled from.
         TopicRecreatedError: they are of another topic than the one that the table was filled from.
     """
     done = through.seq if through else 0
+    if through and last and last.topic_id == through.topic_id and done >= last.seq:
+        # Numbers alone would tell that the table holds what it never saw.
+        ahead = {p: (through.next_offsets.get(p, 0), end) for p, end in last.next_offsets.items()}
+        if beyond := {p: each for p, each in sorted(ahead.items()) if each[0] < each[1]}:
+            raise LedgerError(
+                f"The table holds batch {done}, and what is staged up to {last.seq} reaches beyond it: "
+                f"{{partition: (published to, staged to)}} {beyond}. The numbers were given out twice.",
+                table=table,
+                topic=last.topic,
+                way_out="Was a catalog restored, and the group's DAG not paused? Roll the table back to a snapshot of "
+                "before the batches of that number (python -m sluice rollback TABLE): the next run publishes them anew.",
+            )
     waiting = [known[seq] for seq in sorted(known) if done < seq <= (last.seq if last else 0)]
     at = dict(through.next_offsets) if through else None
     if at is None and waiting and waiting[0].seq != 1:
         raise LedgerError(f"Nobody knows the batches before {waiting[0]}.", table=table)
     for batch in waiting:
         check_same_topic(table, batch, through)
-        holes = {p: (at[p], r.start) for p, r in batch.ranges.items() if at and p in at and r.start > at[p]}
-        if holes:
+        if at is not None and (holes := batch.skips(at)):
             raise LedgerError(f"Batches before {batch} are unknown: offsets {holes} would be skipped.", table=table)
         at = {**(at or {}), **batch.next_offsets}
     if last and done < last.seq and (not waiting or waiting[-1].seq != last.seq):

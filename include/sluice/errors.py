@@ -269,6 +269,11 @@ class OrderUnknownError(TerminalError):
 class BatchOrderError(TerminalError):
     """A batch was asked for before the one that comes before it."""
 
+    advice = (
+        "Nothing to do where the table was rolled back while the run was at work: the next run goes on from there. "
+        "Else keep the log, and report it."
+    )
+
 
 class AuditError(TerminalError):
     """What a write left on its branch is not what the batch holds; main was not moved."""

@@ -109,6 +109,14 @@ class Batch:
         """The topic's cursor before this batch, over all its partitions."""
         return {p: self.ranges[p].start if p in self.ranges else end for p, end in self.next_offsets.items()}
 
+    def skips(self, at: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """Per partition the offsets between a cursor and this batch's beginning, in any of the topic's partitions.
+
+        A batch need not read each of them, and still tells where it follows on. One that the cursor does not know was
+        added since, and begins at 0.
+        """
+        return {p: (at.get(p, 0), start) for p, start in sorted(self.starts.items()) if start > at.get(p, 0)}
+
     @property
     def span(self) -> int:
         """How many offsets there are to read; the records may be fewer on compacted or transactional topics."""

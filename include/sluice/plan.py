@@ -123,6 +123,7 @@ def look(
     broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
     loaded = backlog.staged(catalog, topics, ledger, broken)
     through: dict[str, Mapping[str, Through]] = {}
+    reached: list[Mapping[str, Through]] = []  # by tables that stop, too
     outlooks: dict[str, Outlook] = {}
     rows: dict[str, int] = {}
     for contract in chosen:
@@ -131,6 +132,7 @@ def look(
             remembered = partial(ledger.remembered, contract.table) if ledger else None
             table = tables.load(catalog, tables.typed(contract))
             at = cursor.published(table, remembered)
+            reached.append(at)
             outlooks |= _asked(catalog, table, contract, registry=extend)
             if table is not None:
                 rows[contract.table] = cursor.rows(table)
@@ -152,7 +154,7 @@ def look(
                 last,
                 known[topic],
                 client,
-                published=[t[topic].seq for t in through.values() if topic in t],
+                published=[t[topic] for t in reached if topic in t],
                 accepted=words.accepted(given_up, topic, state.topic_id),
                 extend=extend,
             )

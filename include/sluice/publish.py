@@ -212,8 +212,8 @@ def _has_none_of(table: Table, batch: Batch, done: Through | None) -> bool:
     """
     if done is None and cursor.totals(table.current_snapshot()).get("records") != 0:
         return False
-    at: Mapping[int, int] = done.next_offsets if done else {}
-    return all(r.start == at.get(p, r.start) for p, r in batch.ranges.items()) and not cursor.has_foreign_rows(table)
+    begins = not done or all(r.start == done.next_offsets.get(p, 0) for p, r in batch.ranges.items())
+    return begins and not cursor.has_foreign_rows(table)
 
 
 def merge_in(
@@ -313,8 +313,7 @@ def _look(
 
 def _check_next(contract: Contract, batch: Batch, done: Through | None) -> None:
     backlog.check_same_topic(contract.table, batch, done)
-    at: Mapping[int, int] = done.next_offsets if done else {}
-    skipped = {p: (at[p], r.start) for p, r in sorted(batch.ranges.items()) if p in at and r.start > at[p]}
+    skipped = batch.skips(done.next_offsets) if done else {}
     if skipped or (done is None and batch.seq != 1):
         raise BatchOrderError(
             f"Batches before it are not published yet; {{partition: (published to, start)}} {skipped or 'nothing'}.",

@@ -185,8 +185,8 @@ def _check_same(context: Context, batch: Batch) -> None:
 
 def _check_next(batch: Batch, last: Batch | None) -> None:
     at = last.next_offsets if last else {}
-    # A partition that was added since starts wherever the plan says; all others exactly at the cursor.
-    apart = {p: (at[p], r.start) for p, r in sorted(batch.ranges.items()) if p in at and r.start != at[p]}
+    # All partitions, for a batch need not read each; one that was added since begins at 0.
+    apart = {p: (at.get(p, 0), start) for p, start in sorted(batch.starts.items()) if last and start != at.get(p, 0)}
     if apart:
         raise BatchOrderError(
             f"The batch does not begin at the topic's cursor: {{partition: (cursor, start)}} {apart}.",

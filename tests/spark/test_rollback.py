@@ -196,6 +196,29 @@ def test_what_moved_since_it_was_looked_at_is_refused(
     check_refs(it, table)
 
 
+@pytest.mark.parametrize(("undone", "published"), [(0, 1), (2, 1), (2, 2)])
+def test_a_run_that_goes_on_after_a_rollback_leaves_out_no_batch_of_another_partition(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, undone: int, published: int
+) -> None:
+    it = lake()
+    table = prepared(it, "append", 1)
+    it.add_partitions(3)
+    it.send((undone, f"k{n}", {"n": n}) for n in range(100, 110))
+    it.run()
+    it.send((published, f"k{n}", {"n": n}) for n in range(200, 210))
+    pause = Pause(monkeypatch, Attempt, "land", lambda attempt: attempt.identifier[0] == "db")
+    driver = Driver(it.run)
+    pause.reached(driver)
+    act(it, look(it, table, before_run=f"{it.group}-2"))
+    pause.go()
+    driver.end()
+    assert driver.error is None and "Batches before it are not published" in driver.result[table]["error"]
+    assert len(it.rows(table)) == 20
+    it.drain(table)
+    it.assert_appended(table)
+    check_refs(it, table)
+
+
 def delete_staged(it: Lake, seq: int) -> None:
     it.catalog.load_table(tables.staging(it.topic)).delete(equal("batch_seq", seq))
 

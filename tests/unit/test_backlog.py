@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import backlog, publish, tables
-from sluice.errors import SchemaChangeError, TopicRecreatedError
+from sluice import backlog, publish, stage, tables
+from sluice.errors import BatchOrderError, LedgerError, SchemaChangeError, TopicRecreatedError
 from sluice.filters import above
-from sluice.model import Through
+from sluice.model import Batch, OffsetRange, Through
 from tests.unit.test_assess import append, batch, filled, promise
 
 pytestmark = pytest.mark.unit
@@ -34,6 +34,40 @@ def test_a_batch_of_a_topic_that_was_made_anew_is_not_taken_for_the_old_ones(tmp
     contract = promise(tmp_path).table("shop.orders")
     with pytest.raises(TopicRecreatedError):
         publish._check_next(contract, replace(batch(1), seq=2, topic_id="another"), done)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "ends", "at"),
+    [
+        # Partition 0 is not read by the batch, and what came before it in 0 is not published.
+        ({1: (1, 4)}, {0: 3, 1: 4}, {0: 1, 1: 1}),
+        # The same of a partition that was added since, read by the batch or not.
+        ({1: (1, 4)}, {0: 1, 1: 4, 2: 5}, {0: 1, 1: 1}),
+        ({2: (5, 9)}, {0: 1, 1: 1, 2: 9}, {0: 1, 1: 1}),
+    ],
+)
+def test_a_batch_follows_on_in_every_partition(
+    tmp_path: Path, ranges: dict[int, tuple[int, int]], ends: dict[int, int], at: dict[int, int]
+) -> None:
+    contract = promise(tmp_path).table("shop.orders")
+    later = Batch("orders", "id", 3, {p: OffsetRange(*r) for p, r in ranges.items()}, ends)
+    behind, reached = Through(1, "id", at), Through(2, "id", later.starts)
+    publish._check_next(contract, later, reached)
+    stage._check_next(later, replace(later, seq=2, ranges={}, next_offsets=later.starts))
+    assert backlog.pending("shop.orders", {3: later}, later, reached) == (later,)
+    with pytest.raises(BatchOrderError, match=r"not published yet.*Nothing to do where the table was rolled back"):
+        publish._check_next(contract, later, behind)
+    with pytest.raises(BatchOrderError, match="does not begin at the topic's cursor"):
+        stage._check_next(later, replace(later, seq=2, ranges={}, next_offsets=at))
+    with pytest.raises(LedgerError, match="would be skipped"):
+        backlog.pending("shop.orders", {3: later}, later, behind)
+
+
+def test_a_number_that_was_given_out_twice_does_not_count_as_published() -> None:
+    staged = Batch("orders", "id", 6, {0: OffsetRange(60, 400)}, {0: 400, 1: 50})
+    with pytest.raises(LedgerError, match=r"holds batch 7, .*\{0: \(100, 400\)\}.*Roll the table back"):
+        backlog.pending("shop.orders", {6: staged}, staged, Through(7, "id", {0: 100, 1: 50}))
+    assert backlog.pending("shop.orders", {6: staged}, staged, Through(7, "id", {0: 400, 1: 90})) == ()
 
 
 def test_how_much_staging_holds_of_a_batch_is_told_by_its_partition_alone(tmp_path: Path, catalog: Catalog) -> None:

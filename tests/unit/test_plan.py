@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from sluice.ahead import TopicPlan
+from sluice import broker
+from sluice.ahead import TopicPlan, plan_topic
 from sluice.broker import TopicState
-from sluice.contract import Contract
-from sluice.model import Batch, OffsetRange
+from sluice.contract import Contract, Limits
+from sluice.contracts import TopicSettings
+from sluice.errors import OffsetsLostError, PartitionsGoneError
+from sluice.model import Batch, OffsetRange, Through
 from sluice.plan import SMALL_OFFSETS, SMALL_ROWS, GroupPlan, TablePlan
 
 pytestmark = pytest.mark.unit
@@ -47,3 +52,31 @@ def test_what_was_unread_before_a_batch_counts_all_partitions_to_kafkas_end():
     assert topic.unread(Batch("t", "id", 1, {0: OffsetRange(10, 50)}, {0: 50, 1: 30})) == 90 + 10 + 2
     assert topic.unread(Batch("t", "id", 2, {0: OffsetRange(50, 100)}, {0: 100, 1: 40})) == 50 + 0 + 2
     assert TopicPlan("t", None).unread(batch(1, 5)) is None
+
+
+def planned(start: object, marks: dict[int, tuple[int, int]], *published: Through) -> TopicPlan:
+    """What is planned of a topic that neither staging nor the ledger knows."""
+    state = TopicState("t", "id", {p: OffsetRange(*m) for p, m in marks.items()}, compacted=False, retention_ms=-1)
+    settings = TopicSettings("t", "g", start, Limits(), False, ())
+    return plan_topic(settings, state, None, {}, None, published=published, accepted={}, extend=True)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", {0: 7}])
+def test_where_staging_and_the_ledger_are_lost_the_tables_tell_where_to_go_on(start):
+    behind, ahead = Through(5, "id", {0: 90, 1: 50}), Through(7, "id", {0: 100, 1: 50, 2: 4})
+    (batch,) = planned(start, {0: (0, 500), 1: (0, 90), 2: (0, 9)}, ahead, behind).to_stage
+    assert (batch.seq, batch.ranges) == (8, {0: (90, 500), 1: (50, 90), 2: (0, 9)})
+    with pytest.raises(OffsetsLostError) as lost:  # in no silence, and there is a way to give them up
+        planned(start, {0: (0, 500), 1: (80, 80), 2: (0, 9)}, ahead, behind)
+    assert lost.value.fields["lost"] == {1: (50, 80)}
+    with pytest.raises(PartitionsGoneError):
+        planned(start, {0: (0, 500), 1: (0, 90)}, ahead, behind)
+    # One that was made anew since is another topic.
+    (other,) = planned("earliest", {0: (3, 9)}, Through(7, "of before", {0: 100})).to_stage
+    assert (other.seq, other.ranges) == (8, {0: (3, 9)})
+
+
+def test_a_topic_begins_no_later_than_it_ends_though_open_transactions_lie_behind(monkeypatch):
+    monkeypatch.setattr(broker, "offsets_at", lambda *_: {0: 105, 1: 40, 2: -1})
+    (batch,) = planned(datetime(2026, 1, 1, tzinfo=UTC), {0: (0, 100), 1: (0, 50), 2: (0, 9)}).to_stage
+    assert (batch.starts, batch.next_offsets) == ({0: 100, 1: 40, 2: 9}, {0: 100, 1: 50, 2: 9})
