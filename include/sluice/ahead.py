@@ -55,8 +55,8 @@ def plan_topic(
     Args:
         last: the last batch in staging.
         known: batches by number, those that are frozen but not staged among them.
-        published: how far its tables have come; a number that was given once is never given again, and where staging and
-            the ledger were lost they tell where to go on.
+        published: how far its tables have come; a number that was given once is never given again, and where staging
+            and the ledger were lost they tell where to go on.
         accepted: lost offsets that an operator gave up; nothing else that is lost is passed over.
         extend: whether new batches may be planned.
 

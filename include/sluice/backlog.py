@@ -114,8 +114,8 @@ def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through:
                 f"{{partition: (published to, staged to)}} {beyond}. The numbers were given out twice.",
                 table=table,
                 topic=last.topic,
-                way_out="Was a catalog restored, and the group's DAG not paused? Roll the table back to a snapshot of "
-                "before the batches of that number (python -m sluice rollback TABLE): the next run publishes them anew.",
+                way_out="Was a catalog restored, and the group's DAG not paused? Roll the table back to before "
+                "the first batch of such a number (python -m sluice rollback TABLE): the next run goes on there.",
             )
     waiting = [known[seq] for seq in sorted(known) if done < seq <= (last.seq if last else 0)]
     at = dict(through.next_offsets) if through else None

@@ -173,7 +173,8 @@ class Attempt:
         result = self.result()
         requirements = (
             AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=self.head),
-            # Rows that were read by another contract would lack what the new one wants of them.
+            # Rows that were read by another contract would lack what the new one wants of them: main moves with ours,
+            # but by other hands a schema is altered alone.
             AssertCurrentSchemaId(current_schema_id=self.base.schema().schema_id),
             AssertRefSnapshotId(ref=self.branch, snapshot_id=result.snapshot_id),
         )
@@ -220,10 +221,10 @@ class Attempt:
             return "unknown"
         if any(s.snapshot_id == result.snapshot_id for s in cursor.ancestors(metadata)):
             return "landed"
-        if metadata.current_snapshot_id != self.head:
-            return "Main moved"
         if metadata.current_schema_id != self.base.metadata.current_schema_id:
             return "The schema was changed"
+        if metadata.current_snapshot_id != self.head:
+            return "Main moved"
         branch = metadata.refs.get(self.branch)
         return "unknown" if branch and branch.snapshot_id == result.snapshot_id else "The branch was dropped or moved"
 

@@ -148,7 +148,7 @@ def _applied(catalog: Catalog, outlook: Outlook, run_id: str) -> bool:
         why=decided.why if decided else None,
     )
     try:
-        evolve_apply.commit(catalog, table, outlook.old, outlook.new, told)
+        evolve_apply.commit(catalog, table, outlook.old, outlook.new, told, run_id)
     except CommitFailedException as error:
         log.info("%s: the table moved on, looking again: %s", name, error)
         return False

@@ -22,6 +22,10 @@ from sluice.contract import KAFKA_COLUMNS, Column, Contract
 from sluice.evolve_diff import Change, nested, origins, type_change
 from sluice.evolve_force import CONTRACT, InForce
 from sluice.iceberg_types import is_primitive
+from sluice.model import RUN_ID, STEP
+
+CHANGED = "contract"
+"""What the snapshot says by which main moves on when the contract in force changes."""
 
 
 def impossible(table: Table, old: Contract, new: Contract, changes: Sequence[Change]) -> str | None:
@@ -59,8 +63,11 @@ def aside(name: str, table: Table) -> str | None:
     return next((n for i in range(1, 100) if (n := f"{name}_before_{i}").lower() not in taken), None)
 
 
-def commit(catalog: Catalog, table: Table, old: Contract, new: Contract, version: InForce) -> None:
+def commit(catalog: Catalog, table: Table, old: Contract, new: Contract, version: InForce, run_id: str) -> None:
     """One commit, which holds if the table's schema and head are still what was read.
+
+    Main moves on with it, by a snapshot without rows: a batch that is being published by the old contract is refused
+    then, though the schema may be the same, or the same again.
 
     Args:
         version: what to keep of it; `schema_id` is filled in.
@@ -80,6 +87,9 @@ def commit(catalog: Catalog, table: Table, old: Contract, new: Contract, version
     _order(transaction, new)
     if old.partition_by != new.partition_by:
         _partitions(transaction, new)
+    if table.metadata.current_snapshot_id is not None:
+        with transaction.update_snapshot({STEP: CHANGED, RUN_ID: run_id}).fast_append():
+            pass
     made = transaction.table_metadata.schema()
     told = replace(version, schema_id=made.schema_id)
     transaction.set_properties({CONTRACT: told.text(), **_layout(new)})

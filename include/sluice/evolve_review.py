@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pyiceberg.catalog import Catalog
 
@@ -182,8 +183,9 @@ def _back(catalog: Catalog, contracts: Contracts, file: Contract, opened: Row | 
     Raises:
         RefusedError: it can't be.
     """
-    head = catalog.load_table(tables.typed(file)).metadata.current_snapshot_id
-    if opened is None or opened.snapshot_id == head:
+    line = cursor.ancestors(catalog.load_table(tables.typed(file)).metadata)
+    since = takewhile(lambda s: opened is None or s.snapshot_id != opened.snapshot_id, line)
+    if opened is None or all(cursor.summary(s).get(STEP) == evolve_apply.CHANGED for s in since):
         return None
     if opened.snapshot_id is None:
         raise RefusedError(

@@ -12,21 +12,26 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId
 
 from sluice import cursor, refs, tables
+from sluice.model import STEP
 
 log = logging.getLogger(__name__)
 
 EMPTY = 0
+REMEMBER = ("publish", "replay")
+"""The steps that remember deletes."""
 
 
-def state_before(memory: Table | None, first_undone: Snapshot) -> int | None:
+def state_before(memory: Table | None, table: TableMetadata, target: Snapshot, first_undone: Snapshot) -> int | None:
     """The newest state of the memory that knows nothing of what is undone.
 
     A publish remembers its deletes after it has written its rows, and before it lands: what is older than the first
-    snapshot that is undone belongs to batches before it.
+    snapshot that is undone belongs to batches before it. But for what an earlier attempt at that batch remembered,
+    which was refused or killed: that came after the last commit of before had landed.
 
     Returns:
         A snapshot, `EMPTY` where all of it came later, or None where it stays: it is right, or the snapshot expired.
@@ -34,7 +39,11 @@ def state_before(memory: Table | None, first_undone: Snapshot) -> int | None:
     if memory is None or memory.metadata.current_snapshot_id is None:
         return None
     line = list(cursor.ancestors(memory.metadata))
-    before = next((s for s in line if s.timestamp_ms < first_undone.timestamp_ms), None)
+    steps = (s for s in cursor.ancestors(table, target.snapshot_id) if cursor.summary(s).get(STEP) in REMEMBER)
+    last = next(steps, None)
+    landed = [e.timestamp_ms for e in table.snapshot_log if last and e.snapshot_id == last.snapshot_id]
+    until = min([first_undone.timestamp_ms, *(ms + 1 for ms in landed)])
+    before = next((s for s in line if s.timestamp_ms < until), None)
     if before is None:
         return EMPTY if cursor.began(line[-1]) else None
     return None if before is line[0] else before.snapshot_id

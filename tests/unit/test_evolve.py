@@ -14,11 +14,12 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from sluice import cli, evolve, evolve_apply, evolve_refused, evolve_review, schemas, tables
+from sluice import cli, cursor, evolve, evolve_apply, evolve_refused, evolve_review, refs, schemas, tables
+from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.contract_policy import SchemaPolicy
 from sluice.contracts import Contracts
-from sluice.errors import RefusedError, SchemaChangeError
+from sluice.errors import FencedError, RefusedError, SchemaChangeError
 from sluice.evolve_diff import READ, compare, shape_id
 from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.model import STEP, Batch, OffsetRange
@@ -35,6 +36,7 @@ COLUMNS = [
     {"name": "s", "type": "string", "mask": "sha256"},
     {"name": "place", "type": "struct<city: string, at: list<struct<x: int>>>"},
 ]
+TEXT = {"name": "s", "type": "string"}
 KEYED = {"mode": "upsert", "identifier": ["id"]}
 
 
@@ -65,10 +67,10 @@ def types(catalog) -> dict[str, str]:
     return {f.name: str(f.field_type) for f in fields if not f.name.startswith("_kafka")}
 
 
-def fill(table: Any, **values: Any) -> None:
+def fill(table: Any, branch: str = refs.MAIN, **values: Any) -> None:
     arrow = table.schema().as_arrow()
     row = {f.name: values.get(f.name) for f in arrow} | {"_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 0}
-    table.append(pa.Table.from_pylist([row], schema=arrow))
+    table.append(pa.Table.from_pylist([row], schema=arrow), branch=branch)
 
 
 KINDS = {
@@ -140,7 +142,7 @@ def test_every_kind_by_every_policy(catalog, kind):
     assert row.get("n_before_1", row["n"]) == 2
     assert row.get("z", row.get("s")) == (None if kind == "drop_column" else "text")
     applied = [r for r in schemas.rows(catalog, "ns.t") if r.state == State.APPLIED]
-    assert [(r.version, r.snapshot_id) for r in applied] == [(1, None), (2, now.metadata.current_snapshot_id)]
+    assert [(r.version, r.snapshot_id) for r in applied] == [(1, None), (2, now.current_snapshot().parent_snapshot_id)]
     # Once more changes nothing.
     evolve.settle(catalog, asks(kind, "review"), run_id="r")
     assert catalog.load_table("ns.t").metadata_location == now.metadata_location
@@ -254,7 +256,7 @@ def test_of_two_planners_one_changes_the_table_and_the_other_finds_it_changed(ca
     evolve.settle(catalog, new, run_id="one")
     told = InForce(2, shape_id(new), {})
     with pytest.raises(CommitFailedException):
-        evolve_apply.commit(catalog, seen.base, seen.old, seen.new, told)
+        evolve_apply.commit(catalog, seen.base, seen.old, seen.new, told, "two")
     assert evolve.settle(catalog, new, seen, run_id="two").changes == ()
     assert [r.version for r in schemas.rows(catalog, "ns.t")] == [1, 2]
 
@@ -264,9 +266,38 @@ def test_a_batch_that_lands_first_moves_the_offsets_that_the_version_begins_at(c
     new = contract([*COLUMNS, {"name": "x", "type": "date"}])
     seen = evolve.look(catalog, table, new)
     fill(catalog.load_table("ns.t"), id=1, n=1)
+    landed = catalog.load_table("ns.t").metadata.current_snapshot_id
     evolve.settle(catalog, new, seen, run_id="r")
     now = catalog.load_table("ns.t")
-    assert InForce.of(now).snapshot_id == now.metadata.current_snapshot_id != None  # noqa: E711
+    assert InForce.of(now).snapshot_id == now.current_snapshot().parent_snapshot_id == landed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": [ID, {**TEXT, "source": "other"}]},
+        {"columns": [ID, {**TEXT, "mask": "redact"}]},
+        {"columns": [ID, TEXT], "where": "id > 1"},
+        {"columns": [ID, TEXT, {"name": "x", "type": "date"}]},
+    ],
+    ids=["source", "mask", "where", "and back"],
+)
+def test_a_batch_that_was_read_by_the_contract_of_before_does_not_land(catalog, change):
+    """Though the schema is the same, or the same again."""
+    made(catalog, contract([ID, TEXT]))
+    batch = Batch("t", "id", 1, {0: OffsetRange(0, 1)}, {0: 1})
+    with Attempt(Context(None, catalog, "lake", {}, "zombie"), ("ns", "t"), batch) as attempt:
+        fill(catalog.load_table("ns.t"), branch=attempt.branch, id=1, s="plain")
+        evolve.settle(catalog, contract(**change), run_id="r")
+        if len(change["columns"]) == 3:
+            evolve.settle(catalog, contract([ID, TEXT]), run_id="r")
+            evolve.decide(catalog, contract([ID, TEXT]), approve=True, who="ann", why="back", run_id="r")
+            assert catalog.load_table("ns.t").schema().schema_id == attempt.base.schema().schema_id
+        with pytest.raises(FencedError, match="Main moved"):
+            attempt.land()
+    now = catalog.load_table("ns.t")
+    assert cursor.summary(now.current_snapshot())["sluice.step"] == "contract"
+    assert now.scan().to_arrow().num_rows == 0
 
 
 def test_a_version_that_nobody_lived_to_write_down_is_told_and_made_up_for(catalog, monkeypatch):

@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice import backlog, cursor, forget, refs, retention, rollback, rolled_back, settle, slices, tables
+from sluice.commit import Attempt, Context
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, FencedError, RefusedError, StagingTrimmedError
 from sluice.filters import at_most, one_of
@@ -134,6 +135,44 @@ def test_a_table_is_put_forward_again_by_the_sql_that_the_error_names(tmp_path: 
     assert put(old) == ()
 
 
+def test_an_attempt_that_began_where_a_table_is_taken_back_to_does_not_land_there(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 1)
+    target = head(catalog)
+    context = Context(None, catalog, "lake", {}, "zombie")  # type: ignore[arg-type]
+    with Attempt(context, ("shop", "orders"), batch(2)) as attempt:
+        append(typed.refresh(), 2, {"sluice.step": "publish", **batch(2).properties()}, attempt.branch)
+        append(typed, 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
+        attempt.result()  # it has looked, and is about to land
+        act(catalog, look(catalog, promises, target))
+        with pytest.raises(FencedError, match="The branch was dropped or moved"):
+            attempt.land()
+    assert head(catalog) == target
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["publish", "maintenance in between"])
+def test_what_an_attempt_remembered_that_did_not_land_is_forgotten_with_its_batch(
+    tmp_path: Path, catalog: Catalog, between: bool
+) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    memory = catalog.create_table("shop.memory", typed.schema())
+    append(memory, 2, {})
+    before = catalog.load_table("shop.memory").current_snapshot()
+    append(typed, 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
+    append(memory, 3, {})  # of an attempt at batch 3 that was killed
+    if between:
+        append(typed, 9, {"sluice.step": "rewrite_data_files"})
+    target = head(catalog)
+    append(memory, 3, {})  # of the one that landed
+    append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
+    memory = catalog.load_table("shop.memory")
+    assert before is not None
+    found = forget.state_before(memory, catalog.load_table("shop.orders").metadata, target, head(catalog))
+    assert found == before.snapshot_id
+
+
 def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_path: Path, catalog: Catalog) -> None:
     """It takes the parent's id away with the parent: what is left looks as if the table had begun there."""
     promises = promise(tmp_path)
@@ -145,12 +184,12 @@ def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_
     memory = catalog.load_table("shop.orders")
     first_undone = memory.snapshot_by_id(gone[0])
     assert first_undone is not None
-    assert forget.state_before(memory, first_undone) == forget.EMPTY
+    assert forget.state_before(memory, memory.metadata, target, first_undone) == forget.EMPTY
     memory.maintenance.expire_snapshots().by_ids(gone).commit()
     # Of what the table held then, and of what a memory knew, nobody can tell any more: not nothing.
     with pytest.raises(RefusedError, match="told which offsets the table held then have expired"):
         look(catalog, promises, target)
-    assert forget.state_before(memory, first_undone) is None
+    assert forget.state_before(memory, memory.metadata, target, first_undone) is None
 
 
 def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:

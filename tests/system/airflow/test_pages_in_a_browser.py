@@ -89,7 +89,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         frame.get_by_role("link", name="mixed.bad", exact=True).click()
         frame.get_by_role("link", name="Timeline").last.click()
         expect(frame.locator("main")).to_contain_text("blocked")
-        frame.locator("a[data-airflow-path*='/runs/']").first.click()
+        frame.locator("a[href*='/runs/']").first.click()  # leads there once the page's script has come
         page.wait_for_url(f"{url}/dags/ingest_mixed/runs/**")
         # The tab beside the run.
         page.get_by_role("link", name="Data quality").last.click()
