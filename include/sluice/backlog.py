@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from sluice import cursor, tables
+from sluice import cursor, reach, tables
 from sluice import ledger as ledgers
 from sluice.contract import Contract
 from sluice.errors import LedgerError, SchemaChangeError, SluiceError, TopicRecreatedError
@@ -30,7 +30,7 @@ def staged(
     loaded: dict[str, Staging] = {}
     for topic in topics:
         try:
-            staging = tables.load(catalog, tables.staging(topic))
+            staging = reach.alone(catalog, partial(tables.load, catalog, tables.staging(topic)), topic=topic)
             loaded[topic] = (
                 staging,
                 cursor.staged(staging, partial(ledger.remembered_batch, topic) if ledger else None),

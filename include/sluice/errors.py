@@ -89,6 +89,15 @@ class CatalogUnavailableError(RetryableError):
     advice = "Nothing is lost: the next run looks up what was committed and goes on from there."
 
 
+class TableUnavailableError(RetryableError):
+    """The catalog answers, but it, or the storage below it, does not do for one table what it does for others."""
+
+    advice = (
+        "See whether Sluice's user may make, read and change this table in the catalog, and write to its folder. The "
+        "group's other tables go on."
+    )
+
+
 class ClockBehindError(RetryableError):
     """This machine's clock is behind a table's last commit; what it would write, Iceberg's Java could not read."""
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, risks, rolled_back, tables, words
+from sluice import auto, backlog, broker, cursor, evolve, kafka_retention, reach, risks, rolled_back, tables, words
 from sluice import ledger as ledgers
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.contract import Contract
@@ -126,17 +126,21 @@ def look(
     reached: list[Mapping[str, Through]] = []  # by tables that stop, too
     outlooks: dict[str, Outlook] = {}
     rows: dict[str, int] = {}
+
+    def see(contract: Contract) -> None:
+        _check_deletes_stay(contract, states)
+        remembered = partial(ledger.remembered, contract.table) if ledger else None
+        table = tables.load(catalog, tables.typed(contract))
+        at = cursor.published(table, remembered)
+        reached.append(at)
+        outlooks.update(_asked(catalog, table, contract, registry=extend))
+        if table is not None:
+            rows[contract.table] = cursor.rows(table)
+        through[contract.table] = at
+
     for contract in chosen:
         try:
-            _check_deletes_stay(contract, states)
-            remembered = partial(ledger.remembered, contract.table) if ledger else None
-            table = tables.load(catalog, tables.typed(contract))
-            at = cursor.published(table, remembered)
-            reached.append(at)
-            outlooks |= _asked(catalog, table, contract, registry=extend)
-            if table is not None:
-                rows[contract.table] = cursor.rows(table)
-            through[contract.table] = at
+            reach.alone(catalog, partial(see, contract), table=contract.table)
         except SluiceError as error:
             stops[contract.table] = naming(error, contract.table)
     given_up = ledger.gaps(topics) if ledger else []
@@ -244,18 +248,27 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
         new: list[Contract] = []
         for contract in (c for c in group.contracts if c.table not in contracts.stopped):
             try:
-                if contract.table in outlooks:
-                    outlooks[contract.table] = evolve.settle(catalog, contract, outlooks[contract.table], run_id=run_id)
+                if seen := outlooks.get(contract.table):
+                    change = partial(evolve.settle, catalog, contract, seen, run_id=run_id)
+                    outlooks[contract.table] = reach.alone(catalog, change, table=contract.table)
                 else:
-                    tables.ensure_typed(catalog, auto.resolved(contract))
+                    make = partial(tables.ensure_typed, catalog, auto.resolved(contract))
+                    reach.alone(catalog, make, table=contract.table)
                     new.append(contract)
             except SluiceError as error:
                 stops.setdefault(contract.table, naming(error, contract.table))
         evolve.created(catalog, new, run_id=run_id)
-        for topic, topic_plan in plan.topics.items():
-            if topic_plan.to_stage:
-                tables.ensure_staging(catalog, topic)
-        plan = replace(plan, stops=stops, outlooks=outlooks)
+        broken = dict(plan.broken)
+        for topic in [t.topic for t in plan.topics.values() if t.to_stage]:
+            try:
+                reach.alone(catalog, partial(tables.ensure_staging, catalog, topic), topic=topic)
+            except SluiceError as error:
+                broken[topic] = error
+                for contract in (c for c in group.contracts if topic in c.topics):
+                    stops.setdefault(contract.table, naming(error, contract.table))
+        fresh = [batch for batch in fresh if batch.topic not in broken]
+        topics = {t: replace(p, to_stage=() if t in broken else p.to_stage) for t, p in plan.topics.items()}
+        plan = replace(plan, topics=topics, stops=stops, broken=broken, outlooks=outlooks)
         rows = [*plan.heal, *(row for batch in fresh for row in ledgers.plan_rows(batch))]
         try:
             ledger.append(rows, run_id=run_id, cas=True)

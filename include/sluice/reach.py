@@ -1,22 +1,31 @@
 """Ask Kafka and the catalog with patience that ends, and say in one sentence when they do not answer.
 
-For the command line; the steps of a run have patience of their own.
+For the command line; the steps of a run have patience of their own. And tell one table's failure from the catalog's.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice.errors import BrokerUnavailableError, CatalogUnavailableError, SluiceError, first_line
+from sluice.errors import (
+    BrokerUnavailableError,
+    CatalogUnavailableError,
+    SluiceError,
+    TableUnavailableError,
+    first_line,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -28,6 +37,28 @@ _lock = threading.Lock()
 
 # Whose exceptions mean that the catalog, or the storage below it, did not do what was asked.
 _OUTSIDE = ("sqlalchemy", "sqlite3", "requests", "urllib3", "pyiceberg", "pyarrow", "botocore", "thrift")
+
+
+def alone(catalog: Catalog, step: Callable[[], Result], **about: str) -> Result:
+    """Run what concerns one table, or one topic's staging, so that its failure is its own and stops no other.
+
+    What fails though the catalog answers is tried once more: a connection may have been lost.
+
+    Raises:
+        SluiceError: as `step`.
+        TableUnavailableError: it failed otherwise, twice, and the catalog answers. Where it does not: what it raises.
+    """
+    for last in (False, True):
+        try:
+            return step()
+        except SluiceError:
+            raise
+        except Exception as error:
+            log.info("%s: %s", about, error, exc_info=True)
+            catalog.list_namespaces()
+            if last:
+                raise TableUnavailableError(f"What is asked of it fails: {first_line(error)}.", **about) from error
+    raise AssertionError("unreachable")
 
 
 def within(seconds: float, step: Callable[[], Result]) -> Result:

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
-from sluice import cursor, kafka_retention, quality, refs, rolled_back, slices, tables
+from sluice import cursor, kafka_retention, quality, reach, refs, rolled_back, slices, tables
 from sluice import ledger as ledgers
 from sluice.contracts import Group
 from sluice.errors import CursorUnknownError, SluiceError, TableDamagedError
@@ -113,7 +113,7 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
         loaded[name] = None
         outcome = outcomes[name] = Outcome(name, warnings=promised["warnings"].get(name, []))
         try:
-            loaded[name] = tables.load(catalog, tables.typed(contract))
+            loaded[name] = reach.alone(catalog, partial(tables.load, catalog, tables.typed(contract)), table=name)
             rolled_back.catch_up(catalog, ledger, contract, loaded[name])
             through[name] = cursor.published(loaded[name], partial(ledger.remembered, name))
         except SluiceError as error:

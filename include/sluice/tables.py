@@ -71,7 +71,8 @@ def safe(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
     if plain == name:
         return plain
-    return f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    # A file's name, and a name in Hive's or Glue's catalog, has 255 characters at most; a topic's has 249.
+    return f"{plain[:248]}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def typed(contract: Contract) -> Identifier:

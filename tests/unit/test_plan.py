@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+import yaml
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 
-from sluice import broker
+from sluice import broker, contracts, plan, tables
 from sluice.ahead import TopicPlan, plan_topic
 from sluice.broker import TopicState
 from sluice.contract import Contract, Limits
 from sluice.contracts import TopicSettings
-from sluice.errors import OffsetsLostError, PartitionsGoneError
+from sluice.errors import OffsetsLostError, PartitionsGoneError, TableUnavailableError
+from sluice.ledger import Ledger
 from sluice.model import Batch, OffsetRange, Through
 from sluice.plan import SMALL_OFFSETS, SMALL_ROWS, GroupPlan, TablePlan
 
@@ -80,3 +84,48 @@ def test_a_topic_begins_no_later_than_it_ends_though_open_transactions_lie_behin
     monkeypatch.setattr(broker, "offsets_at", lambda *_: {0: 105, 1: 40, 2: -1})
     (batch,) = planned(datetime(2026, 1, 1, tzinfo=UTC), {0: (0, 100), 1: (0, 50), 2: (0, 9)}).to_stage
     assert (batch.starts, batch.next_offsets) == ({0: 100, 1: 40, 2: 9}, {0: 100, 1: 50, 2: 9})
+
+
+@pytest.mark.parametrize(
+    ("refused", "staged"),
+    [("secret", {"good", "other"}), ("sluice_staging.other", {"good"}), ("load sluice_staging.other", {"good"})],
+)
+def test_what_fails_for_one_table_though_the_catalog_answers_stops_no_other(tmp_path, monkeypatch, refused, staged):
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    for table, topic in (("shop.a", "good"), ("secret.b", "other")):
+        body = {**BODY, "table": table, "topic": topic, "mode": "append", "identifier": []}
+        (folder / f"{table}.yaml").write_text(yaml.safe_dump(body))
+    known = contracts.load(folder)
+    state = lambda topic: TopicState(topic, f"id {topic}", {0: OffsetRange(0, 5)}, compacted=False, retention_ms=-1)  # noqa: E731
+    monkeypatch.setattr(broker, "describe", lambda _, topics: {t: state(t) for t in topics})
+    lake = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+    asked = []
+    method = "load_table" if refused.startswith("load ") else "create_table"
+
+    real = getattr(lake, method)
+
+    def refuse(identifier, *given, **named):
+        if ".".join(identifier).startswith(refused.removeprefix("load ")):
+            asked.append(identifier)
+            raise ForbiddenError("not authorized")
+        return real(identifier, *given, **named)
+
+    monkeypatch.setattr(lake, method, refuse)
+    found = plan.write(known.group("g"), known, lake, None, run_id="r")
+    assert {t.topic for t in found.topics.values() if t.to_stage} == staged
+    assert list(found.stops) == ["secret.b"] and isinstance(found.stops["secret.b"], TableUnavailableError)
+    assert "ForbiddenError: not authorized" in str(found.stops["secret.b"]) and "table secret.b" in str(found.stops)
+    assert len(asked) == 2  # an answer may have been lost
+    assert {row.topic for row in Ledger(lake).rows({"good": 0, "other": 0})} == staged
+    # One that is away is not the table's fault.
+    monkeypatch.setattr(lake, "list_namespaces", lambda: (_ for _ in ()).throw(ConnectionError("away")))
+    with pytest.raises(ConnectionError):
+        plan.write(known.group("g"), known, lake, None, run_id="again")
+    lake.close()
+
+
+def test_the_longest_topics_staging_has_a_name_that_file_systems_and_catalogs_take():
+    longest = {f"{end}.{'y' * 247}" for end in "ab"} | {f"a.{'y' * 246}{end}" for end in "ab"}
+    names = {tables.staging(topic)[1] for topic in longest}
+    assert len(names) == 4 and {len(name) for name in names} == {255}
