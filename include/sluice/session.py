@@ -81,7 +81,8 @@ def jars(folder: str | None = None) -> list[str]:
     found = sorted(str(p) for p in Path(folder).glob("*.jar")) if folder else []
     if not found:
         raise ConfigError(
-            "No Spark jars were found.", way_out="Set SLUICE_JARS to their folder (`make setup` fills it)."
+            "No Spark jars were found.",
+            way_out="Set SLUICE_JARS to their folder (`make jars` fills one, and prints it).",
         )
     return found
 

@@ -329,8 +329,9 @@ def test_a_log_that_was_cut_short_is_brought_again_as_the_runbook_says(
     assert {r["n"] for r in it.rows(merged[0])} == {-1, -3, -2, 3, 4, 5}
     assert [r["_kafka_offset"] for r in it.quarantined(appended)] == [7]
     for table in (appended, *merged):
-        memory = tables.load(it.catalog, tables.deletes(it.loaded(table))) if table != appended else None
-        for name in [table, *([".".join(f"`{part}`" for part in memory.name())] if memory else [])]:
+        own = it.loaded(table)
+        kept = [tables.load(it.catalog, name) for name in (tables.quarantine(own), tables.deletes(own))]
+        for name in [table, *(".".join(f"`{part}`" for part in each.name()) for each in kept if each)]:
             runbook.sql(it, "DELETE FROM <table>", table=name, topic=it.topic, partition=0, first=6, end=10)
         fill_in(it, asked(table, {0: [6 if table == appended else 0, 10]}), f"heal {table}")
     it.assert_appended(appended)

@@ -345,3 +345,35 @@ def test_the_catalog_is_restored_from_a_backup_as_the_runbook_says(
     it.drain(appended)
     check(it, appended, merged)
     it.assert_appended(late)
+
+
+def test_a_table_is_brought_back_from_a_backup_with_what_was_set_apart_and_deleted(
+    lake: Callable[..., Lake], lake_folder: Path
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    merged = it.contract(mode="upsert", order=["_kafka_timestamp"], errors={"max_ratio": 1.0})
+    own = it.loaded(merged)
+    fill(it, 0)
+    it.run()
+    with closing(sqlite3.connect(lake_folder / "iceberg.db")) as live, closing(sqlite3.connect(":memory:")) as kept:
+        live.backup(kept)
+        fill(it, 100)
+        it.send([(1, "k1", None), (0, "bad", b"{")])
+        it.run()
+        names = [tables.typed(own), tables.staging(it.topic), tables.quarantine(own), tables.deletes(own)]
+        folders = {name: it.catalog.load_table(name).location().removeprefix("file://") for name in names}
+        kept.backup(live)
+    made_since = [name for name in names if not it.catalog.table_exists(name)]
+    assert tables.deletes(own) in made_since
+    for name, folder in folders.items():
+        if name not in made_since:
+            runbook.sql(it, "DROP TABLE <table>", table=name_of(name))
+        last = max((Path(folder) / "metadata").glob("*.metadata.json"))
+        runbook.sql(it, "CALL system.register_table", table=name_of(name), file=last)
+    assert [row["key"] for row in it.quarantined(merged)] == [b"bad"]
+    # Older than the delete, which nothing but the memory of deletes tells any more.
+    it.send([(1, "k1", record(7))], timestamp_ms=1_600_000_000_000)
+    fold = {key: value for key, value in it.fold().items() if key not in ("k1", "bad")}
+    it.drain(merged)
+    it.assert_folded(merged, fold)
