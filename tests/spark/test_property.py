@@ -1,4 +1,4 @@
-"""Whatever is sent, however it is cut into batches, killed, retried and replayed: the tables equal the fold of the log.
+"""However records are cut into batches, killed, retried, rolled back, replayed: the tables equal the fold of the log.
 
 Each run proves the same few examples; `SLUICE_PROPERTY_EXAMPLES=100` proves so many others, until it finds a wrong one.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -16,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from sluice import cursor, tables
+from sluice import cursor, rollback, tables
 from sluice.commit import Attempt
+from sluice.errors import RefusedError
+from sluice.ledger import Ledger
 from sluice.publish import publish
 from sluice.stage import stage
 from tests.support.lake import Lake
@@ -27,14 +29,23 @@ pytestmark = [pytest.mark.usefixtures("generated_code"), pytest.mark.timeout(0)]
 EXAMPLES = int(os.environ.get("SLUICE_PROPERTY_EXAMPLES", "0"))
 # A key stays in one partition, as with Kafka's own partitioner; the last two live in the one that may be added.
 HOMES = {"k0": 0, "k1": 1, "k2": 0, "k3": 1, "k4": 0, "k5": 1, "late0": 2, "late1": 2}
-change = st.tuples(st.sampled_from(sorted(HOMES)), st.one_of(st.none(), st.integers(0, 10_000)))
-# What is sent later may say that it happened earlier: how late, in seconds.
-send = st.tuples(st.just("send"), st.integers(0, 9), st.lists(change, min_size=1, max_size=12))
+
+
+def changes(keys: Iterable[str]) -> st.SearchStrategy[list[tuple[str, int | None]]]:
+    change = st.tuples(st.sampled_from(sorted(keys)), st.one_of(st.none(), st.integers(0, 10_000)))
+    return st.lists(change, min_size=1, max_size=12)
+
+
+# Into all partitions, or into one: a batch need not read each. What is sent later may say that it happened earlier: how
+# late, in seconds.
+into = st.one_of(changes(HOMES), st.sampled_from([0, 1]).flatmap(lambda p: changes(k for k in HOMES if HOMES[k] == p)))
+send = st.tuples(st.just("send"), st.integers(0, 9), into)
 run = st.tuples(st.just("run"), st.integers(1, 9))
 act = st.one_of(
     send,
     run,
     st.tuples(st.just("killed"), st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("overtaken"), st.integers(0, 5), st.integers(1, 4)),
     st.tuples(st.just("again"), st.integers(0, 20)),
     st.tuples(st.just("replay"), st.integers(0, 20)),
     st.tuples(st.just("grow")),
@@ -98,6 +109,30 @@ class World:
         with pytest.MonkeyPatch.context() as patch, suppress(Killed):
             patch.setattr(Attempt, "land", land)
             self.it.run()
+
+    def overtaken(self, number: int, back: int) -> None:
+        """A run that goes on after the tables were rolled back so many snapshots, before one of its commits."""
+        calls = itertools.count()
+        original = Attempt.land
+
+        def land(attempt: Attempt) -> Any:
+            if next(calls) == number:
+                for table in self.settings:
+                    self._roll_back(table, back)
+            return original(attempt)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Attempt, "land", land)
+            self.it.run()
+
+    def _roll_back(self, table: str, back: int) -> None:
+        line = list(cursor.ancestors(self.it.catalog.load_table(table).metadata))
+        ledger = Ledger(self.it.catalog)
+        with suppress(RefusedError):  # there is nothing to go back to
+            to = line[min(back, len(line) - 1)].snapshot_id if line else None
+            found = rollback.look(table, self.it.contracts, self.it.catalog, ledger, snapshot_id=to)
+            assert not found.lost
+            rollback.roll_back(found, self.it.catalog, ledger, who="ann", why="to see", run_id="by hand")
 
     def again(self, which: int) -> None:
         """A retry of any earlier stage and publish: they find that it is done."""
