@@ -110,6 +110,13 @@ def way(it: Lake) -> tuple[str, str]:
     check_refs(it, merged)
     it.drain(merged)
     it.assert_folded(merged)
+
+    # The contract changes, and main with it.
+    it.contract(table=appended, where="n >= 0")
+    upkeep.fill(it, 900)
+    it.drain(appended)
+    steps = [cursor.summary(s).get("sluice.step") for s in cursor.ancestors(it.catalog.load_table(appended).metadata)]
+    assert steps[:2] == ["publish", "contract"], steps
     it.assert_appended(appended)
     return appended, merged
 
