@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sluice import backlog, cursor, kafka_retention, tables, writers
 from sluice.contracts import Contracts
-from sluice.errors import SluiceError
 from sluice.filters import above
 from sluice.model import OffsetRange, encode_ranges
 from sluice.status_model import Kind
@@ -64,7 +63,7 @@ def _left_behind(catalog: Catalog, table: TablePlan, contracts: Contracts) -> It
             last = cursor.staged(staging)
             after = max(done.seq, tables.trimmed_through(staging) if staging else 0)
             rows = backlog.rows_by_batch(staging, above("batch_seq", after))
-        except SluiceError as error:  # a warning that can't be given stops nothing
+        except Exception as error:  # noqa: BLE001 - a warning that can't be given stops nothing
             log.info("%s: what is staged of %s was not looked at: %s", table.contract.table, topic, error)
             continue
         if last and (count := sum(rows.values())):
