@@ -68,9 +68,19 @@ def look() -> None:
         log.error("%s", each.text)
     whom = {_name(to): to for to in alerts.notifiers}
     to_tell = [replace(each, unheard=tuple(whom)) for each in new] + [each for each in goes_on if each.unheard]
-    told = [replace(e, unheard=[n for n in e.unheard if n in whom and not _tell(whom[n], e)]) for e in to_tell]
-    calm = [each for each in goes_on if not each.unheard]
-    Variable.set(TOLD, [asdict(each) for each in (*calm, *told)], serialize_json=True)
+    kept = [each for each in goes_on if not each.unheard] + to_tell
+    silent: set[str] = set()  # who fails once may hang again, until this task's time is up
+    for number, incident in enumerate(kept):
+        for name in incident.unheard:
+            if name in silent:
+                continue
+            if name in whom and not _tell(whom[name], incident):
+                silent.add(name)
+                continue
+            kept[number] = replace(kept[number], unheard=[n for n in kept[number].unheard if n != name])
+            # At once: whoever was told is not told again, should another one never come to an end.
+            Variable.set(TOLD, [asdict(each) for each in kept], serialize_json=True)
+    Variable.set(TOLD, [asdict(each) for each in kept], serialize_json=True)
     if to_tell:
         raise AirflowFailException(f"New: {'; '.join(each.title for each in to_tell)}. The log has what to do.")
 

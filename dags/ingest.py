@@ -32,6 +32,8 @@ from sluice.contracts import Group
 
 log = logging.getLogger(__name__)
 
+OWNERS = 1_900  # characters; Airflow's column for them has 2,000
+
 QUICK = timedelta(minutes=5)
 GRAPH = """\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
@@ -132,11 +134,11 @@ def colour(found: dict[str, Any]) -> str:
     return RED if found["red"] else GREEN if found["batches"] else SKIPPED
 
 
-def table_task(contract: Contract) -> Any:
+def table_task(contract: Contract, owner: str) -> Any:
     """The task that stands for a table: green with an asset event, red with the reason, or skipped."""
     made = asset(contract.table)
 
-    @task(task_id=contract.table, outlets=[made], retries=0, owner=contract.owner, doc_md=contract.doc)
+    @task(task_id=contract.table, outlets=[made], owner=owner, doc_md=contract.doc)
     def outcome(outcomes: dict[str, Any]) -> Any:
         yield Metadata(made, extra=event(outcomes[contract.table]))
 
@@ -155,7 +157,7 @@ def mapped_tables(group: Group, settled: Any) -> None:
             raise AirflowSkipException("Nothing was published into a table of a template, and none is red.")
         return sluice_mapped.bounded(found, colour)
 
-    @task(map_index_template="{{ table_name }}", outlets=[alias], retries=0)
+    @task(map_index_template="{{ table_name }}", outlets=[alias])
     def table(found: list[dict[str, Any]]) -> Any:
         get_current_context()["table_name"] = sluice_mapped.name(found)  # type: ignore[typeddict-unknown-key]
         without: list[AirflowException] = []
@@ -181,6 +183,10 @@ def build(group: Group) -> DAG:
     """The DAG of a group."""
     settings = group.settings
     tables = "\n".join(f"- `{c.table}` ({c.mode}) from {source(c)}" for c in group.promises)
+    owners = sorted({c.owner for c in group.promises})
+    # Airflow keeps the owners of all tasks as one text of the DAG. One that is too long is refused by the database, as
+    # the log of the DAG processor alone tells.
+    told = sum(len(each) + 2 for each in owners) < OWNERS
     with DAG(
         dag_id=f"ingest_{group.name}",
         schedule=settings.schedule,
@@ -190,7 +196,7 @@ def build(group: Group) -> DAG:
         tags=["sluice", *settings.tags],
         doc_md=f"Ingests\n\n{tables}\n\n{GRAPH}",
         default_args={
-            "owner": ", ".join(sorted({c.owner for c in group.promises})),
+            "owner": owners[0] if len(owners) == 1 else "sluice",
             "retries": settings.retries,
             "retry_delay": settings.retry_delay,
         },
@@ -214,7 +220,7 @@ def build(group: Group) -> DAG:
         ).expand_kwargs(found)
         with TaskGroup("tables", prefix_group_id=False):
             for contract in group.contracts:
-                table_task(contract)(settled)
+                table_task(contract, contract.owner if told else "sluice")(settled)
             if group.templates:
                 mapped_tables(group, settled)
     return dag

@@ -69,6 +69,7 @@ with DAG(
     dag_id="review_schema",
     schedule=None,
     catchup=False,
+    max_active_runs=1000,  # each waits for a person, in no slot; none is to hide another
     tags=["sluice", "by hand"],
     params={"table": Param(type="string", minLength=1, description="The typed table.")},
     doc_md="Asks whether a change of a contract is to be made that its `schema_policy` does not make by itself. "

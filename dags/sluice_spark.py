@@ -7,6 +7,7 @@ exit code that says "somebody must act" is not retried.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -165,7 +166,7 @@ class JobOperator(SparkSubmitOperator):
             self.driver_class_path = os.pathsep.join(jars) or None
         else:
             self.jars = ",".join(jars) or None
-            self.py_files = package_zip()
+            self.py_files = package_zip(own_folder("cache"))
         self._hook = self._get_hook()
         return self._hook  # type: ignore[return-value]
 
@@ -185,7 +186,7 @@ class IngestOperator(JobOperator):
     template_fields = (*JobOperator.template_fields, "promised")
 
     def __init__(self, *, group: str, promised: Any = None, **kwargs: Any) -> None:
-        arguments = ["--group", group, "--run-id", "{{ run_id }}"]
+        arguments = [f"--group={group}", "--run-id={{ run_id }}"]
         super().__init__(job="ingest.py", arguments=arguments, group=group, **kwargs)
         self.promised = promised
 
@@ -215,7 +216,7 @@ class MaintainOperator(JobOperator):
     def __init__(
         self, *, action: str, group: str, seconds: int, needs: Any = None, dry_run: str = "", **kwargs: Any
     ) -> None:
-        arguments = ["--action", action, "--run-id", "{{ run_id }}", "--seconds", str(seconds)]
+        arguments = [f"--action={action}", "--run-id={{ run_id }}", f"--seconds={seconds}"]
         log = f"{group}-{action}"
         super().__init__(job="maintain.py", arguments=arguments, group=group, log=log, **kwargs)
         self.needs, self.dry_run = needs, dry_run
@@ -243,7 +244,8 @@ class BackfillOperator(JobOperator):
 
     def __init__(self, *, piece: Mapping[str, Any], group: str, **kwargs: Any) -> None:
         named = {"table": "table", "topic": "topic", "slice": "slice", "source": "origin", "run-id": "run_id"}
-        arguments = [text for option, field in named.items() for text in (f"--{option}", str(piece[field]))]
+        # As one text each: a topic may begin with a dash.
+        arguments = [f"--{option}={piece[field]}" for option, field in named.items()]
         log = f"{group}-backfill{piece['slice']}"
         super().__init__(job="backfill.py", arguments=arguments, group=group, log=log, **kwargs)
         self.map_name = f"slice {piece['slice']}"
@@ -270,11 +272,22 @@ def jvm_options(home: Path | None, *, small: bool = False) -> dict[str, str]:
 
 
 def spark_log(name: str) -> Path:
-    """The file that keeps what Spark says: in SLUICE_HOME, else in the temporary folder."""
+    """The file that keeps what Spark says."""
+    return own_folder("logs") / f"spark-{name}.log"
+
+
+def own_folder(name: str) -> Path:
+    """A folder of that name in SLUICE_HOME; without one the user's own in the temporary folder.
+
+    Raises:
+        AirflowFailException: Somebody else has made that one, who could read, or direct, what is written there.
+    """
     home = os.environ.get("SLUICE_HOME")
-    folder = Path(home) / "logs" if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
+    folder = Path(home) / name if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / f"spark-{name}.log"
+    if not home and (folder.is_symlink() or folder.stat().st_uid != os.getuid()):
+        raise AirflowFailException(f"{folder} belongs to somebody else: remove it, or set SLUICE_HOME.")
+    return folder
 
 
 def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
@@ -292,11 +305,18 @@ def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
     return env
 
 
-def package_zip() -> str:
-    """`include/sluice` as a zip, for executors on other machines."""
-    target = Path(tempfile.mkdtemp(prefix="sluice-")) / "sluice.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted((INCLUDE / "sluice").rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
+def package_zip(folder: Path) -> str:
+    """`include/sluice` as a zip in a folder, for executors on other machines; one for each version of it."""
+    files = sorted(p for p in (INCLUDE / "sluice").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    version = hashlib.sha256()
+    for path in files:
+        version.update(f"{path.relative_to(INCLUDE)}\0".encode() + path.read_bytes())
+    target = folder / f"sluice-{version.hexdigest()[:16]}" / "sluice.zip"
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        handle, made = tempfile.mkstemp(dir=target.parent)
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
                 archive.write(path, path.relative_to(INCLUDE))
+        Path(made).rename(target)  # as a whole: another task may make it at the same time
     return str(target)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ def exits(main: Main) -> Main:
     @functools.wraps(main)
     def job(argv: list[str] | None = None) -> int:
         session.log_to_stdout()
+        _end_with_spark_submit()
         began = time.monotonic()
         try:
             with reach.catalog_errors():
@@ -32,6 +35,20 @@ def exits(main: Main) -> Main:
         return code
 
     return job
+
+
+def _end_with_spark_submit() -> None:
+    """End when the JVM that started this process is gone, as after a task's timeout: nobody waits for it any more."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(2)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class Contract(Strict):  # type: ignore[no-redef] # two of its fields are read f
         None, validation_alias="topic", exclude=True
     )
     group: GroupName
-    owner: Annotated[str, Field(min_length=1)]
+    owner: Annotated[str, Field(min_length=1, max_length=200)]
     mode: Literal["append", "upsert", "history"] = "append"
     key: KeyFormat = KeyFormat()
     value: ValueFormat = ValueFormat()

@@ -25,6 +25,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from sluice.iceberg_types import IcebergType, MapOf, Primitive, parse_type, parts
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+TABLE_LENGTH = 200
+"""Of a table's whole name: Airflow's ids of tasks and runs, which hold it, have 250 characters at most."""
 """Names of tables, namespaces and columns: what every engine takes without quotes."""
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
@@ -125,6 +127,8 @@ def _table(value: str) -> str:
             f"{shown(value)} is not namespace.table (letters, digits and _; deeper namespaces have more dots)"
             + (f"; {TEMPLATE} may stand once, in the last part" if "{" in value else "")
         )
+    if len(value) > TABLE_LENGTH:
+        _refuse(f"{shown(value)} has {len(value)} characters: a table's whole name has {TABLE_LENGTH} at most")
     if names[0].lower() in OWN_NAMESPACES:
         _refuse(f"namespace {names[0]!r} is Sluice's own")
     return value
@@ -206,7 +210,10 @@ def parse_instant(value: object) -> datetime:
         _refuse(f"{shown(value)} is not an ISO timestamp such as 2024-01-31T00:00:00Z")
     if moment.tzinfo is None:
         _refuse(f"{shown(value)} names no time zone: write it like 2024-01-31T00:00:00Z")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        _refuse(f"{shown(value)} lies before the year 1 or behind 9999 in UTC")
 
 
 def _start(value: object) -> Literal["earliest", "latest"] | datetime | dict[int, int]:

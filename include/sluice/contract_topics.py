@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from sluice.contract_fields import IDENTIFIER, TEMPLATE, Flaws, ListField, Strict, Topic, one_or_more, shown
+from sluice.contract_fields import (
+    IDENTIFIER,
+    TABLE_LENGTH,
+    TEMPLATE,
+    Flaws,
+    ListField,
+    Strict,
+    Topic,
+    one_or_more,
+    shown,
+)
 
 if TYPE_CHECKING:
     from sluice.contract import Contract
@@ -73,6 +83,8 @@ def table_of(template: str, topic: str) -> str:
     table = template.replace(TEMPLATE, re.sub(r"[^A-Za-z0-9_]", "_", topic))
     if not IDENTIFIER.fullmatch(table.rsplit(".", 1)[-1]):
         raise ValueError(f"topic {shown(topic)} makes no name of a table: up to 128 characters, no digit first")
+    if len(table) > TABLE_LENGTH:
+        raise ValueError(f"topic {shown(topic)} makes a table's name of more than {TABLE_LENGTH} characters")
     return table
 
 

@@ -136,7 +136,7 @@ class GroupSettings(Strict):
     timeout: Duration = timedelta(hours=1)
     topics_at_once: Annotated[int, Field(strict=True, ge=1, le=64)] = 2
     spark: SparkSettings = SparkSettings()
-    tags: Annotated[tuple[str, ...], ListField] = ()
+    tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], ListField] = ()
     pool: Pool = "sluice_spark"
     maintenance: GroupMaintenance = GroupMaintenance()
 

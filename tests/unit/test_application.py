@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -51,3 +57,26 @@ def test_a_job_says_itself_how_it_ended_and_a_bug_is_a_traceback(caplog: pytest.
 
     with pytest.raises(KeyError):
         broken()
+
+
+def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
+    """As after a task's timeout: Airflow kills spark-submit's JVM alone."""
+    told = tmp_path / "pid"
+    driver = (
+        "import os, pathlib, time\nfrom sluice import application\n"
+        f"write = pathlib.Path({str(told)!r}).write_text\n"
+        "application.exits(lambda argv: write(str(os.getpid())) and time.sleep(60))([])"
+    )
+    jvm = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    env = {**os.environ, "PYSPARK_GATEWAY_PORT": "1"}
+    with subprocess.Popen([sys.executable, "-c", jvm, driver], env=env, stdout=subprocess.DEVNULL) as stands_in:
+        until = time.monotonic() + 60
+        while not (told.exists() and told.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        stands_in.send_signal(signal.SIGKILL)
+    pid = int(told.read_text())
+    until = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < until, "the driver lives on"
+        time.sleep(0.1)

@@ -135,7 +135,7 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     assert dag["tasks"]["ingest"]["retries"] == 2
     assert dag["tasks"]["settle"]["rule"] == "all_done"
     assert dag["tasks"]["aviation.flights"]["outlets"] == [["aviation.flights", "iceberg://lake/aviation/flights"]]
-    assert dag["tasks"]["aviation.flights"]["retries"] == 0
+    assert dag["tasks"]["aviation.flights"]["retries"] == 2  # a worker that dies in it takes no event away
 
 
 def test_topics_by_pattern_are_not_looked_up_to_read_a_dag(airflow_env, contracts):
@@ -151,7 +151,7 @@ def test_topics_by_pattern_are_not_looked_up_to_read_a_dag(airflow_env, contract
     assert dag["tasks"]["settle"]["down"] == ["by_topic", "reviews", "shop.all", "shop.orders"]
     assert dag["tasks"]["by_topic"]["down"] == ["table"]
     table = dag["tasks"]["table"]
-    assert (table["mapped"], table["retries"], table["outlets"]) == (True, 0, [["ingest_shop.by_topic", None]])
+    assert (table["mapped"], table["retries"], table["outlets"]) == (True, 2, [["ingest_shop.by_topic", None]])
     assert "`shop.{topic}` (append) from topics like `orders-.*`" in dag["doc"]
     # A group of nothing but such tables has its DAG, and is maintained and backfilled.
     assert sorted(found["dags"]["ingest_own"]["tasks"]) == [
@@ -323,12 +323,9 @@ def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_witho
         "--name",
         "sluice-shop-rewrite_data_files",
         str(REPOSITORY / "jobs" / "maintain.py"),
-        "--action",
-        "rewrite_data_files",
-        "--run-id",
-        "{{ run_id }}",
-        "--seconds",
-        "100",
+        "--action=rewrite_data_files",
+        "--run-id={{ run_id }}",
+        "--seconds=100",
         "--tables",
         json.dumps(["shop.a", "it's.\"b"]),
     ]
@@ -482,6 +479,113 @@ def test_a_link_without_a_host_is_warned_of(airflow_env, contracts):
     assert "base_url is not set" in warning
 
 
+ALERTED = """
+import json, sys, types
+from dataclasses import replace
+sys.path.insert(0, {dags!r})
+import alerts
+from airflow.sdk.exceptions import AirflowTaskTimeout
+from sluice import incidents, status
+from sluice.groups import Notify
+kept, heard, hangs = {{}}, [], [True]
+class Variable:
+    set = staticmethod(lambda name, value, **_: kept.__setitem__(name, value))
+alerts.Variable = Variable
+alerts.told_before = lambda: [incidents.Incident(**each) for each in kept.get(alerts.TOLD, [])]
+alerts.kafka_config = dict
+alerts.use_registry = lambda: None
+status.look = lambda *_, **__: None
+chat, mail = Notify(notifier="a.Chat"), Notify(notifier="a.Mail")
+loaded = alerts.contracts.load
+def load(**_):
+    found = loaded(strict=False)
+    common = replace(found.common, alerts=alerts.Alerts(notifiers=(chat, mail)))
+    return replace(found, common=common)
+alerts.contracts.load = load
+new = [incidents.Incident(f"k{{n}}", f"t{{n}}", "why", "", "", "") for n in range(3)]
+incidents.of_status = lambda *_: new
+incidents.compare = lambda found, before, _: (
+    [e for e in found if e.title not in {{b.title for b in before}}], list(before), []
+)
+def tell(settings, incident):
+    if settings is mail and hangs[0]:
+        raise AirflowTaskTimeout("its time is up")
+    heard.append([settings.notifier, incident.title])
+    return True
+alerts._tell = tell
+ends = []
+for run in range(4):
+    hangs[0] = run < 2
+    try:
+        alerts.look.function()
+        ends.append("green")
+    except BaseException as error:
+        ends.append(type(error).__name__)
+print(json.dumps([ends, heard]))
+"""
+
+
+def test_whoever_was_told_is_not_told_again_though_another_notifier_never_comes_to_an_end(airflow_env, contracts):
+    ends, heard = ask(ALERTED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    assert ends == ["AirflowTaskTimeout", "AirflowTaskTimeout", "AirflowFailException", "green"]
+    assert sorted(heard) == sorted([who, f"k{n} is t{n}"] for n in range(3) for who in ("a.Chat", "a.Mail"))
+
+
+def test_a_groups_owners_fit_into_airflows_column_for_them(airflow_env, contracts):
+    for n in range(90):
+        (contracts / f"own.t{n}.yaml").write_text(
+            f"table: own.t{n}\ntopic: t{n}\ngroup: {'own' if n > 1 else 'few'}\nowner: team-warehouse-{n:04}\n"
+            "columns: [{name: id, type: long}]\n"
+        )
+    dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
+    few, many = ({t["owner"] for t in dags[f"ingest_{group}"]["tasks"].values()} for group in ("few", "own"))
+    assert few == {"sluice", "team-warehouse-0000", "team-warehouse-0001"}
+    assert len(", ".join(many)) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("x.yaml", f"table: {'n' * 100}.{'t' * 100}\ntopic: t\ngroup: crm\nowner: me\n", "201 characters: a table's"),
+        ("groups.yaml", f"crm: {{tags: [{'x' * 101}]}}\n", "at most 100 characters"),
+        ("groups.yaml", "crm: {start_date: '0001-01-01T00:00:00+23:00'}\n", "before the year 1"),
+    ],
+    ids=["name", "tag", "date"],
+)
+def test_what_airflow_would_not_take_is_told_and_stops_no_other_group(airflow_env, contracts, file, text, said):
+    (contracts / file).write_text(f"{text}columns: [{{name: id, type: long}}]\n" if file == "x.yaml" else text)
+    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    ((where, told),) = found["errors"].items()
+    assert where.endswith("contracts_check.py") and said in told, told
+    assert "ingest_shop" in found["dags"]
+
+
+ZIP = """
+import json, os, sys, tempfile
+from pathlib import Path
+sys.path.insert(0, {dags!r})
+import sluice_spark
+first, second = (sluice_spark.package_zip(sluice_spark.own_folder("cache")) for _ in range(2))
+left = sorted(str(p.relative_to(os.environ["SLUICE_HOME"])) for p in Path(os.environ["SLUICE_HOME"]).rglob("*.*"))
+del os.environ["SLUICE_HOME"]
+tempfile.tempdir = {tmp!r}
+(Path({tmp!r}) / f"sluice-{{os.getuid()}}").symlink_to({tmp!r})
+try:
+    sluice_spark.spark_log("shop")
+except Exception as error:
+    refused = str(error)
+print(json.dumps([first == second, left, refused]))
+"""
+
+
+def test_the_package_is_zipped_once_and_a_folder_of_somebody_elses_is_not_used(airflow_env, tmp_path):
+    home = tmp_path / "home"
+    code = ZIP.format(dags=str(DAGS), tmp=str(tmp_path))
+    same, left, refused = ask(code, {**airflow_env, "SLUICE_HOME": str(home)})
+    assert same and len(left) == 1 and left[0].endswith("/sluice.zip")
+    assert "belongs to somebody else" in refused
+
+
 def test_parsing_is_light(airflow_env):
     """In a process that has imported nothing before."""
     command = [sys.executable, "-c", LOAD]
@@ -566,7 +670,8 @@ def test_a_slice_is_one_submit(airflow_env, contracts):
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
     application, arguments, log, name = ask(SLICE.format(dags=str(DAGS)), env)
     assert application == str(REPOSITORY / "jobs" / "backfill.py")
-    given = "--table shop.orders --topic shop.orders --slice -3 --source staging --run-id manual__1"
+    # A topic, and a run's id, may begin with a dash.
+    given = "--table=shop.orders --topic=shop.orders --slice=-3 --source=staging --run-id=manual__1"
     assert arguments == given.split()
     assert (log, name) == ("shop-backfill-3", "slice -3")
 
@@ -794,10 +899,8 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
         "--name",
         "sluice-shop",
         str(REPOSITORY / "jobs" / "ingest.py"),
-        "--group",
-        "shop",
-        "--run-id",
-        "{{ run_id }}",
+        "--group=shop",
+        "--run-id={{ run_id }}",
     ]
     assert SECRET not in json.dumps([found["command"], found["rendered"]])
     assert json.loads(found["env"]["SLUICE_KAFKA_CONFIG"])["sasl.password"] == SECRET
