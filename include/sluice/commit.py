@@ -24,7 +24,7 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertRefSnapshotId, R
 from pyiceberg.typedef import Identifier
 from pyspark.sql import SparkSession
 
-from sluice import broker, cursor, refs, tables
+from sluice import broker, cursor, evolve_force, refs, tables
 from sluice.errors import CatalogUnavailableError, ConfigError, FencedError
 from sluice.model import CURSOR_TAG, Batch
 
@@ -126,14 +126,19 @@ class Attempt:
         Raises:
             FencedError: it has.
         """
-        now = self._catalog.load_table(self.identifier).metadata.current_snapshot_id
-        if now != self.head:
+        now = self._catalog.load_table(self.identifier)
+        if now.metadata.current_snapshot_id != self.head or self._is_another_time(now.properties):
             raise FencedError(
                 "Main moved while this attempt was at work.",
                 table=".".join(self.identifier),
                 began_at=self.head,
-                now_at=now,
+                now_at=now.metadata.current_snapshot_id,
             )
+
+    def _is_another_time(self, properties: Mapping[str, str]) -> bool:
+        """Whether the table was rolled back since, or its contract changed: main may be at the same head again."""
+        told = (evolve_force.CONTRACT, tables.SLICES_SINCE)
+        return any(properties.get(name) != self.base.properties.get(name) for name in told)
 
     def result(self) -> Snapshot:
         """The snapshot that the write left on the branch: what is looked at is what lands.
@@ -188,6 +193,7 @@ class Attempt:
         failure: Exception | None = None
         while True:
             try:
+                self.base_still_there()
                 refs.commit(self._catalog, self.base, requirements, updates)
                 outcome = "landed"
             except Exception as error:  # noqa: BLE001 - whatever the client raised, the table knows what happened
@@ -225,6 +231,8 @@ class Attempt:
             return "The schema was changed"
         if metadata.current_snapshot_id != self.head:
             return "Main moved"
+        if self._is_another_time(metadata.properties):
+            return "Main moved, and back again,"
         branch = metadata.refs.get(self.branch)
         return "unknown" if branch and branch.snapshot_id == result.snapshot_id else "The branch was dropped or moved"
 

@@ -132,8 +132,8 @@ def check_own(name: str, folder: str, found: Folders) -> datetime | None:
     return min((seen.at for seen in remembered.values()), default=None)
 
 
-def check_alone(table: Table, before: Collection[str]) -> None:
-    """Refuse to clean up a folder to which a table writes that this catalog does not know.
+def check_alone(table: Table, catalog: Catalog, before: Collection[str]) -> None:
+    """Refuse to clean up a folder to which another table writes: one that this catalog does not know, or has elsewhere.
 
     Two catalogs of which one was copied from the other can't be told apart so: both have the same tables.
 
@@ -144,9 +144,11 @@ def check_alone(table: Table, before: Collection[str]) -> None:
         FolderSharedError: with the metadata file.
     """
     own = {basename(f) for f in (table.metadata_location, *(e.metadata_file for e in table.metadata.metadata_log))}
-    known, folder = {str(table.metadata.table_uuid), *before}, f"{table.location().rstrip('/')}/metadata"
+    mine, folder = str(table.metadata.table_uuid), f"{table.location().rstrip('/')}/metadata"
+    known, earlier = {mine, *before}, set[str]()
     for name in [n for n in _metadata_files(table.io, folder) if n not in own][:MOST_READ]:
         theirs = _read(table.io, f"{folder}/{name}")
+        earlier |= {str(theirs.get("table-uuid"))} & known - {mine}
         # Of two that make a table at once, the one that came second leaves the file of a table that never was.
         if theirs.get("snapshots") and (uuid := theirs.get("table-uuid")) not in known:
             raise FolderSharedError(
@@ -156,6 +158,29 @@ def check_alone(table: Table, before: Collection[str]) -> None:
                 way_out="Nothing was removed. Does another catalog use the same warehouse? Each needs a folder of its "
                 "own. If that table is gone for good, say because this one was dropped and made anew, delete its "
                 "metadata files by hand: then its other files are orphans.",
+            )
+    if earlier:
+        _check_not_renamed(table, catalog, earlier)
+
+
+def _check_not_renamed(table: Table, catalog: Catalog, earlier: Collection[str]) -> None:
+    """Refuse where a table that had the name is still there under another, in whatever namespace: its files are here.
+
+    Renamed, or dropped and registered anew, it keeps its folder; ours was then made anew beside it.
+    """
+    for identifier in (i for n in catalog.list_namespaces() for i in _listed(catalog, tuple(n))):
+        try:
+            other = tables.load(catalog, identifier) if identifier != table.name() else None
+        except Exception as error:  # noqa: BLE001 - a table of another kind, or of somebody else's
+            log.info("%s: not known whether it was %s once: %s", identifier, table.name(), first_line(error))
+            continue
+        if other and str(other.metadata.table_uuid) in earlier:
+            raise FolderSharedError(
+                f"{'.'.join(identifier)} had this one's name once, and its files lie in the same folder, "
+                f"{table.location()}.",
+                table=".".join(table.name()),
+                way_out=f"Nothing was removed. Write {'.'.join(identifier)} anew to a folder of its own (CREATE TABLE "
+                "… AS SELECT) and drop it without PURGE; until then this one's orphan files stay.",
             )
 
 

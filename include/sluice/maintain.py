@@ -163,7 +163,7 @@ def _attempt(
     else:
         found, oldest = where(), now - assess.orphan_age(subject, contracts)
         readable = folders.check_own(subject.name, table.location(), found)
-        folders.check_alone(table, upkeep.known_ids(context.catalog, subject.name))
+        folders.check_alone(table, context.catalog, upkeep.known_ids(context.catalog, subject.name))
         result = _remove_orphans(context, subject, table, min(oldest, readable or oldest), dry_run, effect)
         result["folders"] = folders.written(table)
         if dry_run:

@@ -69,7 +69,7 @@ def rebuild(contracts: Contracts, catalog: Catalog, *, run_id: str) -> list[str]
 def _old(catalog: Catalog) -> tuple[Ledger | None, list[Row], list[str]]:
     """The ledger as it is, its rows as far as they can be read, and what to say of it."""
     try:
-        ledger = Ledger(catalog, catalog.load_table(tables.LEDGER))
+        ledger = Ledger(catalog, tables.widened(catalog.load_table(tables.LEDGER), SCHEMA))
     except (NoSuchTableError, NoSuchNamespaceError):
         return None, [], ["There was no ledger."]
     except FileNotFoundError as error:

@@ -166,6 +166,7 @@ def _onto_branch(
     if compared.problems:
         problem = InvalidReplayError("; ".join(compared.problems) + ".", table=contract.table, topic=piece.topic)
         raise _refused(attempt, contract, piece, problem)
+    attempt.base_still_there()  # one that was overtaken has nothing to say to other tables
     # Commits on other tables must not carry this one's properties, hence the plain session.
     again = source.decoded(context.spark)
     if counts.rejected:

@@ -26,7 +26,6 @@ from sluice.errors import CursorUnknownError, RefusedError, SluiceError
 from sluice.ledger import Ledger
 from sluice.model import (
     BATCH_SEQ,
-    BRANCH_PREFIX,
     CURSOR_TAG,
     PUBLISHED_THROUGH,
     RUN_ID,
@@ -166,7 +165,7 @@ def look(
         again=again,
         passed=passed,
         slices=undone_slices.look(undone, catalog, ledger),
-        branches=tuple(sorted(n for n in table.metadata.refs if n.startswith(BRANCH_PREFIX) and n != CURSOR_TAG)),
+        branches=tuple(sorted(n for n in table.metadata.refs if refs.is_batch_attempt(n) or refs.is_slice_attempt(n))),
         memory=memory,
         memory_back_to=forget.state_before(memory, table.metadata, target, undone[-1]),
     )
@@ -241,8 +240,6 @@ def roll_back(
         updates.append(refs.point(CURSOR_TAG, found.carrier.snapshot_id, tag=True))
     elif CURSOR_TAG in found.base.metadata.refs:
         updates.append(RemoveSnapshotRefUpdate(ref_name=CURSOR_TAG))
-    # An attempt that began at the very snapshot to go back to would land there, by a contract no longer in force.
-    updates += [RemoveSnapshotRefUpdate(ref_name=name) for name in found.branches]
     if unfinished := Note.of(found.base):  # the note takes its place
         rolled_back.tell(ledger, unfinished)
     rolled_back.commit(catalog, ledger, found.base, tuple(updates), note)

@@ -19,12 +19,12 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from sluice import forget, refs, tables, words
+from sluice import cursor, forget, refs, tables, words
 from sluice.contract import Contract
 from sluice.errors import CatalogUnavailableError, FencedError, RefusedError
 from sluice.filters import And, equal
 from sluice.ledger import ConflictError, Ledger, Row, State
-from sluice.model import Batch, decode_ranges, encode_ranges
+from sluice.model import STEP, Batch, decode_ranges, encode_ranges
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +176,14 @@ def _forget(catalog: Catalog, contract: Contract, note: Note) -> None:
         return
     looked_at, back_to = note.memory
     there = back_to == forget.EMPTY or memory.snapshot_by_id(back_to)
-    main = catalog.load_table(tables.typed(contract)).metadata.current_snapshot_id
-    if there and memory.metadata.current_snapshot_id == looked_at and main == note.target:
+    since = []  # a change of the contract, or maintenance, publishes nothing
+    for snapshot in cursor.ancestors(catalog.load_table(tables.typed(contract)).metadata):
+        if snapshot.snapshot_id == note.target:
+            break
+        since.append(cursor.summary(snapshot).get(STEP))
+    else:
+        return
+    if there and memory.metadata.current_snapshot_id == looked_at and not set(since) & set(forget.REMEMBER):
         forget.go_back(memory, catalog, back_to)
 
 

@@ -19,7 +19,7 @@ from sluice.commit import Context
 from sluice.errors import FolderSharedError, TableDamagedError
 from sluice.folders import Folders
 from sluice.upkeep import Action, Effect, Seen
-from tests.unit.test_assess import filled, promise
+from tests.unit.test_assess import append, filled, promise
 
 pytestmark = pytest.mark.unit
 
@@ -64,6 +64,30 @@ def test_a_folder_that_holds_another_tables_files_is_not_cleaned_up(tmp_path: Pa
     assert "FolderSharedError" in clean_up(tmp_path, catalog)
     catalog.drop_table("shop.same")
     make(("shop", "orders_too"), location=f"{folder}_too")
+    assert "NoneType" in clean_up(tmp_path, catalog)
+
+
+@pytest.mark.parametrize("how", ["renamed", "registered anew"])
+def test_a_folder_in_which_a_table_lies_that_had_the_name_once_is_not_cleaned_up(
+    tmp_path: Path, catalog: Catalog, how: str
+) -> None:
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 1)
+    told = json.dumps({"id": str(typed.metadata.table_uuid)})
+    upkeep.keep(catalog, [Effect("shop.orders", Action.REWRITE, "done", result=told)], run_id="r")
+    catalog.create_namespace("archive")
+    catalog.create_namespace(("archive", "old"))
+    if how == "renamed":
+        catalog.rename_table("shop.orders", ("archive", "old", "orders"))
+    else:
+        catalog.drop_table("shop.orders")
+        catalog.register_table(("archive", "old", "orders"), typed.metadata_location)
+    made = tables.ensure_typed(catalog, promises.table("shop.orders"))
+    append(made, 2, {})
+    said = clean_up(tmp_path, catalog)
+    assert "FolderSharedError: archive.old.orders had this one's name once" in said, said
+    # One that is gone for good leaves orphans.
+    catalog.drop_table(("archive", "old", "orders"))
     assert "NoneType" in clean_up(tmp_path, catalog)
 
 

@@ -209,3 +209,21 @@ def test_what_the_ledger_remembers_of_a_table_that_cannot_tell_stays(site: Site,
     assert any("Could not tell" in line for line in site.rebuild())
     assert Ledger(site.catalog).remembered(NAME) == remembered
     assert [r.rejected for r in site.rows(State.PUBLISHED)] == [1]
+
+
+def test_a_ledger_of_an_older_version_is_widened_and_never_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seq in (1, 2):
+        site.run(seq)
+    table = site.catalog.load_table(tables.LEDGER)
+    with table.update_schema() as update:
+        update.delete_column("exception")
+    before = len(table.refresh().scan().to_arrow())
+
+    def drop(*_: object) -> None:
+        raise AssertionError("the ledger was dropped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(site.catalog), "drop_table", drop)
+        rebuild.rebuild(site.contracts, site.catalog, run_id="r")
+    ledger = site.catalog.load_table(tables.LEDGER)
+    assert "exception" in ledger.schema().column_names and len(ledger.scan().to_arrow()) >= before

@@ -12,12 +12,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice import backlog, cursor, forget, refs, retention, rollback, rolled_back, settle, slices, tables
+from sluice import backlog, contracts, cursor, forget, refs, retention, rollback, rolled_back, settle, slices, tables
 from sluice.commit import Attempt, Context
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, FencedError, RefusedError, StagingTrimmedError
 from sluice.filters import at_most, one_of
-from sluice.ledger import Ledger, Row, State
+from sluice.ledger import Ledger, Row, State, plan_rows
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, Batch, OffsetRange, Through, encode_through, publish_properties
 from sluice.rollback import Rollback
 from sluice.upkeep import Action
@@ -135,21 +135,67 @@ def test_a_table_is_put_forward_again_by_the_sql_that_the_error_names(tmp_path: 
     assert put(old) == ()
 
 
+@pytest.mark.parametrize("written", ["before", "after"])
 def test_an_attempt_that_began_where_a_table_is_taken_back_to_does_not_land_there(
-    tmp_path: Path, catalog: Catalog
+    tmp_path: Path, catalog: Catalog, written: str
 ) -> None:
+    """By a contract, perhaps, that is no longer in force."""
     promises = promise(tmp_path)
     typed, _ = filled(catalog, promises, 1)
     target = head(catalog)
+    with typed.manage_snapshots() as change:
+        change.create_tag(target.snapshot_id, "sluice_audited")
     context = Context(None, catalog, "lake", {}, "zombie")  # type: ignore[arg-type]
+
+    def write(branch: str) -> None:
+        append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties()}, branch)
+
     with Attempt(context, ("shop", "orders"), batch(2)) as attempt:
-        append(typed.refresh(), 2, {"sluice.step": "publish", **batch(2).properties()}, attempt.branch)
-        append(typed, 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
-        attempt.result()  # it has looked, and is about to land
-        act(catalog, look(catalog, promises, target))
-        with pytest.raises(FencedError, match="The branch was dropped or moved"):
+        if written == "before":
+            write(attempt.branch)
+            attempt.result()  # it has looked, and is about to land
+        append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
+        found = look(catalog, promises, target)
+        assert found.branches == (attempt.branch,)
+        act(catalog, found)
+        if written == "after":
+            write(attempt.branch)
+        with pytest.raises(FencedError, match="Main moved, and back again"):
             attempt.land()
     assert head(catalog) == target
+    assert "sluice_audited" in catalog.load_table("shop.orders").metadata.refs
+
+
+@pytest.mark.parametrize(("step", "forgotten"), [("contract", True), ("rewrite_data_files", True), ("publish", False)])
+def test_whoever_finishes_a_rollback_takes_the_memory_back_unless_something_was_published_since(
+    tmp_path: Path, catalog: Catalog, step: str, forgotten: bool
+) -> None:
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    (folder / "shop.orders.yaml").write_text(
+        "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\nmode: upsert\nidentifier: [id]\n"
+        "order: [_kafka_timestamp]\ncolumns: [{name: id, type: long}]\n"
+    )
+    promises = contracts.load(folder)
+    own = promises.table("shop.orders")
+    typed, staging = tables.ensure_typed(catalog, own), tables.ensure_staging(catalog, "orders")
+    ledger = Ledger(catalog)
+    for seq in (1, 2):
+        append(tables.ensure_deletes(catalog, own), seq, {})
+        append(staging, seq, {"sluice.step": "stage", **batch(seq).properties()})
+        through = {PUBLISHED_THROUGH: encode_through({"orders": Through(seq, "id", {0: seq})})}
+        append(typed, seq, {"sluice.step": "publish", **batch(seq).properties(), **through})
+        ledger.append(plan_rows(batch(seq), State.SETTLED), run_id="r")
+    target = list(cursor.ancestors(catalog.load_table("shop.orders").metadata))[1]
+    found = rollback.look("shop.orders", promises, catalog, ledger, snapshot_id=target.snapshot_id)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rolled_back, "finish", lambda *_: None)  # killed
+        act(catalog, found)
+    append(catalog.load_table("shop.orders"), 2, {"sluice.step": step})
+    rolled_back.catch_up(catalog, Ledger(catalog), own, catalog.load_table("shop.orders"))
+    memory = catalog.load_table(tables.deletes(own)).metadata.current_snapshot_id
+    assert found.memory is not None and found.memory_back_to
+    assert (memory == found.memory_back_to) is forgotten
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["publish", "maintenance in between"])
