@@ -14,19 +14,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
+from itertools import takewhile
 from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertRefSnapshotId
 from pyspark.sql import Row, SparkSession
 
-from sluice import assess, facts, folders, refs, retention, tables, upkeep
+from sluice import assess, cursor, facts, folders, refs, retention, tables, upkeep
 from sluice.assess import Need
 from sluice.commit import Context
 from sluice.contract import Maintenance
 from sluice.contracts import Contracts
-from sluice.errors import AddressMismatchError, SluiceError
+from sluice.errors import AddressMismatchError, FencedError, SluiceError
 from sluice.folders import Folders
 from sluice.literals import literal, quoted
 from sluice.upkeep import Action, Cleaned, Effect, Kind, Subject
@@ -158,6 +161,8 @@ def _attempt(
         if without:
             effect.reason = f"{need.reason}; not sorted, the table has no column {', '.join(without)} yet"
         result = _rewrite(context, subject, settings, need)
+        if undone := _took_back_deletes(context, table):
+            state, effect.reason = "left", f"{need.reason}; {undone}"
     elif action == Action.EXPIRE:
         result = _expire(context, subject, contracts, need, now)
     else:
@@ -217,6 +222,36 @@ def _rewrite(context: Context, subject: Subject, settings: Maintenance, need: Ne
     if "manifests" in need.steps:
         done["manifests"] = _call(context, subject, "rewrite_manifests", use_caching=False)
     return done
+
+
+def _took_back_deletes(context: Context, before: Table) -> str:
+    """Take a rewrite of deletes back that landed on what the table was rolled back to meanwhile; why, where it did.
+
+    Iceberg refuses to put rewritten data files there, and lets rewritten deletes pass: they lack those whose data files
+    had been rewritten already, of which the old ones are back.
+
+    Raises:
+        FencedError: others have written on it since.
+    """
+    now = context.catalog.load_table(before.name())
+    if now.properties.get(tables.SLICES_SINCE) == before.properties.get(tables.SLICES_SINCE):
+        return ""  # no rollback of ours
+    known = {s.snapshot_id for s in before.metadata.snapshots}
+    line = list(cursor.ancestors(now.metadata))
+    since = takewhile(lambda s: s.snapshot_id not in known, line)
+    new = [s for s in since if s.summary and s.summary.operation == Operation.REPLACE]
+    if new:
+        here = AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=new[0].snapshot_id)
+        below = next(s for s in line if s not in new)
+        try:
+            refs.commit(context.catalog, now, (here,), (refs.point(refs.MAIN, below.snapshot_id),))
+        except CommitFailedException as error:
+            raise FencedError(
+                "The table was rolled back while its deletes were rewritten, and written to since.",
+                table=".".join(before.name()),
+                way_out="Deletes may be missing: roll it back once more, to the same snapshot.",
+            ) from error
+    return "the table was rolled back meanwhile, and stays as it was taken back"
 
 
 def _most_files(subject: Subject, need: Need) -> int:

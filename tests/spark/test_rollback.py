@@ -8,14 +8,16 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyiceberg.table.snapshots import Operation
 
-from sluice import cli, cursor, gaps, rollback, rolled_back, tables
+from sluice import cli, cursor, gaps, maintain, rollback, rolled_back, tables, upkeep
 from sluice import run as runs
-from sluice.commit import Attempt
+from sluice.commit import Attempt, Context
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import ContractError, FencedError, RefusedError, TerminalError
 from sluice.filters import equal
@@ -217,6 +219,33 @@ def test_a_run_that_goes_on_after_a_rollback_leaves_out_no_batch_of_another_part
     it.drain(table)
     it.assert_appended(table)
     check_refs(it, table)
+
+
+def test_rewritten_deletes_that_land_on_what_was_rolled_back_to_are_taken_back(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewrite of manifests stands for that of deletes: to Iceberg either may land on any head."""
+    it = lake()
+    table = prepared(it, "upsert", 3, maintenance={"min_input_files": 2})
+    found = look(it, table, before_run=f"{it.group}-3")
+
+    def overtaken(context: Context, subject: upkeep.Subject, *_: Any) -> dict[str, Any]:
+        act(it, found)
+        return {"manifests": maintain._call(context, subject, "rewrite_manifests", use_caching=False)}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintain, "_rewrite", overtaken)
+        effects = maintain.run(
+            it.context("m"), upkeep.Action.REWRITE, [table], it.contracts, deadline=time.monotonic() + 60
+        )
+    (effect,) = effects
+    assert (effect.state, effect.error) == ("left", None), effect
+    assert "rolled back meanwhile" in effect.reason
+    now = it.catalog.load_table(table)
+    assert now.metadata.current_snapshot_id == found.target.snapshot_id
+    assert now.snapshots()[-1].summary.operation == Operation.REPLACE  # it had landed
+    it.drain(table)
+    it.assert_folded(table)
 
 
 def delete_staged(it: Lake, seq: int) -> None:
