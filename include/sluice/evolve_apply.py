@@ -35,6 +35,9 @@ def impossible(table: Table, old: Contract, new: Contract, changes: Sequence[Cha
         return f"The rows of a table can't be given another key. {instead}"
     known = origins(old, new)
     held = {table.schema().find_column_name(f.source_id) for s in table.specs().values() for f in s.fields}
+    there = {c.name for c in old.columns}
+    if taken := [f"{known[n].name} to {n}" for n in known if n in there and known[n].name != n]:
+        return f"{', '.join(taken)} can't be renamed, as the table has a column of that name: rename or drop it before."
     renamed = [n for n in new.identifier if n in known and known[n].name != n]
     if len(renamed) > 1:
         return f"Of the key only one column at a time can be renamed, not {', '.join(renamed)}. {instead}"

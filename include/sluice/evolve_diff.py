@@ -75,7 +75,8 @@ def shape_id(contract: Contract) -> str:
 def origins(old: Contract, new: Contract) -> dict[str, Column]:
     """Per column of the new contract the column of the old one that it was; those that are new are not in it."""
     before = {c.name: c for c in old.columns}
-    was = {c.name: c.name if c.name in before else c.renamed_from for c in new.columns}
+    # What is to be renamed and is there has not been renamed yet, even where the new name is there, too.
+    was = {c.name: c.renamed_from if c.renamed_from in before else c.name for c in new.columns}
     return {name: before[at] for name, at in was.items() if at in before}
 
 

@@ -30,6 +30,7 @@ _REGEXES = {"regexp", "rlike", "split", "str_to_map"} | {
 }
 _REPEATED = re.compile(r"(?:\)|\\[RX])\s*[*+{]")
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
+_RUN = "the time of the run, which is another one when the batch is published again"
 _REFUSED = {
     "PlanExpression": "a subquery",
     "aggregate.AggregateExpression": "an aggregate",
@@ -37,10 +38,10 @@ _REFUSED = {
     "Generator": "a function that makes several rows",
     "CallMethodViaReflection": "a call into Java",
     "UserDefinedExpression": "a function that is not Spark's own",
-    "CurrentDate": "the time of the run, which is another one when the batch is published again",
-    "CurrentTimestampLike": "the time of the run, which is another one when the batch is published again",
-    "LocalTimestamp": "the time of the run, which is another one when the batch is published again",
-    "CurrentTime": "the time of the run, which is another one when the batch is published again",
+    "CurrentDate": _RUN,
+    "CurrentTimestampLike": _RUN,
+    "LocalTimestamp": _RUN,
+    "CurrentTime": _RUN,
     "CurrentUser": "who runs it",
     "CurrentCatalog": "where it runs",
     "CurrentDatabase": "where it runs",
@@ -49,6 +50,11 @@ _REFUSED = {
     "VariableReference": "a variable of the session",
 }
 _REFLECTION = {"java_method", "reflect", "try_reflect"}
+# Spark's parser makes a plain value of these, which is another one at each run.
+_MOMENT = re.compile(
+    r"\b(?:date|timestamp(?:_ntz|_ltz)?)(?:\s|/\*.*?\*/|--[^\n]*)*r?(['\"])\s*(?:now|today|tomorrow|yesterday)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def computed(
@@ -103,14 +109,15 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
     problem = None
     try:
         parsed = spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
-        problem = next(filter(None, map(_called, _nodes(parsed))), None)
+        problem = f"it holds {_RUN}" if _MOMENT.search(text) else None
+        problem = problem or next(filter(None, map(_called, _nodes(parsed))), None)
         if not problem:
             column = _column(spark, parsed)
             # Analysed over what may be named, and nothing else: the record's raw bytes are not among it.
             nothing = _nothing(spark, T.StructType([frame.schema[c] for c in read]))
             problem = _problem(spark, nothing.select(column), condition=kind is None)
-            if kind is not None and not problem:
-                nothing.select(column.cast(kind))  # fails where it cannot be
+            if not problem and _is_of_the_run(nothing.select(column.cast(kind or T.BooleanType()))):  # or fails
+                problem = f"it holds {_RUN}"
     except (AnalysisException, ParseException) as error:
         problem = str(error).strip().splitlines()[0][:300]
     if problem:
@@ -181,6 +188,8 @@ def _problem(spark: SparkSession, found: DataFrame, *, condition: bool) -> str |
     nodes = [n for e in _each(plan.expressions()) for n in _nodes(e)]
     forbidden = {_class(spark, name): what for name, what in _REFUSED.items()}
     for node in nodes:
+        if node.getClass().getSimpleName() == "AesEncrypt" and node.mode().toString() != "ECB":
+            return "it holds a random number, but for mode ECB"
         for kind, what in forbidden.items():
             if kind.isInstance(node):
                 return f"it holds {what}"
@@ -193,6 +202,15 @@ def _problem(spark: SparkSession, found: DataFrame, *, condition: bool) -> str |
     if condition and found.schema[0].dataType != T.BooleanType():
         return f"it is {found.schema[0].dataType.simpleString()}, not a condition"
     return None
+
+
+def _is_of_the_run(found: DataFrame) -> bool:
+    """Whether a text such as 'now' is read as a moment: Spark does it when it optimises a cast."""
+    plan = found._jdf.queryExecution().analyzed()
+    rules = _jvm(found.sparkSession).org.apache.spark.sql.catalyst.optimizer
+    replaced = getattr(rules, "ReplaceExpressions$").__getattr__("MODULE$").apply(plan)
+    read = getattr(rules, "SpecialDatetimeValues$").__getattr__("MODULE$").apply(replaced)
+    return not read.fastEquals(replaced)
 
 
 def _nodes(expression: Any) -> Iterator[Any]:

@@ -35,6 +35,10 @@ _OWN_CONF = {
     "spark.driver.memory": "use driver_memory",
     "spark.executor.memory": "use executor_memory",
     "spark.sql.extensions": "Sluice sets it",
+    **dict.fromkeys(
+        ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.mapKeyDedupPolicy"),
+        "Sluice sets it: what rows hold hangs on it",
+    ),
 }
 _OWN_PREFIXES = {
     "spark.sql.catalog.": "the catalog is configured once, in PyIceberg's own configuration",

@@ -15,8 +15,15 @@ from sluice.catalog import spark_conf
 from sluice.errors import ConfigError
 from sluice.jvm import STACK
 
-DEFAULTS = {
+# What rows hold hangs on these: they are no defaults, whatever a cluster's own are.
+MEANING = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # A map may hold a key twice on the wire, by damage or by Protobuf's leave; the last one counts, as Protobuf has it.
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+}
+DEFAULTS = {
+    **MEANING,
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -28,8 +35,6 @@ DEFAULTS = {
     "spark.sql.ui.explainMode": "simple",
     # Spark's default without Kafka, whose older interface makes an object of each field, and a row of these again.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # A map may hold a key twice on the wire, by damage or by Protobuf's leave; the last one counts, as Protobuf has it.
-    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     # Small inputs: one task per core is plenty, and AQE coalesces what is left over.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "false",
@@ -96,7 +101,10 @@ def defaults(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The application's session. What spark-submit was given wins over our defaults; the catalog is always ours."""
+    """The application's session.
+
+    What spark-submit was given wins over our defaults; the catalog is always ours, and what rows hold hangs on.
+    """
     builder = SparkSession.Builder().appName(app)
     from pyspark import SparkConf, SparkContext
 
@@ -107,7 +115,7 @@ def build(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
         # Protobuf is read in Python processes of Spark's own: the same Python as this one, and it knows the package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[1]))
-    own = {**defaults(given), **(conf or {})}
+    own = {**defaults(given), **(conf or {}), **MEANING}
     # Where Python is first, it starts a JVM with all it knows on the command line: of the catalog that is told later.
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(own.items())))
     for key, value in {**own, **spark_conf()}.items():

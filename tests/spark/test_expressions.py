@@ -146,6 +146,13 @@ REFUSED = {
     "current_date": "time of the run",
     "localtimestamp()": "time of the run",
     "unix_timestamp()": "time of the run",
+    "unix_timestamp(timestamp'now')": "time of the run",
+    "unix_date(DATE /* of */ 'today')": "time of the run",
+    "unix_timestamp(cast('now' AS timestamp))": "time of the run",
+    "unix_timestamp(to_timestamp('now'))": "time of the run",
+    "unix_date(to_date('today'))": "time of the run",
+    "if(_kafka_timestamp < 'now', 1, 0)": "time of the run",
+    "length(base64(aes_encrypt('a', '0000111122223333')))": "random number",
     "session_user()": "who runs it",
     "version()": "where it runs",
     "java_method('java.lang.System', 'exit', '1')": "call into Java",
@@ -179,6 +186,16 @@ def test_what_is_no_plain_function_of_a_record_is_refused(spark: SparkSession) -
             if not re.search(why, str(error)) or "db.t" not in str(error):
                 taken.append((text, str(error)))
     assert taken == []
+    # What is the same for a record whenever it is read.
+    for text in (
+        "unix_timestamp(timestamp'2024-01-31 00:00:00')",
+        "unix_timestamp(cast('2024-01-31' AS timestamp))",
+        "length(concat('now', 'today'))",
+        "length(base64(aes_encrypt('a', '0000111122223333', 'ECB')))",
+    ):
+        decoded(spark, contract(N, {"name": "x", "type": "long", "expression": text}), {})
+    with pytest.raises(ContractError, match="time of the run"):
+        decoded(spark, contract(N, {"name": "x", "type": "timestamptz", "expression": "'now'"}), {})
     with pytest.raises(ContractError, match="where cannot be taken: it is int, not a condition"):
         decoded(spark, contract(N, where="n + 1"), {})
 

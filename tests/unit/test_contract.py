@@ -332,6 +332,11 @@ def test_schedules(schedule):
         ({"spark": {"conf": {"sparkx": "1"}}}, ("spark", "conf", "sparkx"), "starts with 'spark.'"),
         ({"spark": {"conf": {"spark.driver.memory": "1"}}}, ("spark", "conf", "spark.driver.memory"), "driver_memory"),
         (
+            {"spark": {"conf": {"spark.sql.ansi.enabled": "false"}}},
+            ("spark", "conf", "spark.sql.ansi.enabled"),
+            "what rows hold hangs on it",
+        ),
+        (
             {"spark": {"conf": {"spark.sql.catalog.lake.uri": "1"}}},
             ("spark", "conf", "spark.sql.catalog.lake.uri"),
             "configured once",

@@ -300,6 +300,19 @@ def test_a_batch_that_was_read_by_the_contract_of_before_does_not_land(catalog, 
     assert now.scan().to_arrow().num_rows == 0
 
 
+def test_a_column_is_renamed_to_no_name_that_is_there(catalog):
+    mail, contact = {"name": "mail", "type": "string"}, {"name": "contact", "type": "string"}
+    made(catalog, contract([ID, mail, contact]))
+    at_once = {"schema_policy": {"drop_column": "auto", "rename_column": "auto"}}
+    new = contract([ID, {**contact, "source": "mail", "renamed_from": "mail"}], **at_once)
+    with pytest.raises(SchemaChangeError, match="mail to contact can't be renamed, as the table has a column of that"):
+        evolve.settle(catalog, new, run_id="r")
+    # Where the other one is gone first, it is.
+    evolve.settle(catalog, contract([ID, mail], **at_once), run_id="r")
+    evolve.settle(catalog, new, run_id="r")
+    assert types(catalog) == {"id": "long", "contact": "string"}
+
+
 def test_a_version_that_nobody_lived_to_write_down_is_told_and_made_up_for(catalog, monkeypatch):
     made(catalog, contract())
     second = contract([*COLUMNS, {"name": "x", "type": "date"}])

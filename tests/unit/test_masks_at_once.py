@@ -56,6 +56,14 @@ def test_of_a_column_that_waits_for_its_new_name(catalog: SqlCatalog) -> None:
     assert published_by(catalog.load_table("ns.t"), new).column("email").mask == "redact"
 
 
+def test_of_a_column_that_is_to_have_the_name_of_another(catalog: SqlCatalog) -> None:
+    other = {"name": "mail", "type": "string"}
+    new = contract(ID, {**HIDDEN, "name": "mail", "renamed_from": "email", "source": "email"})
+    assert settled(catalog, contract(ID, EMAIL, other), new).review == "open"
+    held = published_by(catalog.load_table("ns.t"), new)
+    assert held.column("email").mask == "redact"
+
+
 def test_of_a_column_that_has_its_new_name_already(catalog: SqlCatalog) -> None:
     mail = {**EMAIL, "name": "mail", "renamed_from": "email", "source": "email"}
     settled(catalog, contract(ID, EMAIL, OTHER), contract(ID, mail, OTHER))
