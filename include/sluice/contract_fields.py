@@ -25,9 +25,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from sluice.iceberg_types import IcebergType, MapOf, Primitive, parse_type, parts
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+"""Names of tables, namespaces and columns: what every engine takes without quotes."""
 TABLE_LENGTH = 200
 """Of a table's whole name: Airflow's ids of tasks and runs, which hold it, have 250 characters at most."""
-"""Names of tables, namespaces and columns: what every engine takes without quotes."""
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 """The record's coordinates, which every typed table carries besides the contract's columns."""
