@@ -15,6 +15,7 @@ CASES = {
     "append among others": ("the same, others added rows once", "append", 1.3),
     "recent": ("upsert, half new keys, half recent", "upsert", 1.3),
     "random": ("upsert, random keys", "upsert", 4.0),
+    "random after deletes": ("the same, as many keys were deleted", "upsert", None),
     "recent versions": ("history, half new keys, half recent", "history", None),
     "random versions": ("history, random keys", "history", None),
 }
@@ -53,6 +54,8 @@ def main(case: str, topics: list[str], sizes: list[int], rounds: int, batch: int
     spark = session()
     for topic, size in zip(topics, sizes, strict=True):
         _fill(spark, topic, size, ours="others" not in case)
+        if "deletes" in case:
+            _forget(spark, topic, size)
     seconds: list[list[float]] = [[] for _ in sizes]
     pick = random.Random(7)
     for number in range(rounds):
@@ -62,7 +65,7 @@ def main(case: str, topics: list[str], sizes: list[int], rounds: int, batch: int
             seconds[each].append(run(spark, f"round-{number}", group=f"rows_{size}")["publish"])
     for size in sizes:
         rows = spark.table(f"lake.db.rows_{size}").count()
-        new = {"recent": rounds * batch // 2, "random": 0}.get(case, rounds * batch)
+        new = {"recent": rounds * batch // 2, "random": 0}.get(case.removesuffix(" after deletes"), rounds * batch)
         if rows != size + new:
             raise RuntimeError(f"{rows} rows instead of {size + new}")
     return seconds
@@ -112,3 +115,19 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
     if ours:
         writer = writer.option(f"snapshot-property.{STEP}", "publish")
     writer.option("distribution-mode", "none").append()
+
+
+def _forget(spark: Any, topic: str, size: int) -> None:
+    """Deletes as publishing would have remembered them, of other keys, which lie among the table's in no order."""
+    from sluice import catalog, contracts, merge, tables
+
+    promise = contracts.load().table(f"db.rows_{size}")
+    tables.ensure_deletes(catalog.load(), promise)
+    rows = spark.range(0, size, 1, max(size // 1_000_000, 1)).selectExpr(
+        f"concat('order-', lpad(pmod(xxhash64(id), {size}), 10, '0'), 'x') AS id",
+        f"'{topic}' AS _kafka_topic",
+        f"CAST(id % {feed.PARTITIONS} AS INT) AS _kafka_partition",
+        f"CAST(id DIV {feed.PARTITIONS} AS BIGINT) - {size // feed.PARTITIONS + 1}L AS _kafka_offset",
+        "timestamp_seconds(1704067200 + id % 10000000) AS _kafka_timestamp",
+    )
+    rows.select(*merge.remembered(promise)).writeTo(tables.spark_name("lake", tables.deletes(promise))).append()

@@ -35,6 +35,7 @@ _WIDER = {"int": "long", "float": "double"}
 READING = frozenset(Column.model_fields) - {"name", "type", "required", "doc", "renamed_from"}
 """Fields of a column that say how it is read."""
 
+_PLACED = "rows that are there keep theirs, and new ones are compared with these"
 _SECOND = "rows that are there keep theirs, and one whose key comes out otherwise gets a second row"
 
 
@@ -42,7 +43,7 @@ _SECOND = "rows that are there keep theirs, and one whose key comes out otherwis
 class Change:
     """One change. `column` is its name in the new contract, of a dropped one its old name; empty: the table's.
 
-    A `change_key` with a column alters no table, only how that column of the key is read.
+    A `change_key` with a column alters no table, only how that column is read, of the key or of what orders versions.
     """
 
     kind: str
@@ -88,11 +89,12 @@ def compare(old: Contract, new: Contract, before: Sequence[Contract] = ()) -> tu
     """
     known = origins(old, new)
     keys = {*new.identifier, *(name for name, c in known.items() if c.name in old.identifier)}
+    places = {*_placing(new), *(name for name, c in known.items() if c.name in _placing(old))}
     masks = [Masks.of(old), *remembered(before, old)]
     found: list[Change] = []
     for column in new.columns:
         was = known.get(column.name)
-        found += _added(column) if was is None else _altered(was, column, key=column.name in keys)
+        found += _added(column) if was is None else _altered(was, column, key=column.name in keys, place=column.name in places)
         masked = column.mask or (was and was.mask)  # where its own mask goes, that is told
         shown = [words for each in masks if not masked and (words := each.shown_by(old, new, was, column))]
         if shown:
@@ -112,7 +114,12 @@ def _added(column: Column) -> Iterator[Change]:
         yield Change("make_required", f"new column {column.name} is required: {why}", column.name)
 
 
-def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
+def _placing(contract: Contract) -> set[str | None]:
+    """The columns that say which of two versions of a key is the later one."""
+    return {*contract.order, contract.valid_from}
+
+
+def _altered(was: Column, now: Column, *, key: bool, place: bool) -> Iterator[Change]:
     if was.name != now.name:
         yield Change("rename_column", f"renames column {was.name} to {now.name}", now.name)
     if was.type != now.type:
@@ -141,6 +148,9 @@ def _altered(was: Column, now: Column, *, key: bool) -> Iterator[Change]:
         names = ", ".join(differing)
         if key:
             yield Change("change_key", f"reads the key {now.name} differently ({names}): {_SECOND}", now.name)
+        elif place:
+            what = f"reads {now.name}, which orders the versions of a key, differently ({names})"
+            yield Change("change_key", f"{what}: {_PLACED}", now.name)
         else:
             yield Change(READ, f"reads column {now.name} differently ({names})", now.name)
 

@@ -87,19 +87,20 @@ def latest(rows: DataFrame, contract: Contract) -> DataFrame:
     return rows.where(first).drop("_sluice_rank", "_sluice_before")
 
 
-def places_apart(rows: DataFrame, target: str, contract: Contract) -> str:
-    """Where the first few keys stand that were met in two partitions, in the rows or in the table; never the keys."""
+def places_apart(rows: DataFrame, others: Sequence[str], contract: Contract) -> str:
+    """Where the first few keys stand that were met in two partitions; never the keys.
+
+    Args:
+        others: tables that the rows' keys may stand in as well: the typed one, and its memory of deletes.
+    """
     key = list(contract.identifier)
-    place = F.struct(*KAFKA_COLUMNS[:3]).alias("place")
-    there = (
-        rows.sparkSession.table(target)
-        .select(*map(quoted, key), place)
-        .join(rows.select(*map(quoted, key)), key, "left_semi")
-    )
+    placed = [*map(quoted, key), F.struct(*KAFKA_COLUMNS[:3]).alias("place")]
+    met = rows.select(*placed)
+    for name in others:
+        there = rows.sparkSession.table(name).select(*placed)
+        met = met.unionByName(there.join(rows.select(*map(quoted, key)), key, "left_semi"))
     both = (
-        rows.select(*map(quoted, key), place)
-        .unionByName(there)
-        .groupBy(*key)
+        met.groupBy(*key)
         .agg(F.min("place").alias("a"), F.max("place").alias("b"))
     )
     apart = F.expr(" OR ".join(f"a.{c} <> b.{c}" for c in KAFKA_COLUMNS[:2]))
@@ -107,15 +108,30 @@ def places_apart(rows: DataFrame, target: str, contract: Contract) -> str:
     return "; ".join(" and ".join(f"{t} partition {p} offset {o}" for t, p, o in pair) for pair in found)
 
 
-def without_deleted(rows: DataFrame, contract: Contract, deletes: DataFrame) -> DataFrame:
-    """Drop the rows whose key is known to have been deleted later."""
+def without_deleted(
+    rows: DataFrame, contract: Contract, deletes: DataFrame, bounds: Sequence[Bound] = (), *, live: bool = False
+) -> DataFrame:
+    """Drop the rows whose key is known to have been deleted later.
+
+    Without an order of the contract's own a key that was deleted in another partition fails the write by name.
+
+    Args:
+        bounds: of the rows' keys.
+        live: what comes after all that was read before; without an order no row is dropped then.
+    """
     names = dict.fromkeys([*contract.identifier, *order_columns(contract)])
+    deletes = deletes.alias("d")
+    for bound in bounds:
+        deletes = deletes.where(F.expr(bound.of("d")))
     d = deletes.select(*[F.col(c).alias(f"_d_{c}") for c in names]).alias("d")
     same = [f"s.{quoted(c)} = d.{quoted('_d_' + c)}" for c in contract.identifier]
-    if not contract.order:
-        same += [f"s.{c} = d._d_{c}" for c in KAFKA_COLUMNS[:2]]
     # The remembered delete comes after the row: its columns stand under other names, as both sides have the same.
     after = later(contract, ("d", "_d_"), ("s", ""))
+    if not contract.order:
+        if live:
+            after = f"d._d_{OFFSET_COLUMN} < 0"  # none; of a plain `false` Spark would raise before it compares
+        apart = " OR ".join(f"s.{c} <> d._d_{c}" for c in KAFKA_COLUMNS[:2])
+        after = f"CASE WHEN {apart} THEN CAST(raise_error('{ORDER_MARK}') AS BOOLEAN) ELSE {after} END"
     return rows.alias("s").join(d, F.expr(" AND ".join([*same, after])), "left_anti")
 
 

@@ -251,9 +251,15 @@ def merge_in(
         else:
             merge.append(rows, target, contract, batch)
         return
-    bounds = merge.key_bounds(decoded, contract, batch.span) if cursor.rows(attempt.base) else []
+    others, memory = [target], _memory(context, contract)
+    if memory:
+        others.append(memory)
+    bounds = merge.key_bounds(decoded, contract, batch.span) if cursor.rows(attempt.base) or memory else []
     if contract.upsert:
-        write = partial(merge.upsert, _newest(context, contract, rows, replay=replay), target, contract, bounds)
+        rows = merge.latest(rows, contract)
+        if memory:
+            rows = merge.without_deleted(rows, contract, session.table(memory), bounds, live=not replay)
+        write = partial(merge.upsert, rows, target, contract, bounds)
     else:
         there = versions.of_keys(session, target, contract, check.sifted(decoded, check.is_good()), bounds)
         write = partial(versions.merge, rows.drop(OP), there, target, contract, bounds, fresh=fresh)
@@ -267,18 +273,16 @@ def merge_in(
             table=contract.table,
             topic=batch.topic,
             batch=batch.seq,
-            places=merge.places_apart(check.sifted(decoded, check.is_good()), target, contract),
+            places=merge.places_apart(check.sifted(decoded, check.is_good()), others, contract),
         ) from error
 
 
-def _newest(context: Context, contract: Contract, rows: DataFrame, *, replay: bool) -> DataFrame:
-    """Of each key the last version, unless it is known to have been deleted later."""
-    rows = merge.latest(rows, contract)
-    if (replay or contract.order) and tables.load(context.catalog, tables.deletes(contract)):
-        tables.ensure_deletes(context.catalog, contract)  # the contract's order may be newer than the memory
-        known = rows.sparkSession.table(tables.spark_name(context.catalog_name, tables.deletes(contract)))
-        rows = merge.without_deleted(rows, contract, known)
-    return rows
+def _memory(context: Context, contract: Contract) -> str | None:
+    """The name by which Spark reads the table's memory of deletes; None where nothing was deleted yet."""
+    if not contract.upsert or not tables.load(context.catalog, tables.deletes(contract)):
+        return None
+    tables.ensure_deletes(context.catalog, contract)  # the contract's order may be newer than the memory
+    return tables.spark_name(context.catalog_name, tables.deletes(contract))
 
 
 def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from sluice import backfill, cursor, rebuild, rollback, slices, stage, tables
 from sluice.backfill_ranges import Request
-from sluice.errors import BlockedError, InvalidReplayError, StagingTrimmedError
+from sluice.errors import BlockedError, InvalidReplayError, OrderUnknownError, StagingTrimmedError
 from sluice.ledger import Ledger, State
 from sluice.model import CURSOR_TAG, Batch
 from sluice.slice_source import Source
@@ -89,6 +89,23 @@ def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Or
     assert it.run()[table]["batches"] == {it.topic: [5]}
     it.assert_appended(table)
     assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}
+
+
+def test_a_key_that_was_deleted_in_another_partition_since_needs_an_order(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    it.send([(0, "k", {"n": 1}), (0, "other", {"n": 2})])
+    table = it.contract(mode="upsert", start="latest")
+    it.run()
+    it.send([(1, "k", {"n": 3}), (1, "k", None)])
+    it.drain(table)
+    head = it.catalog.load_table(table).metadata.current_snapshot_id
+    with pytest.raises(OrderUnknownError, match=r"partition 0 offset 0 and .* partition 1 offset 1"):
+        fill_in(it, asked(table, {0: [0, 2]}))
+    assert it.catalog.load_table(table).metadata.current_snapshot_id == head
+    it.contract(table=table, mode="upsert", start="latest", order=["_kafka_timestamp"])
+    fill_in(it, asked(table, {0: [0, 2]}), "ordered")
+    it.assert_folded(table, {"other": {"n": 2}})
 
 
 def test_upserts_and_deletes_that_are_older_change_nothing(lake: Callable[..., Lake]) -> None:

@@ -60,6 +60,29 @@ def test_an_order_of_its_own_decides_across_partitions(spark: SparkSession) -> N
     assert [r.n for r in merge.latest(rows, contract(order=["n"], deletes="ignore")).collect()] == [7]
 
 
+@pytest.mark.parametrize(("how", "join"), [("broadcast", "BroadcastHashJoin"), ("merge", "SortMergeJoin")])
+@pytest.mark.parametrize("live", [True, False])
+def test_a_key_that_was_deleted_in_another_partition_fails_by_name(
+    spark: SparkSession, how: str, join: str, live: bool
+) -> None:
+    """However the two are joined; one that was deleted in its own is left out where older rows are read again."""
+    rows = frame(spark, ("a", 1, 0, 5), ("b", 2, 1, 7), ("c", 3, 0, 8))
+
+    def left(*deleted: tuple[str, int, int], **changes: Any) -> list[str]:
+        told = frame(spark, *[(key, offset, partition, offset) for key, partition, offset in deleted]).hint(how)
+        own = contract(**changes)
+        found = merge.without_deleted(rows, own, told, merge.key_bounds(rows, own, 3), live=live)
+        assert join in str(found._jdf.queryExecution().executedPlan())  # type: ignore[operator]
+        return sorted(r.id for r in found.collect())
+
+    same = [("a", 0, 9), ("b", 1, 3), ("d", 0, 8)]
+    assert left(*same) == (["a", "b", "c"] if live else ["b", "c"])
+    for apart in ("a", 1, 2), ("b", 0, 99):
+        with pytest.raises(Exception, match=merge.ORDER_MARK):
+            left(("c", 0, 1), apart)
+    assert left(("a", 1, 0), ("b", 0, 99), order=["n"], deletes="ignore") == ["a", "c"]
+
+
 @pytest.mark.parametrize("records", [10, merge.KEYS_INLINE + 1])
 def test_bounds_enclose_the_keys(spark: SparkSession, records: int) -> None:
     rows = frame(spark, ("b", 1, 0, 1), ("a'x", 1, 0, 2), ("ü", 1, 0, 3))

@@ -599,6 +599,34 @@ def test_a_key_in_two_partitions_of_one_batch_needs_an_order(lake: Callable[...,
     other.assert_appended(unharmed)
 
 
+def test_a_key_that_was_deleted_in_another_partition_needs_an_order(lake: Callable[..., Lake]) -> None:
+    """Nothing stands in its way: which of the two came last only an order can say."""
+    it = lake()
+    it.create_topic(2)
+    within, across = it.contract(mode="upsert"), it.contract(mode="upsert")
+    it.send([(1, "a", record(1)), (1, "a", None), (1, "b", record(2)), (0, "c", None)])
+    it.run()
+    for table in (within, across):
+        it.assert_folded(table, {"b": record(2)})
+    # In its own partition a key may come again.
+    it.send([(0, "c", record(3))])
+    it.drain(within)
+    it.assert_folded(within, {"b": record(2), "c": record(3)})
+    before = it.rows(within)
+    for value in (record(4), None):
+        it.send([(0, "a", value)])
+        outcomes = it.run()
+        places = f"{it.topic} partition 0 offset 2 and {it.topic} partition 1 offset 1"
+        for name in (within, across):
+            stopped(outcomes[name], name, "met in two partitions", places, "Name `order:`")
+            assert it.rows(name) == before
+    it.contract(table=across, mode="upsert", order=["_kafka_timestamp"])
+    outcomes = it.run()
+    assert outcomes[across]["state"] == "published"
+    stopped(outcomes[within], "met in two partitions")
+    it.assert_folded(across, {"b": record(2), "c": record(3)})
+
+
 def test_an_order_across_partitions_and_deletes_that_stay_deleted(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(2)

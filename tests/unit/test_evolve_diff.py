@@ -41,6 +41,8 @@ S_IN = {"inputs": [{"name": "s_in", "type": "string", "source": "s"}]}
 NESTED = [{**N, "type": "string", "source": "a.b", "mask": "redact"}]
 STRUCT = with_n(type="struct<a: int, b: string>")
 UPSERT = {"mode": "upsert", "identifier": ["id"]}
+ORDERED = [*BASE, {"name": "x", "type": "long", "required": True}]
+BY_X = {**UPSERT, "order": ["x"], "deletes": "ignore"}
 CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
     "nothing": (contract(), contract(), []),
     "an optional column": (contract(), contract([*BASE, {"name": "x", "type": "date"}]), [("add_column", "x")]),
@@ -205,6 +207,15 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
         contract([TEXT_ID, *BASE[1:]], **UPSERT),
         contract([{**TEXT_ID, "expression": "lower(s)"}, *BASE[1:]], **UPSERT), [("change_key", "id")],
     ),
+    "a column of the order that is read from elsewhere": (
+        contract(ORDERED, **BY_X), contract([*ORDERED[:-1], {**ORDERED[-1], "source": "at_ms"}], **BY_X),
+        [("change_key", "x")],
+    ),
+    "a column that comes into the order, and is read from elsewhere": (
+        contract(ORDERED, **UPSERT), contract([*ORDERED[:-1], {**ORDERED[-1], "source": "at_ms"}], **BY_X),
+        [("change_key", "x"), (READ, "")],
+    ),
+    "an order": (contract(ORDERED, **UPSERT), contract(ORDERED, **BY_X), [(READ, "")]),
     "how it is run": (contract(), contract(owner="you", topic="u", errors={"max_ratio": 0.5}, doc="x"), []),
 }  # fmt: skip
 
