@@ -94,7 +94,11 @@ def compare(old: Contract, new: Contract, before: Sequence[Contract] = ()) -> tu
     found: list[Change] = []
     for column in new.columns:
         was = known.get(column.name)
-        found += _added(column) if was is None else _altered(was, column, key=column.name in keys, place=column.name in places)
+        found += (
+            _added(column)
+            if was is None
+            else _altered(was, column, key=column.name in keys, place=column.name in places)
+        )
         masked = column.mask or (was and was.mask)  # where its own mask goes, that is told
         shown = [words for each in masks if not masked and (words := each.shown_by(old, new, was, column))]
         if shown:

@@ -94,15 +94,12 @@ def places_apart(rows: DataFrame, others: Sequence[str], contract: Contract) -> 
         others: tables that the rows' keys may stand in as well: the typed one, and its memory of deletes.
     """
     key = list(contract.identifier)
-    placed = [*map(quoted, key), F.struct(*KAFKA_COLUMNS[:3]).alias("place")]
+    placed: list[Column | str] = [*map(quoted, key), F.struct(*KAFKA_COLUMNS[:3]).alias("place")]
     met = rows.select(*placed)
     for name in others:
         there = rows.sparkSession.table(name).select(*placed)
         met = met.unionByName(there.join(rows.select(*map(quoted, key)), key, "left_semi"))
-    both = (
-        met.groupBy(*key)
-        .agg(F.min("place").alias("a"), F.max("place").alias("b"))
-    )
+    both = met.groupBy(*key).agg(F.min("place").alias("a"), F.max("place").alias("b"))
     apart = F.expr(" OR ".join(f"a.{c} <> b.{c}" for c in KAFKA_COLUMNS[:2]))
     found = both.where(apart).orderBy("a", "b").select("a", "b").limit(PLACES_SHOWN).collect()
     return "; ".join(" and ".join(f"{t} partition {p} offset {o}" for t, p, o in pair) for pair in found)

@@ -6,7 +6,7 @@ Runs on the Airflow worker, without a JVM. Whatever the Spark application report
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -40,6 +40,7 @@ class Outcome:
         state: published, idle (nothing was due), behind (time ran out; the next run goes on), blocked, failed, stopped.
         ranges: per topic the offsets published by this run, as `{"partition": [start, end)}` of each batch.
         gaps: per topic what of these offsets was given up.
+        records: how many were read for it, and `rejected` how many of these were; None where nobody lived to tell.
         expectations: of the batches that were judged, how many held, failed, were not_judged; and told, what failed.
         warnings: what planning said that retention will delete before long.
         snapshot_id: the last durable snapshot that carries offsets.
@@ -53,8 +54,8 @@ class Outcome:
     gaps: dict[str, list[str]] = field(default_factory=dict)
     snapshot_id: int | None = None
     location: str | None = None
-    records: int = 0
-    rejected: int = 0
+    records: int | None = 0
+    rejected: int | None = 0
     error: str | None = None
     expectations: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -166,8 +167,9 @@ def _judge(
             if given_up := [encode_gaps(b.gaps) for b in here if b.gaps]:
                 outcome.gaps[topic] = given_up
     last = {(r.topic, r.batch_seq): r for r in mine if r.state == State.PUBLISHED}
-    outcome.records = sum(r.records or 0 for r in last.values())
-    outcome.rejected = sum(r.rejected or 0 for r in last.values())
+    counts = [last.get((topic, seq)) for topic, done in outcome.batches.items() for seq in done]
+    outcome.records = _sum(r.records if r else None for r in counts)
+    outcome.rejected = _sum(r.rejected if r else None for r in counts)
     failures = [r for r in mine if r.state in (State.BLOCKED, State.FAILED)]
     if behind:
         if failures:
@@ -179,6 +181,12 @@ def _judge(
             outcome.error = ENDED
     if name in promised["stops"]:
         outcome.state, outcome.error = "stopped", promised["stops"][name]
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum; None where one of them is not known."""
+    known = list(counts)
+    return None if None in known else sum(n for n in known if n is not None)
 
 
 def _from_the_last_closed(ledger: Ledger, floor: Mapping[str, int]) -> tuple[dict[str, int], list[Row]]:

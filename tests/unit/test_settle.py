@@ -68,8 +68,9 @@ def test_what_a_killed_application_left_untold_is_told_once(tmp_path: Path, cata
     assert after("late", 3, 4)["state"] == "behind"  # it reported, and had no time for this table
     ledger.append([Row("orders", State.BLOCKED, batch_seq=3, table="shop.orders", error="bad")], run_id="d")
     assert after("e", 3, 4)["error"] == ENDED and told(catalog)[-1].error == ENDED
-    ledger.append([Row("orders", State.PUBLISHED, batch_seq=1, table="shop.orders", records=1)], run_id="c")
-    assert after("c", 1, 2)["records"] == 1
+    ledger.append([Row("orders", State.PUBLISHED, batch_seq=1, table="shop.orders", records=1, rejected=0)], run_id="c")
+    assert (after("c", 1)["records"], after("c", 1)["rejected"]) == (1, 0)
+    assert (after("c", 1, 2)["records"], after("c", 1, 2)["rejected"]) == (None, None)  # of 2 nobody lived to tell
     assert len(told(catalog)) == 3  # and what was blocked is not hidden by what came after
 
 

@@ -115,7 +115,7 @@ def keep(
     with reach.catalog_errors():
         table = tables.load(catalog, tables.typed(contract))
         results = quality.of_run(catalog, contract.table, run_id) if contract.expectations else []
-        wrong = rejected.read(catalog, contract).wrong if outcome["rejected"] or outcome["red"] else ()
+        wrong = rejected.read(catalog, contract).wrong if outcome["rejected"] != 0 or outcome["red"] else ()
     text = render.page(
         "report.html", contract=contract, outcome=outcome, run_id=run_id, trends=trends.of(results), wrong=wrong,
         totals=cursor.totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
