@@ -35,8 +35,8 @@ jars: $(VENV)/.runtime ## fetch and verify the pinned JVM parts into the cache (
 demo: setup jars ## the main job on 340,000 real records, start to end, checked; stops what it started
 	@$(RUN) -m sluice demo
 
-up: setup jars ## start broker, catalog, warehouse and Airflow on loopback, and leave them running
-	@$(RUN) -m sluice.embedded up
+up: setup jars ## start broker, catalog, warehouse, schema registry (REGISTRY=no: not that) and Airflow, and leave them running
+	@$(RUN) -m sluice.embedded up $(if $(filter no,$(REGISTRY)),--no-registry)
 
 down: setup ## stop exactly what make up started; the data stays
 	@$(RUN) -m sluice.embedded down

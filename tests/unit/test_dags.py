@@ -887,7 +887,7 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
         "--master",
         "local[2]",
         "--conf",
-        f"spark.driver.defaultJavaOptions=-Xss64m -Dlog4j2.configurationFile={log}",
+        f"spark.driver.defaultJavaOptions={shlex.join(['-Xss64m', f'-Dlog4j2.configurationFile={log}'])}",
         "--conf",
         f"spark.driver.extraJavaOptions={' '.join(options)}",
         "--conf",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
@@ -114,6 +115,31 @@ def test_services_get_nothing_that_is_about_another_airflow_catalog_or_spark(hom
     assert got["PYSPARK_PYTHON"] and got["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize(
+    ("told", "direct"), [("", "127.0.0.1,localhost"), ("a,b", "a,b,127.0.0.1,localhost"), ("*", "*")]
+)
+def test_nor_does_a_shell_that_sources_its_file(home, monkeypatch, shell, told, direct):
+    for name in ABOUT_OTHERS:
+        monkeypatch.setenv(name, "of another\nSPARK_and more=")
+    kept = ("AIRFLOW__OPENLINEAGE__TRANSPORT", "AIRFLOW_CONN_SMTP_DEFAULT", "SPARK_LOCAL_DIRS")
+    for name in kept:
+        monkeypatch.setenv(name, "of the user")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    if told:
+        monkeypatch.setenv("NO_PROXY", told)
+    its = stack_of(home, state.State())
+    env.write_env(home, its)
+    line = 'set -eu; . "$1"; exec "$2" -c "import json, os; print(json.dumps(dict(os.environ)))"'
+    asked = [shell, "-c", line, "sh", str(home.env_file), sys.executable]
+    got = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+    assert not [name for name in ABOUT_OTHERS if name in got and name not in its]
+    assert {got[name] for name in kept} == {"of the user"}
+    assert (got["no_proxy"], got["NO_PROXY"]) == (direct, direct)
+    assert env.load_env(home.root) == its and its.items() <= got.items()
+
+
 def test_the_stacks_catalog_is_no_other_whatever_the_user_has_configured(home, monkeypatch):
     """The demo drops tables in it."""
     mine = home.root / "user"
@@ -122,6 +148,7 @@ def test_the_stacks_catalog_is_no_other_whatever_the_user_has_configured(home, m
         "catalog:\n  lake:\n    type: rest\n    uri: https://prod\n    token: t\n  prod:\n    uri: https://prod\n"
     )
     monkeypatch.setenv("HOME", str(mine))
+    monkeypatch.delenv("PYICEBERG_HOME", raising=False)
     monkeypatch.setenv("SLUICE_CATALOG", "prod")
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", '{"bootstrap.servers": "prod:9092"}')
     assert catalogs.Config().get_catalog_config("lake")["token"] == "t"

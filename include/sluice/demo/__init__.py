@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -21,10 +22,10 @@ from sluice.demo.report import report
 from sluice.demo.source import KEYS, TOPICS, Sender, SendError
 from sluice.embedded import stack
 from sluice.embedded.env import load_env
-from sluice.embedded.failure import StackError
+from sluice.embedded.failure import StackError, end_tidily
 from sluice.embedded.home import Home
 from sluice.embedded.inherited import foreign
-from sluice.embedded.status import Condition, stack_status
+from sluice.embedded.status import KAFKA
 
 GROUP = "aviation"
 DAG = f"ingest_{GROUP}"
@@ -52,18 +53,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the stack running at the end")
     chosen = parser.parse_args(argv)
     say = Clock()
+    end_tidily()
     try:
         home = Home.default()
-        ran_before = stack_status(home).condition is Condition.RUNNING
+        ran_before = stack.alive(home)
         stack.up(home, registry=False)
         try:
             return _demo(home, say)
         finally:
-            if ran_before or chosen.keep:
+            if chosen.keep or ran_before >= {KAFKA, *stack.AIRFLOW}:
                 say("the stack goes on running; make down stops it")
             else:
-                stack.down(home)
-                say("make up opens the same data again; then: python -m sluice status, and Airflow's pages")
+                stack.down(home, but=ran_before)
+                say("make up opens the same data again, and says where Airflow's pages are; then:")
+                print(f"  source {shlex.quote(str(home.env_file))}\n  {sys.executable} -m sluice status")
     except (StackError, SendError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 from sluice.embedded import jars, relock, stack
-from sluice.embedded.failure import StackError, say
+from sluice.embedded.failure import StackError, end_tidily, say
 from sluice.embedded.home import Home
 from sluice.embedded.status import Condition, stack_status
 
@@ -20,14 +18,14 @@ STATUS_CODES = {Condition.RUNNING: 0, Condition.STARTING: 0, Condition.STOPPED: 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     chosen = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_tidily()
     try:
         return _run(chosen)
     except (StackError, OSError) as error:  # the latter of a full disk, or a folder that is not to be written to
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted; what this command had started was ended")
+        say("interrupted; what this command had started was ended, unless that was interrupted too: see make status")
         return 130
 
 
@@ -63,10 +61,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("jars", help="fetch and verify the JVM parts")
     commands.add_parser("lock", help="resolve the JVM parts anew and write jars.lock")
     return parser
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

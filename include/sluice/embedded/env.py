@@ -11,13 +11,19 @@ from pathlib import Path
 
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import REPOSITORY, Home, contracts_folder
-from sluice.embedded.inherited import inherited
+from sluice.embedded.inherited import UNSET, inherited
 from sluice.embedded.java import Java
 from sluice.embedded.ports import HOST
 from sluice.embedded.process import MARK
 from sluice.embedded.registry import url
 from sluice.embedded.state import State, write_private
 
+# As `service_env` has it.
+_DIRECT = (
+    'no_proxy="${no_proxy:-${NO_PROXY-}}"; '
+    f'[ "$no_proxy" = "*" ] || no_proxy="${{no_proxy:+$no_proxy,}}{HOST},localhost"; '
+    'NO_PROXY="$no_proxy"; export no_proxy NO_PROXY\n'
+)
 USER = "admin"
 CATALOG = "lake"
 
@@ -122,7 +128,8 @@ def write_env(home: Home, variables: Mapping[str, str]) -> None:
     """
     write_private(home.root / ".pyiceberg.yaml", f"default-catalog: {CATALOG}\n")
     lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-    write_private(home.env_file, f"# Written by `make up`. In a shell: . {shlex.quote(str(home.env_file))}\n{lines}")
+    head = f"# Written by `make up`. In a shell: . {shlex.quote(str(home.env_file))}\n"
+    write_private(home.env_file, f"{head}{UNSET}{lines}{_DIRECT}")
 
 
 def load_env(home: Path | None = None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +17,13 @@ class StackError(TerminalError):
 def say(text: str) -> None:
     """Print one line of progress at once, so that it is seen while it is true."""
     print(text, file=sys.stderr, flush=True)
+
+
+def end_tidily() -> None:
+    """A request to end, or a terminal that is closed, ends this process as Ctrl-C does: with what it has started."""
+    for asked in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(asked) is not signal.SIG_IGN:  # by nohup
+            signal.signal(asked, signal.default_int_handler)
 
 
 def last_lines(log: Path, count: int = 12) -> str:

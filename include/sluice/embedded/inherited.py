@@ -12,6 +12,13 @@ _FOREIGN = re.compile(r"AIRFLOW__|AIRFLOW_CONFIG$|PYICEBERG_|SPARK_|PYSPARK_|HAD
 _KEPT = re.compile(r"AIRFLOW__(EMAIL|METRICS|OPENLINEAGE|SMTP)__|SPARK_LOCAL_DIRS$|HADOOP_USER_NAME$")
 
 
+# The same for a shell that sources the stack's file. Line by line, as a variable's value may have several.
+UNSET = (
+    "for each in $(env | sed 's/=.*//' | grep -E '^[A-Za-z0-9_]+$'"
+    f" | grep -E '^({_FOREIGN.pattern})' | grep -vE '^({_KEPT.pattern})'); do unset \"$each\"; done\n"
+)
+
+
 def foreign() -> list[str]:
     """The names of the caller's variables that no service gets."""
     return sorted(name for name in os.environ if _FOREIGN.match(name) and not _KEPT.match(name))

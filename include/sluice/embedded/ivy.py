@@ -122,7 +122,9 @@ def proxy_options() -> list[str]:
     for scheme in ("http", "https"):
         named = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
         parts = urlsplit(named if "//" in named else f"//{named}") if named else None
-        if parts and parts.hostname:
+        if parts and parts.hostname and parts.scheme.startswith("socks"):
+            options += [f"-DsocksProxyHost={parts.hostname}", f"-DsocksProxyPort={parts.port or 1080}"]
+        elif parts and parts.hostname:
             options += [f"-D{scheme}.proxyHost={parts.hostname}", f"-D{scheme}.proxyPort={parts.port or 80}"]
     skipped = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     if options and skipped:
@@ -181,6 +183,7 @@ def _failure(missing: list[Coordinate], log: Path, code: int) -> StackError:
     reason = "".join(f"\n    {line}" for line in unique) or f"\n    Ivy ended with code {code}"
     return StackError(
         f"could not fetch {names or 'the JVM parts'}:{reason}\n    full log: {log}",
-        way_out="check network, proxy (https_proxy) and certificates (SSL_CERT_FILE), or name a mirror's settings in "
+        way_out="check network, proxy (https_proxy; one that asks for a user and a password needs SLUICE_IVY_SETTINGS, "
+        "as these do not reach Java) and certificates (SSL_CERT_FILE), or name a mirror's settings in "
         "SLUICE_IVY_SETTINGS; then run it again: what has arrived is kept",
     )

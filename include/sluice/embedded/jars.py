@@ -91,6 +91,7 @@ def _wrong(folder: Path, pins: Mapping[Coordinate, str]) -> dict[Coordinate, str
     names = {coordinate.filename for coordinate in pins}
     for path in folder.iterdir():
         if path.name not in names:
+            say(f"jars: {path.name} is none of the pinned ones, and was removed from {folder}")
             path.unlink()
     return {
         coordinate: digest

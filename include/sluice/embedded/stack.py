@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
 from sluice.embedded import jars, pages
 from sluice.embedded.broker import broker_service
@@ -12,7 +13,7 @@ from sluice.embedded.env import USER, pages_url, service_env, stack_env, write_e
 from sluice.embedded.failure import StackError, say
 from sluice.embedded.home import Home, cache_folder
 from sluice.embedded.inherited import foreign
-from sluice.embedded.java import find_java
+from sluice.embedded.java import Java, find_java
 from sluice.embedded.ports import HOST, free_port, holder, is_free
 from sluice.embedded.process import Service, end, identity, start, wait_ready
 from sluice.embedded.registry import application, registry_service
@@ -67,14 +68,28 @@ def up(home: Home, *, only: str | None = None, registry: bool = True) -> None:
         say(f"running: {_where(home, state)}")
 
 
-def down(home: Home) -> None:
-    """End exactly what `up` started, and what descends from it; the data stays. Harmless when nothing runs."""
+def alive(home: Home) -> frozenset[str]:
+    """The services that run, or were started and live; of Airflow all, where any part does."""
+    if not home.state_file.exists():
+        return frozenset()
+    found = {name for name, record in load(home).services.items() if record.process.alive()}
+    return frozenset(found | set(AIRFLOW) if found & set(AIRFLOW) else found)
+
+
+def down(home: Home, *, but: Collection[str] = ()) -> None:
+    """End exactly what `up` started, and what descends from it; the data stays. Harmless when nothing runs.
+
+    Args:
+        but: services that go on.
+    """
     if not home.state_file.exists():
         say(f"nothing to stop: no stack was started in {home.root}")
         return
     with exclusive(home):
         state = load(home)
-        known = list(state.services)
+        known = [name for name in state.services if name not in but]
+        if known:
+            say(f"stopping: {', '.join(known)} (up to 20 s)")
         killed = _end(home, state, known)
         forced = f" ({killed} processes had to be killed)" if killed else ""
         say(f"stopped: {', '.join(known)}{forced}" if known else "already stopped")
@@ -155,6 +170,7 @@ def _start(home: Home, state: State, missing: list[str], started: dict[str, Star
             )
         )
     if REGISTRY in missing:
+        app = _registry(java)
         say(f"registry: starting on {HOST}:{state.ports['registry']} (5 to 20 s)")
         launch(
             registry_service(
@@ -163,7 +179,7 @@ def _start(home: Home, state: State, missing: list[str], started: dict[str, Star
                 port=state.ports["registry"],
                 management_port=state.ports["registry management"],
                 java=java,
-                app=application(java),
+                app=app,
                 mark=state.mark,
             )
         )
@@ -181,6 +197,14 @@ def _start(home: Home, state: State, missing: list[str], started: dict[str, Star
     for name in started:
         state.services[name].ready = True
     save(home, state)
+
+
+def _registry(java: Java) -> Path:
+    try:
+        return application(java)
+    except StackError as error:
+        way_out = f"make up REGISTRY=no starts the rest, which does without it. Or {error.way_out}"
+        raise StackError(f"the schema registry: {error.message}", way_out=way_out) from error
 
 
 def _where(home: Home, state: State) -> str:
