@@ -207,7 +207,7 @@ def _plan(given: argparse.Namespace) -> int:
         ledger = Ledger(catalog, existing) if existing else None
         found = plan.look(known.group(given.group), known, catalog, client, ledger)
     print("\n".join(found.lines()))
-    return 3 if found.stops else 0
+    return max(map(exit_code, found.stops.values()), default=0)
 
 
 def _contract_check(given: argparse.Namespace) -> int:

@@ -118,7 +118,7 @@ class Rollback:
 
     def _kafka(self, topic: str, ranges: Ranges) -> str:
         return (
-            f"kafka   python -m sluice backfill plan {self.table} --topic {topic} --ranges '{encode_ranges(ranges)}' "
+            f"kafka   python -m sluice backfill plan {self.table} --topic={topic} --ranges '{encode_ranges(ranges)}' "
             "tells what it still has of the lost; DAG backfill brings that after the next run"
         )
 

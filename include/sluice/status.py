@@ -7,7 +7,7 @@ rest is told all the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from sluice import broker, clocks, cursor, kafka_retention, reach, refs, slices,
 from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import BrokerUnavailableError, SluiceError
-from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Through
+from sluice.model import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, Offsets, Ranges, Through
 from sluice.quality import Result
 from sluice.status_model import (
     CATALOG,
@@ -52,6 +52,7 @@ def look(
 
     Raises:
         ContractError: a table that is named has no contract.
+        BrokerUnavailableError, CatalogUnavailableError: it may be one of a pattern's, and nobody could be asked.
     """
     status = Status(datetime.now(UTC), [])
     if contracts.resolved:  # else only the topics tell which tables there are
@@ -59,6 +60,8 @@ def look(
             contracts.table(name)
     world = status_world.open_all(status, patience, kafka)
     contracts = status_world.resolved(contracts, world, status)
+    if status.unavailable and any(name not in contracts.tables for name in only or ()) and contracts.templates:
+        raise status.unavailable[0]  # who knows which tables there are did not answer
     chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
     if not only:
         status.stopped += [
@@ -143,18 +146,20 @@ def _topic(
     contract: Contract, topic: str, world: World, table: Table | None, through: Mapping[str, Through] | None
 ) -> TopicStatus:
     state = world.states.get(topic)
-    marks = state.watermarks if isinstance(state, broker.TopicState) else {}
+    here = state if isinstance(state, broker.TopicState) else None
+    marks = here.watermarks if here else {}
     at = through.get(topic) if through else None
     staged = world.staged.get(topic)
     entry = TopicStatus(
         topic,
-        topic_id=state.topic_id if isinstance(state, broker.TopicState) else at.topic_id if at else None,
+        topic_id=next((each.topic_id for each in (here, at, staged) if each), None),
         batch=at.seq if at else None,
         staged_batch=staged.seq if staged else None,
     )
     entry.given_up = [GivenUp.of(r) for r in world.given_up if r.topic == topic and r.table in (None, contract.table)]
-    reached = dict(at.next_offsets) if at else {}
-    raw = dict(staged.next_offsets) if staged else {}
+    # Offsets of a topic that was made anew tell nothing of where in this one anybody stands.
+    mine = [each if each and each.topic_id == entry.topic_id else None for each in (at, staged)]
+    reached, raw = (dict(each.next_offsets) if each else {} for each in mine)
     for p in sorted({*marks, *reached, *raw}):
         line = PartitionStatus(p, published=reached.get(p), staged=raw.get(p))
         if p in marks:
@@ -167,15 +172,35 @@ def _topic(
         entry.lag_records = sum(line.lag or 0 for line in entry.partitions)
     if world.client is not None and marks:
         entry.stream_clock = clocks.stream_clock(world.client, topic, marks)
-        if contract.freshness and through is not None:
-            entry.late = dict(clocks.older_unread(world.client, topic, reached, marks, contract.freshness))
-    if at:
+        # By another start than the earliest, what it is to read is known when it has begun.
+        if contract.freshness and through is not None and (any(mine) or contract.start == "earliest"):
+            entry.late = _late(contract.freshness, world, topic, at.seq if at else 0, reached, raw, marks)
+    if at and mine[0]:
         entry.table_clock = _table_clock(topic, world, table, at)
     if entry.lag_records == 0:
         entry.lag_seconds = 0.0
     elif entry.lag_records is not None and entry.stream_clock and entry.table_clock:
         entry.lag_seconds = max((entry.stream_clock - entry.table_clock).total_seconds(), 0.0)
     return entry
+
+
+def _late(
+    promised: timedelta, world: World, topic: str, done: int, reached: Offsets, raw: Offsets, marks: Ranges
+) -> dict[int, int]:
+    """Per partition the offsets that are not in the table and hold records older than the promise.
+
+    What Kafka holds no more, and staging does, it can't be asked about: that goes by the first batch to be published.
+
+    Args:
+        done: the topic's last batch in the table.
+        raw: how far staging reaches, as `reached` is of the table.
+    """
+    late = dict(clocks.older_unread(world.client, topic, reached, marks, promised)) if world.client else {}
+    gone = {p: n for p, m in marks.items() if (n := min(raw.get(p, 0), m.start) - reached.get(p, m.start)) > 0}
+    newest = clocks.table_clock(world.staging.get(topic), done + 1, None, None) if gone else None
+    if newest and newest < datetime.now(UTC) - promised:
+        late |= {p: late.get(p, 0) + n for p, n in gone.items()}
+    return late
 
 
 def _table_clock(topic: str, world: World, table: Table | None, at: Through) -> datetime | None:

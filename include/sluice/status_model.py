@@ -187,14 +187,14 @@ class LastError:
         """Where one topic stands in a table.
 
         Args:
-            rows: what was refused of it, the oldest first.
+            rows: what was refused of it, the oldest first; not open what was published since, and rolled back perhaps.
             published: its newest batch in the table; None where that is not known.
         """
         newest = [r for r in rows if r.run_id == rows[-1].run_id]
         # One run may refuse several: a commit of many, then the first of them alone, or what comes to staging later.
-        waiting = [r for r in newest if published is None or r.batch is None or r.batch > published]
+        waiting = [r for r in newest if r.open and (published is None or r.batch is None or r.batch > published)]
         stuck = min(reversed(waiting or newest[-1:]), key=lambda each: each.batch or 0)
-        runs = {r.run_id for r in rows if r.batch == stuck.batch}
+        runs = {r.run_id for r in rows if (r.batch, r.open) == (stuck.batch, stuck.open)}
         return replace(stuck, open=bool(waiting), runs=len(runs))
 
     @property
@@ -287,8 +287,8 @@ class TableStatus:
 
     @property
     def unknown(self) -> bool:
-        """Whether Kafka or the catalog did not tell where it stands now."""
-        return self.as_of is not None or self.exists is None or self.lag_records is None
+        """Whether Kafka or the catalog did not tell where it stands now, or not all of it."""
+        return self.as_of is not None or self.exists is None or self.lag_records is None or CATALOG in self.unasked
 
     @property
     def refusals(self) -> list[LastError]:

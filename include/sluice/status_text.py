@@ -95,7 +95,7 @@ def _number(value: int | None) -> str:
 
 def _summary(tables: Sequence[TableStatus]) -> str:
     if not tables:
-        return "There is no table: the folder of contracts names none."
+        return "No table is known: the folder of contracts names none, or none but by patterns of topics."
     rows = [_HEAD]
     for t in tables:
         lines = [line for topic in t.topics for line in topic.partitions]

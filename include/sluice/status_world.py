@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +24,7 @@ from sluice.newest import newest
 from sluice.status_model import CATALOG, KAFKA, LastError, MaintenanceStatus, Status
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
 
@@ -119,20 +120,26 @@ def ask(contracts: Contracts, chosen: list[Contract], world: World, status: Stat
     except SluiceError as error:
         world.client = None
         status.unavailable.append(error)
-    if world.catalog is None:
+    if (catalog := world.catalog) is None:
         return
-    try:
-        with reach.catalog_errors():
-            _read_tables(world, world.catalog, topics)
-            _read_maintenance(world, world.catalog, chosen)
-            if len(chosen) == len(contracts.tables):
-                status.unclaimed = matching.unclaimed(contracts, world.catalog)
-            world.judged = quality.last(world.catalog, [c.table for c in chosen if c.expectations])
-        if world.client is not None:
-            _ask_planner(contracts, chosen, world, world.catalog, world.client)
-    except SluiceError as error:
-        world.unread = not isinstance(error, BrokerUnavailableError)
-        status.unavailable.append(error)
+    # Each by itself: what one of Sluice's own tables can't tell hides nothing of what the planner stops for.
+    readings: list[Callable[[], None]] = [
+        lambda: _read_tables(world, catalog, topics),
+        lambda: _read_maintenance(world, catalog, chosen),
+        lambda: world.judged.update(quality.last(catalog, [c.table for c in chosen if c.expectations])),
+    ]
+    if len(chosen) == len(contracts.tables):
+        readings.append(lambda: status.unclaimed.extend(matching.unclaimed(contracts, catalog)))
+    if (client := world.client) is not None:
+        readings.append(lambda: _ask_planner(contracts, chosen, world, catalog, client))
+    for read in readings:
+        try:
+            with reach.catalog_errors():
+                read()
+        except SluiceError as error:
+            world.unread = world.unread or not isinstance(error, BrokerUnavailableError)
+            if str(error) not in map(str, status.unavailable):
+                status.unavailable.append(error)
 
 
 def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
@@ -151,13 +158,27 @@ def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
         for row in slices.rows(world.ledger, *topics):
             world.slices.setdefault((row.topic, row.table), []).append(row)
         refusals = world.ledger.table.scan(row_filter=one_of("state", [str(State.BLOCKED), str(State.FAILED)]))
-        for row in refusals.to_arrow().sort_by([("at", "ascending")]).to_pylist():
+        rows = refusals.to_arrow().sort_by([("at", "ascending")])
+        cured = _published(world.ledger, rows)
+        for row in rows.to_pylist():
             if row["table"] and (row["batch_seq"] or 0) >= 0:  # a refused slice of a backfill holds nothing up
                 refused = LastError(
-                    row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"], open=True
-                )
+                    row["at"], row["state"], row["topic"], row["batch_seq"], row["error"], row["run_id"],
+                    open=cured.get((row["table"], row["topic"], row["batch_seq"]), row["at"]) <= row["at"],
+                )  # fmt: skip
                 world.refusals.setdefault(row["table"], {}).setdefault(row["topic"], []).append(refused)
         world.day = _day(world.ledger)
+
+
+def _published(ledger: Ledger, refusals: pa.Table) -> dict[tuple[str, str, int], datetime]:
+    """When each batch that was ever refused was published last. A rollback takes the batch away, not that cure."""
+    if not refusals:
+        return {}
+    since, batches = refusals["at"][0].as_py(), sorted(set(refusals["batch_seq"].to_pylist()) - {None})
+    since_then = And(above("at", since.isoformat()), one_of("batch_seq", batches))
+    wanted = And(equal("state", str(State.PUBLISHED)), since_then)
+    rows = ledger.table.scan(row_filter=wanted, selected_fields=("table", "topic", "batch_seq", "at")).to_arrow()
+    return {(r["table"], r["topic"], r["batch_seq"]): r["at"] for r in rows.sort_by([("at", "ascending")]).to_pylist()}
 
 
 def _read_maintenance(world: World, catalog: Catalog, chosen: list[Contract]) -> None:
@@ -199,8 +220,7 @@ def _ask_planner(
 ) -> None:
     """What the next run would stop for: the planner's own answer, not a second opinion."""
     groups = contracts.together(sorted({c.group for c in chosen}))
-    with reach.catalog_errors():
-        found = plan.look(groups, contracts, catalog, client, world.ledger)
+    found = plan.look(groups, contracts, catalog, client, world.ledger)
     world.stops |= found.stops
     world.warnings += found.warnings
     world.schemas |= {name: line for name, each in found.outlooks.items() if (line := each.line())}

@@ -21,7 +21,7 @@ from sluice.causes import Cause, cause
 from sluice.contract import Contract
 from sluice.errors import CatalogUnavailableError, SluiceError, gone
 from sluice.events import BY_HAND, INGEST, Event, Lane, lanes
-from sluice.filters import And, above, one_of
+from sluice.filters import And, above, any_of, one_of
 from sluice.ledger import Row, State, row_of
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, OffsetRange, Through, decode_through
 from sluice.newest import newest
@@ -142,13 +142,14 @@ def _rows(
     where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in states]))
     topics = {topic for c in contracts or () for topic in c.topics}
     if 0 < len(topics) <= FEW:  # a filter grows with files times topics
-        where = And(one_of("topic", sorted(topics)), where)
+        own = one_of("table", sorted({c.table for c in contracts or ()}))
+        where = And(any_of([one_of("topic", sorted(topics)), own]), where)
     newest_first = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
     if contracts is not None:  # before they are cut: a topic may feed many tables, and not everybody sees all
         names = pa.array([c.table for c in contracts], pa.string())
-        mine = pc.or_(pc.is_null(newest_first["table"]), pc.is_in(newest_first["table"], names))
+        own = pc.is_in(newest_first["table"], names)  # of a topic that it reads no more, too
         read = pc.is_in(newest_first["topic"], pa.array(sorted(topics), pa.string()))
-        newest_first = newest_first.filter(pc.and_(mine, read))
+        newest_first = newest_first.filter(pc.or_(own, pc.and_(pc.is_null(newest_first["table"]), read)))
     return _gathered(newest_first)
 
 
@@ -321,11 +322,21 @@ class Standing:
     totals: Mapping[str, int]
 
 
+def _follows(table: Table, one: int, other: int) -> bool:
+    """Whether main went from one snapshot to the other, and to none in between that the log tells no more.
+
+    A commit's snapshot has the one before it as its parent, a rollback leads to an ancestor. By an entry that is gone
+    the chain is broken as well: the snapshot was deleted, and with it what names its parent. Or it stands twice.
+    """
+    lines = [{s.snapshot_id for s in cursor.ancestors(table.metadata, each)} for each in (one, other)]
+    return one != other and (one in lines[1] or other in lines[0])
+
+
 def standing(table: Table, moment: datetime) -> Standing | None:
     """What main was at a moment, by the table's own snapshot log.
 
     Returns:
-        None before the first entry of the log, which expiry shortens: the snapshots before it are gone.
+        None where the log does not tell: expiry shortens it, and PyIceberg's takes single entries out of it.
 
     Raises:
         CursorUnknownError: the snapshot is there, but expiry took the one that told of its offsets.
@@ -333,6 +344,8 @@ def standing(table: Table, moment: datetime) -> Standing | None:
     log = table.metadata.snapshot_log
     last = max((i for i, e in enumerate(log) if e.timestamp_ms <= moment.timestamp() * 1000), default=None)
     if last is None or (snapshot := table.metadata.snapshot_by_id(log[last].snapshot_id)) is None:
+        return None
+    if last + 1 < len(log) and not _follows(table, log[last].snapshot_id, log[last + 1].snapshot_id):
         return None
     since, *after = (datetime.fromtimestamp(e.timestamp_ms / 1000, UTC) for e in log[last : last + 2])
     told = cursor.carrier(table, PUBLISHED_THROUGH, snapshot)

@@ -80,7 +80,7 @@ def test_a_slice_whose_records_are_gone_is_undone_by_name_only(tmp_path: Path, c
     found = look(catalog, promises, target)
     text = "\n".join(found.lines())
     assert 'LOST    orders backfill -1 {"0":[0,2]}: 1 rows written, and staging lacks {"0":[[0,1]]}' in text
-    assert "backfill plan shop.orders --topic orders --ranges '{\"0\":[0,2]}'" in text
+    assert "backfill plan shop.orders --topic=orders --ranges '{\"0\":[0,2]}'" in text
     with pytest.raises(RefusedError, match=r"backfill -1 .*the table would be without them"):
         act(catalog, found)
     act(catalog, found, accept_loss="shop.orders")
