@@ -148,7 +148,7 @@ def json_schema(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
     try:
         reader = _JsonReader({name: json.loads(text) for name, text in schema.references})
         root, whole, _ = reader.followed(json.loads(schema.text), json.loads(schema.text), "", ())
-        properties = root.get("properties")
+        properties = reader.alone(root, "").get("properties")
         if not properties:
             raise UnfitError("", "the root is no object with properties")
         for name, each in properties.items():
@@ -172,6 +172,7 @@ class _JsonReader:
     def followed(self, schema: Any, whole: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, Any, tuple[str, ...]]:
         """What a `$ref` refers to, the document that it stands in, and the refs on the way."""
         while isinstance(schema, dict) and "$ref" in schema:
+            self.alone(schema, path, "$ref")
             ref = str(schema["$ref"])
             document, _, pointer = ref.partition("#")
             whole = self.others[document] if document else whole
@@ -184,12 +185,19 @@ class _JsonReader:
                 schema = schema[step.replace("~1", "/").replace("~0", "~")]
         return schema, whole, inside
 
+    def alone(self, schema: Any, path: str, *further: str) -> Any:
+        """The schema, provided that nothing beside its properties names fields as well."""
+        beside = [name for name in (*_JSON_UNTYPED, "if", *further) if name in schema]
+        if "properties" in schema and beside:
+            raise UnfitError(path, f"has properties and {beside[0]} beside them: list its columns")
+        return schema
+
     def type(self, schema: Any, whole: Any, path: str, inside: tuple[str, ...]) -> IcebergType:
         schema, whole, inside = self.followed(schema, whole, path, inside)
         if not isinstance(schema, dict):
             raise UnfitError(path, "may be anything, which no column type holds")
         for name in _JSON_UNTYPED:
-            if name in schema:
+            if name in self.alone(schema, path):
                 return self.type(self._one(schema[name], path), whole, path, inside)
         kinds = schema.get("type", "object" if "properties" in schema else "string" if "enum" in schema else [])
         kind = self._one([kinds] if isinstance(kinds, str) else kinds, path)

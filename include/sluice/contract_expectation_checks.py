@@ -33,7 +33,7 @@ def check_expectations(contract: Contract, flaws: Flaws) -> None:
     """Note in `flaws` whatever Great Expectations, or a column, would not take."""
     types = _types(contract)
     for index, each in enumerate(contract.expectations):
-        if contract.auto and each.type in KINDS and not types.keys() >= set(each.columns):
+        if contract.auto and each.type in KINDS and each.columns and not types.keys() >= set(each.columns):
             continue  # the registry may know the column: what it gives is checked as well
         for field, message in _wrong(each, types):
             flaws.add("expectations", index, *field, message=message)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from math import isfinite
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
@@ -133,9 +133,19 @@ class Expectation(Strict):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it looks at; none for those of the table."""
+        """The columns that it looks at; none for those of the table, nor for what is no name."""
         named = [self.given.get(name, ()) for name in self.kind.columns]
-        return tuple(c for each in named for c in ((each,) if isinstance(each, str) else each))
+        given = [c for each in named for c in (each if isinstance(each, list | tuple) else (each,))]
+        return tuple(c for c in given if isinstance(c, str))
+
+    def about(self, names: Mapping[str, str]) -> Self:
+        """The same of columns that have other names: those that are in `names`."""
+
+        def named(given: Any) -> Any:
+            return [named(each) for each in given] if isinstance(given, list | tuple) else names.get(given, given)
+
+        there = {name: named(self.given[name]) for name in self.kind.columns if name in self.given}
+        return self.model_validate({**self.model_dump(exclude_unset=True), **there})
 
     @property
     def label(self) -> str:

@@ -184,6 +184,10 @@ def _type(value: object) -> IcebergType:
     return kind
 
 
+LONGEST = timedelta(days=36_500)
+"""So that a moment so long ago is one that every calendar has."""
+
+
 def parse_duration(value: object) -> timedelta:
     """Parse `90s`, `15m`, `2h`, `1d` or `1w`.
 
@@ -195,7 +199,10 @@ def parse_duration(value: object) -> timedelta:
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if not found:
         _refuse(f"{shown(value)} is no duration: a whole number and s, m, h, d or w, such as 90s, 15m, 2h, 1d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    unit, number = timedelta(**{_UNITS[found[2]]: 1}), int(found[1])
+    if number > LONGEST // unit:
+        _refuse(f"{shown(value)} is longer than {LONGEST.days}d")
+    return number * unit
 
 
 def parse_instant(value: object) -> datetime:

@@ -21,7 +21,7 @@ from sluice.contract_fields import Start
 from sluice.contract_messages import explain
 from sluice.contract_topics import each_table
 from sluice.contract_yaml import Document, Problem, read_document
-from sluice.errors import ContractError, SluiceError
+from sluice.errors import ContractError, SluiceError, first_line
 from sluice.groups import GROUPS_FILE, Common, GroupSettings, read_groups
 
 FOLDER_VARIABLE = "SLUICE_CONTRACTS"
@@ -217,7 +217,9 @@ def _validated(document: Document, problems: list[Problem]) -> Contract | None:
     except ValidationError as error:
         for location, message in explain(error, Contract, document.data):
             problems.append(document.problem(location, message))
-        return None
+    except Exception as error:  # noqa: BLE001 - whatever one contract holds, it takes no other one away
+        problems.append(Problem(document.file, 1, "", f"can't be read: {type(error).__name__}: {first_line(error)}"))
+    return None
 
 
 def _assemble(

@@ -79,7 +79,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     unread = F.coalesce(*(F.col(side.problem) for side in (VALUE, KEY) if side.problem in frame.columns))
     event_error = cdc.error(tombstone) if contract.cdc else F.lit(None).cast("string")
     deleted = F.col(cdc.KIND) == cdc.DELETED if contract.cdc else F.lit(False)
-    op, tombstone_error = _operation(contract, tombstone, deleted)
+    garbled = F.col(KEY.problem).isNotNull() if KEY.problem in frame.columns else F.lit(False)
+    op, tombstone_error = _operation(contract, tombstone, deleted, garbled)
     other = F.col(OTHER) if contract.value.types else F.lit(False)
     op = F.when(other, IGNORE).otherwise(op)
     failed = unavailable = none = F.lit(None).cast("string")
@@ -191,11 +192,12 @@ def _no_value(contract: Contract) -> Column:
     return nothing
 
 
-def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[Column, Column]:
+def _operation(contract: Contract, tombstone: Column, deleted: Column, garbled: Column) -> tuple[Column, Column]:
     """What a record does, and why a record without a value is an error, if it is.
 
     Args:
         deleted: whether it is an event of a delete.
+        garbled: whether its key could not be read, though some of its fields may have been.
     """
     none = F.lit(None).cast("string")
     if not contract.keyed:
@@ -211,7 +213,7 @@ def _operation(contract: Contract, tombstone: Column, deleted: Column) -> tuple[
     if not contract.key_names_rows and contract.tombstone_column is None:
         return op, F.lit("tombstone_key")
     keys = [contract.column(name) for name in contract.identifier]
-    nameless = [F.col(key.name).isNull() for key in keys]
+    nameless = [garbled, *(F.col(key.name).isNull() for key in keys)]
     nameless += [wrong(F.col(key.name)) for key in keys for *_, wrong in misfits(key.type, key.name)]
     return op, F.when(reduce(or_, nameless), F.lit("tombstone_key"))
 

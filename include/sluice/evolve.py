@@ -113,6 +113,7 @@ def settle(catalog: Catalog, file: Contract, seen: Outlook | None = None, *, run
         SchemaChangeError: as `look`.
         FencedError: the table was changed each time before it could be.
     """
+    _set_properties(file, seen.base if seen else catalog.load_table(tables.typed(file)))
     for _ in range(TRIES):
         outlook = seen or look(catalog, catalog.load_table(tables.typed(file)), file)
         seen = None
@@ -127,6 +128,20 @@ def settle(catalog: Catalog, file: Contract, seen: Outlook | None = None, *, run
         if _applied(catalog, outlook, run_id):
             return outlook
     raise FencedError("The table moved each time before its schema could be changed.", table=file.table)
+
+
+def _set_properties(file: Contract, table: Table) -> None:
+    """Give a table the properties that its contract came to name. Of what it names no more nothing tells."""
+    differing = {n: v for n, v in file.properties.items() if table.properties.get(n) != v}
+    if not differing:
+        return
+    try:
+        with table.transaction() as transaction:
+            transaction.set_properties(differing)
+    except CommitFailedException as error:
+        log.info("%s: its properties are set with the next run: %s", file.table, error)
+    else:
+        log.warning("%s: properties set: %s", file.table, ", ".join(sorted(differing)))
 
 
 def _applied(catalog: Catalog, outlook: Outlook, run_id: str) -> bool:

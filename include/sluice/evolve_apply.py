@@ -15,12 +15,13 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import PrimitiveType
 
 from sluice import refs, schema
 from sluice.contract import KAFKA_COLUMNS, Column, Contract
 from sluice.evolve_diff import Change, nested, origins, type_change
-from sluice.evolve_force import CONTRACT, InForce
+from sluice.evolve_force import CONTRACT, InForce, alike
 from sluice.iceberg_types import is_primitive
 from sluice.model import RUN_ID, STEP
 
@@ -57,6 +58,26 @@ def impossible(table: Table, old: Contract, new: Contract, changes: Sequence[Cha
             return f"{was} is a part of the key, or places its versions. {instead}"
         if change.kind == "change_type" and aside(was, table) is None:
             return f"The old values of {was} can't be set aside: there are too many columns of such a name. {instead}"
+    return _taken(table, old, new)
+
+
+def _taken(table: Table, old: Contract, new: Contract) -> str | None:
+    """Why a column can't have its name, of what the table holds beside its contract's columns; None where it can."""
+    known, mine = origins(old, new), {*(c.name for c in old.columns), *KAFKA_COLUMNS}
+    beside = {f.name.lower(): f for f in table.schema().fields if f.name not in mine}
+    partitions = {f.name: f for s in table.specs().values() for f in s.fields}
+    for column in new.columns:
+        is_new = column.name not in known
+        if not is_new and known[column.name].name == column.name:
+            continue
+        if found := beside.get(column.name.lower()):
+            same = found.name == column.name and alike(found.field_type) == alike(schema.iceberg_type(column.type))
+            if not (is_new and same):
+                told = f"The table has a column {found.name} ({found.field_type}) beside its contract's."
+                return f"{told} Rename it: ALTER TABLE {old.table} RENAME COLUMN {found.name} TO …."
+        field = partitions.get(column.name)
+        if field and not (is_new and isinstance(field.transform, IdentityTransform) and column.name in beside):
+            return f"{column.name} is what the table's partitions are, or were, called. Give the column another name."
     return None
 
 

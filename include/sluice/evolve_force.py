@@ -102,8 +102,10 @@ class InForce:
                 table=file.table,
                 way_out="It was written by another version of Sluice: run that one, or upgrade.",
             ) from error
-        # What is expected of a column that is not there yet waits with it.
-        due = tuple(each for each in file.expectations if fits(each, held))
+        # What is expected of a column that is not there yet waits with it; of one whose new name waits it holds.
+        names = {now: was.name for now, was in origins(held, file).items() if was.name != now}
+        named = [each if fits(each, held) else each.about(names) for each in file.expectations]
+        due = tuple(each for each in named if fits(each, held))
         return held.model_copy(update={f: getattr(file, f) for f in OPERATIONAL} | {"expectations": due})
 
 
@@ -163,7 +165,7 @@ def misfits(table: Table, contract: Contract) -> list[str]:
         there = have.get(column.name)
         if there is None:
             problems.append(f"the table has no column {column.name}")
-        elif _alike(there.field_type) != _alike(column.field_type):
+        elif alike(there.field_type) != alike(column.field_type):
             is_, says = there.field_type, column.field_type
             problems.append(f"column {column.name} is {is_} in the table, {says} in the contract")
         elif there.required and not column.required:
@@ -180,12 +182,12 @@ def misfits(table: Table, contract: Contract) -> list[str]:
     return problems
 
 
-def _alike(kind: PyIcebergType) -> Any:
+def alike(kind: PyIcebergType) -> Any:
     """A type without field ids, which the catalog gives, and without the order of a struct's fields, as names count."""
     if isinstance(kind, StructType):
-        return {f.name: _alike(f.field_type) for f in kind.fields}
+        return {f.name: alike(f.field_type) for f in kind.fields}
     if isinstance(kind, ListType):
-        return [_alike(kind.element_type)]
+        return [alike(kind.element_type)]
     if isinstance(kind, MapType):
-        return (_alike(kind.key_type), _alike(kind.value_type))
+        return (alike(kind.key_type), alike(kind.value_type))
     return str(kind)

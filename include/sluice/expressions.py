@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.errors import ContractError
+from sluice.fit import text_in
 from sluice.formats import spark_type
 
 TRIED = "_sluice_tried_"
@@ -52,9 +53,15 @@ _REFUSED = {
 _REFLECTION = {"java_method", "reflect", "try_reflect"}
 # Spark's parser makes a plain value of these, which is another one at each run.
 _MOMENT = re.compile(
-    r"\b(?:date|timestamp(?:_ntz|_ltz)?)(?:\s|/\*.*?\*/|--[^\n]*)*r?(['\"])\s*(?:now|today|tomorrow|yesterday)\b",
+    r"\b(?:date|timestamp(?:_ntz|_ltz)?)(?:\s|/\*.*?\*/|--[^\n]*)*r?(['\"])\s*"
+    r"(?:(?:now|today|tomorrow|yesterday)\b|T?[0-9]{1,2}:)",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+# And reads a text that has no day as a moment of the run's.
+_DAYLESS = r"^\s*T?[0-9]{1,2}:"
+_READS_MOMENT = {"timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp"}
 
 
 def computed(
@@ -81,8 +88,13 @@ def computed(
         if column.expression:
             it = _expression(frame, contract, column.name, column.expression, spark_type(column.type))
             tried[TRIED + column.name] = F.when(needed[column.name], it)
-            values[column.name] = F.col(TRIED + column.name)["v"]
-            failed.append(F.when(needed[column.name] & F.col(TRIED + column.name).isNull(), F.lit(column.name)))
+            value = F.col(TRIED + column.name)["v"]
+            # A cast of bytes makes a text of whatever they are; no reader of the table could read on there.
+            is_text = text_in(value, spark_type(column.type))
+            sound = F.lit(True) if is_text is None else F.coalesce(is_text, F.lit(True))
+            values[column.name] = F.when(sound, value)
+            lost_here = F.col(TRIED + column.name).isNull() | ~sound
+            failed.append(F.when(needed[column.name] & lost_here, F.lit(column.name)))
     taken, lost = F.lit(True), F.lit(False)
     if contract.where:
         tried[TRIED] = F.when(routed, _expression(frame, contract, WHERE, contract.where, None))
@@ -115,7 +127,9 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             column = _column(spark, parsed)
             # Analysed over what may be named, and nothing else: the record's raw bytes are not among it.
             nothing = _nothing(spark, T.StructType([frame.schema[c] for c in read]))
+            guarded = _guarded(spark, parsed)
             problem = _problem(spark, nothing.select(column), condition=kind is None)
+            problem = problem or _implied(nothing.select(_column(spark, guarded)), kind)
             if not problem and _is_of_the_run(nothing.select(column.cast(kind or T.BooleanType()))):  # or fails
                 problem = f"it holds {_RUN}"
     except (AnalysisException, ParseException) as error:
@@ -127,9 +141,67 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             way_out="Name columns with a source, inputs and _kafka_* columns, and Spark's own functions of one record.",
             table=contract.table,
         )
-    column = _column(spark, _guarded(spark, parsed))
-    value = _node(spark, F.struct((column if kind is None else column.cast(kind)).alias("v")))
+    column = _cast(_column(spark, guarded), nothing.select(column).schema[0].dataType, kind)
+    value = _node(spark, F.struct(column.alias("v")))
     return _column(spark, _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value))
+
+
+def _cast(column: Column, have: T.DataType, want: T.DataType | None) -> Column:
+    """An expression's value as its column's type; it fails where a cast of Spark's guesses, or makes nothing of it."""
+    if want is None:
+        return column
+    if _reads_daily(have, want):
+        return _dated(column).cast(want)
+    if _drops(have, want):
+        nothing = column.isNotNull() & column.cast(want).isNull()
+        return F.when(nothing, F.raise_error(F.lit("no number that fits"))).otherwise(column.cast(want))
+    return column.cast(want)
+
+
+def _reads_daily(have: T.DataType, want: T.DataType) -> bool:
+    return isinstance(have, T.StringType) and isinstance(want, T.TimestampType)
+
+
+def _drops(have: T.DataType, want: T.DataType) -> bool:
+    """Whether Spark casts what does not fit to null, in ANSI mode as well."""
+    return isinstance(have, T.FloatType | T.DoubleType) and isinstance(want, T.DecimalType)
+
+
+def _dated(text: Column, instead: Column | None = None) -> Column:
+    """A text, or any other value, that fails, or is another one, where it is a time without a day."""
+    failed = F.raise_error(F.lit("a time without a day")) if instead is None else instead
+    return F.when(text.cast("string").rlike(_DAYLESS), failed).otherwise(text)
+
+
+def _implied(found: DataFrame, kind: T.DataType | None) -> str | None:
+    """What is wrong with the casts that nobody wrote: Spark's own, or the one to the column's type."""
+    plan = found._jdf.queryExecution().analyzed()
+    for node in (n for e in _each(plan.expressions()) for n in _nodes(e)):
+        if node.getClass().getSimpleName() != "Cast" or node.dataType().simpleString() != "timestamp":
+            continue
+        child = node.child()
+        if child.dataType().simpleString() != "string" or _DAYLESS in child.toString():
+            continue
+        if child.getClass().getSimpleName() != "Literal":
+            return "a text in it is read as a moment without a word: write CAST(… AS TIMESTAMP)"
+        if re.match(_DAYLESS, child.toString()):
+            return f"it holds {_RUN}"
+    if kind is not None and (wrong := _within(found.schema[0].dataType, kind)):
+        return f"it holds {wrong[0].simpleString()}, of which no {wrong[1].simpleString()} can be made there: cast it"
+    return None
+
+
+def _within(have: T.DataType, want: T.DataType, *, inside: bool = False) -> tuple[T.DataType, T.DataType] | None:
+    """Inside of a nested type, what a cast would guess or drop."""
+    match have, want:
+        case T.ArrayType(elementType=a), T.ArrayType(elementType=b):
+            return _within(a, b, inside=True)
+        case T.MapType(keyType=k, valueType=a), T.MapType(keyType=key, valueType=b):
+            return _within(k, key, inside=True) or _within(a, b, inside=True)
+        case T.StructType(fields=a), T.StructType(fields=b):
+            pairs = zip(a, b, strict=False)
+            return next(filter(None, (_within(x.dataType, y.dataType, inside=True) for x, y in pairs)), None)
+    return (have, want) if inside and (_drops(have, want) or _reads_daily(have, want)) else None
 
 
 def recurses(regex: str) -> bool:
@@ -144,12 +216,24 @@ def _guarded(spark: SparkSession, node: Any) -> Any:
     text = _text_of_regex(node, children)
     # Where the guarded text came out short enough, the text as it was is the same, and no danger.
     kept = [each if each is text else instead for each, instead in zip(children, guarded, strict=True)]
+    if (tried := _reads_moment(node)) is not None:
+        kept[0] = _node(spark, _dated(_column(spark, kept[0]), F.lit(None) if tried else None))
     if any(new is not old for new, old in zip(kept, children, strict=True)):
         node = node.withNewChildren(_jvm(spark).PythonUtils.toSeq(kept))
     if text is None:
         return node
     too_long = F.length(_column(spark, guarded[0])) > LONGEST
     return _node(spark, F.when(too_long, F.raise_error(F.lit("too long"))).otherwise(_column(spark, node)))
+
+
+def _reads_moment(node: Any) -> bool | None:
+    """Whether a text that is no moment makes null of an expression that reads one; None where it reads none."""
+    kind = node.getClass().getSimpleName()
+    if kind == "Cast":
+        return str(node.evalMode()) == "TRY" if node.dataType().simpleString() == "timestamp" else None
+    name = node.nameParts().last().lower() if kind == "UnresolvedFunction" else ""
+    reads = name in _READS_MOMENT and node.children().size() == 1
+    return name.startswith("try_") if reads else None
 
 
 def _text_of_regex(node: Any, children: list[Any]) -> Any:

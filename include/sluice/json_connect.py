@@ -77,15 +77,20 @@ def _decimal(value: Column, node: Column, want: T.DecimalType) -> Column:
     digits = F.hex(raw)
     sign = F.when(F.conv(F.substring(digits, 1, 1), 16, 10).cast("int") >= 8, "F").otherwise("0")
     padded = F.lpad(digits, 2 * _MOST_BYTES, sign)
-    high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
     wide = T.DecimalType(_MOST_DIGITS, 0)
-    unscaled = F.try_add(F.try_multiply(high.cast(wide), F.lit(str(2**64)).cast(T.DecimalType(20, 0))), low.cast(wide))
+    half = F.lit(str(2**64)).cast(T.DecimalType(20, 0))
+    high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
+    # Of a negative number the upper half alone may have a digit more than there is room for.
+    less = F.when(sign == "F", 1).otherwise(0)
+    unscaled = F.try_add(F.try_multiply((high + less).cast(wide), half), low.cast(wide) - half * less)
     given = node["parameters"]["scale"].try_cast("int")
     scale = F.when(given.between(-_MOST_DIGITS, want.scale), given)
     scaled = F.concat(unscaled.cast("string"), F.lit("E"), (-scale).cast("string"))
     fits = F.length(raw).between(1, _MOST_BYTES)
     of_bytes = (node["name"] == semantics.DECIMAL) & told(value, "STRING")
-    return F.when(of_bytes, F.when(fits, scaled).try_cast(want)).otherwise(decimal_in(value, want))
+    return F.when(of_bytes, F.when(fits, scaled).try_cast(want)).when(
+        (node["name"] != semantics.DECIMAL) | given.isNull() | (given <= want.scale), decimal_in(value, want)
+    )
 
 
 def _date(value: Column, node: Column) -> Column:

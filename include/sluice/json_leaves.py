@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.fields import decimal_of, dotted, last_of_each
+from sluice.json_object import TEXT
 
 
 class Leaves(NamedTuple):
@@ -121,12 +122,16 @@ def text_of(value: Column) -> Column:
 _EXACT = r"^-?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:E-?[0-9]+)?$"
 
 
+_LONG = r"[:,\[]\s*-?(?:[0-9.]{17,}[eE]|[0-9.]{40,})"
+"""A number of more digits than a double keeps, though what is left of them may look like fewer."""
+
+
 def decimal_in(value: Column, want: T.DecimalType) -> Column:
     """A variant's text or number as a decimal; null where it is none, or no longer has all its digits.
 
     A variant keeps 38 digits, but of a number with an exponent, or with more of them, only those of a double. Up to 15
-    of them are what was written.
+    of them are what was written, unless the text that was parsed has a number of more.
     """
     text = text_of(value)
-    exact = ~told(value, "DOUBLE") | text.rlike(_EXACT)
+    exact = ~told(value, "DOUBLE") | (text.rlike(_EXACT) & ~F.col(TEXT).rlike(_LONG))
     return decimal_of(F.when(exact, text), want)

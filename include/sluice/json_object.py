@@ -17,8 +17,8 @@ from sluice.fields import CORRUPT, MARK, NO_PROBLEM, SPARE, Side, problem
 
 READ = "_sluice_read"
 """What was parsed: the wanted fields, and whether that was all."""
-_TEXT, _MARKED, _FLAW = "_sluice_text", "_sluice_marked", "_sluice_flaw"
-ADDED = (READ, _TEXT, _MARKED, _FLAW)
+TEXT, _MARKED, _FLAW = "_sluice_text", "_sluice_marked", "_sluice_flaw"
+ADDED = (READ, TEXT, _MARKED, _FLAW)
 """The columns of a frame `with_object`, to be dropped when it is opened."""
 _RAW, _TRIMMED = "_sluice_payload", "_sluice_trimmed"
 _LAST = MARK.hex()
@@ -27,7 +27,8 @@ _PARSER = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE", "allowSin
 _SPACES = " \t\r\n"
 _ABSENT = "absent"
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_HALF = rf"(?<!\\)(?:\\\\)*(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
+_WHOLE = rf"(?<!\\)(?:\\\\){{0,99}}{_HIGH}"  # whose backslash is none that stands for itself
+_HALF = rf"(?<!\\)(?:\\\\)*(?:{_HIGH}(?!{_LOW})|(?<!{_WHOLE}){_LOW})"
 
 
 def with_object(frame: DataFrame, raw: Column, wanted: T.StructType, side: Side) -> DataFrame:
@@ -39,9 +40,9 @@ def with_object(frame: DataFrame, raw: Column, wanted: T.StructType, side: Side)
     # The bytes themselves are asked about before the parse, so that Spark need not carry them through it.
     frame = frame.withColumn(_RAW, raw)
     frame = frame.withColumns({_TRIMMED: _trimmed(F.col(_RAW)), _FLAW: _flaw(F.col(_RAW), side)}).drop(_RAW)
-    frame = frame.withColumn(_TEXT, _text(F.col(_TRIMMED))).drop(_TRIMMED)
+    frame = frame.withColumn(TEXT, _text(F.col(_TRIMMED))).drop(_TRIMMED)
     # Named twice, or Spark would make the text within the parse, where nothing is compiled.
-    return frame.withColumns({READ: _parsed(wanted), _MARKED: F.endswith(F.col(_TEXT), F.lit(_MEMBER))})
+    return frame.withColumns({READ: _parsed(wanted), _MARKED: F.endswith(F.col(TEXT), F.lit(_MEMBER))})
 
 
 def unread(side: Side, wanted: T.StructType, words: str, flaws: Iterable[tuple[Column, Column]]) -> Column:
@@ -96,7 +97,7 @@ def _flaw(raw: Column, side: Side) -> Column:
 def _parsed(wanted: T.StructType) -> Column:
     """The parse of a text, with the member that may be written behind its own; null where there is no object."""
     told = [T.StructField(_LAST, T.BooleanType()), T.StructField(CORRUPT, T.StringType())]
-    return F.from_json(F.col(_TEXT), T.StructType([*wanted.fields, *told]), _PARSER)
+    return F.from_json(F.col(TEXT), T.StructType([*wanted.fields, *told]), _PARSER)
 
 
 def _broken(read: Column) -> Column:

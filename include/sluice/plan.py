@@ -128,12 +128,15 @@ def look(
     rows: dict[str, int] = {}
 
     def see(contract: Contract) -> None:
-        _check_deletes_stay(contract, states)
         remembered = partial(ledger.remembered, contract.table) if ledger else None
         table = tables.load(catalog, tables.typed(contract))
         at = cursor.published(table, remembered)
         reached.append(at)
-        outlooks.update(_asked(catalog, table, contract, registry=extend))
+        asked = _asked(catalog, table, contract, registry=extend)
+        outlooks.update(asked)
+        found = asked.get(contract.table)
+        # By what batches are published by: the file may wait for an answer.
+        _check_deletes_stay(contract if found is None else found.new if found.due else found.old, states)
         if table is not None:
             rows[contract.table] = cursor.rows(table)
         through[contract.table] = at

@@ -178,13 +178,27 @@ def _pieces(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.Da
         return [pa.StructArray.from_arrays(arrays, fields=list(target))]
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001 - a panic of the Rust library is no Exception
+    except BaseException as error:  # noqa: BLE001 - a panic of the Rust library is no Exception
         if len(payloads) == 1:
-            return [pa.nulls(1, target)]
+            again = None if isinstance(error, ValueError) else _written_out(message, payloads[0].as_py())
+            if again in (None, payloads[0].as_py()):
+                return [pa.nulls(1, target)]
+            return _pieces(handler, message, pa.array([again], payloads.type), target)
     middle = len(payloads) // 2
     return [
         *_pieces(handler, message, payloads[:middle], target), *_pieces(handler, message, payloads[middle:], target)
     ]  # fmt: skip
+
+
+def _written_out(message: Descriptor, payload: bytes) -> bytes | None:
+    """The message as Google's library writes it, which leaves nothing of a map's entry out, as others may; or None."""
+    from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
+
+    try:
+        return bytes(GetMessageClass(message).FromString(payload).SerializeToString(deterministic=True))
+    except (DecodeError, RecursionError):
+        return None
 
 
 def _several(message: Descriptor, fields: Mapping[str, pa.Array]) -> bool:

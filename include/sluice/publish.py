@@ -24,6 +24,7 @@ from sluice import (
     evolve_refused,
     expect,
     merge,
+    schema,
     staged_records,
     tables,
     versions,
@@ -140,8 +141,8 @@ def in_force(context: Context, attempt: Attempt, contract: Contract) -> Contract
         SchemaChangeError: the table is not what it made it.
     """
     held = evolve_force.published_by(attempt.base, contract)
-    if held.upsert and (deletes := tables.load(context.catalog, tables.deletes(held))):
-        tables.fitted_deletes(deletes, held)
+    if held.upsert:
+        tables.known_deletes(context.catalog, held, attempt.base)
     return held
 
 
@@ -201,7 +202,7 @@ def _aside(
     check.verdict(contract, batches, each, reading.excused)
     judge()
     if found.deleted:
-        remember_deletes(context, contract, reading.anew())
+        remember_deletes(context, contract, reading.base, reading.anew())
 
 
 def _has_none_of(table: Table, batch: Batch, done: Through | None) -> bool:
@@ -251,7 +252,7 @@ def merge_in(
         else:
             merge.append(rows, target, contract, batch)
         return
-    others, memory = [target], _memory(context, contract)
+    others, memory = [target], _memory(context, contract, attempt.base)
     if memory:
         others.append(memory)
     bounds = merge.key_bounds(decoded, contract, batch.span) if cursor.rows(attempt.base) or memory else []
@@ -277,17 +278,18 @@ def merge_in(
         ) from error
 
 
-def _memory(context: Context, contract: Contract) -> str | None:
+def _memory(context: Context, contract: Contract, base: Table) -> str | None:
     """The name by which Spark reads the table's memory of deletes; None where nothing was deleted yet."""
-    if not contract.upsert or not tables.load(context.catalog, tables.deletes(contract)):
+    memory = tables.known_deletes(context.catalog, contract, base) if contract.upsert else None
+    if memory is None:
         return None
-    tables.ensure_deletes(context.catalog, contract)  # the contract's order may be newer than the memory
+    tables.widened(memory, schema.deletes_schema(contract))  # the contract's order may be newer than the memory
     return tables.spark_name(context.catalog_name, tables.deletes(contract))
 
 
-def remember_deletes(context: Context, contract: Contract, decoded: DataFrame) -> None:
+def remember_deletes(context: Context, contract: Contract, base: Table, decoded: DataFrame) -> None:
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
-    tables.ensure_deletes(context.catalog, contract)
+    tables.ensure_deletes(context.catalog, contract, base)
     rows = check.sifted(decoded, (F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)
     deleted = merge.latest(rows, contract).select(*merge.remembered(contract))
     merge.remember_deletes(deleted, tables.spark_name(context.catalog_name, tables.deletes(contract)), contract)

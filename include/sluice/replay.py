@@ -180,7 +180,7 @@ def _onto_branch(
     except BlockedError as error:
         raise _refused(attempt, contract, piece, error) from error
     if counts.deleted:
-        publish.remember_deletes(context, contract, again)
+        publish.remember_deletes(context, contract, attempt.base, again)
     return compared
 
 

@@ -70,6 +70,8 @@ def read_text(text: Column, want: T.DataType) -> Column:
     if shape is None:
         return from_text(text, want)
     text = text.cast("string")
+    if isinstance(want, T.TimestampType):  # Spark knows no small one
+        text = F.when(F.endswith(text, F.lit("z")), F.upper(text)).otherwise(text)
     made = from_text(F.when(text.rlike(rf"^{shape}\z"), text), want)
     if not isinstance(want, T.TimestampType):
         return made

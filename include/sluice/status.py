@@ -195,7 +195,7 @@ def _late(
         done: the topic's last batch in the table.
         raw: how far staging reaches, as `reached` is of the table.
     """
-    late = dict(clocks.older_unread(world.client, topic, reached, marks, promised)) if world.client else {}
+    late = dict(clocks.older_unread(world.client, topic, reached, marks, promised)) if world.client is not None else {}
     gone = {p: n for p, m in marks.items() if (n := min(raw.get(p, 0), m.start) - reached.get(p, m.start)) > 0}
     newest = clocks.table_clock(world.staging.get(topic), done + 1, None, None) if gone else None
     if newest and newest < datetime.now(UTC) - promised:

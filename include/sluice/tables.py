@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -36,6 +37,8 @@ from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.filters import BooleanExpression
 from sluice.model import Batch, joined_ranges
 
+log = logging.getLogger(__name__)
+
 STAGING, QUARANTINE, DELETES = "sluice_staging", "sluice_quarantine", "sluice_deletes"
 LEDGER: Identifier = ("sluice", "offsets")
 MAINTENANCE: Identifier = ("sluice", "maintenance")
@@ -44,6 +47,9 @@ SCHEMAS: Identifier = ("sluice", "schemas")
 
 TRIMMED_THROUGH = "sluice.trimmed-through"
 """Property of a staging table: the last batch whose raw records were deleted after their retention."""
+
+OF = "sluice.table-uuid"
+"""Property of a memory of deletes: the uuid of the typed table that it is of."""
 
 SLICES_SINCE = "sluice.slices-since"
 """Property of a typed table: when it was made or last rolled back, in ms. It may lack slices that landed before."""
@@ -239,11 +245,36 @@ def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
     return ensure(catalog, quarantine(contract), wanted, spec, {"sluice.table": contract.table})
 
 
-def ensure_deletes(catalog: Catalog, contract: Contract) -> Table:
-    """The table's memory of deleted keys."""
+def ensure_deletes(catalog: Catalog, contract: Contract, typed: Table | None = None) -> Table:
+    """The memory of deleted keys, of the typed table where that is given: see `known_deletes`."""
     wanted = schema.deletes_schema(contract)
-    table = ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table})
+    if typed is not None and (known := known_deletes(catalog, contract, typed)):
+        return widened(known, wanted)
+    of = {OF: str(typed.metadata.table_uuid)} if typed is not None else {}
+    table = ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table, **of})
     return widened(fitted_deletes(table, contract), wanted)
+
+
+def known_deletes(catalog: Catalog, contract: Contract, typed: Table) -> Table | None:
+    """The typed table's memory of deleted keys, as the contract in force has it; None where there is none (yet).
+
+    One of a table that had the name before is dropped: what was deleted of that is nothing to this one.
+
+    Raises:
+        SchemaChangeError: as `fitted_deletes`.
+    """
+    memory = load(catalog, deletes(contract))
+    if memory is None:
+        return None
+    of, mine = memory.properties.get(OF), str(typed.metadata.table_uuid)
+    if of is None:  # made before memories told
+        with suppress(CommitFailedException), memory.transaction() as transaction:
+            transaction.set_properties({OF: mine})
+    elif of != mine:
+        log.warning("%s is of another table that had this name, %s: it is dropped", ".".join(deletes(contract)), of)
+        catalog.drop_table(deletes(contract))
+        return None
+    return fitted_deletes(memory, contract)
 
 
 def fitted_deletes(table: Table, contract: Contract) -> Table:

@@ -152,6 +152,10 @@ REFUSED = {
     "unix_timestamp(to_timestamp('now'))": "time of the run",
     "unix_date(to_date('today'))": "time of the run",
     "if(_kafka_timestamp < 'now', 1, 0)": "time of the run",
+    "unix_timestamp(timestamp'12:30')": "time of the run",
+    "if(_kafka_timestamp < '12:30', 1, 0)": "time of the run",
+    "hour(id)": "read as a moment without a word",
+    "unix_timestamp(date_trunc('DAY', id))": "read as a moment without a word",
     "length(base64(aes_encrypt('a', '0000111122223333')))": "random number",
     "session_user()": "who runs it",
     "version()": "where it runs",
@@ -172,6 +176,35 @@ REFUSED = {
     "*": "more than one value",
     "array(n)": "CAST",
 }
+# What Spark's casts guess, or make nothing of.
+CAST = {
+    "number": ("decimal(9, 2)", "d", {"1.25": "1.25", '"NaN"': None, "1e400": None, "1e9": None}),
+    "inside": ("list<decimal(9, 2)>", "array(cast(d AS decimal(9, 2)))", {"1.25": ["1.25"]}),
+    "text": ("string", "cast(b AS string)", {'"YQ=="': "a", '"/w=="': None}),
+    "texts": ("list<string>", "array(cast(b AS string))", {'"YQ=="': ["a"], '"/w=="': None}),
+    "moment": ("timestamptz", "s", {'"2024-01-31"': True, '"12:30"': None, '"T7:5"': None}),
+    "cast": ("timestamptz", "cast(s AS timestamp)", {'"2024-01-31"': True, '"12:30"': None, '" 1:2"': None}),
+    "hour": ("int", "hour(to_timestamp(s))", {'"2024-01-31T10:00"': 10, '"12:30"': None}),
+    "tried": ("int", "coalesce(hour(try_to_timestamp(s)), -1)", {'"2024-01-31T10:00"': 10, '"12:30"': -1}),
+}
+
+
+@pytest.mark.parametrize("name", CAST)
+def test_what_a_cast_guesses_or_drops_is_an_error_of_its_record(spark: SparkSession, name: str) -> None:
+    kind, expression, values = CAST[name]
+    inputs = [{"name": n, "type": t} for n, t in {"d": "double", "b": "binary", "s": "string"}.items()]
+    made = contract({"name": "x", "type": kind, "expression": expression}, inputs=inputs)
+    source = {"double": "d", "binary": "b", "string": "s"}
+    field = next(source[i["type"]] for i in inputs if re.search(rf"\b{i['name']}\b", expression))
+    records = {f"k{n}": f'{{"{field}": {value}}}'.encode() for n, value in enumerate(values)}
+    rows = decoded(spark, made, records).orderBy("_kafka_offset").collect()
+    for row, (value, expected) in zip(rows, values.items(), strict=True):
+        if expected is None:
+            assert (row[ERROR], row[FIELD], row["x"]) == ("expression", "x", None), value
+        else:
+            found = [str(each) for each in row["x"]] if isinstance(row["x"], list) else row["x"]
+            assert row[ERROR] is None, value
+            assert expected is True or found == expected or str(found) == expected, value
 
 
 def test_what_is_no_plain_function_of_a_record_is_refused(spark: SparkSession) -> None:
@@ -194,6 +227,10 @@ def test_what_is_no_plain_function_of_a_record_is_refused(spark: SparkSession) -
         "length(base64(aes_encrypt('a', '0000111122223333', 'ECB')))",
     ):
         decoded(spark, contract(N, {"name": "x", "type": "long", "expression": text}), {})
+    for have, want in (("double", "decimal(9, 2)"), ("string", "timestamptz")):
+        column = {"name": "x", "type": f"list<{want}>", "expression": "l"}
+        with pytest.raises(ContractError, match="can be made there: cast it"):
+            decoded(spark, contract(column, inputs=[{"name": "l", "type": f"list<{have}>"}]), {})
     with pytest.raises(ContractError, match="time of the run"):
         decoded(spark, contract(N, {"name": "x", "type": "timestamptz", "expression": "'now'"}), {})
     with pytest.raises(ContractError, match="where cannot be taken: it is int, not a condition"):

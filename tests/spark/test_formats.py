@@ -751,6 +751,66 @@ def test_plain_values(spark: SparkSession) -> None:
         assert [row[ERROR] for row in rows] == [*[None] * len(good), *["malformed"] * len(bad)], (form, kind)
 
 
+def test_digits_zones_and_halves_of_json(spark: SparkSession) -> None:
+    columns = [
+        {"name": n, "type": t}
+        for n, t in {"d": "decimal(38, 2)", "e": "decimal(38, 25)", "at": "timestamptz", "s": "string"}.items()
+    ]
+    wrong = {
+        '{"d":100000000000000001e0}': None,
+        '{"d":10000000000000000000000000000000000001.25}': None,
+        '{"e":1.000000000000000001E-7}': None,
+        '{"s":"\\\\ud83d\\ude00"}': "half",
+    }
+    right = {
+        '{"d":1.5e3}': {"d": Decimal(1500)},
+        '{"e":1.5E-7,"s":"123456789012345678e"}': {"e": Decimal("0.00000015"), "s": "123456789012345678e"},
+        '{"at":"2024-01-31T10:00:00z"}': {"at": dt.datetime(2024, 1, 31, 10)},  # noqa: DTZ001
+        '{"s":"\\ud83d\\ude00"}': {"s": "\U0001f600"},
+        '{"s":"\\\\\\ud83d\\ude00"}': {"s": "\\\U0001f600"},
+    }
+    rows = read(spark, [(None, each.encode()) for each in (*wrong, *right)], columns)
+    for (text, words), row in zip(wrong.items(), rows, strict=False):
+        assert row[ERROR] == "malformed" and (words or "") in row[DETAIL], text
+    for (text, expected), row in zip(right.items(), rows[len(wrong) :], strict=True):
+        assert row[ERROR] is None, (text, row[DETAIL])
+        assert {n: same for n, same in row.items() if n in expected} == expected, text
+
+
+@pytest.mark.parametrize(
+    ("form", "keys"),
+    [
+        ("json", ['{"id":1}{"id":2}', '{"id":1} x}', '{"id":1,"id":"x"}', '{"id":1,"n":"\xff"}', '{"id":"\\ud800"}']),
+        ("json_connect", ['{"payload":{"id":1}}', '{"schema":null,"payload":{"id":1}} {}']),
+    ],
+)
+def test_a_tombstone_whose_key_is_damaged_deletes_nothing(spark: SparkSession, form: str, keys: list[str]) -> None:
+    columns = [{"name": "id", "type": "long", "source": "$key.id"}]
+    sound = '{"id":7}' if form == "json" else '{"schema":null,"payload":{"id":7}}'
+    records = [(each.encode("latin-1"), None) for each in (sound, *keys)]
+    first, *others = read(spark, records, columns, key=form, mode="upsert", identifier=["id"])
+    assert (first[ERROR], first[OP], first["id"]) == (None, "d", 7)
+    assert [row[ERROR] for row in others] == ["tombstone_key"] * len(keys)
+
+
+def test_an_entry_of_a_map_may_leave_its_message_out(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    text = """syntax = "proto3"; import "google/protobuf/timestamp.proto";
+    message Inner { int32 x = 1; }
+    message M { map<string, Inner> m = 1; map<string, google.protobuf.Timestamp> at = 2; int32 n = 3; }"""
+    number = client.register_schema(name(), Schema(text, "PROTOBUF"))
+    inner, at = b"\x0a\x03\x0a\x01k", b"\x12\x03\x0a\x01k"
+    columns = [
+        {"name": "m", "type": "map<string, struct<x: int>>"},
+        {"name": "at", "type": "map<string, timestamptz>"},
+        {"name": "n", "type": "int"},
+    ]
+    sent = [inner + b"\x18\x07", at, b"\x18\x05", inner[:-1]]
+    rows = read(spark, [(None, framed(number, b"\x02\x02" + each)) for each in sent], columns, value="protobuf")
+    assert [row[ERROR] for row in rows] == [None, None, None, "malformed"]
+    assert (rows[0]["m"], rows[0]["n"], rows[2]["n"]) == ({"k": {"x": 0}}, 7, 5)
+    assert rows[1]["at"] == {"k": dt.datetime(1970, 1, 1)}  # noqa: DTZ001
+
+
 def test_a_registry_that_is_away(
     spark: SparkSession, registry: Registry, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pytest
@@ -17,6 +17,9 @@ from tests.spark.test_formats import HTML, read
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
 
 CONNECT = "org.apache.kafka.connect.data."
+
+
+BIG = Context(prec=40)
 
 
 def field(name: str, kind: str, semantic: str | None = None, **more: Any) -> dict[str, Any]:
@@ -60,6 +63,8 @@ GOOD: list[tuple[bytes, dict[str, Any]]] = [
     (told([field("at", "string", "io.debezium.time.ZonedTimestamp")], {"at": "2013-01-31T10:00:00+02:00"}), {"at": AT}),
     (told([field("li", "array", items=ITEM)], {"li": [{"d": coded(10**37, 16), "n": 5}, {"d": None}, None]}),
      {"li": [{"d": Decimal(10**34), "n": 5}, {"d": None, "n": None}, None]}),
+    *((told([field("li", "array", items=ITEM)], {"li": [{"d": coded(n * (10**38 - 1), 16), "n": 5}]}),
+       {"li": [{"d": Decimal(n * (10**38 - 1)).scaleb(-3, BIG), "n": 5}]}) for n in (1, -1)),
     (told([{**field("m", "map"), **MAP}], {"m": {HTML: MILLIS, "": None}}), {"m": {HTML: AT, "": None}}),
     (told([field("s", "string"), field("by", "bytes")], {"s": HTML, "by": "AP8="}), {"s": HTML, "by": b"\x00\xff"}),
     (told([field("t_ms", "int32", f"{CONNECT}Time"), field("t_us", "int64", "io.debezium.time.MicroTime")],
@@ -93,6 +98,7 @@ BAD: list[tuple[bytes, str | None, str]] = [
     (told([decimal("d", "two")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([field("d", "bytes", f"{CONNECT}Decimal")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": {"x": 1}}), "d", "decimal(10,2)"),
+    (told([decimal("d", "3")], {"d": 1.239}), "d", "decimal(10,2)"),
     (told([field("day", "int32")], {"day": 1}), "day", "date"),
     (told([field("day", "int32", f"{CONNECT}Date")], {"day": 2**40}), "day", "date"),
     (told([field("at", "int64")], {"at": MILLIS}), "at", "timestamp"),

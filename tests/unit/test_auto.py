@@ -151,6 +151,12 @@ UNFIT = [
     ("json_schema", {"properties": {"a": {"type": "array", "items": True}}}, "a[]", "anything"),
     ("json_schema", {"properties": {"a": {"$ref": "#/$defs/loop"}}, "$defs": DEFS}, "a.next", "holds itself"),
     ("json_schema", {"properties": {"a": {"$ref": "#/nowhere"}}}, "", "followed"),
+    *(
+        ("json_schema", schema if root else {"properties": {"s": schema}, "$defs": DEFS}, "" if root else "s", "beside")
+        for beside in ({"allOf": [{"properties": {"b": {}}}]}, {"oneOf": []}, {"if": {}}, {"$ref": "#/$defs/loop"})
+        for schema in ({"properties": {"a": {"type": "string"}}, **beside, "$defs": DEFS},)
+        for root in (True, False)
+    ),
     ("json_schema", {"type": "array"}, "", "no object with properties"),
 ]
 

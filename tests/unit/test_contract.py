@@ -78,6 +78,11 @@ def test_wrong_durations(value):
     assert "is no duration" in flaws(freshness=value)["freshness"]
 
 
+def test_a_duration_that_no_calendar_has():
+    assert "is longer than 36500d" in flaws(freshness="999999d")["freshness"]
+    assert contract(freshness="36500d").freshness == timedelta(days=36500)
+
+
 @pytest.mark.parametrize(
     ("value", "start"),
     [

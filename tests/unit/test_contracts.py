@@ -117,6 +117,17 @@ def test_one_broken_file_does_not_hide_the_others(folder):
     assert len(found.problems) == 1
 
 
+@pytest.mark.parametrize("column", ["2024", "[{a: b}]", "[[x]]", ""])
+def test_nor_does_one_whose_columns_are_not_known_yet(folder, column):
+    folder.good("good")
+    text = GOOD.format(name="bad", topic="bad", group="g").partition("columns:")[0] + "columns: auto\n"
+    text += "value: {format: avro}\n"
+    folder("bad.yaml", f"{text}expectations: [{{type: expect_column_values_to_not_be_null, column: {column}}}]\n")
+    found = load(folder.path, strict=False)
+    assert list(found.tables) == ["ns.good"]
+    assert "expectations[0].column: " in str(found.problems[0])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

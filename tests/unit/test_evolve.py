@@ -13,6 +13,7 @@ import pytest
 import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.types import IntegerType, StringType
 
 from sluice import cli, cursor, evolve, evolve_apply, evolve_refused, evolve_review, refs, schemas, tables
 from sluice.commit import Attempt, Context
@@ -546,6 +547,79 @@ def test_a_renamed_and_widened_key_takes_the_memory_of_deletes_along(catalog):
     assert (now.schema().identifier_field_names(), types(catalog)["key"]) == ({"key"}, "long")
     memory = tables.ensure_deletes(catalog, effective(now, new))
     assert (memory.schema().fields[0].name, str(memory.schema().fields[0].field_type)) == ("key", "long")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "added", "told"),
+    [
+        (("note", "int"), "string", r"has a column note \(int\) beside"),
+        (("Note", "string"), "string", r"has a column Note \(string\) beside"),
+        (("note", "string"), "string", None),
+        (None, "string", "is what the table's partitions are, or were, called"),
+    ],
+)
+def test_a_column_can_not_take_a_name_that_the_table_has_for_something_else(catalog, theirs, added, told):
+    """Applied, it could not be taken back: the table would never again be what a contract says."""
+    name = theirs[0].lower() if theirs else "day_at"
+    plain = [ID, {"name": "at", "type": "timestamptz"}]
+    table = made(catalog, contract(plain))
+    if theirs:
+        with table.update_schema() as update:
+            update.add_column(theirs[0], {"int": IntegerType(), "string": StringType()}[theirs[1]])
+    else:
+        with table.update_spec() as spec:
+            spec.add_field("at", "day", name)
+        with catalog.load_table("ns.t").update_spec() as spec:
+            spec.remove_field(name)
+    wider = contract([*plain, {"name": name, "type": added}])
+    if told is None:
+        assert evolve.settle(catalog, wider, run_id="r").changes
+    else:
+        for _ in range(2):
+            with pytest.raises(SchemaChangeError, match=told):
+                evolve.settle(catalog, wider, run_id="r")
+        assert InForce.of(catalog.load_table("ns.t")).version == 1
+        plain = contract(plain)
+        assert not evolve.settle(catalog, plain, run_id="r").changes
+
+
+def test_properties_that_a_contract_comes_to_name_are_set(catalog):
+    made(catalog, contract())
+    mine = {"write.merge.mode": "copy-on-write"}
+    for file in (contract(properties=mine), contract([*COLUMNS[:2], *COLUMNS[3:]], properties=mine)):
+        evolve.settle(catalog, file, run_id="r")
+        now = catalog.load_table("ns.t")
+        assert now.properties["write.merge.mode"] == "copy-on-write"
+    assert InForce.of(now).version == 1  # to drop a column waits for an answer
+
+
+def test_what_is_expected_of_a_column_holds_while_its_new_name_waits(catalog):
+    expected = {"type": "expect_column_values_to_be_between", "max_value": 5, "severity": "block"}
+    several = {"type": "expect_compound_columns_to_be_unique", "column_list": ["id", "m"]}
+    table = made(catalog, contract(expectations=[{**expected, "column": "n"}]))
+    renamed = column(1, name="m", source="n", renamed_from="n")
+    file = contract(renamed, expectations=[{**expected, "column": "m"}, several])
+    assert evolve.settle(catalog, file, run_id="r").review == "open"
+    held = effective(catalog.load_table("ns.t"), file)
+    assert [(e.columns, e.severity) for e in held.expectations] == [(("n",), "block"), (("id", "n"), "warn")]
+    assert table
+
+
+def test_a_memory_of_deletes_is_of_one_table_not_of_its_name(catalog):
+    keyed = contract(**KEYED)
+    first = made(catalog, keyed)
+    memory = tables.ensure_deletes(catalog, keyed, first)
+    assert tables.known_deletes(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
+    with memory.transaction() as transaction:  # as older versions made it
+        transaction.remove_properties(tables.OF)
+    assert tables.known_deletes(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
+    catalog.drop_table("ns.t")
+    other = contract(COLUMNS, mode="upsert", identifier=["n"])
+    second = made(catalog, other)
+    assert tables.known_deletes(catalog, other, second) is None
+    again = tables.ensure_deletes(catalog, other, second)
+    assert again.schema().identifier_field_names() == {"n"}
+    assert again.metadata.table_uuid != memory.metadata.table_uuid
 
 
 def test_a_table_that_other_hands_have_altered(catalog):
