@@ -50,7 +50,7 @@ class Site:
         }.items():
             patch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
         patch.setenv("SLUICE_CONTRACTS", str(self.folder))
-        patch.setattr(reach, "open_broker", lambda *_, **__: object())
+        patch.setattr(reach, "open_broker", lambda *_, **__: [])  # as false as an AdminClient that waits for nothing
         patch.setattr(broker, "describe", lambda _, topics: {t: self.kafka[t] for t in topics})
         patch.setattr(clocks, "stream_clock", lambda *_: datetime.now(UTC))
         patch.setattr(broker, "offsets_at", lambda _, __, marks, ___: dict.fromkeys(marks, -1))  # all records are old
