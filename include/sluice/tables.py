@@ -245,17 +245,17 @@ def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
     return ensure(catalog, quarantine(contract), wanted, spec, {"sluice.table": contract.table})
 
 
-def ensure_deletes(catalog: Catalog, contract: Contract, typed: Table | None = None) -> Table:
-    """The memory of deleted keys, of the typed table where that is given: see `known_deletes`."""
+def ensure_deletes(catalog: Catalog, contract: Contract, base: Table | None = None) -> Table:
+    """The memory of deleted keys; `base` is the typed table that it is of, where it is known: see `known_deletes`."""
     wanted = schema.deletes_schema(contract)
-    if typed is not None and (known := known_deletes(catalog, contract, typed)):
+    if base is not None and (known := known_deletes(catalog, contract, base)):
         return widened(known, wanted)
-    of = {OF: str(typed.metadata.table_uuid)} if typed is not None else {}
+    of = {OF: str(base.metadata.table_uuid)} if base is not None else {}
     table = ensure(catalog, deletes(contract), wanted, properties={"sluice.table": contract.table, **of})
     return widened(fitted_deletes(table, contract), wanted)
 
 
-def known_deletes(catalog: Catalog, contract: Contract, typed: Table) -> Table | None:
+def known_deletes(catalog: Catalog, contract: Contract, base: Table) -> Table | None:
     """The typed table's memory of deleted keys, as the contract in force has it; None where there is none (yet).
 
     One of a table that had the name before is dropped: what was deleted of that is nothing to this one.
@@ -266,13 +266,16 @@ def known_deletes(catalog: Catalog, contract: Contract, typed: Table) -> Table |
     memory = load(catalog, deletes(contract))
     if memory is None:
         return None
-    of, mine = memory.properties.get(OF), str(typed.metadata.table_uuid)
+    of, mine = memory.properties.get(OF), str(base.metadata.table_uuid)
     if of is None:  # made before memories told
         with suppress(CommitFailedException), memory.transaction() as transaction:
             transaction.set_properties({OF: mine})
     elif of != mine:
-        log.warning("%s is of another table that had this name, %s: it is dropped", ".".join(deletes(contract)), of)
-        catalog.drop_table(deletes(contract))
+        now = load(catalog, typed(contract))
+        if now is not None and str(now.metadata.table_uuid) == mine:  # else a driver of the old one is still at work
+            log.warning("%s is of another table that had this name, %s: dropped", ".".join(deletes(contract)), of)
+            with suppress(NoSuchTableError):
+                catalog.drop_table(deletes(contract))
         return None
     return fitted_deletes(memory, contract)
 

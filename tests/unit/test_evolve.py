@@ -620,6 +620,9 @@ def test_a_memory_of_deletes_is_of_one_table_not_of_its_name(catalog):
     again = tables.ensure_deletes(catalog, other, second)
     assert again.schema().identifier_field_names() == {"n"}
     assert again.metadata.table_uuid != memory.metadata.table_uuid
+    # A driver that still holds the table of before takes nothing away.
+    assert tables.known_deletes(catalog, keyed, first) is None
+    assert tables.known_deletes(catalog, other, second).metadata.table_uuid == again.metadata.table_uuid
 
 
 def test_a_table_that_other_hands_have_altered(catalog):
