@@ -272,7 +272,10 @@ class ExpectationsFailedError(BlockedError):
 class OrderUnknownError(TerminalError):
     """One key was met in two partitions, and the contract names no order between them."""
 
-    advice = "Name `order:` in the contract, for example `order: [_kafka_timestamp]`."
+    advice = (
+        "Name `order:` in the contract, for example `order: [_kafka_timestamp]`. Where its file names one already, the "
+        "file waits for an answer: see `python -m sluice schema TABLE`, and answer it in the DAG review_schema."
+    )
 
 
 class BatchOrderError(TerminalError):
