@@ -97,10 +97,20 @@ def known_batches(
     return known, tuple(heal)
 
 
-def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through: Through | None) -> tuple[Batch, ...]:
+def pending(
+    table: str,
+    known: Mapping[int, Batch],
+    last: Batch | None,
+    through: Through | None,
+    words: Sequence[Row] = (),
+) -> tuple[Batch, ...]:
     """The staged batches above `through`, in order and without a hole.
 
+    Args:
+        words: what was given up.
+
     Raises:
+        StagingTrimmedError: the table is new, and nothing tells of the topic's first batches any more.
         LedgerError: a batch in between is known to nobody, or what is staged is not what the table was filled from.
         TopicRecreatedError: they are of another topic than the one that the table was filled from.
     """
@@ -119,8 +129,8 @@ def pending(table: str, known: Mapping[int, Batch], last: Batch | None, through:
             )
     waiting = [known[seq] for seq in sorted(known) if done < seq <= (last.seq if last else 0)]
     at = dict(through.next_offsets) if through else None
-    if at is None and waiting and waiting[0].seq != 1:
-        raise LedgerError(f"Nobody knows the batches before {waiting[0]}.", table=table)
+    if at is None and waiting and waiting[0].seq != 1 and not covers(words, waiting[0], table, before=True):
+        raise tables.history_unknown(table, waiting[0])
     for batch in waiting:
         check_same_topic(table, batch, through)
         if at is not None and (holes := batch.skips(at)):

@@ -222,7 +222,7 @@ def _plan_table(
         if topic in known:
             try:
                 staging, last = loaded[topic]
-                batches = backlog.pending(contract.table, known[topic], last, through.get(topic))
+                batches = backlog.pending(contract.table, known[topic], last, through.get(topic), given_up)
                 pending[topic] = backlog.whole(contract.table, staging, batches, ledger, given_up)
             except SluiceError as error:
                 stops.setdefault(contract.table, naming(error, contract.table))

@@ -199,7 +199,7 @@ def _again(
     passed: list[Batch] = []
     for topic in contract.topics:
         staging, last = loaded[topic]
-        batches = backlog.pending(contract.table, known[topic], last, through.get(topic))
+        batches = backlog.pending(contract.table, known[topic], last, through.get(topic), given_up)
         if topic in now:
             batches = tuple(b for b in batches if b.seq <= now[topic].seq)
         held = backlog.held(staging, batches, ledger)

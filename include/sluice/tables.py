@@ -179,6 +179,20 @@ def no_longer_staged(table: str, gone: Sequence[Batch]) -> StagingTrimmedError:
     )
 
 
+def history_unknown(table: str, first: Batch) -> StagingTrimmedError:
+    """The error of a new table on a topic whose batches before this one neither ledger nor snapshots tell of."""
+    return StagingTrimmedError(
+        f"Nothing tells of the batches before {first}, and the table is new.",
+        table=table,
+        topic=first.topic,
+        topic_id=first.topic_id,
+        lost=first.skips({}),
+        way_out="Run `python -m sluice ledger rebuild`, which may find them in other tables. Else give their offsets "
+        "up for this table (DAG accept_gap, or `python -m sluice gap accept TABLE`): it begins behind them, and DAG "
+        "backfill brings them, from Kafka or from staging.",
+    )
+
+
 def ensure(
     catalog: Catalog,
     identifier: Identifier,

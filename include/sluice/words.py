@@ -48,10 +48,15 @@ def with_gaps(batch: Batch, words: Iterable[Row]) -> Batch:
     return replace(batch, gaps=gaps) if gaps else batch
 
 
-def covers(words: Iterable[Row], batch: Batch, table: str) -> bool:
-    """Whether all of a batch was given up for this table alone."""
+def covers(words: Iterable[Row], batch: Batch, table: str, *, before: bool = False) -> bool:
+    """Whether all of a batch was given up for this table alone.
+
+    Args:
+        before: instead of the batch, all offsets of the topic before it.
+    """
     known = accepted(words, batch.topic, batch.topic_id, table)
-    return all(any(w.start <= r.start and r.end <= w.end for w in known.get(p, ())) for p, r in batch.ranges.items())
+    wanted = batch.skips({}) if before else batch.ranges
+    return all(any(w.start <= a and b <= w.end for w in known.get(p, ())) for p, (a, b) in wanted.items())
 
 
 def rows(

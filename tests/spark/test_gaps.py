@@ -16,6 +16,7 @@ from sluice.gaps import Gap
 from sluice.ledger import Ledger
 from sluice.model import GAPS, batches_of
 from tests.support import runbook
+from tests.support.backfills import asked, fill_in
 from tests.support.lake import Lake
 
 WHY = "the disk was full over the weekend"
@@ -231,6 +232,40 @@ def test_a_gap_in_plans_that_are_frozen(
         head = it.catalog.load_table(table).current_snapshot()
         assert head is not None
         assert cursor.summary(head)[GAPS] == '{"0":[[31,32],[33,34]]}'
+
+
+def test_a_new_table_on_a_topic_whose_beginning_nothing_tells_of(lake: Callable[..., Lake]) -> None:
+    """The ledger was lost, and the snapshots that staged the first batches have expired."""
+    it = lake()
+    it.create_topic(2)
+    old = it.contract()
+    for first in (0, 100, 200):
+        fill(it, first)
+        it.run()
+    staging = it.catalog.load_table(tables.staging(it.topic))
+    head = staging.metadata.current_snapshot_id
+    for snapshot in staging.metadata.snapshots:
+        if snapshot.snapshot_id != head:
+            it.catalog.load_table(tables.staging(it.topic)).maintenance.expire_snapshots().by_id(
+                snapshot.snapshot_id
+            ).commit()
+    it.catalog.drop_table(tables.LEDGER)
+    new = it.contract()
+    for _ in range(2):
+        outcomes = it.run()
+        assert outcomes[old]["state"] == "idle"
+        assert "Nothing tells of the batches before" in outcomes[new]["error"], outcomes[new]
+        assert "ledger rebuild" in outcomes[new]["error"] and not it.rows(new)
+    (gap,) = accept(it, new)
+    assert (gap.ranges, gap.tables) == ({0: (0, 20), 1: (0, 20)}, (new,))
+    fill(it, 300)
+    assert it.run()[new]["batches"] == {it.topic: [3, 4]}
+    it.assert_appended(new, without=missing((0, 0, 20), (1, 0, 20)))
+    it.assert_appended(old)
+    rebuild.rebuild(it.contracts, it.catalog, run_id="by hand")
+    fill_in(it, asked(new, {0: [0, 20], 1: [0, 20]}))
+    it.assert_appended(new)
+    assert it.run()[new]["state"] == "idle"
 
 
 def test_a_topic_that_was_created_again_has_no_gap_accepted(lake: Callable[..., Lake]) -> None:
