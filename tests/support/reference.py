@@ -175,7 +175,7 @@ def decimal(precision: int, scale: int) -> Read:
 
 def rounded(value: Decimal, precision: int, scale: int) -> Decimal:
     found = value.quantize(Decimal(1).scaleb(-scale), context=WIDE)
-    needs(abs(found) < Decimal(10) ** (precision - scale))
+    needs(found.copy_abs() < Decimal(10) ** (precision - scale))  # abs() rounds to 28 digits
     return found
 
 
@@ -337,11 +337,14 @@ def plainly(read: Read) -> Typed:
 def connect_decimal(precision: int, scale: int) -> Typed:
     def read(value: Any, node: Any) -> Decimal:
         needs(isinstance(value, str) and value not in (Token("true"), Token("false")))
-        if isinstance(value, Token) or _named(node) != f"{_CONNECT}Decimal":
-            return decimal(precision, scale)(value)
-        parameters = dict(node).get("parameters")
+        named = _named(node) == f"{_CONNECT}Decimal"
+        parameters = dict(node).get("parameters") if named else None
         given = dict(parameters).get("scale") if isinstance(parameters, Object) else None
-        needs(isinstance(given, str) and bool(re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", given)))
+        sound = isinstance(given, str) and bool(re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", given))
+        if isinstance(value, Token) or not named:
+            needs(not sound or int(given) <= scale)
+            return decimal(precision, scale)(value)
+        needs(sound)
         needs(-38 <= int(given) <= scale)
         raw = binary(value)
         needs(1 <= len(raw) <= 16)
