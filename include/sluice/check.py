@@ -165,6 +165,11 @@ def bad(decoded: DataFrame, contract: Contract, refused: Sequence[Refused] = ())
     )
 
 
+def has_raw() -> Column:
+    """Whether a row of the quarantine has its raw record: see `bad`."""
+    return F.expr("key IS NOT NULL OR headers IS NOT NULL OR length(value) > 0")
+
+
 def _about(contract: Contract) -> Column:
     """The field that the error of a record is about."""
     return F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD))

@@ -6,6 +6,7 @@ Expectations itself is imported by the Spark application alone. A test holds the
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -168,6 +169,11 @@ def typed(value: Any, kind: IcebergType) -> Any:
     name = str(kind)
     if isinstance(kind, Decimal) or name in NUMBERS:
         fits = is_number(value) and (name not in {"int", "long"} or value == int(value))
+        if fits and name == "float":
+            try:
+                return struct.unpack("<f", struct.pack("<f", value))[0]  # 0.1 is another number there
+            except OverflowError:
+                return None
         return value if fits else None
     if name == "boolean":
         return value if isinstance(value, bool) else None
@@ -175,7 +181,9 @@ def typed(value: Any, kind: IcebergType) -> Any:
         return None
     if name in {"date", "timestamp", "timestamptz"}:
         return _moment(value, name)
-    return value if name in {"string", "uuid"} else None
+    if name == "uuid":  # which a column has in small letters
+        return value.lower()
+    return value if name == "string" else None
 
 
 def _moment(value: str, name: str) -> date | datetime | None:

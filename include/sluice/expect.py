@@ -20,8 +20,10 @@ from sluice import expect_gx, expect_measures, quality
 from sluice.check import SEQ
 from sluice.commit import Context
 from sluice.contract import Contract, Expectation
+from sluice.contract_cdc import DELETED_SOURCE
 from sluice.decode import DETAIL, ERROR, FIELD, OP, UPSERT
 from sluice.errors import ExpectationsFailedError
+from sluice.iceberg_types import Primitive
 from sluice.model import Batch
 from sluice.quality import Result
 
@@ -31,12 +33,22 @@ FAILED = "expectation"
 """The quarantine's `error_class` of rows that fail an expectation."""
 
 
+def _is_row(contract: Contract) -> Column:
+    """Whether a decoded record is a row; a soft delete is a version that tells of an end, and has what it can tell."""
+    ends = [c for c in contract.columns if c.source == DELETED_SOURCE] if contract.deletes == "soft" else []
+    rows = F.col(OP) == UPSERT
+    for each in ends:  # true, or the moment
+        lives = ~F.col(each.name) if each.type == Primitive("boolean") else F.lit(False)
+        rows = rows & (F.col(each.name).isNull() | lives)
+    return rows
+
+
 def marked(decoded: DataFrame, contract: Contract) -> DataFrame:
     """The decoded records; those that fail an expectation of severity `quarantine_rows` are errors now."""
     conditions = expect_gx.conditions(contract, decoded)
     if not conditions:
         return decoded
-    judged = F.col(ERROR).isNull() & (F.col(OP) == UPSERT)
+    judged = F.col(ERROR).isNull() & _is_row(contract)
     failing = [F.when(judged & condition, expect_gx.reason(each)) for each, condition in conditions]
     fields = [F.when(judged & condition, F.lit(",".join(each.columns))) for each, condition in conditions]
     names = F.concat_ws("; ", *failing)
@@ -65,7 +77,7 @@ class Watch:
         self.empty = expect_gx.without_rows(rows, contract.expectations)
         conditions = expect_gx.conditions(contract, rows)
         self.set_apart = [each for each, _ in conditions]
-        changes = F.col(OP) == UPSERT
+        changes = _is_row(contract)
         judged = changes & F.col(ERROR).isNull()
         decoded = changes & (F.col(ERROR).isNull() | (F.col(ERROR) == FAILED))
         self.measures = expect_measures.measures(contract, self.empty, judged)
@@ -93,7 +105,8 @@ class _Past:
         """What it observed in the last batches before this one, newest first."""
         column = ",".join(each.columns)
         mine = [r for r in self.results if (r.expectation, r.column) == (each.type, column) and r.batch_seq < seq]
-        newest = sorted(mine, key=lambda r: -r.batch_seq)
+        # Another expectation of the type, with other bounds, has observed the same.
+        newest = sorted({r.batch_seq: r for r in mine}.values(), key=lambda r: -r.batch_seq)
         return [r.observed for r in newest[: each.drift.batches] if r.observed is not None] if each.drift else []
 
 
@@ -168,7 +181,7 @@ def look(
             counted = {batches[0].seq: dict(seen)}
         known, results = _Past(list(past)), []
         for batch in batches:
-            good = rows.where(F.col(ERROR).isNull() & (F.col(OP) == UPSERT) & (F.col(SEQ) == batch.seq))
+            good = rows.where(F.col(ERROR).isNull() & _is_row(contract) & (F.col(SEQ) == batch.seq))
             found = _judged(contract, batch, good, counted.get(batch.seq, {}), watch, known)
             known.results += [r for r in found if r.observed is not None]
             results += found
@@ -200,7 +213,8 @@ def _judged(
         about = _about(contract, each, counted) | {"success": None, "records": records}
         found.append(about)
         # A slice is no batch: how many records it has, and how old they are, is what somebody asked for.
-        if (records or not each.columns) and not (batch.is_slice and (each.max_age or each.drift)):
+        of_batches = each.max_age or each.drift or each.kind.of == "whole"
+        if (records or not each.columns) and not (batch.is_slice and of_batches):
             asked.append((about, each, expect_gx.parameters(contract, each, about, past.of(each, batch.seq))))
     if asked:
         # Of a batch without rows nothing was counted: then there are none.

@@ -7,6 +7,7 @@ given the session and the frame, so that nothing is looked up, kept or sent anyw
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -15,12 +16,14 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.contract import Contract, Expectation
 from sluice.contract_checks import KAFKA_TYPES
 from sluice.contract_expectations import typed
+from sluice.errors import ContractError
 from sluice.expressions import LONGEST, recurses
 
 if TYPE_CHECKING:
@@ -41,6 +44,18 @@ def _great_expectations() -> None:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations.expectations.core  # noqa: F401 - registers what a configuration names
 
+    # What it says of a metric may hold a value of some record; what matters of it is in its results.
+    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
+
+
+def takes(session: SparkSession, regex: str) -> bool:
+    """Whether Java takes a regular expression, which are not Python's. Of constants, so without a job."""
+    try:
+        session.sql("SELECT '' RLIKE :regex", {"regex": regex}).collect()
+    except PySparkException:
+        return False
+    return True
+
 
 def conditions(contract: Contract, frame: DataFrame) -> list[tuple[Expectation, Column]]:
     """For each expectation of severity `quarantine_rows` the condition that a row fails it."""
@@ -54,6 +69,12 @@ def conditions(contract: Contract, frame: DataFrame) -> list[tuple[Expectation, 
     over = validator(without_rows(frame, chosen))
     found = []
     for each in chosen:
+        if (regex := each.given.get("regex")) is not None and not takes(frame.sparkSession, regex):
+            raise ContractError(
+                f"The expectation {each.label} can't be evaluated: Java does not take its regex.",
+                table=contract.table,
+                way_out="Write it as Java does: docs.oracle.com, java.util.regex.Pattern.",
+            )
         model: Any = get_expectation_impl(each.type)
         metric = f"{model.map_metric}.condition"
         asked = get_metric_kwargs(metric, configuration=_configuration(0, each, parameters(contract, each)))
@@ -123,6 +144,9 @@ def without_rows(frame: DataFrame, looked_at: Iterable[Expectation]) -> DataFram
     return frame.sparkSession.range(0).select(*(fields or [F.col("id")]))
 
 
+_BOUNDED = {f"expect_column_{what}_to_be_between" for what in ("values", "min", "max")}
+
+
 def parameters(
     contract: Contract, each: Expectation, about: dict[str, Any] | None = None, past: Sequence[float] = ()
 ) -> dict[str, Any]:
@@ -140,7 +164,7 @@ def parameters(
             value = given.get(name)
             if isinstance(value, list):
                 given[name] = [_value(typed(v, kind), each, str(kind)) for v in value]
-            elif isinstance(value, str):
+            elif isinstance(value, str) or (value is not None and str(kind) == "float" and each.type in _BOUNDED):
                 given[name] = _value(typed(value, kind), each, str(kind))
     if each.max_age:
         given["min_value"] = _value(datetime.now(UTC) - each.max_age, each, str(types[each.columns[0]]))
@@ -243,6 +267,8 @@ def _told(told: ExpectationValidationResult, each: Expectation, show: bool) -> d
     result = told.result
     observed = result.get("observed_value")
     found: dict[str, Any] = {"success": bool(told.success)}
+    if observed is None and each.type.endswith("_to_be_between") and not each.kind.by_row:
+        return {"success": None}  # of no value, or too few, there is no such statistic
     if "element_count" in result:
         found |= {"unexpected": result.get("unexpected_count") or 0, "missing": result.get("missing_count")}
     if each.kind.told and observed is not None and math.isfinite(observed):

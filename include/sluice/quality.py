@@ -26,7 +26,7 @@ from sluice import tables
 from sluice.filters import And, BooleanExpression, above, at_most, equal, one_of
 from sluice.newest import newest
 
-TRIES = 10
+TRIES = 30
 TOLD = 20
 LATELY = timedelta(days=1)
 JUDGING = timedelta(hours=1)
@@ -121,6 +121,7 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
     for attempt in range(TRIES):
         table = tables.widened(tables.ensure(catalog, tables.QUALITY, SCHEMA, _BY_TABLE), SCHEMA)
         data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
+        tables.commit_once(table)  # of two that find nothing of a batch, one looks again
         try:
             if tables.files(table, mine):
                 table.overwrite(data, overwrite_filter=mine)
@@ -131,7 +132,7 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
         except (CommitFailedException, ValidationException):  # the latter where a rewrite took files away meanwhile
             if attempt == TRIES - 1:
                 raise
-            time.sleep(0.1 * (attempt + 1))
+            time.sleep(0.1 * min(attempt + 1, 10))
 
 
 def observed_before(catalog: Catalog, table: str, topic: str, seq: int, batches: int) -> list[Result]:

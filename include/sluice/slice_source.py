@@ -55,7 +55,8 @@ class Source:
         """The slice's records, each once."""
         inside = F.expr(merge.within(self.piece))
         if self.origin == Origin.QUARANTINE:
-            raw = self._rejected(session).where(inside)
+            # Of what was set apart without its raw record nothing can be read: it would pass for another record.
+            raw = self._rejected(session).where(inside).where(check.has_raw())
         else:
             name = tables.spark_name(self.context.catalog_name, tables.staging(self.piece.topic))
             raw = session.read.options(**staged_records.split_by()).table(name)

@@ -121,11 +121,12 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
     known = reading.feeds().quality.get(wait=reading.FIRST_WAIT_S)
     found: dict[str, list[Trend]] = reading.value(known)
     names = {t.table for t in reading.known_status(readable).tables}
-    return {
-        n: [status_text.plain(t) | {"unavailable": known.error} for t in trends]
-        for n, trends in sorted(found.items())
-        if n in names
-    }
+    told = {n: [status_text.plain(t) for t in trends] for n, trends in sorted(found.items()) if n in names}
+    for trend in (t for trends in told.values() for t in trends):
+        trend["unavailable"] = known.error
+        for result in trend["results"]:
+            del result["values"]  # of records, which are shown nowhere
+    return told
 
 
 def _events(past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str]) -> dict[str, Any]:

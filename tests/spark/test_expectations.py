@@ -272,3 +272,69 @@ def test_a_batch_that_is_blocked_waits_in_staging_for_the_contract(lake: Callabl
     (result,) = results(it, table, 1).values()
     assert (result.severity, result.unexpected) == ("quarantine_rows", 1)
     assert SECRET not in str(everything(it, table))
+
+
+def test_what_lost_its_raw_record_is_never_read_again(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    body: dict[str, Any] = {"columns": [{"name": "text", "type": "string", "source": "$value"}]}
+    body |= {"value": {"format": "string"}}
+    digits = on(TEXT, "text", regex="^[0-9]+$", severity="quarantine_rows")
+    table = it.contract(**body, errors={"max_ratio": 0.5, "raw": "drop"}, expectations=[digits])
+    it.send([(0, "a", "1"), (0, "b", "2"), (0, "c", "three")])
+    assert it.run()[table]["state"] == "published"
+    it.contract(table=table, **body, errors={"max_ratio": 0.5, "raw": "keep"})
+    fill_in(it, asked(table, origin=Origin.QUARANTINE))
+    assert len(it.rows(table)) == 2 and "" not in {row["text"] for row in it.rows(table)}
+    assert [row["_kafka_offset"] for row in it.quarantined(table)] == [2]
+    fill_in(it, asked(table, {0: [2, 3]}), "from Kafka")
+    assert len(it.rows(table)) == 3 and not it.quarantined(table)
+
+
+def test_a_soft_delete_is_not_judged(lake: Callable[..., Lake]) -> None:
+    """It tells of an end, by what it has: set apart, the row would go on."""
+    it = lake()
+    it.create_topic(1)
+    columns = [
+        {"name": "id", "type": "long", "required": True},
+        {"name": "mail", "type": "string"},
+        {"name": "gone", "type": "boolean", "source": "$deleted"},
+    ]
+    body = {"mode": "upsert", "identifier": ["id"], "columns": columns, "cdc": {"format": "debezium"}}
+    there = [on(NULLS, "mail", severity="quarantine_rows"), on(NULLS, "mail", severity="block")]
+    table = it.contract(**body, deletes="soft", errors={"max_ratio": 0.5}, expectations=there)
+    it.send((0, str(n), {"op": "c", "before": None, "after": {"id": n, "mail": "a@x"}}) for n in (1, 2))
+    assert it.run()[table]["state"] == "published"
+    it.send([(0, "1", {"op": "d", "before": {"id": 1, "mail": None}, "after": None})])
+    outcome = it.run()[table]
+    assert outcome["state"] == "published", outcome
+    assert not it.quarantined(table)
+    assert {row["id"]: row["gone"] for row in it.rows(table)} == {1: True, 2: False}
+
+
+def test_a_statistic_of_nothing_stops_nothing_and_a_regex_that_is_none_is_named(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    spread = [on("expect_column_stdev_to_be_between", "n", max_value=1e6), on(NEWEST, "n", max_value=1e6)]
+    table = it.contract(expectations=[{**each, "severity": "block"} for each in spread])
+    broken = it.contract(expectations=[on(TEXT, "text", regex="(?P<year>[0-9]+)", severity="quarantine_rows")])
+    for batch, (n, judged) in enumerate(((None, [None, None]), (7, [None, True])), start=1):
+        it.send([(0, "k", {"n": n, "text": "a"})])
+        outcomes = it.run()
+        assert outcomes[table]["state"] == "published", outcomes
+        assert sorted((r.success for r in results(it, table, batch).values()), key=str) == judged
+        assert "match_regex(text)" in outcomes[broken]["error"] and "Java does not take" in outcomes[broken]["error"]
+
+
+def test_how_many_records_a_repair_brings_is_not_judged(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    rows = on(ROWS, min_value=2, severity="block")
+    body = {"errors": {"max_ratio": 0.5}}
+    table = it.contract(**body, expectations=[rows, on(RANGE, "n", max_value=100, severity="quarantine_rows")])
+    it.send((0, f"k{n}", {"n": n, "text": "a"}) for n in (1, 2, 1_000))
+    assert it.run()[table]["state"] == "published"
+    it.contract(table=table, **body, expectations=[rows])
+    (outcome,) = fill_in(it, asked(table, origin=Origin.QUARANTINE))
+    assert outcome["snapshot_id"] and not it.quarantined(table), outcome
+    it.assert_appended(table)

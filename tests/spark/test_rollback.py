@@ -267,7 +267,7 @@ def test_what_staging_no_longer_holds_is_lost_by_name_only(
     (said,) = [line for line in found.lines() if line.startswith("kafka")]
     # What is shown is tried as it stands: Kafka has all of it.
     command = shlex.split(said)[4 : shlex.split(said).index("tells")]
-    assert command == ["backfill", "plan", table, "--topic", it.topic, "--ranges", ranges]
+    assert command == ["backfill", "plan", table, f"--topic={it.topic}", "--ranges", ranges]
     monkeypatch.setenv("SLUICE_CONTRACTS", str(it.folder))
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(it.kafka))
     assert cli.main(command) == 0

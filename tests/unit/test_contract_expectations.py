@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.contract import Contract
-from sluice.contract_expectations import KINDS
+from sluice.contract_expectations import KINDS, typed
 from sluice.contract_messages import explain
+from sluice.iceberg_types import Primitive
 
 pytestmark = pytest.mark.unit
 
@@ -131,7 +132,8 @@ warnings.simplefilter("ignore")
 import great_expectations.expectations.core
 from great_expectations.execution_engine import SparkDFExecutionEngine
 from great_expectations.expectations.registry import get_expectation_impl, get_metric_provider
-from sluice.contract_expectations import KINDS
+from sluice.contract_expectations import KINDS, typed
+from sluice.iceberg_types import Primitive
 wrong = []
 for name, kind in KINDS.items():
     model = get_expectation_impl(name)
@@ -152,3 +154,11 @@ print(json.dumps(wrong))
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GX_ANALYTICS_ENABLED": "false"}
+
+
+def test_values_are_as_a_column_has_them() -> None:
+    assert typed(0.1, Primitive("float")) == 0.10000000149011612
+    assert (typed(0.1, Primitive("double")), typed(1e39, Primitive("float"))) == (0.1, None)
+    capitals = "AAAAAAAA-0000-4000-8000-000000000001"
+    assert typed(capitals, Primitive("uuid")) == capitals.lower()
+    assert typed(capitals, Primitive("string")) == capitals

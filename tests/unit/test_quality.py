@@ -103,3 +103,19 @@ def test_a_table_made_before_a_column_was_thought_of_learns_it_with_the_next_bat
     )  # fmt: skip
     assert [r.too_long for r in quality.last(catalog, ["db.a"])["db.a"]] == [1]
     assert [r.too_long for r in quality.since(catalog, NOW - timedelta(days=1))] == [None, 1]
+
+
+def test_of_two_attempts_at_one_batch_the_results_stand_once(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry and a zombie both find nothing of the batch, and write."""
+    quality.keep(catalog, [replace(RESULT, table="db.other")], run_id="other")
+    prepare, meanwhile = tables.ready_to_append, [RESULT]
+
+    def between(table: Table) -> None:
+        if meanwhile:
+            quality.keep(catalog, [meanwhile.pop()], run_id="zombie")
+        prepare(table)
+
+    monkeypatch.setattr(tables, "ready_to_append", between)
+    quality.keep(catalog, [RESULT], run_id="retry")
+    rows = catalog.load_table(tables.QUALITY).scan().to_arrow().to_pylist()
+    assert [r["run_id"] for r in rows if r["table"] == "db.a"] == ["retry"]
