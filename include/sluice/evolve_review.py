@@ -174,7 +174,7 @@ def answer(
     if republish:
         out.append("Nothing was published since the review began.")
     reason = f"The change that kept them out was approved by {who}: {why}"
-    return Done(out, _to_bring(catalog, file, opened, reason) if opened else [])
+    return Done(out, _to_bring(catalog, outlook.old, file, opened, reason) if opened else [])
 
 
 def _back(catalog: Catalog, contracts: Contracts, file: Contract, opened: Row | None) -> Rollback | None:
@@ -211,14 +211,15 @@ def _tell(catalog: Catalog, outlook: Outlook, opened: Row | None) -> list[str]:
     return out
 
 
-def _to_bring(catalog: Catalog, file: Contract, opened: Row, why: str) -> list[Request]:
+def _to_bring(catalog: Catalog, old: Contract, file: Contract, opened: Row, why: str) -> list[Request]:
     """The backfills of what was set apart since the review began, one for each topic.
 
     What lies above the table's cursor is of a batch that is blocked, which brings it itself.
     """
     table = catalog.load_table(tables.typed(file))
     reached = cursor.published(table, lambda: Ledger(catalog).remembered(file.table))
-    origin = Origin.STAGING if file.drops_raw else Origin.QUARANTINE
+    # By either of the two, what was set apart may have lost its raw record, which staging has.
+    origin = Origin.STAGING if file.drops_raw or old.drops_raw else Origin.QUARANTINE
     found = []
     for topic, spans in evolve_affected.set_apart(catalog, file, opened.at).spans.items():
         if topic not in reached or topic not in file.topics:

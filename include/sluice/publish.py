@@ -33,7 +33,7 @@ from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.decode import DELETE, ERROR, OP
 from sluice.errors import AuditError, BatchOrderError, OrderUnknownError, SluiceError
-from sluice.ledger import Ledger
+from sluice.ledger import Ledger, Row
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through, joined, publish_properties
 from sluice.words import covers
 
@@ -95,7 +95,7 @@ def publish(
     else:
         if done and done.seq >= batches[0].seq:
             batches = tuple(b for b in batches if b.seq > done.seq)
-        _check_next(context, contract, batches[0], done)
+        _check_next(contract, batches[0], done, lambda: Ledger(context.catalog).gaps([topic]))
         through[topic] = Through(last, batches[-1].topic_id, batches[-1].next_offsets)
     properties = {
         STEP: "replay" if replay else "publish",
@@ -318,18 +318,17 @@ def _look(
         raise AuditError(f"{new} rows were added for {good} good records.", table=contract.table)
 
 
-def _check_next(context: Context, contract: Contract, batch: Batch, done: Through | None) -> None:
+def _check_next(
+    contract: Contract, batch: Batch, done: Through | None, given_up: Callable[[], Sequence[Row]] = tuple
+) -> None:
     backlog.check_same_topic(contract.table, batch, done)
-    skipped = batch.skips(done.next_offsets) if done else {}
-    if (
-        done is None
-        and batch.seq != 1
-        and not covers(Ledger(context.catalog).gaps([batch.topic]), batch, contract.table, before=True)
-    ):
-        skipped = batch.skips({})
+    skipped = batch.skips(done.next_offsets if done else {})
+    # A new table begins with the topic's first batch, or where an operator has given up what came before.
+    if skipped and done is None and (batch.seq == 1 or covers(given_up(), batch, contract.table, before=True)):
+        return
     if skipped:
         raise BatchOrderError(
-            f"Batches before it are not published yet; {{partition: (published to, start)}} {skipped or 'nothing'}.",
+            f"Batches before it are not published yet; {{partition: (published to, start)}} {skipped}.",
             table=contract.table,
             topic=batch.topic,
             batch=batch.seq,

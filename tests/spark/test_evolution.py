@@ -193,12 +193,15 @@ def respond(it: Lake, table: str, **answer: Any) -> evolve_review.Done:
 def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tells_the_records_of_itself(lake):
     it = lake()
     it.create_topic(1)
-    brought, again, no, bare = names = [f"db.{it.group}_{n}" for n in ("brought", "again", "no", "bare")]
+    brought, again, no, bare, hid = names = [f"db.{it.group}_{n}" for n in ("brought", "again", "no", "bare", "hid")]
 
     def contracts(kind: str) -> None:
         for name in names:
-            errors = {"max_ratio": 1.0, "raw": "drop" if name == bare else "keep"}
-            it.contract(table=name, errors=errors, columns=[KEY, {"name": "n", "type": kind}])
+            raw = {} if name == hid else {"raw": "drop" if name == bare else "keep"}
+            columns = [KEY, {"name": "n", "type": kind}]
+            if name == hid:  # by the contract of before, raw records are dropped for the mask
+                columns.append({"name": "s", "type": "string", "mask": "redact" if kind == "int" else None})
+            it.contract(table=name, errors={"max_ratio": 1.0, **raw}, columns=columns)
 
     contracts("int")
     it.send([(0, "a", {"n": 1}), (0, "old", b"{")])
@@ -213,7 +216,7 @@ def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tell
         assert values(it, name, "id", "n") == [("a", 1), ("b", 2)]
 
     # What was published stays as it is, and what was set apart comes back; by its place, where it was not kept.
-    for name, origin in ((brought, Origin.QUARANTINE), (bare, Origin.STAGING)):
+    for name, origin in ((brought, Origin.QUARANTINE), (bare, Origin.STAGING), (hid, Origin.STAGING)):
         (request,) = respond(it, name, approve=True).backfills
         assert (request.origin, request.topic, request.ranges) == (origin, it.topic, {0: (3, 4)})
         fill_in(it, request, run_id=name)
