@@ -57,8 +57,6 @@ _MOMENT = re.compile(
     r"(?:(?:now|today|tomorrow|yesterday)\b|T?[0-9]{1,2}:)",
     re.IGNORECASE | re.DOTALL,
 )
-
-
 # And reads a text that has no day as a moment of the run's.
 _DAYLESS = r"^\s*T?[0-9]{1,2}:"
 _READS_MOMENT = {"timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp"}
@@ -128,7 +126,8 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             # Analysed over what may be named, and nothing else: the record's raw bytes are not among it.
             nothing = _nothing(spark, T.StructType([frame.schema[c] for c in read]))
             guarded = _guarded(spark, parsed)
-            problem = _problem(spark, nothing.select(column), condition=kind is None)
+            plain = nothing.select(column)
+            problem = _problem(spark, plain, condition=kind is None)
             problem = problem or _implied(nothing.select(_column(spark, guarded)), kind)
             if not problem and _is_of_the_run(nothing.select(column.cast(kind or T.BooleanType()))):  # or fails
                 problem = f"it holds {_RUN}"
@@ -141,7 +140,7 @@ def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind
             way_out="Name columns with a source, inputs and _kafka_* columns, and Spark's own functions of one record.",
             table=contract.table,
         )
-    column = _cast(_column(spark, guarded), nothing.select(column).schema[0].dataType, kind)
+    column = _cast(_column(spark, guarded), plain.schema[0].dataType, kind)
     value = _node(spark, F.struct(column.alias("v")))
     return _column(spark, _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value))
 
@@ -175,8 +174,7 @@ def _dated(text: Column, instead: Column | None = None) -> Column:
 
 def _implied(found: DataFrame, kind: T.DataType | None) -> str | None:
     """What is wrong with the casts that nobody wrote: Spark's own, or the one to the column's type."""
-    plan = found._jdf.queryExecution().analyzed()
-    for node in (n for e in _each(plan.expressions()) for n in _nodes(e)):
+    for node in _all_nodes(found._jdf.queryExecution().analyzed()):
         if node.getClass().getSimpleName() != "Cast" or node.dataType().simpleString() != "timestamp":
             continue
         child = node.child()
@@ -269,7 +267,7 @@ def _called(node: Any) -> str | None:
 def _problem(spark: SparkSession, found: DataFrame, *, condition: bool) -> str | None:
     """What is wrong with an expression, from the plan that Spark made of it; None where nothing is."""
     plan = found._jdf.queryExecution().analyzed()
-    nodes = [n for e in _each(plan.expressions()) for n in _nodes(e)]
+    nodes = list(_all_nodes(plan))
     forbidden = {_class(spark, name): what for name, what in _REFUSED.items()}
     for node in nodes:
         if node.getClass().getSimpleName() == "AesEncrypt" and node.mode().toString() != "ECB":
@@ -295,6 +293,11 @@ def _is_of_the_run(found: DataFrame) -> bool:
     replaced = getattr(rules, "ReplaceExpressions$").__getattr__("MODULE$").apply(plan)
     read = getattr(rules, "SpecialDatetimeValues$").__getattr__("MODULE$").apply(replaced)
     return not read.fastEquals(replaced)
+
+
+def _all_nodes(plan: Any) -> Iterator[Any]:
+    for expression in _each(plan.expressions()):
+        yield from _nodes(expression)
 
 
 def _nodes(expression: Any) -> Iterator[Any]:
