@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from sluice import tables
+from sluice import merge, slices, tables
 from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, UPSERT, failed_field
 from sluice.errors import BlockedError
 from sluice.evolve_refused import Refused
 from sluice.fields import STAGED
-from sluice.filters import And, equal, one_of
-from sluice.model import Batch
+from sluice.filters import And, at_most, equal, one_of
+from sluice.ledger import Ledger
+from sluice.model import Batch, joined
 
 RAW = ("key", "value", "headers")
 SEQ = STAGED["batch_seq"]
@@ -128,16 +130,31 @@ def quarantine(
     rejected: int,
     refused: Sequence[Refused] = (),
 ) -> None:
-    """Overwrite the batches' own rows of the quarantine: run twice, it leaves one copy; repaired ones leave none."""
-    topic = batches[-1].topic
-    if rejected == 0:
-        table = tables.load(context.catalog, tables.quarantine(contract))
-        mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", topic))
-        if table is None or not tables.files(table, mine):
-            return
-    tables.ensure_quarantine(context.catalog, contract)
+    """Overwrite the batches' own rows of the quarantine: run twice, it leaves one copy; repaired ones leave none.
+
+    After a rollback a batch is published again whose records a slice of a backfill has set apart meanwhile. What
+    becomes of them is decided anew, so the slice's rows go.
+    """
+    whole = joined(batches)
+    table = tables.load(context.catalog, tables.quarantine(contract))
+    mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", whole.topic))
     name = tables.spark_name(context.catalog_name, tables.quarantine(contract))
-    bad(decode(), contract, refused).writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == topic))
+    if rejected or (table and tables.files(table, mine)):
+        tables.ensure_quarantine(context.catalog, contract)
+        rows = bad(decode(), contract, refused)
+        rows.writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == whole.topic))
+    if table and (numbers := _slices_before(context, table, whole)):
+        merge.release(decode().select(*KAFKA_COLUMNS[:3]), name, whole, numbers)
+
+
+def _slices_before(context: Context, quarantine: Table, whole: Batch) -> list[int]:
+    """The slices with rows among the batch's offsets, by number; not those of a topic that had the name before."""
+    wanted = And(at_most("batch_seq", -1), slices.within(whole))
+    if not tables.files(quarantine, wanted):
+        return []
+    found = quarantine.scan(row_filter=wanted, selected_fields=("batch_seq",)).to_arrow()["batch_seq"].unique()
+    told = slices.planned(slices.rows(Ledger(context.catalog), whole.topic))
+    return [n for n in found.to_pylist() if n in told and told[n].topic_id == whole.topic_id]
 
 
 def bad(decoded: DataFrame, contract: Contract, refused: Sequence[Refused] = ()) -> DataFrame:

@@ -6,10 +6,12 @@ Expectations itself is imported by the Spark application alone. A test holds the
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from hashlib import sha256
 from math import isfinite
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
@@ -89,6 +91,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 NEWEST = "expect_column_max_to_be_between"
 
+SHOWN = 200
+"""So many characters of an expectation's parameters are told."""
+
 
 class Drift(Strict):
     """Bounds taken from the batches before: their mean observed value, give or take a share of it.
@@ -133,6 +138,18 @@ class Expectation(Strict):
         return dict(self.model_extra or {})
 
     @property
+    def parameters(self) -> str:
+        """What it is given besides its columns, as JSON: it tells it from another of its type about the same column.
+
+        Of one that is long there is the beginning, and a digest of the whole.
+        """
+        given = self.model_dump(mode="json", exclude_unset=True, exclude={"type", "severity", *self.kind.columns})
+        text = json.dumps(given, sort_keys=True, ensure_ascii=False)
+        if len(text) <= SHOWN:
+            return text
+        return f"{text[:SHOWN]}… sha256:{sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it looks at; none for those of the table, nor for what is no name."""
         named = [self.given.get(name, ()) for name in self.kind.columns]
@@ -147,6 +164,11 @@ class Expectation(Strict):
 
         there = {name: named(self.given[name]) for name in self.kind.columns if name in self.given}
         return self.model_validate({**self.model_dump(exclude_unset=True), **there})
+
+    @property
+    def name(self) -> tuple[str, str, str, str]:
+        """What tells it from others of the contract, as `quality.Result.name` has it."""
+        return self.type, ",".join(self.columns), self.severity, self.parameters
 
     @property
     def label(self) -> str:

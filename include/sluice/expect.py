@@ -237,9 +237,7 @@ def _judged(
 
 def _about(contract: Contract, each: Expectation, counted: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "expectation": each.type,
-        "column": ",".join(each.columns),
-        "severity": each.severity,
+        **dict(zip(quality.EXPECTATION, each.name, strict=True)),
         "too_long": counted.get(f"_sluice_too_long{contract.expectations.index(each)}"),
     }
 

@@ -150,9 +150,16 @@ def reject(rows: DataFrame, target: str, batch: Batch) -> None:
     writer.whenMatched().update(why).whenNotMatched().insert(assigned(rows.columns)).merge()
 
 
-def release(rows: DataFrame, target: str, batch: Batch) -> None:
-    """Take records out of the quarantine, by their coordinates."""
-    rows.alias("s").mergeInto(target, _same_place(target, batch)).whenMatched().delete().merge()
+def release(rows: DataFrame, target: str, batch: Batch, of: Sequence[int] | None = None) -> None:
+    """Take records out of the quarantine, by their coordinates.
+
+    Args:
+        of: rows of these batches alone.
+    """
+    on = _same_place(target, batch)
+    if of is not None:
+        on &= F.col(f"{target}.batch_seq").isin(list(of))
+    rows.alias("s").mergeInto(target, on).whenMatched().delete().merge()
 
 
 def _same_place(target: str, batch: Batch) -> Column:

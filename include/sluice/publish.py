@@ -83,7 +83,7 @@ def publish(
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
     attempt = Attempt(context, tables.typed(contract), batches[-1])
-    file, contract = contract, in_force(context, attempt, contract)
+    file, contract = contract, evolve_force.published_by(attempt.base, contract)
     topic, last = batches[-1].topic, batches[-1].seq
     through = dict(cursor.published(attempt.base, lambda: Ledger(context.catalog).remembered(contract.table)))
     done = through.get(topic)
@@ -133,18 +133,6 @@ def publish(
         staged_records.checked(context, contract, batches)
         snapshot = attempt.land()
     return Published(snapshot.snapshot_id, each, time.monotonic() - began, attempt.commit_seconds)
-
-
-def in_force(context: Context, attempt: Attempt, contract: Contract) -> Contract:
-    """The contract to publish by: the one that the table says is in force; the attempt lands only if it still is then.
-
-    Raises:
-        SchemaChangeError: the table is not what it made it.
-    """
-    held = evolve_force.published_by(attempt.base, contract)
-    if held.upsert:
-        tables.known_deletes(context.catalog, held, attempt.base)
-    return held
 
 
 @dataclass(frozen=True)

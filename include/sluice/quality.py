@@ -33,7 +33,7 @@ JUDGING = timedelta(hours=1)
 """No batch is judged for longer."""
 FEW = 20
 BATCH = ["table", "topic", "batch_seq"]
-EXPECTATION = ("expectation", "column", "severity")
+EXPECTATION = ("expectation", "column", "severity", "parameters")
 """What tells one expectation of a table from another."""
 
 SCHEMA = Schema(
@@ -56,6 +56,9 @@ SCHEMA = Schema(
     NestedField(17, "error", StringType(), doc="why it could not be evaluated"),
     NestedField(18, "seconds", DoubleType(), required=True, doc="for all expectations of the batch together"),
     NestedField(19, "too_long", LongType(), doc="of those that fail the rows whose text is too long for the regex"),
+    NestedField(
+        20, "parameters", StringType(), doc="as the contract gives them, as JSON; a long one is cut, with a digest"
+    ),
 )
 _BY_TABLE = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "table"))
 
@@ -80,9 +83,15 @@ class Result:
     values: str | None = None
     error: str | None = None
     too_long: int | None = None
+    parameters: str = ""
     seconds: float = 0.0
     run_id: str = ""
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def name(self) -> tuple[str, str, str, str]:
+        """What tells the expectation from others of the table."""
+        return self.expectation, self.column, self.severity, self.parameters
 
     @property
     def told(self) -> str:
@@ -164,7 +173,7 @@ def since(
     """What was found from a moment on, for all tables or these, oldest first, slices of backfills left aside.
 
     Args:
-        of_each: of each expectation the newest alone, so many.
+        of_each: of each expectation and topic the newest alone, so many.
         batches: of the newest batches alone, so many.
     """
     found = tables.load(catalog, tables.QUALITY)
@@ -177,11 +186,11 @@ def since(
     if names is not None:
         rows = rows.filter(pc.is_in(rows["table"], pa.array(list(names), pa.string())))
     if of_each is not None:
-        rows = newest(rows, ("table", *EXPECTATION), of_each)
+        rows = newest(rows, ("table", "topic", *EXPECTATION), of_each)
     if batches is not None:
         ends = rows.group_by(BATCH).aggregate([("at", "max")]).sort_by([("at_max", "descending")])
         rows = rows.join(ends.slice(0, batches).select(BATCH), BATCH, join_type="left semi")
-    return sorted((Result(**record) for record in rows.to_pylist()), key=_age)
+    return sorted(map(_result, rows.to_pylist()), key=_age)
 
 
 def _age(result: Result) -> tuple[datetime, int]:
@@ -238,10 +247,15 @@ def _last(table: Table, where: BooleanExpression, moment: datetime, names: Seque
     reader = table.scan(row_filter=whole).to_arrow_batch_reader()
     theirs = [pa.Table.from_batches([each]).join(batches, BATCH, join_type="left semi") for each in reader]
     ordered = pa.concat_tables(theirs).sort_by([(each, "ascending") for each in ("at", *EXPECTATION)])
-    return [Result(**record) for record in ordered.to_pylist()]
+    return list(map(_result, ordered.to_pylist()))
 
 
 def _results(table: Table, where: BooleanExpression) -> list[Result]:
     if table.current_snapshot() is None:
         return []
-    return [Result(**record) for record in table.scan(row_filter=where).to_arrow().to_pylist()]
+    return list(map(_result, table.scan(row_filter=where).to_arrow().to_pylist()))
+
+
+def _result(record: dict[str, Any]) -> Result:
+    """A record of the table; one that is older than the column has no parameters."""
+    return Result(**{**record, "parameters": record.get("parameters") or ""})

@@ -17,7 +17,7 @@ from pyiceberg.typedef import Identifier
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, evolve_refused, expect, merge, publish, refs, slices, tables, validate
+from sluice import check, cursor, evolve_force, evolve_refused, expect, merge, publish, refs, slices, tables, validate
 from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.decode import ERROR, OP
@@ -73,7 +73,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     tables.ensure_typed(context.catalog, contract)
     dead = _give_way(context, tables.typed(contract))
     attempt = Attempt(context, tables.typed(contract), piece)
-    file, contract = contract, publish.in_force(context, attempt, contract)
+    file, contract = contract, evolve_force.published_by(attempt.base, contract)
     ledger = Ledger(context.catalog)
     known = slices.rows(ledger, piece.topic)
     expected: int | None = None
@@ -84,7 +84,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
             expected = slices.rows_staged(context.catalog.load_table(tables.staging(piece.topic)), piece)
         # Reading takes its time, and the live feed has gone on.
         attempt = Attempt(context, tables.typed(contract), piece)
-        contract = publish.in_force(context, attempt, file)
+        contract = evolve_force.published_by(attempt.base, file)
     source = Source.of(context, contract, piece, origin)
     done = slices.landed_as(attempt.base, contract.table, piece, known)
     if done is not None:

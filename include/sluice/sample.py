@@ -28,7 +28,7 @@ from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, decode
 from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
 from sluice.fields import STAGED
-from sluice.model import Batch, OffsetRange
+from sluice.model import Batch, OffsetRange, Ranges
 from sluice.quality import Result
 
 _HEADER = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
@@ -167,8 +167,7 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
     state = broker.describe(broker.admin(config), [topic])[topic]
     if isinstance(state, SluiceError):
         raise state
-    each = math.ceil(number / max(len(state.watermarks), 1))
-    left = {p: OffsetRange(max(w.start, w.end - each), w.end) for p, w in state.watermarks.items() if w.span}
+    left = _newest(state.watermarks, number)
     own = {"group.id": "sluice-contract-test", "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer({**login.trusting(config), **own, "isolation.level": "read_committed"})
     found: list[Raw] = []
@@ -199,6 +198,18 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
     if left:
         raise BrokerUnavailableError("The sample could not be read in time.", topic=topic)
     return sorted(found, key=lambda r: r[3] or clocks.ENDS[1])[-number:]
+
+
+def _newest(watermarks: Ranges, number: int) -> dict[int, OffsetRange]:
+    """The ends of the partitions, so many offsets together: like shares, and more where others have less to give."""
+    chosen = {}
+    by_span = sorted((p for p, w in watermarks.items() if w.span), key=lambda p: watermarks[p].span)
+    for i, p in enumerate(by_span):
+        low, end = watermarks[p]
+        share = math.ceil(number / (len(by_span) - i))
+        chosen[p] = OffsetRange(max(low, end - share), end)
+        number = max(number - chosen[p].span, 0)
+    return {p: r for p, r in chosen.items() if r.span}
 
 
 def local_session() -> SparkSession:

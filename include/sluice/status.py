@@ -6,14 +6,15 @@ rest is told all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from pyiceberg.table import Table
 
-from sluice import broker, clocks, cursor, kafka_retention, reach, refs, slices, status_world, tables
+from sluice import broker, clocks, cursor, evolve_force, kafka_retention, reach, refs, slices, status_world, tables
 from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.errors import BrokerUnavailableError, SluiceError
@@ -123,7 +124,7 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
                 entry.problems.append(str(error))
     entry.day_records, entry.day_rejected = world.day.get(contract.table, (0, 0))
     entry.maintenance = world.maintained.get(contract.table, [])
-    entry.expectations, entry.further_expectations = _judged(world.judged.get(contract.table, ()), contract)
+    entry.expectations, entry.further_expectations = _judged(world.judged.get(contract.table, ()), contract, table)
     for topic in contract.topics:
         entry.topics.append(_topic(contract, topic, world, table, through))
         entry.topics[-1].problem = by_topic.get(topic)
@@ -133,13 +134,24 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
     _judge(entry)
 
 
-def _judged(results: Iterable[Result], contract: Contract) -> tuple[Judgement | None, list[Judgement]]:
-    """What the last batch of the topic came to that was judged last, and those of the others that do not hold."""
+def _judged(
+    results: Sequence[Result], contract: Contract, table: Table | None
+) -> tuple[Judgement | None, list[Judgement]]:
+    """What the last batch of the topic came to that was judged last, and those of the others that do not hold.
+
+    By the expectations that the contract has, as its file or the one in force names them: one that was taken away
+    concerns nobody any more.
+    """
     by_topic: dict[str, list[Result]] = {}
+    now = {each.name for each in contract.expectations}
+    if table and any(each.name not in now for each in results):
+        with suppress(SluiceError):
+            now |= {each.name for each in evolve_force.effective(table, contract).expectations}
     for each in results:
-        by_topic.setdefault(each.topic, []).append(each)
+        if each.name in now and each.topic in contract.topics:
+            by_topic.setdefault(each.topic, []).append(each)
     found = sorted(map(Judgement.of, by_topic.values()), key=lambda each: each.at, reverse=True)
-    return next(iter(found), None), [each for each in found[1:] if each.failed and each.topic in contract.topics]
+    return next(iter(found), None), [each for each in found[1:] if each.failed]
 
 
 def _topic(

@@ -264,6 +264,34 @@ def test_rejected_records_of_a_backfill_are_quarantined_once_and_come_in_when_th
     assert row.table == table
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_a_slice_set_apart_is_decided_anew_when_its_batch_comes_again(
+    lake: Callable[..., Lake], strict: bool
+) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(errors={"max_ratio": 0.5})
+    for first in (0, 10):
+        it.send((0, f"k{n}", {"n": n}) for n in range(first, first + 10))
+        it.run()
+    few = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 12, "severity": "quarantine_rows"}
+    it.contract(table=table, errors={"max_ratio": 1.0}, expectations=[few])
+    cut_out(it, table, "_kafka_offset >= 5")
+    fill_in(it, asked(table, {0: [5, 15]}))
+    apart = sorted((r["_kafka_offset"], r["batch_seq"] < 0) for r in it.quarantined(table))
+    assert apart == [(13, True), (14, True)]
+    # Published again, the batch says what becomes of its records; of those of a batch before it nothing is decided.
+    found = rollback.look(table, it.contracts, it.catalog, Ledger(it.catalog), before_run=f"{it.group}-2")
+    rollback.roll_back(found, it.catalog, Ledger(it.catalog), who="ann", why="to try", run_id="by hand")
+    if not strict:
+        it.contract(table=table, errors={"max_ratio": 1.0})
+    it.run()
+    held = range(20) if not strict else range(13)
+    assert sorted(r["_kafka_offset"] for r in it.rows(table)) == [*held]
+    assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == [n for n in range(20) if n not in held]
+    assert all(r["batch_seq"] == 2 for r in it.quarantined(table))
+
+
 def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sluice import broker as brokers
-from sluice import gaps, status, tables
+from sluice import gaps, staged_records, status, tables
 from sluice import publish as publishing
 from sluice.ahead import plan_topic
 from sluice.errors import OffsetsBeyondEndError, PlanLostError, TopicMissingError, TopicRecreatedError
@@ -308,7 +308,7 @@ def test_raw_records_that_somebody_deletes_by_hand_are_missed(
     table = it.contract(transactional=True, limits={"records_per_batch": 20})
     fill(it, 0)
     it.run()
-    staging, going_on = ".".join(tables.staging(it.topic)), publishing.in_force
+    staging, going_on = ".".join(tables.staging(it.topic)), staged_records.checked
     by_hand(it, staging, f"ALTER TABLE {{}} SET TBLPROPERTIES ('write.delete.mode'='{way}')")
 
     def meanwhile(*arguments: Any) -> Any:
@@ -317,7 +317,7 @@ def test_raw_records_that_somebody_deletes_by_hand_are_missed(
             cut_out(it, staging, "batch_seq = 3 AND _kafka_partition = 1 AND _kafka_offset = 25")
         return going_on(*arguments)
 
-    monkeypatch.setattr(publishing, "in_force", meanwhile)
+    monkeypatch.setattr(staged_records, "checked", meanwhile)
     fill(it, 20, 40)
     told = "batches 3 to 3 were deleted from staging"
     # By the reading, and afterwards by the files.

@@ -162,3 +162,18 @@ def test_values_are_as_a_column_has_them() -> None:
     capitals = "AAAAAAAA-0000-4000-8000-000000000001"
     assert typed(capitals, Primitive("uuid")) == capitals.lower()
     assert typed(capitals, Primitive("string")) == capitals
+
+
+def test_the_parameters_tell_expectations_of_one_type_and_column_apart() -> None:
+    kind = "expect_column_values_to_be_in_set"
+    long = [f"{'x' * 50}{n}" for n in range(9)]
+    sets = [{"value_set": ["a", "b"]}, {"value_set": ["a"]}, {"value_set": long}, {"value_set": [*long, "y"]}]
+    given = [{"type": kind, "column": "id", **each} for each in (*sets, sets[0] | {"mostly": 0.5})]
+    found = Contract.model_validate(BASE | {"expectations": given}).expectations
+    assert len({each.name for each in found}) == len(given)
+    assert found[0].parameters == '{"value_set": ["a", "b"]}'
+    assert all(len(each.parameters) < 250 for each in found)
+    drift = {"type": MEAN, "column": "n", "drift": {"tolerance": 0.5}}
+    aged = {"type": NEWEST, "column": "at", "max_age": "2h"}
+    told = [e.parameters for e in Contract.model_validate(BASE | {"expectations": [drift, aged]}).expectations]
+    assert told == ['{"drift": {"tolerance": 0.5}}', '{"max_age": "7200s"}']

@@ -132,7 +132,7 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
 ) -> None:
     expected = {"type": "expect_column_values_to_not_be_null", "column": "amount", "severity": "block"}
     made(catalog, says(tmp_path, expectations=[expected]))
-    result = quality.Result(NAME, "t", 1, expected["type"], "amount", "block", False, 10, 10)
+    result = quality.Result(NAME, "t", 1, expected["type"], "amount", "block", False, 10, 10, parameters="{}")
     quality.keep(catalog, [result], run_id="r")
 
     def shown() -> tuple[list[tuple[str, bool]], judged.Judged, str]:
@@ -162,6 +162,34 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
     assert "1 failed" not in told and "mark failed" not in told
     # What a run judged stays what it was.
     assert [t.judged for t in trends_of.of_run("r")[NAME]] == [True, True]
+
+
+def test_one_expectation_or_topic_does_not_hide_another(catalog: SqlCatalog, tmp_path: Path) -> None:
+    kind = "expect_column_values_to_match_regex"
+    expected = [{"type": kind, "column": "amount", "regex": regex} for regex in ("^<a>", "z$")]
+    says(tmp_path, topic=["t", "u"], columns=[ID, {"name": "amount", "type": "string"}], expectations=expected)
+    contract = contracts.load(strict=False).table(NAME)
+    first, second = (each.parameters for each in contract.expectations)
+    kept = [(first, "t", False), (second, "t", True), (first, "u", True), (second, "u", True)]
+    for parameters, topic, held in kept:
+        result = quality.Result(NAME, topic, 1, kind, "amount", "warn", held, 9, int(not held), parameters=parameters)
+        quality.keep(catalog, [*quality.of_run(catalog, NAME, topic), result], run_id=topic)
+    found = trends_of.of_all()
+    assert sorted((t.parameters, t.topic, t.last.success) for t in found[NAME]) == sorted(kept)
+    assert all(t.judged for t in found[NAME])
+    (whole,) = judged.of_all(found, [NAME], slices=False)
+    assert (whole.expectations, whole.failed, whole.state) == (2, 1, judged.FAILED)
+    told = render.page(
+        "quality.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="quality",
+        troubles=[], shown=judged.opened([whole], found, "", slices=False)[0], named=[], total=1, q="", state="",
+        words=[], run_id=None, of={}, reports=False, rejected={},
+    )  # fmt: skip
+    assert told.count("<small>{&#34;regex&#34;: &#34;^&lt;a&gt;&#34;}</small><small>u</small>") == 1
+    # By other parameters it is another one, and of the old one nobody is to be told that it fails.
+    says(tmp_path, topic=["t", "u"], columns=[ID, {"name": "amount", "type": "string"}], expectations=expected[1:])
+    found = trends_of.of_all()
+    assert {t.parameters: t.judged for t in found[NAME]} == {first: False, second: True}
+    assert judged.of_all(found, [NAME], slices=False)[0].failed == 0
 
 
 def lose(catalog: SqlCatalog, name: Any) -> None:

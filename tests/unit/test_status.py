@@ -27,7 +27,8 @@ from sluice.verdicts import said
 pytestmark = pytest.mark.unit
 
 CONTRACT = "table: db.t\ntopic: t\ngroup: g\nowner: me\ncolumns: [{name: id, type: long}]\n"
-JUDGED = "expectations: [{type: expect_column_values_to_not_be_null, column: id, severity: warn}]\n"
+NULLS = "expect_column_values_to_not_be_null"
+JUDGED = f"expectations: [{{type: {NULLS}, column: id, severity: warn}}]\n"
 OLD = timedelta(hours=3)
 
 
@@ -127,7 +128,7 @@ def test_what_needs_a_person_goes_on_while_sluices_own_tables_can_not_be_read(
     if word == "blocked":
         site.stage(batch(2, 10, 20))
         ledger.append([Row("t", State.BLOCKED, "id", 2, table="db.t", error="50 of 50 bad")], run_id="run")
-    held = Result("db.t", "t", 1, "expect_column_values_to_not_be_null", "id", "warn", success=True, records=10)
+    held = Result("db.t", "t", 1, NULLS, "id", "warn", success=True, records=10, parameters="{}")
     keep(site.catalog, [held], run_id="run")
     before = site.look()
     told = incidents.of_status(before, Alerts(), "")
@@ -138,6 +139,21 @@ def test_what_needs_a_person_goes_on_while_sluices_own_tables_can_not_be_read(
     assert next(said(table)).word == word and now.tables[0].unknown
     _, _, over = incidents.compare(incidents.of_status(now, Alerts(), ""), told, now)
     assert not over
+
+
+def test_an_expectation_that_the_contract_has_no_more_is_no_doubt(site: Site) -> None:
+    site.says(JUDGED)
+    site.stage(batch(1, 0, 10))
+    site.publish(batch(1, 0, 10))
+    results = [Result("db.t", "t", 1, NULLS, "id", "warn", held, 10, parameters=given)
+               for given, held in [("{}", True), ('{"mostly": 0.5}', False)]]  # fmt: skip
+    keep(site.catalog, results, run_id="run")
+    site.holds(0, 10)
+    (table,) = site.look().tables
+    assert table.expectations and (table.expectations.held, table.doubts) == (1, [])
+    site.says(JUDGED.replace("column: id", "column: id, mostly: 0.5"))
+    (table,) = site.look().tables
+    assert [(each.held, len(each.failed)) for each in table.doubts] == [(0, 1)]
 
 
 def test_a_refusal_that_was_cured_stays_so_when_its_batch_is_rolled_back(site: Site) -> None:

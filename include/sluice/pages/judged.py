@@ -21,8 +21,8 @@ class Judged:
 
     Attributes:
         trends: each with its results; empty where the page only names the table.
-        expectations, failed: how many the contract has that were judged, and did not hold the last time. What it had
-            before is history: nobody can mend that.
+        expectations, failed: how many the contract has that were judged, and did not hold the last time for one of its
+            topics. What it had before is history: nobody can mend that.
         quarantined: records that are set apart now.
     """
 
@@ -53,11 +53,12 @@ def of_all(
     """
     out = []
     for name in names:
-        last = [(result, trend.judged) for trend in found.get(name, ()) if (result := trend.newest(slices))]
-        now = [result for result, judged in last if judged]
+        last = [(trend, result) for trend in found.get(name, ()) if (result := trend.newest(slices))]
+        now = {trend.name for trend, _ in last if trend.judged}
+        failed = {trend.name for trend, result in last if trend.judged and result.success is False}
         quarantined = (apart or {}).get(name, 0)
         if last or quarantined:
-            out.append(Judged(name, (), len(now), sum(r.success is False for r in now), quarantined))
+            out.append(Judged(name, (), len(now), len(failed), quarantined))
     return sorted(out, key=lambda each: (-each.failed, -each.quarantined, each.table))
 
 

@@ -21,10 +21,11 @@ RESULTS_BACK = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Trend:
-    """One expectation over the last batches, the oldest first.
+    """One expectation over the last batches of one topic, the oldest first.
 
     Attributes:
-        judged: whether the contract has it, with this severity; else its results are history.
+        judged: whether the contract has it, with this severity and these parameters; else its results are history.
+        parameters: as `quality.Result` has them; empty in results that are older than those.
     """
 
     expectation: str
@@ -32,6 +33,13 @@ class Trend:
     severity: str
     results: Sequence[quality.Result]
     judged: bool = True
+    parameters: str = ""
+    topic: str = ""
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """What tells the expectation from others of the table, whatever the topic."""
+        return tuple(getattr(self, each) for each in quality.EXPECTATION)
 
     @property
     def last(self) -> quality.Result:
@@ -85,16 +93,19 @@ def _results(catalog: Catalog, table: str | None = None) -> list[quality.Result]
 
 
 def of(judged: Sequence[quality.Result], contract: Contract | None = None) -> list[Trend]:
-    """Results by expectation, those last that are judged no longer.
+    """Results by expectation and topic, those last that are judged no longer.
 
     Args:
         contract: what it expects is judged now; without one, all is.
     """
-    by_name: dict[tuple[str, str, str], list[quality.Result]] = {}
+    by_name: dict[tuple[str, str, str, str, str], list[quality.Result]] = {}
     for r in judged:
-        by_name.setdefault((r.expectation, r.column, r.severity), []).append(r)
+        by_name.setdefault((*r.name, r.topic), []).append(r)
     now = by_name.keys() if contract is None else {
-        (each.type, ",".join(each.columns), each.severity) for each in contract.expectations
+        (*each.name, topic) for each in contract.expectations for topic in contract.topics
     }  # fmt: skip
-    found = [Trend(*name, each[-BATCHES:], name in now) for name, each in sorted(by_name.items())]
+    found = [
+        Trend(*name[:3], each[-BATCHES:], name in now, parameters=name[3], topic=name[4])
+        for name, each in sorted(by_name.items())
+    ]
     return sorted(found, key=lambda trend: not trend.judged)
