@@ -17,7 +17,7 @@ from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, rows_at
 from sluice.fields import FIELDS, KEY, NO_PROBLEM, OTHER, STAGED, VALUE, Side, problem
 from sluice.formats import FORMATS, spark_type
 from sluice.json_connect import PAYLOAD
-from sluice.misfit import lowered, misfits, unfit_folders
+from sluice.misfit import lowered, misfits, unfit_folders, unfit_steps
 from sluice.semantics import read_text
 from sluice.wire import PREFIX
 
@@ -215,13 +215,17 @@ def _operation(contract: Contract, tombstone: Column, deleted: Column, garbled: 
     keys = [contract.column(name) for name in contract.identifier]
     nameless = [garbled, *(F.col(key.name).isNull() for key in keys)]
     nameless += [wrong(F.col(key.name)) for key in keys for *_, wrong in misfits(key.type, key.name)]
+    if contract.cdc and contract.cdc.format != "op_field" and contract.tombstone_column and not keys[0].from_key:
+        # Debezium's key is an object. Taken for a text, it would be the key of no row, and delete none in silence.
+        key = F.col(STAGED["key"]).cast("string")
+        nameless.append(key.startswith("{") & F.get_json_object(key, "$").isNotNull())
     return op, F.when(reduce(or_, nameless), F.lit("tombstone_key"))
 
 
 def _misfit(contract: Contract) -> Column:
     """The first column whose value is absent though required, or does not fit its type; null where all is well."""
     checks = []
-    folders = list(unfit_folders(contract))
+    folders = [*unfit_folders(contract), *unfit_steps(contract)]
     for column in contract.columns:
         value = F.col(column.name)
         found = [(path, words, wrong(value)) for path, words, wrong in misfits(column.type, column.name)]

@@ -31,6 +31,10 @@ KEY_INLINE = 256
 """Of a longer key (in characters, or bytes) only the beginning reaches the driver, which bounds it as well."""
 PARTITIONS_INLINE = 64
 ENDS = {"least": F.min, "greatest": F.max}
+FROM_LEAST = {Primitive("int"): 0, Primitive("long"): (1 << 31) - (1 << 63)}
+"""Of a whole number below this no lower end is asked for. Where the table is, or was, partitioned by `truncate`,
+Iceberg asks for partitions from that of the least key on, and near the least of all numbers that one overflows to the
+greatest: no file is left, and what is there is inserted again. No width is greater than 2^31 - 1."""
 PLACES_SHOWN = 3
 ORDER_MARK = "SLUICE_ORDER_UNKNOWN"
 ORDER_RAISED = f"[USER_RAISED_EXCEPTION] {ORDER_MARK}"
@@ -45,17 +49,20 @@ class Bound:
         column: its name.
         values: SQL literals, in order.
         every: they are all that the batch has, not only ones that none is below, and none above.
+        from_least: the table may be asked for what is not below the first: see `FROM_LEAST`.
     """
 
     column: str
     values: Sequence[str]
     every: bool
+    from_least: bool = True
 
     def of(self, table: str) -> str:
         """The SQL condition on a table, or an alias."""
         at = f"{table}.{quoted(self.column)}"
-        ends = f"{at} >= {self.values[0]} AND {at} <= {self.values[-1]}"
-        return f"{ends} AND {at} IN ({', '.join(self.values)})" if self.every else ends
+        least = [f"{at} >= {self.values[0]}"] if self.from_least else []
+        every = [f"{at} IN ({', '.join(self.values)})"] if self.every else []
+        return " AND ".join([*least, f"{at} <= {self.values[-1]}", *every])
 
 
 def columns(contract: Contract) -> list[str]:
@@ -94,14 +101,15 @@ def places_apart(rows: DataFrame, others: Sequence[str], contract: Contract) -> 
         others: tables that the rows' keys may stand in as well: the typed one, and its memory of deletes.
     """
     key = list(contract.identifier)
-    placed: list[Column | str] = [*map(quoted, key), F.struct(*KAFKA_COLUMNS[:3]).alias("place")]
+    placed: list[Column | str] = [*map(quoted, key), F.struct(*KAFKA_COLUMNS[:3]).alias("_sluice_place")]
     met = rows.select(*placed)
     for name in others:
         there = rows.sparkSession.table(name).select(*placed)
         met = met.unionByName(there.join(rows.select(*map(quoted, key)), key, "left_semi"))
-    both = met.groupBy(*key).agg(F.min("place").alias("a"), F.max("place").alias("b"))
-    apart = F.expr(" OR ".join(f"a.{c} <> b.{c}" for c in KAFKA_COLUMNS[:2]))
-    found = both.where(apart).orderBy("a", "b").select("a", "b").limit(PLACES_SHOWN).collect()
+    ends = {f"_sluice_{name}": f("_sluice_place").alias(f"_sluice_{name}") for name, f in ENDS.items()}
+    both = met.groupBy(*map(quoted, key)).agg(*ends.values())
+    apart = F.expr(" OR ".join("{}.{c} <> {}.{c}".format(*ends, c=c) for c in KAFKA_COLUMNS[:2]))
+    found = both.where(apart).orderBy(*ends).select(*ends).limit(PLACES_SHOWN).collect()
     return "; ".join(" and ".join(f"{t} partition {p} offset {o}" for t, p, o in pair) for pair in found)
 
 
@@ -207,8 +215,22 @@ def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[Bo
 
 
 def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
-    """Keep the latest delete of each key; without an order of the contract's own, of each partition that it was in."""
-    everything = assigned(remembered(contract))
+    """Keep the latest delete of each key; without an order of the contract's own, of each partition that it was in.
+
+    What the memory has of an order before this one is kept of a delete as well, where its event tells: that order may
+    come back.
+    """
+    known = remembered(contract)
+    told = {field.name: field.dataType for field in rows.schema}
+    others = [field for field in rows.sparkSession.table(target).schema if field.name not in known]
+    rows = rows.select(
+        *map(quoted, known),
+        *(
+            quoted(f.name) if told.get(f.name) == f.dataType else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in others
+        ),
+    )
+    everything = assigned(rows.columns)
     names = [*contract.identifier, *(() if contract.order else KAFKA_COLUMNS[:2])]
     on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in names)
     writer = rows.alias("s").mergeInto(target, F.expr(on))
@@ -263,7 +285,8 @@ def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]
                     continue
         if not every:
             values = [values[0], values[-1]]
-        bounds.append(Bound(c, [_literal(each, kinds[i]) for each in values], every))
+        from_least = values[0] >= FROM_LEAST.get(contract.column(c).type, values[0])
+        bounds.append(Bound(c, [_literal(each, kinds[i]) for each in values], every, from_least))
     return bounds
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from sluice.contract import Contract
 from sluice.fields import dotted
-from sluice.iceberg_types import Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
 FOLDER = 255
@@ -71,6 +71,18 @@ def unfit_folders(contract: Contract) -> Iterator[tuple[str, str, Column]]:
         words = f"the values of all partition columns are too long together: encoded they may have {FOLDERS} bytes"
         # Past the checks of each by itself, none is long to encode.
         yield last, words, (reduce(add, sizes) * 3 > FOLDERS) & (reduce(add, lengths) > FOLDERS)
+
+
+def unfit_steps(contract: Contract) -> Iterator[tuple[str, str, Column]]:
+    """Each column of decimals whose type can't hold the step that a value is cut off to for its partition."""
+    kinds = {c.name: c.type for c in contract.columns}
+    for field in contract.partitioning:
+        kind = kinds.get(field.column)
+        if isinstance(kind, Decimal) and field.transform == "truncate" and field.argument:
+            # Iceberg cuts off downwards, in units of the last digit.
+            least = -((10**kind.precision - 1) // field.argument * field.argument)
+            words = f"the value is too low for a partition: {field.name} would have more digits than {kind}"
+            yield field.column, words, F.col(field.column) < F.expr(f"CAST('{least}E-{kind.scale}' AS {kind})")
 
 
 def _of_some(wrong: Change, items: Change = lambda value: value) -> Change:

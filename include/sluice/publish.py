@@ -280,7 +280,7 @@ def remember_deletes(context: Context, contract: Contract, base: Table, decoded:
     """Keep what a replay of older records needs to know: which keys were deleted after them."""
     tables.ensure_deletes(context.catalog, contract, base)
     rows = check.sifted(decoded, (F.col(OP) == DELETE) & F.col(ERROR).isNull()).select(*merge.columns(contract), OP)
-    deleted = merge.latest(rows, contract).select(*merge.remembered(contract))
+    deleted = merge.latest(rows, contract)
     merge.remember_deletes(deleted, tables.spark_name(context.catalog_name, tables.deletes(contract)), contract)
 
 

@@ -1,4 +1,4 @@
-"""Mode history: every version of a row stays, and ends where the next one of its key begins.
+"""Mode history: every version of a row stays, and ends where one of its key begins that comes after it.
 
 Which comes next is found by looking at all versions of a batch's keys, those in the table among them. So a version that
 comes late ends, and is ended, as if it had come in time, and what is applied twice changes nothing.
@@ -37,13 +37,17 @@ def of_keys(
 
 
 def ended(rows: DataFrame, contract: Contract) -> DataFrame:
-    """All versions of some keys, with when each ended as `UNTIL`: where the next in the contract's order begins.
+    """All versions of some keys, with when each ended as `UNTIL`: where the first of those begins that come after it.
+
+    That is the next one, unless times and order contradict each other (a record that was sent again, or late): then
+    one that begins after its successor is valid at no moment, and at none are two.
 
     Without an order of its own a key must stay in one partition; one that does not fails the write by name.
     """
-    order = [F.col(quoted(c)).asc_nulls_first() for c in order_columns(contract)]
-    ordered = Window.partitionBy(*map(quoted, contract.identifier)).orderBy(*order)
-    until = F.lead(F.col(quoted(contract.valid_from))).over(ordered)
+    newest_first = [F.col(quoted(c)).desc_nulls_last() for c in order_columns(contract)]
+    ordered = Window.partitionBy(*map(quoted, contract.identifier)).orderBy(*newest_first)
+    after = ordered.rowsBetween(Window.unboundedPreceding, -1)
+    until = F.min(F.col(quoted(contract.valid_from))).over(after)
     if not contract.order:
         apart = F.lit(False)
         for place in (TOPIC_COLUMN, PARTITION_COLUMN):

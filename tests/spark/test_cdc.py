@@ -335,6 +335,23 @@ def test_sql_servers_order_holds_across_transactions_and_after_a_snapshot(lake: 
     assert {r["id"]: r["n"] for r in it.rows(table)} == {0: 7, 1: 1, 2: 2, 9: 5}
 
 
+def test_an_order_that_was_there_before_may_come_back(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1)
+    columns = [{"name": n, "type": "long" if n in "ab" else "string", "required": True} for n in ("id", "a", "b")]
+    cdc = {"format": "op_field", "op": "op", "tombstones": "ignore"}
+    name = it.contract(mode="upsert", columns=columns, cdc=cdc, order=["a"])
+    for order, event in (
+        ("a", {"op": "d", "a": 10, "b": 1}),
+        ("b", {"op": "d", "a": 20, "b": 2}),
+        ("a", {"op": "u", "a": 15, "b": 3}),
+    ):
+        it.contract(table=name, mode="upsert", columns=columns, cdc=cdc, order=[order])
+        it.send([(0, "k", {"id": "k", **event})])
+        it.drain(name)
+        assert it.rows(name) == [], event
+
+
 def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     """A plain field that names the operation, an unwrapped record whose deletes are tombstones, and what is neither."""
     it = lake()
@@ -369,6 +386,12 @@ def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     assert {r["error_class"] for r in it.quarantined(named)} == {"operation"}
     assert {r["id"]: r["n"] for r in it.rows(bare)} == {"a": 2, "b": None, "never": None, "strange": 1, "silent": 1}
     assert {r["key"].decode() for r in it.quarantined(bare)} == {"marked"}
+    # An object is the key of no row whose identifier is a text; it would delete none in silence.
+    text = [{"name": "id", "type": "string"}, columns[1]]
+    keyed = {"mode": "upsert", "identifier": ["id"], "cdc": {"format": "debezium_unwrapped"}}
+    for key, why in ((b'{"id": "a"}', "tombstone_key"), (b"{3F25-04E0}", None), (b"a", None)):
+        (row,) = read(it.spark, [(key, None)], text, **keyed)
+        assert (row[OP], row[ERROR]) == ("d", why), key
     for more, told in (({}, ("i", None)), ({"tombstones": "delete"}, ("u", "null_value"))):
         log = read(it.spark, [(b"c", None)], columns, cdc={"format": "debezium_unwrapped", **more})
         assert [(row[OP], row[ERROR]) for row in log] == [told], "a log has nothing to delete"

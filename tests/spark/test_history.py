@@ -116,6 +116,43 @@ def test_versions_end_where_the_next_begins_whatever_the_order(lake: Callable[..
     assert where_it_stands(it, table) == at
 
 
+def test_at_no_moment_are_two_versions_valid_whatever_the_times(lake: Callable[..., Lake]) -> None:
+    """What is sent again, or late, has a time behind that of its successors; so has what a producer's clock tells."""
+    it, other = lake(), lake()
+    columns = [c for c in BODY["columns"] if c["name"] != "at"]
+    body = {k: v for k, v in BODY.items() if k not in ("valid_from", "inputs")} | {"columns": columns}
+    few = {"records_per_batch": 4, "batches_per_run": 10, "batches_per_commit": 1}
+    ordered = it.contract(**body, limits=few)
+    plain = [c for c in columns if c["name"] in ("n", "until")] + [{"name": "id", "type": "string", "source": "$key"}]
+    by_offset = other.contract(mode="history", identifier=["id"], deletes="ignore", columns=plain)
+    for each in (it, other):
+        each.create_topic(1)
+    for key, at, op, lsn in (
+        (1, 1, "c", 1), (1, 2, "u", 2), (1, 100, "c", 1),  # sent again
+        (2, 1, "c", 1), (2, 3, "u", 3), (2, 100, "u", 2),  # late
+        (3, 1, "c", 1), (3, 2, "d", 2), (3, 100, "c", 1),  # sent again, and deleted
+    ):  # fmt: skip
+        it.send([(0, "k", event(op, key, None if op == "d" else lsn, lsn))], timestamp_ms=at * 1000)
+    for n, at in ((1, 5), (2, 10), (3, 8)):
+        other.send([(0, "k", {"n": n})], timestamp_ms=at * 1000)
+
+    def valid(found: Lake, table: str, key: Any, second: int) -> list[int]:
+        rows = [r for r in found.rows(table) if r["id"] == key and not r.get("gone")]
+        moment = datetime.fromtimestamp(second, UTC)
+        there = [r for r in rows if r["_kafka_timestamp"] <= moment and (r["until"] is None or moment < r["until"])]
+        return [r["n"] for r in there]
+
+    it.drain(ordered)
+    other.drain(by_offset)
+    for again in (True, False):
+        for second in (2, 50, 200):
+            assert [valid(it, ordered, key, second) for key in (1, 2, 3)] == [[2], [1 if second < 3 else 3], []]
+        assert [valid(other, by_offset, "k", s) for s in (6, 8, 9, 11)] == [[1], [3], [3], [3]]
+        if again:  # and nothing changes
+            fill_in(it, asked(ordered, {0: [2, 7]}))
+            fill_in(other, asked(by_offset, {0: [0, 2]}))
+
+
 def test_history_before_the_live_feed_is_ended_by_it(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 from sluice import merge
 from sluice.contract import Contract
 from sluice.literals import literal
+from tests.support.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
 
@@ -81,6 +83,43 @@ def test_a_key_that_was_deleted_in_another_partition_fails_by_name(
         with pytest.raises(Exception, match=merge.ORDER_MARK):
             left(("c", 0, 1), apart)
     assert left(("a", 1, 0), ("b", 0, 99), order=["n"], deletes="ignore") == ["a", "c"]
+
+
+@pytest.mark.parametrize("name", ["place", "a", "b"])
+def test_keys_of_any_name_are_placed(spark: SparkSession, name: str) -> None:
+    columns = [{"name": name, "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
+    rows = frame(spark, ("x", 1, 0, 5), ("x", 2, 1, 7)).withColumnRenamed("id", name)
+    told = merge.places_apart(rows, [], contract(identifier=[name], columns=columns))
+    assert told == "t partition 0 offset 5 and t partition 1 offset 7"
+
+
+@pytest.mark.parametrize("inline", [merge.KEYS_INLINE, 0])
+def test_keys_next_to_the_least_number_leave_the_others_findable(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, inline: int
+) -> None:
+    monkeypatch.setattr(merge, "KEYS_INLINE", inline)
+    it = lake()
+    it.create_topic(1)
+    least = {"long": 5 - (1 << 63), "int": 1 - (1 << 31), "decimal(9, 2)": "-9999999.99"}
+    until = {"name": "until", "type": "timestamptz", "source": "$valid_to"}
+    made = {}
+    for kind, mode in ((k, m) for m in ("upsert", "history") for k in least if m == "upsert" or k == "long"):
+        columns = [{"name": "id", "type": kind, "source": kind[:3]}, {"name": "n", "type": "long"}]
+        columns += [until] if mode == "history" else []
+        by, errors = ["truncate(10, id)"], {"max_ratio": 1.0}
+        kept = {"identifier": ["id"], "deletes": "ignore", "partition_by": by, "errors": errors}
+        made[it.contract(mode=mode, columns=columns, **kept)] = kind
+    for n, keys in ((1, [dict.fromkeys(("lon", "int", "dec"), k) for k in (7, 8)]),
+                    (2, [dict.fromkeys(("lon", "int", "dec"), 7), {k[:3]: v for k, v in least.items()}])):  # fmt: skip
+        it.send((0, "k", {**key, "n": n}) for key in keys)
+        assert {o["state"] for o in it.run().values()} == {"published"}
+    for name, kind in made.items():
+        rows = [(str(r["id"]), r["n"]) for r in it.rows(name) if r.get("until") is None]
+        there = [] if kind not in ("long", "int") else [(str(least[kind]), 2)]
+        one = "" if kind in ("long", "int") else ".00"
+        assert sorted(rows) == sorted([(f"7{one}", 2), (f"8{one}", 1), *there]), name
+        # A decimal that its partition has no room for is set apart, and stops nothing.
+        assert [r["error_class"] for r in it.quarantined(name)] == ["misfit"] * (not there)
 
 
 @pytest.mark.parametrize("records", [10, merge.KEYS_INLINE + 1])
