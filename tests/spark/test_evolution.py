@@ -286,6 +286,9 @@ BY_POLICY = [
     for kind in CHANGES
     for policy in ("auto", "review", "ignore", "refuse")
     if policy != "auto" or kind not in ("change_type", "change_key")  # which no contract may say
+    # What is ignored or refused of every kind is in tests/unit/test_evolve.py: without a change there is nothing to do
+    # for Spark that it does not do for these.
+    if policy in ("auto", "review") or kind in ("widen", "drop_column", "change_mask", "change_nested")
 ]
 # Each of them but the first is in the table or is not, by what became of one of the changes.
 VALUES: list[dict[str, Any]] = [
@@ -350,8 +353,9 @@ def test_every_kind_of_change_by_every_policy_while_a_batch_is_staged(lake):
 
     def check(each: tuple[str, str], batches: list[list[Columns]], *, made: bool) -> None:
         name, now = names[each], news[each[0]] if made else OLD
-        rows = {r["_kafka_offset"]: r for r in it.rows(name)}
-        assert len(rows) == len(it.rows(name)), each
+        there = it.rows(name)
+        rows = {r["_kafka_offset"]: r for r in there}
+        assert len(rows) == len(there), each
         found = {o: {k: v for k, v in r.items() if k[0] != "_" and k != "id"} for o, r in rows.items()}
         assert found == expected(batches, now), each
         sent = sum(map(len, SENT[: len(batches)]))
