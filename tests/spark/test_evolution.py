@@ -353,8 +353,7 @@ def test_every_kind_of_change_by_every_policy_while_a_batch_is_staged(lake):
 
     def check(each: tuple[str, str], batches: list[list[Columns]], *, made: bool) -> None:
         name, now = names[each], news[each[0]] if made else OLD
-        there = it.rows(name)
-        rows = {r["_kafka_offset"]: r for r in there}
+        rows = {r["_kafka_offset"]: r for r in (there := it.rows(name))}
         assert len(rows) == len(there), each
         found = {o: {k: v for k, v in r.items() if k[0] != "_" and k != "id"} for o, r in rows.items()}
         assert found == expected(batches, now), each
