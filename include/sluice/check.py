@@ -19,10 +19,10 @@ from sluice import merge, slices, tables
 from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, UPSERT, failed_field
-from sluice.errors import BlockedError
+from sluice.errors import BlockedError, RejectedDifferError
 from sluice.evolve_refused import Refused
 from sluice.fields import STAGED
-from sluice.filters import And, at_most, equal, one_of
+from sluice.filters import And, BooleanExpression, at_most, equal, one_of
 from sluice.ledger import Ledger
 from sluice.model import Batch, joined
 
@@ -134,17 +134,35 @@ def quarantine(
 
     After a rollback a batch is published again whose records a slice of a backfill has set apart meanwhile. What
     becomes of them is decided anew, so the slice's rows go.
+
+    Raises:
+        RejectedDifferError: it does not hold as many of them as were rejected while they were merged.
     """
     whole = joined(batches)
     table = tables.load(context.catalog, tables.quarantine(contract))
     mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", whole.topic))
     name = tables.spark_name(context.catalog_name, tables.quarantine(contract))
     if rejected or (table and tables.files(table, mine)):
-        tables.ensure_quarantine(context.catalog, contract)
+        there = tables.ensure_quarantine(context.catalog, contract)
         rows = bad(decode(), contract, refused)
         rows.writeTo(name).overwrite(of_batches(batches) & (F.col("_kafka_topic") == whole.topic))
+        _all_there(there.refresh(), mine, contract, batches, rejected)
     if table and (numbers := _slices_before(context, table, whole)):
         merge.release(decode().select(*KAFKA_COLUMNS[:3]), name, whole, numbers)
+
+
+def _all_there(
+    quarantine: Table, mine: BooleanExpression, contract: Contract, batches: Sequence[Batch], rejected: int
+) -> None:
+    """Decoded once more, records may have been judged otherwise: those would be in no table. Partitions are counted."""
+    held = quarantine.scan(row_filter=mine, selected_fields=("batch_seq",)).count()
+    if held != rejected:
+        raise RejectedDifferError(
+            f"{rejected} records were rejected, and {held} came into quarantine.",
+            table=contract.table,
+            topic=batches[-1].topic,
+            batches=[b.seq for b in batches],
+        )
 
 
 def _slices_before(context: Context, quarantine: Table, whole: Batch) -> list[int]:

@@ -119,6 +119,15 @@ class FencedError(RetryableError):
     advice = "Nothing to do: the retry starts from the table's new head."
 
 
+class RejectedDifferError(RetryableError):
+    """Records of a batch were judged otherwise when they were read again for quarantine; main was not moved."""
+
+    advice = (
+        "Nothing to do: the batch is read anew. If it comes again, look for an expression of the contract whose "
+        "outcome changes from one reading to the next; else keep the log, and report it."
+    )
+
+
 class TopicMissingError(TerminalError):
     """The topic does not exist."""
 

@@ -24,6 +24,7 @@ from sluice import (
     evolve_refused,
     expect,
     merge,
+    registry,
     schema,
     staged_records,
     tables,
@@ -54,6 +55,7 @@ class Published:
     commit_seconds: float | None = None
 
 
+@registry.held()
 def publish(
     context: Context,
     contract: Contract,

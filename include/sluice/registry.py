@@ -2,8 +2,8 @@
 
 Ids are for ever, so what was fetched is kept: in the process, and on disk for the time when the registry does not
 answer. While it answers, each application asks it once for each id. What may change is asked for again: a subject's
-newest schema after `cache.latest.ttl.sec`, an id that the registry does not know in each batch, for believing it too
-long would set good records apart.
+newest schema after `cache.latest.ttl.sec`, an id that the registry does not know by each attempt at a batch, for
+believing it too long would set good records apart. Within an attempt all answers hold: see `held`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import os
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -59,9 +61,24 @@ class WriterSchema:
 
 
 _known: dict[tuple[str, int], WriterSchema] = {}
+_held: ContextVar[dict[tuple[str, int], WriterSchema | None] | None] = ContextVar("held", default=None)
 _failed: dict[str, tuple[float, RegistryUnavailableError]] = {}
 _clients: dict[str, SchemaRegistryClient] = {}
 """By all of their settings: each has connections, and a cache of its own for newest schemas."""
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Within it each id has one answer, "there is none" among them; other threads, and whoever comes next, ask anew.
+
+    What an attempt decodes twice, for the table and for the quarantine, must be judged alike: a record that was bad the
+    first time and good the second would come into neither.
+    """
+    token = _held.set({})
+    try:
+        yield
+    finally:
+        _held.reset(token)
 
 
 def subjects_of(topic: str, types: Iterable[str] = ()) -> list[str]:
@@ -116,6 +133,15 @@ class Registry:
     def _schema(self, number: int) -> WriterSchema | None:
         if not 0 <= number <= LARGEST_ID:
             return None
+        answers = _held.get()
+        if answers is None:
+            return self._known_or_asked(number)
+        # Before what the process knows: another table's attempt may have learnt of the schema since.
+        if (self._key, number) not in answers:
+            answers[self._key, number] = self._known_or_asked(number)
+        return answers[self._key, number]
+
+    def _known_or_asked(self, number: int) -> WriterSchema | None:
         if found := _known.get((self._key, number)):
             return found
         try:

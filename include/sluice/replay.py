@@ -17,7 +17,20 @@ from pyiceberg.typedef import Identifier
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sluice import check, cursor, evolve_force, evolve_refused, expect, merge, publish, refs, slices, tables, validate
+from sluice import (
+    check,
+    cursor,
+    evolve_force,
+    evolve_refused,
+    expect,
+    merge,
+    publish,
+    refs,
+    registry,
+    slices,
+    tables,
+    validate,
+)
 from sluice.commit import Attempt, Context
 from sluice.contract import Contract
 from sluice.decode import ERROR, OP
@@ -55,6 +68,7 @@ class Replayed:
     seconds: float = 0.0
 
 
+@registry.held()
 def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *, gaps_expected: bool) -> Replayed:
     """Bring one slice into the table, or find that it is there.
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,18 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 from pyspark.sql import SparkSession
 
-from sluice import readiness
+from sluice import check, readiness, run
 from sluice.decode import DETAIL, ERROR
 from sluice.embedded.registry import Registry
 from sluice.errors import ConfigError
 from sluice.registry import Registry as Schemas
+from sluice.slices import Origin
 from tests.spark.test_formats import avro, framed, name, read, record
+from tests.support.backfills import asked, fill_in
 from tests.support.guarded import Guarded, make_ca
 from tests.support.lake import Lake
 from tests.support.own_airflow import own_airflow
-from tests.support.registries import client_of
+from tests.support.registries import Answer, Scripted, client_of, scripted
 from tests.support.served import HOST
 
 pytestmark = pytest.mark.spark
@@ -214,3 +216,69 @@ def test_the_scorecard_tells_what_new_schemas_are_held_against(
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", "http://127.0.0.1:9/apis")
     line = told()
     assert line and line.ready is None and "did not answer" in line.evidence
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scripted]:
+    """A registry that knows schema 1, and comes to know schema 2: see `lags`."""
+    monkeypatch.setenv("SLUICE_SCHEMAS", str(tmp_path / "kept"))
+    with scripted() as given:
+        monkeypatch.setenv("SCHEMA_REGISTRY_URL", given.url)
+        given.schemas[1] = {"schema": json.dumps(record(n="long"))}
+        yield given
+
+
+def lags(behind: Scripted) -> None:
+    """From now on schema 2 is unknown when it is asked for, and known when it is asked for again."""
+    known = {"schema": json.dumps(record(n="long", x=["null", "int"]))}
+
+    def otherwise(path: str) -> Answer | None:
+        if path == "/schemas/ids/2" and 2 not in behind.schemas:
+            behind.schemas[2] = known
+            return 404, {"error_code": 40403}, {}
+        return None
+
+    behind.otherwise = otherwise
+
+
+ODD = {"columns": [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}],
+       "value": {"format": "avro"}, "errors": {"max_ratio": 0.9}}  # fmt: skip
+BOTH = [(0, "old", framed(1, b"\x02")), (0, "late", framed(2, b"\x04\x00"))]
+
+
+def held_of(it: Lake, table: str) -> tuple[list[str], list[bytes]]:
+    """The keys in the table and those in its quarantine."""
+    return sorted(row["id"] for row in it.rows(table)), [row["key"] for row in it.quarantined(table)]
+
+
+def test_a_schema_that_the_registry_comes_to_know_loses_no_record(lake: Callable[..., Lake], behind: Scripted) -> None:
+    """While a batch is published, and while a slice is read from quarantine: in the table, or set apart."""
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(**ODD)
+    it.send(BOTH)
+    lags(behind)
+    assert (it.run()[table]["rejected"], held_of(it, table)) == (1, (["old"], [b"late"]))
+    del behind.schemas[2]
+    fill_in(it, asked(table, origin=Origin.QUARANTINE), "first")
+    assert held_of(it, table) == (["old"], [b"late"])
+    fill_in(it, asked(table, origin=Origin.QUARANTINE), "second")
+    assert held_of(it, table) == (["late", "old"], [])
+
+
+def test_a_record_that_is_judged_otherwise_for_quarantine_keeps_the_batch_back(
+    lake: Callable[..., Lake], behind: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(**ODD)
+    it.send(BOTH)
+    plain = check.bad
+    with monkeypatch.context() as patch:
+        patch.setattr(check, "bad", lambda *given: plain(*given).limit(0))
+        patch.setattr(run.again, "__defaults__", (1,))
+        outcome = it.run()[table]
+    assert (outcome["state"], it.rows(table)) == ("failed", [])
+    assert f"1 records were rejected, and 0 came into quarantine. [table {table}, topic {it.topic}" in outcome["error"]
+    it.drain(table)
+    assert held_of(it, table) == (["old"], [b"late"])
