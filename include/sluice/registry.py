@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +22,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice.errors import ConfigError, RegistryUnavailableError, SluiceError
+from sluice.errors import ConfigError, RegistryUnavailableError
+from sluice.registry_answers import NO_LEVEL, NO_SCHEMA, NO_SUBJECT, ask
 from sluice.registry_settings import CONNECTION, config, without_password_in_url
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ Answer = TypeVar("Answer")
 TIMEOUT_S, RETRIES = 10, 2
 LATEST_TTL_S = 60
 """How long a subject's newest schema is believed, unless the settings say otherwise: the tables of a plan agree."""
-NO_SUBJECT, NO_LEVEL = (40401, 40402), (40401, 40408)
-NO_SCHEMA = (*NO_SUBJECT, 40403)  # of an id Apicurio says so where what it refers to is gone for good
 ASK_AGAIN_S = 30.0
 """A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
 LARGEST_ID = 2**31 - 1
@@ -196,7 +194,14 @@ class Registry:
         return self._writer(found.schema_id or 0, found.schema)
 
     def _writer(self, number: int, schema: Schema) -> WriterSchema:
-        return WriterSchema(number, schema.schema_type or "AVRO", schema.schema_str or "", *self._references(schema))
+        return WriterSchema(number, schema.schema_type or "AVRO", self._text(schema), *self._references(schema))
+
+    def _text(self, schema: Schema) -> str:
+        text = schema.schema_str
+        if not isinstance(text, str) or not text.strip():
+            self._client.clear_caches()  # type: ignore[no-untyped-call]  # or it would be believed from now on
+            raise ValueError("an answer without the text of a schema")
+        return text
 
     def _fetch(self, number: int) -> WriterSchema | None:
         found = self._ask(f"schema {number}", NO_SCHEMA, lambda: self._writer(number, self._client.get_schema(number)))
@@ -216,46 +221,7 @@ class Registry:
         return schema if text == schema.text else replace(schema, text=text, references=(), lacking="")
 
     def _ask(self, what: str, absent: tuple[int, ...], call: Callable[[], Answer]) -> Answer | None:
-        """What a call gives; None where the registry answers with one of the errors `absent`."""
-        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
-
-        try:
-            return call()
-        except SchemaRegistryError as error:
-            status = error.http_status_code
-            if status == 404 and error.error_code in absent:
-                return None
-            if status in (401, 403):
-                raise ConfigError(
-                    f"The schema registry refuses us (HTTP {status}).",
-                    way_out=f"Correct login and password of {CONNECTION}.",
-                ) from error
-            if status == 404:
-                raise ConfigError(
-                    f"What answers at {self._url} is no schema registry.",
-                    way_out=f"Correct the address in {CONNECTION}, path included.",
-                ) from error
-            raise RegistryUnavailableError(f"The schema registry answered HTTP {status}, asked for {what}.") from error
-        except (OSError, OAuthTokenError) as error:
-            raise self._away(what, error) from error
-        except Exception as error:
-            # Its HTTP library's errors, which have no base class that the client makes public.
-            if "TransportError" not in {each.__name__ for each in type(error).__mro__}:
-                raise
-            raise self._away(what, error) from error
-
-    def _away(self, what: str, error: Exception) -> SluiceError:
-        cause: BaseException | None = error
-        while cause:
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                return ConfigError(
-                    f"The certificate of the schema registry at {self._url} is not trusted: {cause.verify_message}.",
-                    way_out=f"Name the file with its CA as ssl.ca.location, in the extra of {CONNECTION}.",
-                )
-            cause = cause.__cause__ or cause.__context__
-        return RegistryUnavailableError(
-            f"The schema registry at {self._url} did not answer, asked for {what} ({type(error).__name__})."
-        )
+        return ask(self._url, what, absent, call)
 
     def _references(self, schema: Schema) -> tuple[tuple[tuple[str, str], ...], str]:
         """All that a schema refers to, however deep, what is needed first coming first; and what of it is not there."""
@@ -271,7 +237,7 @@ class Registry:
                     call = partial(self._client.get_version, subject, version, deleted=True)
                     if inner := self._ask(what, NO_SUBJECT, call):
                         follow(inner.schema)
-                        found[each.name] = inner.schema.schema_str or ""
+                        found[each.name] = self._text(inner.schema)
                     else:
                         lacking.append(what)
 
@@ -291,6 +257,8 @@ class Registry:
     def _kept(self, number: int) -> WriterSchema | None:
         try:
             kept = json.loads((self._folder / f"{number}.json").read_text(encoding="utf-8"))
+            if not kept["text"]:  # of a release that took any answer for a schema
+                return None
             references = tuple((str(name), str(text)) for name, text in kept["references"])
             return WriterSchema(number, kept["kind"], kept["text"], references)
         except (OSError, ValueError, KeyError, TypeError):

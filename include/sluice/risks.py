@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sluice import backlog, cursor, kafka_retention, tables, writers
+from sluice.contract import Contract
 from sluice.contracts import Contracts
 from sluice.filters import above
 from sluice.model import OffsetRange, encode_ranges
@@ -45,9 +46,17 @@ def look(
         ):
             found += kafka_retention.tombstones(client, plan, schedule)
     for table in table_plans.values():
-        found += writers.look(table.contract)
+        found += _of_writers(table.contract)
         found += _left_behind(catalog, table, contracts)
     return tuple(found)
+
+
+def _of_writers(contract: Contract) -> list[kafka_retention.Risk]:
+    try:
+        return writers.look(contract)
+    except Exception:
+        log.warning("%s: the writers' newest schema could not be looked at", contract.table, exc_info=True)
+        return []  # a warning that can't be given stops nothing
 
 
 def _left_behind(catalog: Catalog, table: TablePlan, contracts: Contracts) -> Iterator[kafka_retention.Risk]:

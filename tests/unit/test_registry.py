@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sluice import registry
+from sluice import registry, risks, writers
+from sluice.contract import Contract
+from sluice.errors import RegistryUnavailableError
 from sluice.registry import Registry
-from tests.support.registries import Scripted, scripted
+from tests.support.registries import Answer, Scripted, scripted
 
 pytestmark = pytest.mark.unit
 
@@ -51,3 +54,63 @@ def test_without_an_attempt_what_is_not_there_is_asked_for_each_time(answers: Sc
     assert [known(1), known(1), answers.count("/schemas/ids/1")] == [False, False, 2]
     answers.schemas[1] = AVRO
     assert [known(1), known(1), answers.count("/schemas/ids/1")] == [True, True, 3]
+
+
+def always(status: int, body: Any = "", **headers: str) -> Any:
+    def answer(_: str) -> Answer:
+        return status, body, headers
+
+    return answer
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in another process: on disk alone schemas are still there."""
+    for each in ("_known", "_failed", "_clients"):
+        monkeypatch.setattr(registry, each, {})
+
+
+SECRET = "token-of-the-sign-in"
+NO_ANSWERS = ["", f"<html>{SECRET}</html>", [], "null", {}, {"status": SECRET}, {"schema": ""}, {"schema": {}}, 7]
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS, ids=str)
+def test_what_is_no_answer_of_a_registry_is_never_kept(
+    answers: Scripted, body: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers.otherwise = always(200, body)
+    for ask in (lambda: known(1), lambda: Registry().newest("t-value"), lambda: Registry().compatibility("t-value")):
+        with pytest.raises(RegistryUnavailableError, match=f"at {answers.url} answered HTTP 200 without") as error:
+            ask()
+        assert SECRET not in str(error.value) and error.value.__cause__ is None
+    assert list(tmp_path.rglob("*.json")) == []
+    answers.otherwise, answers.schemas[1] = Scripted().otherwise, AVRO
+    assert known(1)
+    forget(monkeypatch)
+    answers.otherwise = always(200, body)
+    assert known(1), "as it was fetched before"
+
+
+def test_what_a_schema_refers_to_is_no_answer_either(answers: Scripted) -> None:
+    part = {"name": "t.P", "subject": "part", "version": 1}
+    answers.schemas[2] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
+    answers.subjects["part"] = {"id": 3, "status": "maintenance"}
+    with pytest.raises(RegistryUnavailableError, match="answered HTTP 200 without"):
+        known(2)
+
+
+def test_an_empty_text_that_was_kept_is_no_schema(answers: Scripted, tmp_path: Path) -> None:
+    answers.schemas[1] = AVRO
+    assert known(1)
+    (kept,) = tmp_path.rglob("1.json")
+    kept.write_text(kept.read_text().replace(json.dumps(AVRO["schema"]), '""'))
+    assert Registry()._kept(1) is None
+
+
+def test_a_look_that_fails_stops_no_plan(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(_: Contract) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(writers, "look", fails)
+    about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "n", "type": "long"}]}
+    assert risks._of_writers(Contract.model_validate(about)) == []
+    assert "db.t: the writers' newest schema could not be looked at" in caplog.text
