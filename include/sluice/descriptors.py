@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,9 @@ _WELL_KNOWN = re.compile(r"(confluent|google/(?:protobuf|type))/(?:\w+/)*\w+\.pr
 _IMPORT = re.compile(rf"""\bimport\s+(?:public\s+|weak\s+)?["']({_WELL_KNOWN.pattern})["']\s*;""")
 _MODULES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 _MAIN = "sluice_main.proto"
+_NO_PATH = "there is a reference whose name is no relative path"
+_BY_NAME = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL})
+"""Errors of a file that its name is to blame for, and not the disk."""
 _WRAPPED = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 _AS_ONE = {f"google.protobuf.{name}" for name in ("Timestamp", "Duration", *(f"{each}Value" for each in _WRAPPED))}
 """Messages that are read as one value, by their names. google.type.Date and TimeOfDay are not, and copied under others:
@@ -99,10 +103,15 @@ def _compiled(schema: WriterSchema) -> bytes:
         for name, text in texts:
             pure = PurePosixPath(name)
             if pure.is_absolute() or ".." in pure.parts:
-                raise UnfitError("", "there is a reference whose name is no relative path")
+                raise UnfitError("", _NO_PATH)
             place = Path(folder) / pure
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text, encoding="utf-8")
+            except OSError as error:
+                if error.errno not in _BY_NAME:
+                    raise
+                raise UnfitError("", _NO_PATH) from error
         made, others = Path(folder) / "made.bin", Path(folder) / "others.bin"
         others.write_bytes(FileDescriptorSet(file=_well_known(sorted(imports))).SerializeToString())
         include = resources.files("grpc_tools") / "_proto"
@@ -116,6 +125,7 @@ def _compiled(schema: WriterSchema) -> bytes:
             _MAIN,
         ]
         if protoc.main(arguments) != 0:
+            others.write_bytes(bytes(1 << 16))  # raises where the disk is full: protoc does not tell
             raise UnfitError("", "there is what protoc does not compile")
         return made.read_bytes()
 

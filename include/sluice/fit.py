@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -52,12 +53,18 @@ def references_of(schema: WriterSchema) -> tuple[tuple[str, str], ...]:
 
 @contextmanager
 def reading_schema() -> Iterator[None]:
-    """Whatever a schema makes its reader raise becomes UnfitError: one bad schema is not the others' end."""
+    """Whatever a schema makes its reader raise becomes UnfitError: one bad schema is not the others' end.
+
+    What is the fault of no schema (a full disk, no memory, a JVM that is gone) stays what it is: it may pass, and would
+    set good records apart.
+    """
     try:
         yield
-    except (UnfitError, KeyboardInterrupt, SystemExit):
+    except (UnfitError, KeyboardInterrupt, SystemExit, OSError, MemoryError, ImportError):
         raise
     except BaseException as error:  # a panic of the Rust library is no Exception
+        if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):  # no answer of the JVM
+            raise
         raise UnfitError("", f"there is something that can't be read ({type(error).__name__})") from error
 
 

@@ -255,7 +255,7 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
                     change = partial(evolve.settle, catalog, contract, seen, run_id=run_id)
                     outlooks[contract.table] = reach.alone(catalog, change, table=contract.table)
                 else:
-                    make = partial(tables.ensure_typed, catalog, auto.resolved(contract))
+                    make = partial(_make, catalog, contract)
                     reach.alone(catalog, make, table=contract.table)
                     new.append(contract)
             except SluiceError as error:
@@ -282,3 +282,7 @@ def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminCli
             raced = {b.topic for b in fresh}
             log.info("plan: the ledger moved on, looking again")
     raise lost or PlanLostError("The ledger never stood still long enough to write a plan.", run=run_id)
+
+
+def _make(catalog: Catalog, contract: Contract) -> Table:
+    return tables.ensure_typed(catalog, auto.resolved(contract))

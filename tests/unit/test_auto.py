@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc_tools import protoc
+from py4j.protocol import Py4JError
 from pydantic import ValidationError
 
 from sluice import auto, cli, contracts, evolve, tables
@@ -295,6 +299,38 @@ def test_a_panic_of_the_library_that_reads_messages_is_told_as_the_schemas_fault
     files = files_of(WriterSchema(1, "PROTOBUF", EDITION))
     with pytest.raises(UnfitError, match=r"be read .PanicException"), reading_schema():
         arrow_schema(files, "M")
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left"), MemoryError(), ImportError(), Py4JError("gone")])
+def test_what_is_no_schemas_fault_sets_no_records_apart(failure: Exception) -> None:
+    with pytest.raises(type(failure)), reading_schema():
+        raise failure
+
+
+def test_a_disk_that_is_full_while_protoc_compiles_is_no_schemas_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where protoc is who notices, of which it says no more than of a schema that is none."""
+    schema = WriterSchema(1, "PROTOBUF", 'syntax = "proto3"; message Full { int64 n = 1; }')
+
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fails(_: Any) -> int:
+        monkeypatch.setattr(Path, "write_bytes", full)
+        return 1
+
+    for owner, name, instead in [(Path, "write_text", full), (protoc, "main", fails)]:
+        monkeypatch.setattr(owner, name, instead)
+        with pytest.raises(OSError, match="No space left"), reading_schema():
+            files_of(schema)
+        monkeypatch.undo()
+    assert files_of(schema)
+
+
+@pytest.mark.parametrize("name", ["/a.proto", "../a.proto", f"{'a' * 300}.proto", "sluice_main.proto/b.proto", "."])
+def test_a_reference_whose_name_is_no_path_is_the_schemas_fault(name: str) -> None:
+    schema = WriterSchema(1, "PROTOBUF", 'syntax = "proto3"; message M {}', ((name, 'syntax = "proto3";'),))
+    with pytest.raises(UnfitError), reading_schema():
+        files_of(schema)
 
 
 @pytest.mark.parametrize(
