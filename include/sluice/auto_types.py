@@ -175,6 +175,8 @@ class _JsonReader:
             self.alone(schema, path, "$ref")
             ref = str(schema["$ref"])
             document, _, pointer = ref.partition("#")
+            if pointer and not pointer.startswith("/"):
+                raise UnfitError(path, f"refers to {ref!r} by an anchor, which is not followed: list its columns")
             whole = self.others[document] if document else whole
             mark = f"{id(whole)}#{pointer}"
             if mark in inside:

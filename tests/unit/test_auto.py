@@ -333,6 +333,18 @@ def test_a_reference_whose_name_is_no_path_is_the_schemas_fault(name: str) -> No
         files_of(schema)
 
 
+@pytest.mark.parametrize("ref", ["common.json#address", "#address"])
+def test_a_reference_to_an_anchor_is_refused(ref: str) -> None:
+    """By itself it would be taken for one to the whole document, and its fields for those of the address."""
+    address = {"$anchor": "address", "type": "object", "properties": {"city": {"type": "string"}}}
+    common = {"type": "object", "properties": {"id": {"type": "string"}}, "$defs": {"A": address}}
+    root = {"type": "object", "properties": {"a": {"$ref": ref}}, "$defs": {"A": address}}
+    schema = WriterSchema(1, "JSON", json.dumps(root), (("common.json", json.dumps(common)),))
+    with pytest.raises(UnfitError, match=f"refers to {ref!r} by an anchor.*list its columns") as caught:
+        list(READERS["json_schema"][1](schema, ()))
+    assert caught.value.path == "a"
+
+
 @pytest.mark.parametrize(
     ("listed", "fields", "words"),
     [
