@@ -13,30 +13,26 @@ import json
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ConfigError, RegistryUnavailableError
-from sluice.registry_answers import NO_LEVEL, NO_SCHEMA, NO_SUBJECT, ask
+from sluice.registry_answers import NO_LEVEL, NO_SCHEMA, NO_SUBJECT, Answer, ask, check_not_away, told_of_redirections
 from sluice.registry_settings import CONNECTION, config, without_password_in_url
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 log = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
 
 TIMEOUT_S, RETRIES = 10, 2
 LATEST_TTL_S = 60
 """How long a subject's newest schema is believed, unless the settings say otherwise: the tables of a plan agree."""
-ASK_AGAIN_S = 30.0
-"""A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
 LARGEST_ID = 2**31 - 1
 
 
@@ -60,7 +56,6 @@ class WriterSchema:
 
 _known: dict[tuple[str, int], WriterSchema] = {}
 _held: ContextVar[dict[tuple[str, int], WriterSchema | None] | None] = ContextVar("held", default=None)
-_failed: dict[str, tuple[float, RegistryUnavailableError]] = {}
 _clients: dict[str, SchemaRegistryClient] = {}
 """By all of their settings: each has connections, and a cache of its own for newest schemas."""
 
@@ -111,7 +106,7 @@ class Registry:
         settings = {**usual, **self._settings}
         key = json.dumps(settings, sort_keys=True, default=repr)
         try:
-            return _clients.setdefault(key, _clients.get(key) or SchemaRegistryClient(settings))
+            return _clients.setdefault(key, _clients.get(key) or told_of_redirections(SchemaRegistryClient(settings)))
         except (ValueError, TypeError, OSError) as error:  # the text may quote a setting
             what = "a certificate or key" if isinstance(error, OSError) else "a name or value"
             raise ConfigError(
@@ -124,7 +119,7 @@ class Registry:
 
         Raises:
             RegistryUnavailableError: It does not answer, and one of the ids was never seen.
-            ConfigError: What answers is no registry, or refuses us.
+            ConfigError: What answers is no registry, or refuses us, or what was asked for.
         """
         return {each: self._schema(each) for each in sorted(set(ids))}
 
@@ -158,36 +153,23 @@ class Registry:
 
         Raises:
             RegistryUnavailableError: It does not answer, or did not a moment ago.
-            ConfigError: What answers is no registry, or refuses us.
+            ConfigError: What answers is no registry, or refuses us, or what was asked for.
         """
-        return self._unless_away(
-            lambda: self._ask(f"the newest schema of subject {subject}", NO_SUBJECT, lambda: self._latest(subject))
-        )
+        what = f"the newest schema of subject {subject}"
+        check_not_away(self._url, what)
+        return self._ask(what, NO_SUBJECT, lambda: self._latest(subject))
 
     def compatibility(self, subject: str) -> str:
         """What a new schema of a subject is held against, as the registry names it, as `BACKWARD` or `NONE`.
 
         Raises:
             RegistryUnavailableError: It does not answer, or did not a moment ago.
-            ConfigError: What answers is no registry, or refuses us.
+            ConfigError: What answers is no registry, or refuses us, or what was asked for.
         """
-
-        def level() -> str | None:
-            what = f"the compatibility of subject {subject}"
-            own = self._ask(what, NO_LEVEL, lambda: self._client.get_compatibility(subject))
-            return own or self._ask("the compatibility of all subjects", (), self._client.get_compatibility)
-
-        return self._unless_away(level) or "NONE"
-
-    def _unless_away(self, ask: Callable[[], Answer]) -> Answer:
-        moment, failure = _failed.get(self._key, (0.0, None))
-        if failure and time.monotonic() - moment < ASK_AGAIN_S:
-            raise failure
-        try:
-            return ask()
-        except RegistryUnavailableError as error:
-            _failed[self._key] = (time.monotonic(), error)
-            raise
+        what = f"the compatibility of subject {subject}"
+        check_not_away(self._url, what)
+        own = self._ask(what, NO_LEVEL, lambda: self._client.get_compatibility(subject))
+        return own or self._ask("the compatibility of all subjects", (), self._client.get_compatibility) or "NONE"
 
     def _latest(self, subject: str) -> WriterSchema:
         found = self._client.get_latest_version(subject)

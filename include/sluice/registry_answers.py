@@ -1,18 +1,79 @@
-"""What the registry answers where it gives nothing: ours are the errors, which say what it was asked for."""
+"""What the registry answers where it gives nothing: ours are the errors, which say what it was asked for.
+
+One that does not answer at all is left alone for a while; an error that is about one subject is that subject's.
+"""
 
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from sluice.errors import ConfigError, RegistryUnavailableError, SluiceError
 from sluice.registry_settings import CONNECTION
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
 
 Answer = TypeVar("Answer")
 
 NO_SUBJECT, NO_LEVEL = (40401, 40402), (40401, 40408)
 NO_SCHEMA = (*NO_SUBJECT, 40403)  # of an id Apicurio says so where what it refers to is gone for good
+AWAY = (408, 429, 502, 503, 504)
+"""What it, or a proxy before it, answers to everybody, whatever is asked."""
+ASK_AGAIN_S = 30.0
+"""A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
+
+
+@dataclass(frozen=True)
+class Away:
+    """That a registry could not be asked.
+
+    Attributes:
+        words: how that was told, to follow its name.
+    """
+
+    at: float
+    words: str
+
+
+_away: dict[str, Away] = {}
+"""By address."""
+
+
+class Redirected(Exception):  # noqa: N818 - that it is an error is for `ask` to say
+    """The registry sends elsewhere, which its client would tell without saying where."""
+
+    def __init__(self, status: int, host: str | None) -> None:
+        super().__init__(status, host)
+        self.status, self.host = status, host
+
+
+def told_of_redirections(client: SchemaRegistryClient) -> SchemaRegistryClient:
+    """The client, made to raise `Redirected`."""
+
+    def look(response: Any) -> None:
+        if 300 <= response.status_code < 400:
+            raise Redirected(response.status_code, urlsplit(response.headers.get("location", "")).hostname)
+
+    client._rest_client.session.event_hooks["response"].append(look)
+    return client
+
+
+def check_not_away(url: str, what: str) -> None:
+    """Ask for nothing where the registry could not be asked a moment ago.
+
+    Raises:
+        RegistryUnavailableError: it could not.
+    """
+    away = _away.get(url)
+    if away and time.monotonic() - away.at < ASK_AGAIN_S:
+        raise RegistryUnavailableError(
+            f"The schema registry at {url} {away.words} a moment ago, and is not asked for {what} yet."
+        )
 
 
 def ask(url: str, what: str, absent: tuple[int, ...], call: Callable[[], Answer]) -> Answer | None:
@@ -40,9 +101,23 @@ def ask(url: str, what: str, absent: tuple[int, ...], call: Callable[[], Answer]
                 f"What answers at {url} is no schema registry.",
                 way_out=f"Correct the address in {CONNECTION}, path included.",
             ) from error
-        raise RegistryUnavailableError(f"The schema registry answered HTTP {status}, asked for {what}.") from error
+        said = f"answered HTTP {status}"
+        if 400 <= status < 500 and status not in AWAY:
+            raise ConfigError(
+                f"The schema registry at {url} {said}, asked for {what}.",
+                way_out=f"Correct the address in {CONNECTION}, or the subject in the contract.",
+            ) from error
+        if status in AWAY:
+            _away[url] = Away(time.monotonic(), said)
+        raise RegistryUnavailableError(f"The schema registry at {url} {said}, asked for {what}.") from error
+    except Redirected as error:
+        to = f", and sends to {error.host}" if error.host else ""
+        raise ConfigError(
+            f"The schema registry at {url} answered HTTP {error.status}{to}, asked for {what}.",
+            way_out=f"Correct the address in {CONNECTION}: nobody follows it elsewhere.",
+        ) from error
     except (OSError, OAuthTokenError) as error:
-        raise _away(url, what, error) from error
+        raise _unanswered(url, what, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         # A page of a proxy, or JSON that the client makes no schema of; its errors may quote it, secrets and all.
         raise RegistryUnavailableError(
@@ -53,10 +128,10 @@ def ask(url: str, what: str, absent: tuple[int, ...], call: Callable[[], Answer]
         # Its HTTP library's errors, which have no base class that the client makes public.
         if "TransportError" not in {each.__name__ for each in type(error).__mro__}:
             raise
-        raise _away(url, what, error) from error
+        raise _unanswered(url, what, error) from error
 
 
-def _away(url: str, what: str, error: Exception) -> SluiceError:
+def _unanswered(url: str, what: str, error: Exception) -> SluiceError:
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -65,6 +140,7 @@ def _away(url: str, what: str, error: Exception) -> SluiceError:
                 way_out=f"Name the file with its CA as ssl.ca.location, in the extra of {CONNECTION}.",
             )
         cause = cause.__cause__ or cause.__context__
+    _away[url] = Away(time.monotonic(), "did not answer")
     return RegistryUnavailableError(
         f"The schema registry at {url} did not answer, asked for {what} ({type(error).__name__})."
     )

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sluice import registry, risks, writers
+from sluice import registry, registry_answers, risks, writers
 from sluice.contract import Contract
-from sluice.errors import RegistryUnavailableError
+from sluice.errors import ConfigError, RegistryUnavailableError
 from sluice.registry import Registry
 from tests.support.registries import Answer, Scripted, scripted
 
@@ -65,8 +65,8 @@ def always(status: int, body: Any = "", **headers: str) -> Any:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in another process: on disk alone schemas are still there."""
-    for each in ("_known", "_failed", "_clients"):
-        monkeypatch.setattr(registry, each, {})
+    for owner, name in ((registry, "_known"), (registry, "_clients"), (registry_answers, "_away")):
+        monkeypatch.setattr(owner, name, {})
 
 
 SECRET = "token-of-the-sign-in"
@@ -114,3 +114,40 @@ def test_a_look_that_fails_stops_no_plan(monkeypatch: pytest.MonkeyPatch, caplog
     about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "n", "type": "long"}]}
     assert risks._of_writers(Contract.model_validate(about)) == []
     assert "db.t: the writers' newest schema could not be looked at" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "error", "said", "others"),
+    [
+        (301, {"Location": "https://sso.example/in?token=t"}, ConfigError, "HTTP 301, and sends to sso.example,", True),
+        (302, {"Location": "/login"}, ConfigError, "HTTP 302, asked for", True),
+        (400, {}, ConfigError, "HTTP 400, asked for", True),
+        (422, {}, ConfigError, "HTTP 422, asked for", True),
+        (404, {}, ConfigError, "is no schema registry", True),
+        (403, {}, ConfigError, "refuses us .HTTP 403", True),
+        (500, {}, RegistryUnavailableError, "HTTP 500, asked for", True),
+        (200, {}, RegistryUnavailableError, "HTTP 200 without", True),
+        (429, {}, RegistryUnavailableError, "HTTP 429, asked for", False),
+        (503, {}, RegistryUnavailableError, "HTTP 503, asked for", False),
+    ],
+)
+def test_an_error_about_one_subject_stops_no_other(
+    answers: Scripted, monkeypatch: pytest.MonkeyPatch, status: int, headers: Any, error: Any, said: str, others: bool
+) -> None:
+    """But where whoever asks would hear the same."""
+    monkeypatch.setattr(registry, "RETRIES", 0)
+    answers.subjects["good-value"] = {"subject": "good-value", "version": 1, "id": 5, **AVRO}
+    answers.otherwise = lambda path: (status, "", headers) if "bad" in path else None
+    with pytest.raises(error, match=said) as told:
+        Registry().newest("bad-value")
+    assert "subject bad-value" in str(told.value) or status in (403, 404)
+    assert "token=t" not in str(told.value)
+    if others:
+        assert Registry().newest("good-value")
+        return
+    before = len(answers.asked)
+    with pytest.raises(RegistryUnavailableError, match=f"HTTP {status} a moment ago, .* of subject good-value yet"):
+        Registry().newest("good-value")
+    assert len(answers.asked) == before
+    monkeypatch.setattr(registry_answers, "ASK_AGAIN_S", 0)
+    assert Registry().newest("good-value")
