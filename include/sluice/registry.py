@@ -118,7 +118,7 @@ class Registry:
         """The schemas of these ids; None where the registry says that there is none.
 
         Raises:
-            RegistryUnavailableError: It does not answer, and one of the ids was never seen.
+            RegistryUnavailableError: It does not answer, or did not a moment ago, and one of the ids was never seen.
             ConfigError: What answers is no registry, or refuses us, or what was asked for.
         """
         return {each: self._schema(each) for each in sorted(set(ids))}
@@ -138,6 +138,7 @@ class Registry:
         if found := _known.get((self._key, number)):
             return found
         try:
+            check_not_away(self._url, f"schema {number}", silent=True)
             found = self._fetch(number)
         except RegistryUnavailableError as error:
             found = self._kept(number)

@@ -25,7 +25,7 @@ NO_SCHEMA = (*NO_SUBJECT, 40403)  # of an id Apicurio says so where what it refe
 AWAY = (408, 429, 502, 503, 504)
 """What it, or a proxy before it, answers to everybody, whatever is asked."""
 ASK_AGAIN_S = 30.0
-"""A registry that was away is not asked for newest schemas before: its time-outs would add up, table by table."""
+"""A registry that was away is not asked before: its time-outs would add up, table by table and id by id."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,12 @@ class Away:
 
     Attributes:
         words: how that was told, to follow its name.
+        silent: it did not answer at all; whoever is told HTTP 429 or 503 may be answered the next time.
     """
 
     at: float
     words: str
+    silent: bool
 
 
 _away: dict[str, Away] = {}
@@ -63,14 +65,17 @@ def told_of_redirections(client: SchemaRegistryClient) -> SchemaRegistryClient:
     return client
 
 
-def check_not_away(url: str, what: str) -> None:
+def check_not_away(url: str, what: str, *, silent: bool = False) -> None:
     """Ask for nothing where the registry could not be asked a moment ago.
+
+    Args:
+        silent: only where it did not answer at all.
 
     Raises:
         RegistryUnavailableError: it could not.
     """
     away = _away.get(url)
-    if away and time.monotonic() - away.at < ASK_AGAIN_S:
+    if away and time.monotonic() - away.at < ASK_AGAIN_S and (away.silent or not silent):
         raise RegistryUnavailableError(
             f"The schema registry at {url} {away.words} a moment ago, and is not asked for {what} yet."
         )
@@ -108,7 +113,7 @@ def ask(url: str, what: str, absent: tuple[int, ...], call: Callable[[], Answer]
                 way_out=f"Correct the address in {CONNECTION}, or the subject in the contract.",
             ) from error
         if status in AWAY:
-            _away[url] = Away(time.monotonic(), said)
+            _away[url] = Away(time.monotonic(), said, silent=False)
         raise RegistryUnavailableError(f"The schema registry at {url} {said}, asked for {what}.") from error
     except Redirected as error:
         to = f", and sends to {error.host}" if error.host else ""
@@ -140,7 +145,7 @@ def _unanswered(url: str, what: str, error: Exception) -> SluiceError:
                 way_out=f"Name the file with its CA as ssl.ca.location, in the extra of {CONNECTION}.",
             )
         cause = cause.__cause__ or cause.__context__
-    _away[url] = Away(time.monotonic(), "did not answer")
+    _away[url] = Away(time.monotonic(), "did not answer", silent=True)
     return RegistryUnavailableError(
         f"The schema registry at {url} did not answer, asked for {what} ({type(error).__name__})."
     )

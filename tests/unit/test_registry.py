@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -151,3 +152,35 @@ def test_an_error_about_one_subject_stops_no_other(
     assert len(answers.asked) == before
     monkeypatch.setattr(registry_answers, "ASK_AGAIN_S", 0)
     assert Registry().newest("good-value")
+
+
+def test_a_registry_that_is_silent_is_waited_for_once(answers: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemas that were fetched before come from disk meanwhile, others fail at once; then it is asked again."""
+    answers.schemas = dict.fromkeys(range(1, 6), AVRO)
+    assert all(map(known, range(1, 5)))
+    forget(monkeypatch)
+    monkeypatch.setattr(registry, "RETRIES", 0)
+    monkeypatch.setattr(registry, "TIMEOUT_S", 0.2)
+    answers.otherwise = lambda _: time.sleep(0.6)  # type: ignore[func-returns-value]
+    before = len(answers.asked)
+    assert all(map(known, range(1, 5)))
+    assert len(answers.asked) == before + 1
+    answers.otherwise = lambda _: None
+    with pytest.raises(
+        RegistryUnavailableError, match="did not answer a moment ago, and is not asked for schema 5 yet"
+    ):
+        known(5)
+    with pytest.raises(RegistryUnavailableError, match="did not answer a moment ago"):
+        Registry().newest("t-value")
+    assert len(answers.asked) == before + 1
+    monkeypatch.setattr(registry_answers, "ASK_AGAIN_S", 0)
+    assert known(5)
+
+
+def test_one_that_is_overloaded_is_asked_for_the_next_id(answers: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "RETRIES", 0)
+    answers.schemas[2] = AVRO
+    answers.otherwise = lambda path: (503, "", {}) if path.endswith("/1") else None
+    with pytest.raises(RegistryUnavailableError, match="HTTP 503"):
+        known(1)
+    assert known(2)
