@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ConfigError, RegistryUnavailableError
-from sluice.registry_answers import NO_LEVEL, NO_SCHEMA, NO_SUBJECT, Answer, ask, check_not_away, told_of_redirections
+from sluice.registry_answers import (
+    NO_LEVEL,
+    NO_SCHEMA,
+    NO_SUBJECT,
+    Answer,
+    ask,
+    check_not_away,
+    of_another,
+    told_of_redirections,
+)
 from sluice.registry_settings import CONNECTION, config, without_password_in_url
 
 if TYPE_CHECKING:
@@ -140,8 +149,9 @@ class Registry:
         try:
             check_not_away(self._url, f"schema {number}", silent=True)
             found = self._fetch(number)
-        except RegistryUnavailableError as error:
-            found = self._kept(number)
+        except (RegistryUnavailableError, ConfigError) as error:
+            away = isinstance(error, RegistryUnavailableError) or of_another(error)
+            found = self._kept(number) if away else None
             if found is None:
                 raise
             log.warning("%s Going on with schema %s as it was fetched before.", error.message, number)

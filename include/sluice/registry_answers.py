@@ -149,3 +149,13 @@ def _unanswered(url: str, what: str, error: Exception) -> SluiceError:
     return RegistryUnavailableError(
         f"The schema registry at {url} did not answer, asked for {what} ({type(error).__name__})."
     )
+
+
+def of_another(error: SluiceError) -> bool:
+    """Whether it is no registry that answered: a redirection, or an error without the code that theirs have."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    cause = error.__cause__
+    if isinstance(cause, SchemaRegistryError):
+        return cause.http_status_code not in (401, 403) and cause.error_code in (None, SchemaRegistryError.UNKNOWN)
+    return isinstance(cause, Redirected)

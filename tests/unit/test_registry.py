@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,26 @@ def test_one_that_is_overloaded_is_asked_for_the_next_id(answers: Scripted, monk
     with pytest.raises(RegistryUnavailableError, match="HTTP 503"):
         known(1)
     assert known(2)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "served"),
+    [
+        (404, "<html>no such page</html>", True),
+        (404, {}, True),
+        (302, "", True),
+        (404, {"error_code": 404, "message": "HTTP 404 Not Found"}, False),
+        (403, "", False),
+    ],
+)
+def test_what_is_not_the_registrys_own_refusal_is_no_word_about_a_schema(
+    answers: Scripted, monkeypatch: pytest.MonkeyPatch, status: int, body: Any, served: bool
+) -> None:
+    """As a proxy answers while the registry behind it is made anew: what is kept goes on, the rest is as it was."""
+    answers.schemas[1] = AVRO
+    assert known(1)
+    forget(monkeypatch)
+    answers.otherwise = always(status, body)
+    for number, goes_on in ((1, served), (2, False)):
+        with nullcontext() if goes_on else pytest.raises(ConfigError):
+            assert known(number)
