@@ -124,6 +124,7 @@ class Names:
     """Named types by their full names, with every reference written as one."""
 
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _looped: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     def add(self, schema: Any, space: str = "") -> Any:
         """The schema with each named type replaced by its full name; remembers what they are."""
@@ -146,6 +147,7 @@ class Names:
         if "." not in full:
             kept["namespace"] = ""  # or it would take that of the type around it
         self.found[full] = kept
+        self._looped.clear()  # it may close a loop
         if kind in ("record", "error"):
             kept["type"] = "record"
             if not all(isinstance(f["name"], str) for f in schema["fields"]):
@@ -178,14 +180,20 @@ class Names:
         return {}
 
     def holds_itself(self, name: str) -> bool:
-        """Whether a record may stand within itself."""
+        """Whether a record may stand within itself; found out once, as it takes a walk along all types in it."""
+        if name not in self._looped:
+            self._looped[name] = name in self._within(name)
+        return self._looped[name]
+
+    def _within(self, name: str) -> set[str]:
+        """The types that may stand in a record, however deep."""
         met, left = set[str](), self._named(self.found[name])
         while left:
             inner = left.pop()
             if inner not in met and inner in self.found:
                 met.add(inner)
                 left += self._named(self.found[inner])
-        return name in met
+        return met
 
     def _named(self, schema: Any) -> list[str]:
         """The types that are named in a schema."""
