@@ -45,15 +45,16 @@ def look(
             if topic in t.contract.topics
         ):
             found += kafka_retention.tombstones(client, plan, schedule)
+    subjects = writers.Subjects()
     for table in table_plans.values():
-        found += _of_writers(table.contract)
+        found += _of_writers(table.contract, subjects)
         found += _left_behind(catalog, table, contracts)
     return tuple(found)
 
 
-def _of_writers(contract: Contract) -> list[kafka_retention.Risk]:
+def _of_writers(contract: Contract, subjects: writers.Subjects) -> list[kafka_retention.Risk]:
     try:
-        return writers.look(contract)
+        return writers.look(contract, subjects)
     except Exception:
         log.warning("%s: the writers' newest schema could not be looked at", contract.table, exc_info=True)
         return []  # a warning that can't be given stops nothing

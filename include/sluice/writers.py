@@ -7,13 +7,14 @@ by a JSON Schema that allows no more than it names.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sluice.contract import Contract, Input
 from sluice.contract_cdc import DELETED_SOURCE, OP_SOURCE, rows_at
 from sluice.contract_formats import REGISTERED
-from sluice.errors import SluiceError
+from sluice.errors import RegistryUnavailableError, SluiceError
 from sluice.iceberg_types import IcebergType, Struct
 from sluice.kafka_retention import Risk
 from sluice.registry import Registry, WriterSchema, subjects_of
@@ -28,7 +29,33 @@ _MARKS = ("__op", "__deleted")
 """What Debezium's unwrap adds where it is asked to; without them whatever has a row is a change."""
 
 
-def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
+LOOK_S = 20.0
+"""How long the looks of one plan take, but for the request that is under way: a warning is not worth more."""
+
+
+class Subjects:
+    """The newest schemas for the looks of one plan: each subject is asked for once, and none when the time is over."""
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        self._registry, self._until = registry, time.monotonic() + LOOK_S
+        self._found: dict[str, WriterSchema | None] = {}
+
+    def newest(self, subject: str) -> WriterSchema | None:
+        """As the registry has it.
+
+        Raises:
+            RegistryUnavailableError: it does not answer, or there is no time left to ask.
+            ConfigError: as `Registry.newest`; or no registry is named.
+        """
+        if subject not in self._found:
+            if time.monotonic() > self._until:
+                raise RegistryUnavailableError(f"The plan has asked the schema registry for {LOOK_S:.0f} s.")
+            self._registry = self._registry or Registry()
+            self._found[subject] = self._registry.newest(subject)
+        return self._found[subject]
+
+
+def look(contract: Contract, registry: Registry | Subjects | None = None) -> list[Risk]:
     """Warnings of topics whose newest schema lacks fields that columns or inputs are read from, or does not fit them.
 
     Of an envelope the row after the change is looked at, and what columns and the operation are read from besides it;
@@ -46,14 +73,15 @@ def look(contract: Contract, registry: Registry | None = None) -> list[Risk]:
     read = {_place(contract, each)[:1] for each in (*contract.columns, *contract.inputs)}
     may_lack = {name for name in _MARKS if (name,) not in read}
     found: list[Risk] = []
-    for topic in contract.topics if needed.fields else ():
+    for at, topic in enumerate(contract.topics if needed.fields else ()):
         try:
             asked = registry or Registry()
             newest = ((s, whole) for s in subjects_of(topic, types) if (whole := asked.newest(s)))
             mine = ((s, one) for s, whole in newest if (one := of_types(contract.value.format, whole, types)))
             subject, schema = next(mine, ("", None))
         except SluiceError as error:
-            log.info("%s: the writers' newest schema was not looked at: %s", contract.table, error.message)
+            left = ", ".join(contract.topics[at:])
+            log.info("%s: the writers' newest schema of %s was not looked at: %s", contract.table, left, error.message)
             return found
         have = _fields(contract, schema) if schema else {}
         known = have.keys() & set(needed.names) - may_lack

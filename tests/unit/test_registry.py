@@ -109,12 +109,12 @@ def test_an_empty_text_that_was_kept_is_no_schema(answers: Scripted, tmp_path: P
 
 
 def test_a_look_that_fails_stops_no_plan(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fails(_: Contract) -> Any:
+    def fails(*_: Any) -> Any:
         raise ZeroDivisionError
 
     monkeypatch.setattr(writers, "look", fails)
     about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "n", "type": "long"}]}
-    assert risks._of_writers(Contract.model_validate(about)) == []
+    assert risks._of_writers(Contract.model_validate(about), writers.Subjects()) == []
     assert "db.t: the writers' newest schema could not be looked at" in caplog.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -310,3 +311,20 @@ def test_of_a_union_at_the_root_the_branch_of_the_type_is_compared() -> None:
     assert "the newest schema of t-value (id 7) has no field place, which city reads" in str(told)
     assert answers.asked == ["t-value"]
     assert writers.look(contract("avro"), answers) == [], "of several nobody knows which"
+
+
+def test_the_looks_of_a_plan_ask_for_a_subject_once_and_come_to_an_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    about = {"table": "db.t", "topic": ["t", "u"], "group": "g", "owner": "me", "columns": COLUMNS}
+    two = Contract.model_validate({**about, "value": {"format": "avro"}})
+    answers = Answers(avro(N, nested("place", "town"), BOX), subject="u-value")
+    subjects = writers.Subjects(answers)
+    assert [len(writers.look(two, subjects)) for _ in range(2)] == [1, 1]
+    assert answers.asked == ["t-value", "u-value"], "also what there is no schema of"
+    monkeypatch.setattr(writers, "LOOK_S", -1)
+    subjects = writers.Subjects(answers)
+    assert writers.look(two, subjects) == []
+    assert answers.asked == ["t-value", "u-value"]
+    assert "db.t: the writers' newest schema of t, u was not looked at: The plan has asked" in caplog.text
