@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from sluice.errors import ContractError, SluiceError, discreet
 from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
+from sluice.unseen import of_maintenance, without
 
 KAFKA, CATALOG = "kafka", "catalog"
 
@@ -311,6 +312,27 @@ class TableStatus:
         lags = [t.lag_records for t in self.topics]
         return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
 
+    def without(self, names: Collection[str]) -> Self:
+        """The same table, told without the names of others."""
+        if not names:
+            return self
+        # Its topics may be called as others' tables are. A problem may be about both, and says which is a topic.
+        others = frozenset(names) - {t.topic for t in self.topics}
+
+        def refused(each: LastError) -> LastError:
+            return replace(each, error=each.error and without(each.error, others))
+
+        return replace(
+            self,
+            topics=[replace(t, problem=without(t.problem, names)) if t.problem else t for t in self.topics],
+            slices=[replace(s, error=without(s.error, others)) if s.error else s for s in self.slices],
+            maintenance=[replace(m, told=of_maintenance(m.told, names)) for m in self.maintenance],
+            last_error=self.last_error and refused(self.last_error),
+            further_errors=[refused(each) for each in self.further_errors],
+            problems=[without(each, names) for each in self.problems],
+            risks={kind: [without(each, others) for each in texts] for kind, texts in self.risks.items()},
+        )
+
 
 @dataclass
 class Status:
@@ -322,6 +344,7 @@ class Status:
         broken: contracts that can't be read: their tables are not among those told of.
         unasked: who did not answer, `KAFKA` or `CATALOG`.
         unclaimed: staging tables of topics that no contract reads any more; on the command line alone.
+        unseen: the names of those that whoever it is told to may not see.
     """
 
     at: datetime
@@ -331,6 +354,7 @@ class Status:
     broken: list[str] = field(default_factory=list)
     unasked: list[str] = field(default_factory=list)
     unclaimed: list[str] = field(default_factory=list)
+    unseen: frozenset[str] = frozenset()
 
     @property
     def errors(self) -> list[SluiceError]:
@@ -339,16 +363,21 @@ class Status:
 
     def readable(self, groups: Callable[[str], bool]) -> Status:
         """What somebody may know who may read these groups: not what stands in a contract that nobody can read."""
-        unavailable = [type(e)(discreet(e.message), way_out=e.way_out, **e.fields) for e in self.unavailable]
+        mine = [t for t in self.tables if groups(t.group)]
+        unseen = frozenset(t.table for t in self.tables) - {t.table for t in mine}
+        unavailable = [
+            type(e)(without(discreet(e.message), unseen), way_out=e.way_out, **e.fields) for e in self.unavailable
+        ]
         if self.broken:
             count = "1 problem" if len(self.broken) == 1 else f"{len(self.broken):,} problems"
             text = f"{count} in contracts: the tables concerned are not shown."
             unavailable.append(ContractError(text, way_out="`python -m sluice contract check` names them."))
         return replace(
             self,
-            tables=[t for t in self.tables if groups(t.group)],
+            tables=[t.without(unseen) for t in mine],
             unavailable=unavailable,
             stopped=[(group, error) for group, error in self.stopped if groups(group)],
             broken=[],
             unclaimed=[],
+            unseen=unseen,
         )

@@ -66,7 +66,7 @@ def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
     """
     status = reading.known_status(readable)
     past, unavailable = reading.whole(reading.past(status), reading.failed_runs(readable, status))
-    return _events(past, visible(past, readable, status.tables), hours, unavailable)
+    return _events(past, visible(past, readable, status.tables), hours, unavailable, status.unseen)
 
 
 @router.get("/api/tables/{name}/timeline", response_class=JSONResponse)
@@ -84,7 +84,7 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     of = reading.known_table(status, name)
     known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
     past, unavailable = reading.whole(known, reading.failed_runs(readable, status, of))
-    told = _events(past, history.untold(past.events), hours, unavailable)
+    told = _events(past, history.untold(past.events), hours, unavailable, status.unseen)
     told |= {"standing": None, "trouble": known.value.trouble if known.value else known.error}
     try:
         asked, table = moment(at, "The moment"), known.value and known.value.table
@@ -129,11 +129,14 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
     return told
 
 
-def _events(past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str]) -> dict[str, Any]:
+def _events(
+    past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str], unseen: frozenset[str]
+) -> dict[str, Any]:
     from sluice import status_text
     from sluice.pages import history
+    from sluice.unseen import of_events
 
-    shown = history.window(past, hours, events)
+    shown = history.window(past, hours, of_events(events, unseen))
     whole = {
         "at": past.at, "start": shown.start, "cut": shown.cut, "unavailable": unavailable, "events": shown.events,
     }  # fmt: skip

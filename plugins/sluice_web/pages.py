@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, HTTPException, Request
@@ -70,6 +71,10 @@ def _unfinished(read: Reading[Any]) -> bool:
     return read.value is None and read.error is None
 
 
+def _unseen(known: Reading[Status]) -> frozenset[str]:
+    return known.value.unseen if known.value else frozenset()
+
+
 def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLResponse:
     words = reading.NO_TABLE if known.value else UNREAD if known.error else "Reading Kafka and the catalog…"
     code = 200 if known.value is None else 404
@@ -103,12 +108,16 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
     """One table: offsets, a day of batches, expectations, rejected records, versions, snapshots, maintenance."""
     from sluice import verdicts
     from sluice.pages import history
+    from sluice.unseen import of_effect
 
     known = reading.status(readable)
     table = reading.table(known.value, name)
     if table is None:
         return _no_table(request, known, name)
     detail = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S)
+    if detail.value:
+        effects = [of_effect(each, _unseen(known)) for each in detail.value.effects]
+        detail = replace(detail, value=replace(detail.value, effects=effects))
     past = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
     return _page(
         request, "table.html", known, detail, past, here="tables", table=table, verdicts=list(verdicts.said(table)),
@@ -122,13 +131,14 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
 def report_page(request: Request, readable: Readable, name: str, run_id: Name = None) -> HTMLResponse:
     """The report that a run left of a table, as it stands in the warehouse."""
     from sluice.pages import render
+    from sluice.unseen import without
 
     known = reading.status(readable)
     if reading.table(known.value, name) is None:
         return _no_table(request, known, name)
     found = reading.feeds().reports.of(json.dumps([name, run_id or ""])).get(wait=REPORT_WAIT_S)
     if found.value:
-        return HTMLResponse(found.value, headers=render.REPORT)
+        return HTMLResponse(without(found.value, _unseen(known)), headers=render.REPORT)
     words, code = (NO_REPORT, 404) if found.value is not None else (found.error or "Reading the report…", 200)
     page = _page(request, "message.html", known, code=code, here="tables", title=f"Report of {name}", words=words)
     if found.value is None:  # by the browser itself: the script of our pages puts no report in their place
@@ -182,10 +192,11 @@ def _timeline(
 ) -> HTMLResponse:  # fmt: skip
     from sluice import timeline
     from sluice.pages import history
+    from sluice.unseen import of_events
 
     hours = hours if hours in history.HOURS else history.HOURS[-2]
     whole = history.together(past.value, failed.value)
-    window = history.window(whole, hours, mine(whole)) if whole else None
+    window = history.window(whole, hours, of_events(mine(whole), _unseen(known))) if whole else None
     tables = known.value.tables if known.value else ()
     groups = {name: t.group for t in tables for name in (t.table, *(topic.topic for topic in t.topics))}
     return _page(

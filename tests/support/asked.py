@@ -39,6 +39,7 @@ from sluice.status_model import (
     TableStatus,
     TopicStatus,
 )
+from sluice.upkeep import Effect
 
 NOW = datetime.now(UTC)
 NAMES = ("mine", "other")
@@ -57,15 +58,19 @@ LOST = CatalogUnavailableError(
     "The Iceberg catalog did not answer: OSError: When reading 'lake/quality/data/table=db.other/0.parquet': SLOW_DOWN"
 )
 OFFSETS = {0: OffsetRange(3, 9)}
+# What is said of each table names the other.
+SHARED = "Topic 't' is shared, and group is mine for db.mine, other for db.other."
+FOLDERS = "FolderSharedError: Files of other tables lie in this one's folder: db.other in s3://l/db.other, hr.x in s3"
 FULL: dict[str, Any] = {
     "snapshot": SnapshotStatus(7, NOW, 1.5, "t.mine", 2, OFFSETS, 6, "run", "publish"),
     "totals": {"records": 6, "delete files": 0},
     "quarantined": 3,
     "open_batches": [OpenBatch("t.mine", 3, "staged", OFFSETS)],
     "slices": [SliceStatus("t.mine", -1, "failed", OFFSETS, NOW, "run", "why", "branch")],
-    "maintenance": [MaintenanceStatus("expire_snapshots", NOW, "done", "3 snapshots")],
+    "maintenance": [MaintenanceStatus("remove_orphan_files", NOW, "failed", f"failed, 1.5 s, {FOLDERS}")],
+    "problems": [SHARED],
     "expectations": Judgement("t.mine", 2, NOW, 3, 0, ["warn: x"]),
-    "last_error": LastError(NOW, "blocked", "t.mine", 3, "why", "run", open=True),
+    "last_error": LastError(NOW, "blocked", "t.mine", 3, SHARED, "run", open=True),
     "freshness_promised_seconds": 60.0,
 }
 
@@ -90,6 +95,17 @@ def ask(client: TestClient, at: str) -> list[Any]:
     return [answer.status_code, answer.text]
 
 
+def later(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
+    """What is answered to who only has what was known before, as the next reading hangs."""
+    found: dict[str, Any] = {}
+    for name in ("status", "details", "quality", "groups"):
+        was = getattr(filled, name).get().value
+        setattr(filled, name, known(was, error=HANGS))
+        found |= {f"{name} hangs: {at}": ask(client, at) for at in LATER[name]}
+        setattr(filled, name, known(was))
+    return found
+
+
 def main() -> None:
     """Fill the readings, and ask."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
@@ -98,6 +114,7 @@ def main() -> None:
 
     tables = [TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[topic(f"t.{n}")], **FULL) for n in NAMES]
     events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in NAMES]
+    events += [Event(NOW, Lane.MAINTENANCE, f"failed, {FOLDERS}", f"db.{n}", bad=True) for n in NAMES]
     events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in NAMES]
     # Of DAGs that are no group's too, of which one may be read.
     runs = {dag: FailedRun(dag, "r", NOW, NOW, "plan", 2) for dag in (*READABLE, "ingest_other", "rollback", *MAINTAIN)}
@@ -115,13 +132,18 @@ def main() -> None:
     status.look = lambda *_, **__: replace(whole, tables=[*tables[:2], unasked])
     filled = SimpleNamespace(
         status=known(reading._read_status()),
-        details=known(Detail(readiness=[Line("Owner", True, "me"), Line("Key", None, "?", "look")])),
+        details=known(
+            Detail(
+                readiness=[Line("Owner", True, "me"), Line("Key", None, "?", "look")],
+                effects=[Effect("db.mine", "remove_orphan_files", "failed", error=FOLDERS, at=NOW)],
+            )
+        ),
         quality=known({n: trends.of([r]) for n, r in judged.items()}),
         runs=known({n: trends.of([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}),
-        histories=known(History(NOW, events[:1])),
+        histories=known(History(NOW, events[::2][:2])),
         groups=known(History(NOW, events, ledger_rows=5), busy=True),
         failed=SimpleNamespace(of=lambda key: known(History(NOW, [runs[dag].event for dag in json.loads(key)[0]]))),
-        reports=known("<h1>What a run left</h1>"),
+        reports=known(f"<h1>What a run left</h1>{SHARED}"),
     )
     reading.feeds = lambda: filled
     (login,) = plugin.app.router.dependencies
@@ -154,14 +176,9 @@ def main() -> None:
             assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
     READABLE.add("ingest_other")
-    found["all: /metrics"] = ask(client, "/metrics")
+    found |= {f"all: {at}": ask(client, at) for at in ("/metrics", "/tables/db.mine", "/api/timeline")}
     READABLE.remove("ingest_other")
-    # Who only has what was known before, as the next reading hangs.
-    for name in ("status", "details", "quality", "groups"):
-        was = getattr(filled, name).get().value
-        setattr(filled, name, known(was, error=HANGS))
-        found |= {f"{name} hangs: {at}": ask(client, at) for at in LATER[name]}
-        setattr(filled, name, known(was))
+    found |= later(client, filled)
     found |= {f"refused: {at}": ask(client, at) for at in REFUSED}
     filled.status = known(None)
     for at in ("/api/tables?unread", "/metrics?unread"):

@@ -81,6 +81,17 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
     assert len(others) >= 5 and set(others.values()) == {404}, others
 
 
+def test_what_is_said_of_a_table_names_no_other_that_its_reader_may_not_see(found: dict[str, tuple[int, str]]) -> None:
+    shared, folders = "mine for db.mine, other for {}.", "tells of which"
+    for at in ("/tables", "/tables/db.mine", "/api/tables", "/api/tables/db.mine", "/tables/db.mine/report"):
+        assert shared.format("another table") in found[at][1], at
+    for at in ("/api/tables", "/tables/db.mine", "/timeline", *(f"{x}/tables/db.mine/timeline" for x in ("", "/api"))):
+        assert folders in found[at][1] and "hr.x" not in found[at][1] and "s3" not in found[at][1], at
+    for at in ("/tables/db.mine", "/api/timeline"):  # who may see all is told all
+        assert folders not in (told := found[f"all: {at}"][1]) and "hr.x in s3" in told
+    assert shared.format("db.other") in found["all: /tables/db.mine"][1]
+
+
 def test_a_table_says_who_may_read_it_and_what_the_reader_may_do(found: dict[str, tuple[int, str]]) -> None:
     access = json.loads(found["/api/tables/db.mine/readiness"][1])[-1]
     assert (access["subject"], access["ready"]) == ("Access", True)
