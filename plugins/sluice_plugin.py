@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from airflow.api_fastapi.app import API_ROOT_PATH
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
 from airflow.configuration import conf
@@ -71,6 +72,11 @@ def forks() -> bool:
     )
 
 
+AT = f"{API_ROOT_PATH.rstrip('/')}{PREFIX}"
+"""Where a browser finds the pages. Airflow puts the path of its `base_url` before what it mounts, but not before what
+its own pages lead to."""
+
+
 class SluicePlugin(AirflowPlugin):
     """The pages and where Airflow shows them."""
 
@@ -79,22 +85,22 @@ class SluicePlugin(AirflowPlugin):
     external_views = [  # noqa: RUF012
         {
             "name": "Tables",
-            "href": f"{PREFIX}/tables",
+            "href": f"{AT}/tables",
             "destination": "nav",
             "url_route": "sluice-tables",
             "nav_top_level": True,
         },
-        {"name": "Data quality", "href": f"{PREFIX}/quality", "destination": "nav", "url_route": "sluice-quality"},
-        {"name": "Timeline", "href": f"{PREFIX}/timeline", "destination": "nav", "url_route": "sluice-timeline"},
+        {"name": "Data quality", "href": f"{AT}/quality", "destination": "nav", "url_route": "sluice-quality"},
+        {"name": "Timeline", "href": f"{AT}/timeline", "destination": "nav", "url_route": "sluice-timeline"},
         {
             "name": "Data quality",
-            "href": f"{PREFIX}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
+            "href": f"{AT}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
             "destination": "dag_run",
             "url_route": "sluice-run-quality",
         },
         {
             "name": "Data quality",
-            "href": f"{PREFIX}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}",
+            "href": f"{AT}/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}",
             "destination": "task_instance",
             "url_route": "sluice-task-quality",
         },

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -16,20 +18,27 @@ from sluice.embedded.home import REPOSITORY
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """What every address answers to somebody who may read one DAG of two."""
+def answered(script: str, home: Path, **setting: str) -> dict[str, Any]:
+    """What a script of `tests/support` prints, in an Airflow of its own."""
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)]),
-        "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
+        "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
+        **setting,
     }
-    script = REPOSITORY / "tests" / "support" / "asked.py"
-    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(REPOSITORY / "tests" / "support" / script)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return {at: (code, text) for at, (code, text) in json.loads(done.stdout.splitlines()[-1]).items()}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """What every address answers to somebody who may read one DAG of two."""
+    asked = answered("asked.py", tmp_path_factory.mktemp("airflow"))
+    return {at: (code, text) for at, (code, text) in asked.items()}
 
 
 def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, tuple[int, str]]) -> None:
@@ -189,3 +198,14 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
     shape = {"$ref": "#/components/schemas/Refusal", "components": described["components"]}
     for _, text in refused.values():
         jsonschema.validate(json.loads(text), shape, Draft202012Validator)
+
+
+@pytest.mark.parametrize(("base", "path"), [("https://h", ""), ("https://h/airflow/", "/airflow")])
+def test_airflows_menu_leads_to_the_pages_below_a_path_of_its_own_too(tmp_path: Path, base: str, path: str) -> None:
+    menu = answered("below.py", tmp_path, AIRFLOW__API__BASE_URL=base)
+    of_run = f"{path}/sluice/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}"
+    pages = [f"{path}/sluice/{page}" for page in ("tables", "quality", "timeline")]
+    assert list(menu) == [*pages, of_run, f"{of_run}&task_id={{TASK_ID}}"]
+    for code, (airflow, *links) in menu.values():
+        assert (code, airflow) == (200, path) and set(pages) <= set(links)
+        assert all(link.startswith(f"{path}/sluice/") for link in links), links
