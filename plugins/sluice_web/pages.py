@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PREFIX = "/sluice"
 NO_REPORT = (
-    "There is none of this run: it neither published nor refused anything here, or ended before reports were kept, or "
-    "the report is past SLUICE_REPORTS_RETENTION."
+    "There is none of this run: it neither published nor refused anything here, or it has not ended yet, or it ended "
+    "before reports were kept, or the report is past SLUICE_REPORTS_RETENTION."
 )
 UNREAD = "It could not be read; the page looks again by itself."
 EVENTS_SHOWN = 200
@@ -141,8 +141,8 @@ def report_page(request: Request, readable: Readable, name: str, run_id: Name = 
         return HTMLResponse(without(found.value, _unseen(known)), headers=render.REPORT)
     words, code = (NO_REPORT, 404) if found.value is not None else (found.error or "Reading the report…", 200)
     page = _page(request, "message.html", known, code=code, here="tables", title=f"Report of {name}", words=words)
-    if found.value is None:  # by the browser itself: the script of our pages puts no report in their place
-        page.headers["Refresh"] = str(RENEWED_S if found.error else FIRST_S)
+    again = CALM_S if found.value is not None else RENEWED_S if found.error else FIRST_S
+    page.headers["Refresh"] = str(again)  # by the browser itself: a report runs no script that would look for it
     return page
 
 

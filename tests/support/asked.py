@@ -47,6 +47,7 @@ READABLE = {"ingest_mine", "backfill", MAINTAIN[0]}
 
 
 REFUSED = ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none")
+ALL = ("/metrics", "/tables/db.mine", "/api/timeline", "/tables/db.mine/report")
 HANGS = "What is being read has not answered for 9000 s."
 LATER = {
     "status": ("/api/tables", "/api/tables/db.mine", "/metrics"),
@@ -92,6 +93,7 @@ def known(value: Any, *, busy: bool = False, error: str | None = None) -> Any:
 def ask(client: TestClient, at: str) -> list[Any]:
     """What an address answers."""
     answer = client.get(at)
+    assert ("refresh" in answer.headers) == at.endswith("/report"), at  # there is none
     return [answer.status_code, answer.text]
 
 
@@ -176,7 +178,8 @@ def main() -> None:
             assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
     READABLE.add("ingest_other")
-    found |= {f"all: {at}": ask(client, at) for at in ("/metrics", "/tables/db.mine", "/api/timeline")}
+    filled.reports = known("")
+    found |= {f"all: {at}": ask(client, at) for at in ALL}
     READABLE.remove("ingest_other")
     found |= later(client, filled)
     found |= {f"refused: {at}": ask(client, at) for at in REFUSED}

@@ -118,6 +118,11 @@ def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, t
     assert "<small>as of <time" in row and "blocked" in row
 
 
+def test_a_report_of_a_run_that_has_not_ended_is_looked_for_again(found: dict[str, tuple[int, str]]) -> None:
+    code, text = found["all: /tables/db.mine/report"]  # by the browser, as `asked` has seen
+    assert code == 404 and "or it has not ended yet" in text
+
+
 def test_what_is_counted_over_all_tables_is_told_to_those_who_may_see_all(found: dict[str, tuple[int, str]]) -> None:
     every = found["all: /metrics"][1]
     assert 'table="db.other"' in every and "sluice_ledger_rows 5.0" in every

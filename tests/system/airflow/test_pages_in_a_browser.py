@@ -141,6 +141,27 @@ def test_a_page_without_an_answer_says_so_and_looks_again(stack):
         expect(page.get_by_role("button", name="Copied")).to_have_count(0)
 
 
+def test_a_page_gives_way_to_the_report_that_has_come_and_stays_where_the_login_has_gone(stack):
+    pages = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
+    with logged_in(stack.env) as browser:
+        page = browser.new_page()
+        page.clock.install()
+        report = f"{pages}/tables/mixed.bad/report?run_id=none"
+        page.goto(report)
+        expect(page.locator("main")).to_contain_text("or it has not ended yet")
+        page.route(
+            report, lambda route: route.fulfill(body="<main>What run none came to</main>", content_type="text/html")
+        )
+        page.clock.fast_forward(31_000)
+        # By the script, sooner than by the browser itself.
+        expect(page.locator("main")).to_have_text("What run none came to", timeout=20_000)
+        page.goto(f"{pages}/tables")
+        expect(page.get_by_role("link", name="mixed.bad", exact=True)).to_be_visible()
+        browser.clear_cookies()
+        page.clock.fast_forward(31_000)
+        expect(page.locator(".missed")).to_contain_text("log in again")
+
+
 def test_the_pages_follow_airflows_theme_at_once(stack):
     with logged_in(stack.env) as browser:
         page = browser.new_page()

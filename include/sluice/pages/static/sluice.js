@@ -79,18 +79,20 @@
   // Nor what was just clicked, which may tell how that went.
   const calm = () => !document.hidden && !document.activeElement.closest("form") && getSelection().isCollapsed && Date.now() - clicked > 10000;
   // Not by loading the page again: what then comes in its place, an error or a login, would have no script to look again.
+  // What is there and is no page of ours, a report that was written meanwhile, is loaded: it runs no script, and needs none.
   const look = async () => {
     if (calm()) {
       let answer, text;
       try {
-        answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(20000) });
+        answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual", signal: AbortSignal.timeout(20000) });
         text = await answer.text();
       } catch {
         missed("Airflow does not answer");
       }
       if (text !== undefined && calm()) {
         if ((answer.ok || answer.status === 404) && text.includes("data-airflow")) renew(text);
-        else missed(answer.ok || answer.status === 401 || answer.status === 403 ? "log in again" : `Airflow answered ${answer.status}`);
+        else if (answer.ok) return location.reload();
+        else missed(answer.type === "opaqueredirect" || answer.status === 401 || answer.status === 403 ? "log in again" : `Airflow answered ${answer.status}`);
       }
     }
     later();
