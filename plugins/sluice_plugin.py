@@ -9,6 +9,7 @@ import importlib
 import sys
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from airflow.api_fastapi.app import API_ROOT_PATH
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
@@ -16,8 +17,11 @@ from airflow.api_fastapi.core_api.security import requires_access_view
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import RedirectResponse
 from sluice_web import api, pages
 from sluice_web.pages import PREFIX
+from starlette.exceptions import HTTPException
 from starlette.middleware.base import RequestResponseEndpoint
 
 LIBRARIES = (
@@ -29,6 +33,9 @@ LIBRARIES = (
 )
 """What Sluice's DAG files and tasks take longest to import. No code of Sluice: that would stay as it was when a new one
 is put in place, until Airflow is started again."""
+
+NO_PAGES = ("/api/", "/metrics", "/static/")
+"""What programs ask for, and the pages themselves: they are told that nobody is logged in."""
 
 app = FastAPI(
     title="Sluice",
@@ -51,6 +58,22 @@ async def secured(request: Request, call_next: RequestResponseEndpoint) -> Respo
     for name, value in render.SECURITY.items():
         answer.headers.setdefault(name, value)
     return answer
+
+
+@app.exception_handler(HTTPException)
+async def refused(request: Request, error: HTTPException) -> Response:
+    """Who asks for a page and is not logged in comes to Airflow's login and back, as from Airflow's own pages."""
+    base, path = request.scope.get("root_path", "").rstrip("/"), request.scope["path"]
+    page = not path.removeprefix(base).startswith(NO_PAGES)
+    if page and "text/html" in request.headers.get("accept", "") and _logged_out(error):
+        here = quote(path) + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"{base.removesuffix(PREFIX)}/api/v2/auth/login?{urlencode({'next': here})}")
+    return await http_exception_handler(request, error)
+
+
+def _logged_out(error: HTTPException) -> bool:
+    """By what Airflow's own pages tell it: the secret that a token was signed by may be gone."""
+    return error.status_code == 401 or (error.status_code, error.detail) == (403, "Invalid JWT token")
 
 
 @app.get("/api/openapi.json", include_in_schema=False)

@@ -11,17 +11,43 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from airflow.api_fastapi.app import API_ROOT_PATH
-from airflow.api_fastapi.core_api.security import get_user
-from fastapi import FastAPI
+from airflow.api_fastapi.core_api.security import get_user, is_safe_url
+from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 
 from tests.support.asked import known
 
+# As a browser asks, and as a program.
+KINDS = ("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", "*/*")
+PAGES = (
+    "/tables",
+    "/tables/db.t/timeline?hours=1&at=2026-11-22T06%3A00%3A00%2B00%3A00&next=//evil",
+    "/tables/%C3%A4%3F%23",
+)
+OTHERS = ("/api/tables", "/metrics", "/static/sluice.css")
+
+
+def asked(client: TestClient, at: str, kind: str) -> list[Any]:
+    """What an address answers, where it leads to, and whether Airflow goes back there after the login."""
+    answer = client.get(at, headers={"Accept": kind})
+    to = answer.headers.get("location")
+    back = to and dict(parse_qsl(urlsplit(to).query))["next"]
+    return [answer.status_code, to and urlsplit(to).path, back, bool(back and is_safe_url(back))]
+
+
+def a_token_of_another_secret() -> None:
+    """What Airflow says of one."""
+    raise HTTPException(403, "Invalid JWT token")
+
 
 def main() -> None:
-    """Ask what Airflow's menu leads to, with the ids of a run in place of those that its pages fill in."""
+    """Ask what Airflow's menu leads to, and what each address answers to somebody who is not logged in.
+
+    With the ids of a run in place of those that Airflow's pages fill in.
+    """
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
     import sluice_plugin as plugin
     from sluice_web import reading
@@ -32,14 +58,18 @@ def main() -> None:
     airflow = FastAPI(root_path=API_ROOT_PATH.removesuffix("/"))
     (mounted,) = plugin.SluicePlugin.fastapi_apps
     airflow.mount(mounted["url_prefix"], mounted["app"])
-    client = TestClient(airflow)
+    client = TestClient(airflow, follow_redirects=False)
+    root = f"{API_ROOT_PATH.removesuffix('/')}{mounted['url_prefix']}"
+    logins = {f"{kind} {at}": asked(client, root + at, kind) for kind in KINDS for at in (*PAGES, *OTHERS)}
+    plugin.app.dependency_overrides[get_user] = a_token_of_another_secret
+    logins[f"another {PAGES[0]}"] = asked(client, root + PAGES[0], KINDS[0])
     (login,) = plugin.app.router.dependencies
     plugin.app.dependency_overrides |= {login.dependency: lambda: None, get_user: lambda: "somebody"}
     menu: dict[str, Any] = {}
     for view in plugin.SluicePlugin.external_views:
         answer = client.get(re.sub(r"\{\w+\}", "id", view["href"]))
         menu[view["href"]] = [answer.status_code, re.findall(r'(?:href|src|data-airflow)="([^"]*)"', answer.text)]
-    print(json.dumps(menu))
+    print(json.dumps({"menu": menu, "logins": logins}))
 
 
 if __name__ == "__main__":

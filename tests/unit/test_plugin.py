@@ -205,12 +205,30 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
         jsonschema.validate(json.loads(text), shape, Draft202012Validator)
 
 
-@pytest.mark.parametrize(("base", "path"), [("https://h", ""), ("https://h/airflow/", "/airflow")])
-def test_airflows_menu_leads_to_the_pages_below_a_path_of_its_own_too(tmp_path: Path, base: str, path: str) -> None:
-    menu = answered("below.py", tmp_path, AIRFLOW__API__BASE_URL=base)
+@pytest.fixture(scope="module", params=["", "/airflow"])
+def below(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """The path that Airflow is below, and what it leads to."""
+    base = f"https://airflow.example{request.param}"
+    return request.param, answered("below.py", tmp_path_factory.mktemp("below"), AIRFLOW__API__BASE_URL=base)
+
+
+def test_airflows_menu_leads_to_the_pages_below_a_path_of_its_own_too(below: tuple[str, dict[str, Any]]) -> None:
+    path, menu = below[0], below[1]["menu"]
     of_run = f"{path}/sluice/quality?dag_id={{DAG_ID}}&run_id={{RUN_ID}}"
     pages = [f"{path}/sluice/{page}" for page in ("tables", "quality", "timeline")]
     assert list(menu) == [*pages, of_run, f"{of_run}&task_id={{TASK_ID}}"]
     for code, (airflow, *links) in menu.values():
         assert (code, airflow) == (200, path) and set(pages) <= set(links)
         assert all(link.startswith(f"{path}/sluice/") for link in links), links
+
+
+def test_who_asks_for_a_page_without_a_login_comes_to_airflows_and_back(below: tuple[str, dict[str, Any]]) -> None:
+    path, logins = below[0], below[1]["logins"]
+    assert len(logins) == 13
+    for asked, (code, to, back, safe) in logins.items():
+        kind, _, at = asked.partition(" ")
+        if kind == "*/*" or at.startswith(("/api", "/metrics", "/static")):
+            assert (code, to) == (401, None), asked
+        else:
+            assert (code, to, safe) == (307, f"{path}/api/v2/auth/login", True), asked
+            assert back == f"{path}/sluice{at}", asked
