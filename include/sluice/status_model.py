@@ -312,9 +312,9 @@ class TableStatus:
         lags = [t.lag_records for t in self.topics]
         return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
 
-    def without(self, names: Collection[str]) -> Self:
+    def without(self, names: Collection[str] | None) -> Self:
         """The same table, told without the names of others."""
-        if not names:
+        if names is None:
             return self
         # Its topics may be called as others' tables are. A problem may be about both, and says which is a topic.
         others = frozenset(names) - {t.topic for t in self.topics}
@@ -344,7 +344,7 @@ class Status:
         broken: contracts that can't be read: their tables are not among those told of.
         unasked: who did not answer, `KAFKA` or `CATALOG`.
         unclaimed: staging tables of topics that no contract reads any more; on the command line alone.
-        unseen: the names of those that whoever it is told to may not see.
+        unseen: the names, as far as known, of those that whoever it is told to may not see; None: they may see all.
     """
 
     at: datetime
@@ -354,7 +354,7 @@ class Status:
     broken: list[str] = field(default_factory=list)
     unasked: list[str] = field(default_factory=list)
     unclaimed: list[str] = field(default_factory=list)
-    unseen: frozenset[str] = frozenset()
+    unseen: frozenset[str] | None = None
 
     @property
     def errors(self) -> list[SluiceError]:
@@ -364,7 +364,10 @@ class Status:
     def readable(self, groups: Callable[[str], bool]) -> Status:
         """What somebody may know who may read these groups: not what stands in a contract that nobody can read."""
         mine = [t for t in self.tables if groups(t.group)]
-        unseen = frozenset(t.table for t in self.tables) - {t.table for t in mine}
+        stopped = [(group, error) for group, error in self.stopped if groups(group)]
+        # Nor are those known that stand in a contract which can't be read, or are a template's that is stopped.
+        whole = (len(mine), len(stopped)) == (len(self.tables), len(self.stopped)) and not self.broken
+        unseen = None if whole else frozenset(t.table for t in self.tables) - {t.table for t in mine}
         unavailable = [
             type(e)(without(discreet(e.message), unseen), way_out=e.way_out, **e.fields) for e in self.unavailable
         ]
@@ -376,7 +379,7 @@ class Status:
             self,
             tables=[t.without(unseen) for t in mine],
             unavailable=unavailable,
-            stopped=[(group, error) for group, error in self.stopped if groups(group)],
+            stopped=stopped,
             broken=[],
             unclaimed=[],
             unseen=unseen,

@@ -1,7 +1,7 @@
 """What is told to somebody, without the names of tables that they may not see.
 
 An error about one table may name others: those that share its topic, or whose files lie in its folder. The command line
-and the logs name them.
+and the logs name them, and so do the pages to whoever may see all: to them no names are None.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _WHICH = (
 )
 
 
-def without(text: str, names: Collection[str]) -> str:
+def without(text: str, names: Collection[str] | None) -> str:
     """A text, with `another table` in the place of these names."""
     return _NAME.sub(lambda found: ANOTHER if found[0] in names else found[0], text) if names else text
 
 
-def of_maintenance(text: str, names: Collection[str]) -> str:
+def of_maintenance(text: str, names: Collection[str] | None) -> str:
     """The same of what maintenance tells, which may name tables that no contract has, and whose folders they are."""
-    return without(_FOLDERS.sub(_WHICH, text), names) if names else text
+    return text if names is None else without(_FOLDERS.sub(_WHICH, text), names)
 
 
-def of_effect(effect: Effect, names: Collection[str]) -> Effect:
+def of_effect(effect: Effect, names: Collection[str] | None) -> Effect:
     """The same of what one action did to a table."""
     return replace(effect, error=effect.error and of_maintenance(effect.error, names))
 
 
-def of_events(found: Iterable[Event], names: frozenset[str]) -> list[Event]:
+def of_events(found: Iterable[Event], names: frozenset[str] | None) -> list[Event]:
     """The same of what happened. A topic may be called as a table is."""
-    if not names:
+    if names is None:
         return [*found]
     how = {Lane.MAINTENANCE: of_maintenance}
     return [

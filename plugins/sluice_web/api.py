@@ -130,7 +130,7 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
 
 
 def _events(
-    past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str], unseen: frozenset[str]
+    past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str], unseen: frozenset[str] | None
 ) -> dict[str, Any]:
     from sluice import status_text
     from sluice.pages import history

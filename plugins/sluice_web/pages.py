@@ -71,7 +71,7 @@ def _unfinished(read: Reading[Any]) -> bool:
     return read.value is None and read.error is None
 
 
-def _unseen(known: Reading[Status]) -> frozenset[str]:
+def _unseen(known: Reading[Status]) -> frozenset[str] | None:
     return known.value.unseen if known.value else frozenset()
 
 
