@@ -43,7 +43,7 @@ _POSTGRES = {
 
 
 def load(name: str | None = None) -> Catalog:
-    """Open the catalog.
+    """Open the catalog. Who asks again and again does so in a `with` block, which closes its connections.
 
     Raises:
         ConfigError: PyIceberg has no usable configuration under that name.

@@ -121,9 +121,17 @@ def open_catalog(seconds: float = PATIENCE_S) -> Catalog:
     """
     from sluice import catalog
 
+    until = time.monotonic() + seconds
+
     def ask() -> Catalog:
         opened = catalog.load()
-        opened.list_namespaces()
+        try:
+            opened.list_namespaces()
+            if time.monotonic() > until:  # nobody waits for it any more, nor would close it
+                raise TimeoutError(f"no answer within {seconds:g} s")
+        except BaseException:
+            opened.close()
+            raise
         return opened
 
     with catalog_errors():

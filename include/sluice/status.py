@@ -60,19 +60,20 @@ def look(
         for name in only or ():
             contracts.table(name)
     world = status_world.open_all(status, patience, kafka)
-    contracts = status_world.resolved(contracts, world, status)
-    if status.unavailable and any(name not in contracts.tables for name in only or ()) and contracts.templates:
-        raise status.unavailable[0]  # who knows which tables there are did not answer
-    chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
-    if not only:
-        status.stopped += [
-            (t.group, contracts.stopped[n]) for n, t in contracts.templates.items() if n in contracts.stopped
-        ]
-        status.broken += map(str, contracts.problems)
-    status_world.ask(contracts, chosen, world, status)
-    status.unasked = world.unasked
-    for contract in chosen:
-        status.tables.append(_table(contract, world, status))
+    with world.opened:
+        contracts = status_world.resolved(contracts, world, status)
+        if status.unavailable and any(name not in contracts.tables for name in only or ()) and contracts.templates:
+            raise status.unavailable[0]  # who knows which tables there are did not answer
+        chosen = [contracts.table(name) for name in only] if only else list(contracts.tables.values())
+        if not only:
+            status.stopped += [
+                (t.group, contracts.stopped[n]) for n, t in contracts.templates.items() if n in contracts.stopped
+            ]
+            status.broken += map(str, contracts.problems)
+        status_world.ask(contracts, chosen, world, status)
+        status.unasked = world.unasked
+        for contract in chosen:
+            status.tables.append(_table(contract, world, status))
     return status
 
 

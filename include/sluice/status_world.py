@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class World:
-    """What could be opened and asked once for all tables."""
+    """What could be opened and asked once for all tables; `opened` closes it."""
 
+    opened: ExitStack = field(default_factory=ExitStack)
     catalog: Catalog | None = None
     client: AdminClient | None = None
     ledger: Ledger | None = None
@@ -90,7 +92,7 @@ def open_all(status: Status, patience: float, kafka: Mapping[str, Any] | None = 
     except SluiceError as error:
         status.unavailable.append(error)
     try:
-        world.catalog = cast("Catalog", _Once(reach.open_catalog(patience)))
+        world.catalog = cast("Catalog", _Once(world.opened.enter_context(reach.open_catalog(patience))))
     except SluiceError as error:
         status.unavailable.append(error)
     return world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice import contracts, evolve, quality, tables, timeline, upkeep, verdicts
+from sluice import catalog as catalogs
+from sluice import contracts, evolve, quality, reach, status, tables, timeline, upkeep, verdicts
 from sluice.contract import Contract
+from sluice.errors import CatalogUnavailableError
 from sluice.events import Lane, lanes
 from sluice.evolve_force import CONTRACT
 from sluice.ledger import Ledger, Row, State
-from sluice.pages import detail, history, judged, render
+from sluice.pages import detail, history, judged, render, report
 from sluice.pages import trends as trends_of
 from sluice.status_model import TableStatus, TopicStatus
 
@@ -292,3 +295,36 @@ def test_each_lane_is_cut_by_itself_and_says_so(catalog: SqlCatalog, tmp_path: P
         assert window.cut == [Lane.STAGED, Lane.PUBLISHED]
         assert {e.delay for e in by_lane[Lane.PUBLISHED]} == {5.0}  # told by staged rows that are cut off themselves
         assert history.window(history.History(now, by_lane[Lane.PUBLISHED][:-1]), 24, ()).cut == []
+
+
+def test_what_is_read_again_and_again_leaves_no_connection_of_the_catalog(
+    catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading left one until Python's collector came by, and what is kept of each table's past one for good."""
+    contract = says(tmp_path)
+    lived_in(catalog, contract)
+    monkeypatch.setenv("SLUICE_REPORTS", f"file://{tmp_path}/reports")
+    opened, load = list[Any](), catalogs.load
+    monkeypatch.setattr(catalogs, "load", lambda: opened.append(load()) or opened[-1])
+    past = history.read(NAME)
+    history.read_groups('["g"]')
+    detail.read(NAME)
+    trends_of.of_all()
+    trends_of.of_run("r")
+    report.read(json.dumps([NAME, "r"]))
+    kafka = {"patience": 60, "kafka": {"security.protocol": "none of its own"}}
+    status.look(contracts.load(), **kafka)
+    lose(catalog, tables.LEDGER)
+    assert history.read(NAME).unread and len(status.look(contracts.load(), **kafka).unavailable) == 2
+    monkeypatch.setattr(SqlCatalog, "list_namespaces", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        status.look(contracts.load(), **kafka)
+    monkeypatch.setattr(SqlCatalog, "list_namespaces", lambda _: time.sleep(0.3))
+    with pytest.raises(CatalogUnavailableError):  # what comes after nobody waits for it is closed as well
+        reach.open_catalog(0.1)
+    while any(thread.is_alive() for thread, _ in reach._hanging):
+        time.sleep(0.005)
+    assert len(opened) == 11
+    assert [each.engine.pool.checkedin() + each.engine.pool.checkedout() for each in opened] == [0] * len(opened)
+    assert past.table is not None and past.table.catalog not in opened  # which is kept as long as the table is
+    assert timeline.standing(past.table, datetime.now(UTC)) is None

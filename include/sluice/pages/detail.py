@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from sluice.contract import Contract
+    from sluice.contracts import Contracts
 
 T = TypeVar("T")
 
@@ -121,13 +122,14 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
     Raises:
         CatalogUnavailableError: the catalog did not answer.
     """
-    with reach.catalog_errors():
-        catalog = catalogs.load()
+    with reach.catalog_errors(), catalogs.load() as catalog:
         known = topics.resolve(contracts.load(strict=False), catalog, None)
         contract = known.tables.get(name)
-        if contract is None:
-            return Detail()
-    part = _Parts()
+        return _read(catalog, known, contract, kafka) if contract else Detail()
+
+
+def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping[str, Any] | None) -> Detail:
+    part, name = _Parts(), contract.table
     table = part.of("table", lambda: tables.load(catalog, tables.typed(contract)), None)
     held = part.of("contract", lambda: in_force.look(catalog, table, contract), in_force.written(contract))
     if why := part.missing.get("table"):

@@ -6,16 +6,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.table import Table
 
 from sluice import catalog as catalogs
 from sluice import contracts, cursor, reach, tables, timeline, topics
 from sluice.errors import TableDamagedError
 from sluice.events import INGEST, Event, Lane, lanes
 from sluice.ledger import State
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 BACK = timedelta(days=7)
 HOURS = (1, 6, 24, 168)
@@ -27,7 +26,7 @@ class History:
 
     Attributes:
         events: newest first, at most `timeline.MOST` in each lane.
-        table: None for several tables together.
+        table: as it was read, without its catalog; None for several tables together.
         last: of each table the batch published last, where several are told of together.
         ledger_rows: of the whole ledger.
         unread: why something that tells of events could not be read: its events are missing.
@@ -50,18 +49,22 @@ def read(name: str) -> History:
         CatalogUnavailableError: the catalog did not answer.
     """
     now = datetime.now(UTC)
-    with reach.catalog_errors():
-        catalog = catalogs.load()
+    with reach.catalog_errors(), catalogs.load() as catalog:
         contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
         if contract is None:
             return History(now, ())
         unread: list[str] = []
         events = timeline.events(catalog, now - BACK, [contract], unread=unread)
         try:
-            table, trouble = tables.load(catalog, tables.typed(contract)), None
+            table, trouble = _alone(tables.load(catalog, tables.typed(contract))), None
         except TableDamagedError as error:  # of all moments this is when somebody looks at what happened
             table, trouble = None, str(error)
         return History(now, events, table, unread=tuple(unread), trouble=trouble)
+
+
+def _alone(table: Table | None) -> Table | None:
+    """A table that is kept while nobody reads: its catalog would keep connections, or memory, for each of them."""
+    return table and Table(table.name(), table.metadata, table.metadata_location, table.io, NoopCatalog("pages"))
 
 
 def read_groups(groups: str) -> History:
@@ -74,8 +77,7 @@ def read_groups(groups: str) -> History:
         CatalogUnavailableError: the catalog did not answer.
     """
     now, wanted = datetime.now(UTC), set(json.loads(groups))
-    with reach.catalog_errors():
-        catalog = catalogs.load()
+    with reach.catalog_errors(), catalogs.load() as catalog:
         known = topics.resolve(contracts.load(strict=False), catalog, None).tables.values()
         unread: list[str] = []
         mine = [c for c in known if c.group in wanted]

@@ -138,9 +138,9 @@ def read(name: str) -> str:
     table, run_id = json.loads(name)
     if not wanted():
         return ""
-    with reach.catalog_errors():
+    with reach.catalog_errors(), catalogs.load() as catalog:
         address = f"{_folder(table)}/{tables.safe(run_id)}.html"
-        file = load_file_io(catalogs.load().properties, address).new_input(address)
+        file = load_file_io(catalog.properties, address).new_input(address)
         if not file.exists():
             return ""
         with file.open() as stream:

@@ -61,8 +61,7 @@ def of_all() -> dict[str, list[Trend]]:
     Raises:
         CatalogUnavailableError: the catalog did not answer.
     """
-    with reach.catalog_errors():
-        catalog = catalogs.load()
+    with reach.catalog_errors(), catalogs.load() as catalog:
         return _by_table(_results(catalog), topics.resolve(contracts.load(strict=False), catalog, None).tables)
 
 
@@ -72,8 +71,8 @@ def of_run(run_id: str) -> dict[str, list[Trend]]:
     Raises:
         CatalogUnavailableError: the catalog did not answer.
     """
-    with reach.catalog_errors():
-        return _by_table(quality.of_run(catalogs.load(), None, run_id), {})
+    with reach.catalog_errors(), catalogs.load() as catalog:
+        return _by_table(quality.of_run(catalog, None, run_id), {})
 
 
 def _by_table(found: Sequence[quality.Result], known: Mapping[str, Contract]) -> dict[str, list[Trend]]:
