@@ -259,7 +259,7 @@ def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datet
     }
     try:
         futures = client.list_offsets(asked, request_timeout=TIMEOUT_S)
-        return {tp.partition: int(future.result().offset) for tp, future in futures.items()}
+        return {tp.partition: int(login.answer(client, future).offset) for tp, future in futures.items()}
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
 

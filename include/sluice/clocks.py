@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import TimestamptzType
 
-from sluice import broker, tables
+from sluice import broker, login, tables
 from sluice.errors import BrokerUnavailableError
 from sluice.filters import equal
 from sluice.model import Offsets, Ranges
@@ -45,7 +45,7 @@ def stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> 
         return None
     try:
         futures = client.list_offsets(asked, request_timeout=broker.TIMEOUT_S)
-        newest = max(int(future.result().timestamp) for future in futures.values())
+        newest = max(int(login.answer(client, future).timestamp) for future in futures.values())
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
     return moment(newest * 1_000) if newest >= 0 else None

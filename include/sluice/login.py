@@ -82,6 +82,8 @@ def answer(client: AdminClient, future: Future[Answer]) -> Answer:
         BrokerRefusedError: it is not, and that does not pass within `GRACE_S`.
         KafkaException: what else the question ended with.
     """
+    from confluent_kafka import KafkaException
+
     since = None
     while True:
         try:
@@ -91,6 +93,10 @@ def answer(client: AdminClient, future: Future[Answer]) -> Answer:
             since = since or (now if told else None)
             if told and since and now - since > GRACE_S:
                 raise told from None
+        except KafkaException as error:
+            # Not the one that the future holds: by this frame it would hold the future, and the client for as long.
+            error.__traceback__ = None
+            raise KafkaException(*error.args) from None
         else:
             refusal(client)
             _heard.get(client, []).clear()

@@ -87,6 +87,7 @@ class _Once:
 def open_all(status: Status, patience: float, kafka: Mapping[str, Any] | None = None) -> World:
     """Kafka and the catalog, as far as they answer."""
     world = World()
+    world.opened.callback(_let_go, world, status)
     try:
         world.client = reach.open_broker(patience, kafka)
     except SluiceError as error:
@@ -96,6 +97,13 @@ def open_all(status: Status, patience: float, kafka: Mapping[str, Any] | None = 
     except SluiceError as error:
         status.unavailable.append(error)
     return world
+
+
+def _let_go(world: World, status: Status) -> None:
+    """Leave of each error what it says: the frames that it came through hold Kafka's client, with its threads."""
+    for error in (*status.errors, *world.stops.values(), *world.broken.values(), *world.states.values()):
+        if isinstance(error, SluiceError):
+            error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def resolved(contracts: Contracts, world: World, status: Status) -> Contracts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import html
 import json
 import time
@@ -15,7 +16,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice import catalog as catalogs
-from sluice import contracts, evolve, quality, reach, status, tables, timeline, upkeep, verdicts
+from sluice import contracts, evolve, login, quality, reach, status, tables, timeline, upkeep, verdicts
 from sluice.contract import Contract
 from sluice.errors import CatalogUnavailableError
 from sluice.events import Lane, lanes
@@ -328,3 +329,20 @@ def test_what_is_read_again_and_again_leaves_no_connection_of_the_catalog(
     assert [each.engine.pool.checkedin() + each.engine.pool.checkedout() for each in opened] == [0] * len(opened)
     assert past.table is not None and past.table.catalog not in opened  # which is kept as long as the table is
     assert timeline.standing(past.table, datetime.now(UTC)) is None
+
+
+def test_while_kafka_is_away_no_reading_leaves_a_client_with_its_threads(catalog: SqlCatalog, tmp_path: Path) -> None:
+    contract = says(tmp_path)
+    lived_in(catalog, contract)
+    lose(catalog, tables.SCHEMAS)
+    gc.collect()
+    before, kept = len(login._heard), []
+    gc.disable()
+    try:
+        for _ in range(2):
+            kept.append(status.look(contracts.load(), patience=0.2))
+            detail.read(NAME)
+        assert len(login._heard) == before
+    finally:
+        gc.enable()
+    assert all("Kafka at 127.0.0.1:1 did not answer within 0.2 s" in str(each.unavailable[0]) for each in kept)
