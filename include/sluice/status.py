@@ -71,7 +71,7 @@ def look(
             ]
             status.broken += map(str, contracts.problems)
         status_world.ask(contracts, chosen, world, status)
-        status.unasked = world.unasked
+        status.unasked, status.unread = world.unasked, world.unread
         for contract in chosen:
             status.tables.append(_table(contract, world, status))
     return status

@@ -13,6 +13,8 @@ from sluice.model import BATCH_SEQ, RUN_ID, STEP, Batch, OffsetRange
 from sluice.unseen import of_maintenance, without
 
 KAFKA, CATALOG = "kafka", "catalog"
+OF_PLANNER = ("problems", "risks", "schema")
+"""Fields of a table's status that the planner tells."""
 
 
 class Kind(StrEnum):
@@ -343,6 +345,7 @@ class Status:
         stopped: what keeps the tables of a pattern from being known, each with its group.
         broken: contracts that can't be read: their tables are not among those told of.
         unasked: who did not answer, `KAFKA` or `CATALOG`.
+        unread: fields of the tables' status whose source failed, though the catalog answers: they are empty.
         unclaimed: staging tables of topics that no contract reads any more; on the command line alone.
         unseen: the names, as far as known, of those that whoever it is told to may not see; None: they may see all.
     """
@@ -353,6 +356,7 @@ class Status:
     stopped: list[tuple[str, SluiceError]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     unasked: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     unclaimed: list[str] = field(default_factory=list)
     unseen: frozenset[str] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,12 +22,14 @@ from sluice.filters import And, above, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import Batch
 from sluice.newest import newest
-from sluice.status_model import CATALOG, KAFKA, LastError, MaintenanceStatus, Status
+from sluice.status_model import CATALOG, KAFKA, OF_PLANNER, LastError, MaintenanceStatus, Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
+
+_OF_LEDGER = ("last_error", "further_errors", "slices", "day_records", "day_rejected")
 
 
 @dataclass
@@ -52,12 +54,13 @@ class World:
     stops: dict[str, SluiceError] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
     broken: dict[str, SluiceError] = field(default_factory=dict)
-    unread: bool = False
+    partly: bool = False
+    unread: list[str] = field(default_factory=list)
 
     @property
     def unasked(self) -> list[str]:
         """Who did not answer, or not all that was asked."""
-        away = {KAFKA: self.client is None, CATALOG: self.catalog is None or self.unread}
+        away = {KAFKA: self.client is None, CATALOG: self.catalog is None or self.partly}
         return [name for name, is_away in away.items() if is_away]
 
 
@@ -132,35 +135,42 @@ def ask(contracts: Contracts, chosen: list[Contract], world: World, status: Stat
         status.unavailable.append(error)
     if (catalog := world.catalog) is None:
         return
+    expecting = [c.table for c in chosen if c.expectations]
     # Each by itself: what one of Sluice's own tables can't tell hides nothing of what the planner stops for.
-    readings: list[Callable[[], None]] = [
-        lambda: _read_tables(world, catalog, topics),
-        lambda: _read_maintenance(world, catalog, chosen),
-        lambda: world.judged.update(quality.last(catalog, [c.table for c in chosen if c.expectations])),
+    readings: list[tuple[Callable[[], None], Sequence[str]]] = [
+        (lambda: _read_staging(world, catalog, topics), ["open_batches"]),
+        (lambda: _read_ledger(world, catalog, topics), _OF_LEDGER),
+        (lambda: _read_maintenance(world, catalog, chosen), ["maintenance"]),
+        (lambda: world.judged.update(quality.last(catalog, expecting)), ["expectations", "further_expectations"]),
     ]
     if len(chosen) == len(contracts.tables):
-        readings.append(lambda: status.unclaimed.extend(matching.unclaimed(contracts, catalog)))
+        readings.append((lambda: status.unclaimed.extend(matching.unclaimed(contracts, catalog)), ()))
     if (client := world.client) is not None:
-        readings.append(lambda: _ask_planner(contracts, chosen, world, catalog, client))
-    for read in readings:
+        readings.append((lambda: _ask_planner(contracts, chosen, world, catalog, client), OF_PLANNER))
+    for read, told in readings:
         try:
             with reach.catalog_errors():
                 read()
         except SluiceError as error:
-            world.unread = world.unread or not isinstance(error, BrokerUnavailableError)
+            if not isinstance(error, BrokerUnavailableError):
+                world.partly = True
+                world.unread += told
             if str(error) not in map(str, status.unavailable):
                 status.unavailable.append(error)
 
 
-def _read_tables(world: World, catalog: Catalog, topics: list[str]) -> None:
-    found = reach.existing_ledger_table(catalog)
-    world.ledger = Ledger(catalog, found) if found else None
+def _read_staging(world: World, catalog: Catalog, topics: list[str]) -> None:
     for topic in topics:
         try:
             world.staging[topic] = tables.load(catalog, tables.staging(topic))
             world.staged[topic] = cursor.staged(world.staging[topic])
         except SluiceError as error:
             world.broken[topic] = error
+
+
+def _read_ledger(world: World, catalog: Catalog, topics: list[str]) -> None:
+    found = reach.existing_ledger_table(catalog)
+    world.ledger = Ledger(catalog, found) if found else None
     if world.ledger and world.ledger.table.metadata.current_snapshot_id is not None:
         floor = {t: b.seq if b else 0 for t, b in world.staged.items()}
         world.known |= ledgers.batches(world.ledger.rows(floor, (State.PLANNED, State.STAGED)), world.broken)

@@ -123,6 +123,16 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
     assert known.beside(Status(away.at, [], unasked=["kafka"]), before).tables == []
 
 
+def test_who_may_see_a_table_that_could_not_be_asked_is_told_by_its_contract_as_it_is_now() -> None:
+    was = table(quarantined=5)
+    now = TableStatus("db.t", "secret", "upsert", "you", unasked=["catalog"], last_error=error("blocked"))
+    found = known.beside(Status(NOW + timedelta(minutes=1), [now], unasked=["catalog"]), Status(NOW, [was]))
+    assert found.readable(lambda group: group == was.group).tables == []
+    (seen,) = found.readable(lambda group: group == "secret").tables
+    assert (seen.group, seen.mode, seen.owner, seen.quarantined, seen.as_of) == ("secret", "upsert", "you", 5, NOW)
+    assert verdicts.of_table(seen).word == "blocked"  # the ledger told of it
+
+
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
     each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
     assert [v.word for v in verdicts.said(each)] == ["stopped", "new"]

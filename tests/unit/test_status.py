@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from sluice import broker, clocks, contracts, incidents, kafka_retention, plan, reach, rollback, status, tables
+from sluice import broker, clocks, contracts, incidents, kafka_retention, plan, reach, rollback, status, tables, upkeep
 from sluice import catalog as catalogs
 from sluice import cli as command
 from sluice.errors import BrokerUnavailableError, RegistryUnavailableError
@@ -139,6 +139,37 @@ def test_what_needs_a_person_goes_on_while_sluices_own_tables_can_not_be_read(
     assert next(said(table)).word == word and now.tables[0].unknown
     _, _, over = incidents.compare(incidents.of_status(now, Alerts(), ""), told, now)
     assert not over
+
+
+@pytest.mark.parametrize("lost", [tables.MAINTENANCE, tables.QUALITY, tables.LEDGER])
+def test_while_one_of_sluices_own_tables_is_damaged_the_pages_tell_the_rest_as_it_is_now(
+    site: Site, lost: tuple[str, ...]
+) -> None:
+    """They showed for good what was known before, and no table that was blocked since."""
+    site.says(JUDGED)
+    site.holds(0, 10)
+    site.stage(batch(1, 0, 10))
+    site.publish(batch(1, 0, 10))
+    ledger = Ledger(site.catalog)
+    ledger.append([Row("t", State.PUBLISHED, "id", 1, table="db.t", records=10)], run_id="run")
+    keep(site.catalog, [Result("db.t", "t", 1, NULLS, "id", "warn", True, 10, parameters="{}")], run_id="run")
+    upkeep.keep(site.catalog, [upkeep.Effect("db.t", "expire_snapshots", "done", reason="x")], run_id="run")
+    before = site.look()
+    (was,) = before.tables
+    assert was.maintenance and was.expectations and was.day_records == 10
+    ledger.append([Row("t", State.BLOCKED, "id", 2, table="db.t", error="50 of 50 bad")], run_id="run2")
+    Path(site.catalog.load_table(lost).metadata_location.removeprefix("file://")).unlink()
+    site.holds(0, 500)
+    site.stage(batch(2, 10, 20))
+    for _ in range(2):
+        now = before = known.beside(site.look(), before)
+    (table,) = now.tables
+    assert (table.lag_records, table.topics[0].staged_batch, len(table.open_batches)) == (490, 2, 1)
+    assert table.unknown and table.unasked == ["catalog"]
+    assert next(said(table)).word == ("unknown" if lost == tables.LEDGER else "blocked")
+    # What the lost one told stays, and is said to be of then where it does not say so itself.
+    assert (table.maintenance, table.expectations, table.day_records) == (was.maintenance, was.expectations, 10)
+    assert (table.as_of is not None) == (lost == tables.LEDGER)
 
 
 def test_an_expectation_that_the_contract_has_no_more_is_no_doubt(site: Site) -> None:

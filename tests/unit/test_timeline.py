@@ -465,7 +465,7 @@ def test_what_the_catalog_did_not_tell_is_not_exported_as_calm(catalog: SqlCatal
         raise CatalogUnavailableError("It went away.")
 
     with monkeypatch.context() as patched:  # after the first question
-        patched.setattr(status_world, "_read_tables", broke)
+        patched.setattr(status_world, "_read_ledger", broke)
         within = look(promises)
     assert within.tables[0].exists and within.unasked == ["kafka", "catalog"]
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite:////nowhere/catalog.db")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import SluiceError
-from sluice.status_model import CATALOG, KAFKA, Status, TableStatus
+from sluice.status_model import CATALOG, KAFKA, OF_PLANNER, Status, TableStatus
+
+_OF_KAFKA = ("freshness_now_seconds", "freshness_kept", *OF_PLANNER)  # the planner asks Kafka as well
+_OF_THEN = {"maintenance", "expectations", "further_expectations", "last_error", "further_errors"}
+"""What tells by itself of when it is."""
 
 
 def beside(now: Status, before: Status | None) -> Status:
@@ -17,7 +22,7 @@ def beside(now: Status, before: Status | None) -> Status:
     if before is None or not (now.unasked or any(t.unasked for t in now.tables)):
         return now
     was = {t.table: replace(t, as_of=t.as_of or before.at, unasked=now.unasked) for t in before.tables}
-    tables = [_of_table(t, was.pop(t.table, None)) for t in now.tables]
+    tables = [_of_table(t, was.pop(t.table, None), now.unread) for t in now.tables]
     # Who knows which tables a pattern stands for? Kafka does, and the catalog.
     nobody = {KAFKA, CATALOG} <= set(now.unasked)
     return replace(now, tables=[*tables, *(was.values() if nobody else ())])
@@ -34,13 +39,21 @@ def unanswered(was: Status, error: str) -> Status:
     return replace(was, tables=tables, unasked=nobody, unavailable=[*was.unavailable, SluiceError(error)])
 
 
-def _of_table(now: TableStatus, was: TableStatus | None) -> TableStatus:
+def _of_table(now: TableStatus, was: TableStatus | None, unread: Sequence[str]) -> TableStatus:
+    """A table with what was known of it, as far as it was not told anew.
+
+    Args:
+        unread: the fields whose source failed, though the table itself answers.
+    """
     if was is None or not now.unknown or not now.unasked:
         return now
-    if CATALOG in now.unasked:
-        return replace(was, problems=now.problems or was.problems, unasked=now.unasked)
-    # The planner, who tells what stops and threatens a table, asks Kafka as well.
-    return replace(
-        now, topics=was.topics, freshness_now_seconds=was.freshness_now_seconds, freshness_kept=was.freshness_kept,
-        problems=now.problems or was.problems, risks=was.risks, schema=was.schema, as_of=was.as_of,
-    )  # fmt: skip
+    if CATALOG in now.unasked and (now.exists is None or not now.topics):  # it told nothing, or not to the end
+        # What the contract says is of now: by its group it is known who may see the table.
+        of_now = ["group", "mode", "owner", "unasked", *(["last_error", "further_errors"] if now.last_error else ())]
+        changes = {name: getattr(now, name) for name in of_now}
+        return replace(was, problems=now.problems or was.problems, **changes)
+    names = {*unread, *(_OF_KAFKA if KAFKA in now.unasked else ())}
+    kept = {name: getattr(now, name) or getattr(was, name) for name in names}  # a source may fail half way
+    if KAFKA in now.unasked:
+        kept["topics"] = was.topics
+    return replace(now, **kept, as_of=was.as_of if names - _OF_THEN else None)
