@@ -97,6 +97,35 @@ def test_a_reading_that_hangs_for_days_is_tried_again_ever_more_seldom(monkeypat
     assert begun[6] - begun[0] > 0.9 * 0.05 * (1 + 2 + 3 + 4 + 5 + 6)
 
 
+def test_what_takes_long_because_there_is_much_to_read_is_not_said_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 120 s on it was told as hanging, each time anew, and its slot was given away after 600 s."""
+    monkeypatch.setattr(feed, "REST", 0)
+    monkeypatch.setattr(feed, "AT_ONCE", 1)
+    gate, begun, slots = threading.Event(), list[float](), feed.Slots()
+
+    def read() -> int:
+        begun.append(time.monotonic())
+        if len(begun) < 3:
+            time.sleep(0.3)
+        else:
+            gate.wait(60)
+        return len(begun)
+
+    mine, other = Feed(read, fresh=0.0, slots=slots), Feed(lambda: 0, slots=slots)
+    assert mine.get(wait=60).value == 1  # before that nobody knows how long it takes
+    monkeypatch.setattr(feed, "HANGS_S", 0.02)
+    monkeypatch.setattr(feed, "GIVEN_UP_S", 0.04)
+    while (found := mine.get()).value == 1:
+        assert found.error is None and len(begun) == 2
+        assert not found.busy or other.get().value is None
+        time.sleep(0.005)
+    while not (late := mine.get()).error:
+        time.sleep(0.005)
+    assert len(begun) == 3 and time.monotonic() - begun[2] >= 0.3 * feed.SLOW
+    assert late.value == 2 and "has not answered for" in late.error
+    gate.set()
+
+
 def test_what_waits_for_others_that_hang_is_not_shown_as_if_it_were_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, hang = threading.Event(), list[str]()
 

@@ -19,8 +19,9 @@ REST = 4  # however many tables there are, and pages open: reading takes a fifth
 IDLE_S = 900.0
 MOST = 250
 # A catalog may take a connection and never answer, and some clients wait for ever. It is given up ever
-# more seldom: days are few threads.
+# more seldom: days are few threads. What takes long by itself hangs after three times as long as it took last.
 HANGS_S, GIVEN_UP_S = 120.0, 600.0
+SLOW = 3
 AT_ONCE = 4
 
 
@@ -46,15 +47,19 @@ class Slots:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken: dict[object, float] = {}
+        self._taken: dict[object, tuple[float, float]] = {}
 
-    def take(self, who: object, now: float) -> bool:
-        """A slot, if one is free."""
+    def take(self, who: object, now: float, much: float) -> bool:
+        """A slot, if one is free.
+
+        Args:
+            much: how many times as long as others it has until it is given up.
+        """
         with self._lock:
-            self._taken = {each: since for each, since in self._taken.items() if now - since < GIVEN_UP_S}
+            self._taken = {each: (at, m) for each, (at, m) in self._taken.items() if now - at < GIVEN_UP_S * m}
             if len(self._taken) >= AT_ONCE:
                 return False
-            self._taken[who] = now
+            self._taken[who] = now, much
             return True
 
     def leave(self, who: object) -> None:
@@ -95,10 +100,11 @@ class Feed(Generic[T]):
         with self._lock:
             now = time.monotonic()
             rest = max(self._fresh, REST * self._took)  # what failed at once is tried again soon
-            hangs = self._reading.busy and now - self._began >= GIVEN_UP_S * (1 + self._given_up)
+            much = max(1.0, SLOW * self._reading.seconds / HANGS_S)
+            hangs = self._reading.busy and now - self._began >= GIVEN_UP_S * much * (1 + self._given_up)
             busy = self._reading.busy and not hangs
             due = not busy and now - self._tried >= rest
-            taken = due and (self._slots is None or self._slots.take((self, now), now))
+            taken = due and (self._slots is None or self._slots.take((self, now), now, much))
             self._waits = (self._waits or now) if due and not taken else None
             if taken:
                 self._given_up += hangs  # its thread stays, as long as it hangs
@@ -106,10 +112,10 @@ class Feed(Generic[T]):
                 threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
         if wait and self._reading.value is None:
             self._done.wait(wait)
-        waited = now - self._began
-        if self._reading.busy and waited >= HANGS_S:
+        waited, long = now - self._began, HANGS_S * much
+        if self._reading.busy and waited >= long:
             return replace(self._reading, error=f"What is being read has not answered for {waited:.0f} s.")
-        if self._waits is not None and now - self._waits >= HANGS_S:
+        if self._waits is not None and now - self._waits >= long:
             late = f"It could not be read anew for {now - self._waits:.0f} s: what is read before it does not answer."
             return replace(self._reading, error=late)
         return self._reading
