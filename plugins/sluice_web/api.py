@@ -31,8 +31,9 @@ def metrics(readable: Readable) -> Response:
     from sluice.pages import metrics, render
     from sluice.status_model import CATALOG
 
-    status = reading.known_status(readable)
-    past = reading.past(status)
+    until = reading.soon()
+    status = reading.known_status(readable, until)
+    past = reading.past(status, until)
     if past.error:  # what it told last is not of now
         status = replace(status, unasked=[*{*status.unasked, CATALOG}])
     text = metrics.text(status, None if past.error else past.value, whole=reading.sees_all(readable))
@@ -45,7 +46,7 @@ def api_tables(readable: Readable) -> JSONResponse:
     from sluice import status_text
 
     # As a response: what is JSON already would be gone through once more.
-    return JSONResponse(status_text.as_json(reading.known_status(readable)))
+    return JSONResponse(status_text.as_json(reading.known_status(readable, reading.soon())))
 
 
 @router.get("/api/tables/{name}", response_class=JSONResponse)
@@ -53,7 +54,7 @@ def api_table(readable: Readable, name: str) -> dict[str, Any]:
     """Where one table stands; 404 where there is none of that name that the caller may read."""
     from sluice import status_text
 
-    status = reading.known_status(readable)
+    status = reading.known_status(readable, reading.soon())
     (told,) = status_text.as_json(replace(status, tables=[reading.known_table(status, name)]))["tables"]
     return dict(told)
 
@@ -64,8 +65,10 @@ def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
 
     `unavailable` says what could not be read: its events are missing, or older than `at`.
     """
-    status = reading.known_status(readable)
-    past, unavailable = reading.whole(reading.past(status), reading.failed_runs(readable, status))
+    until = reading.soon()
+    status = reading.known_status(readable, until)
+    failed = reading.failed_runs(readable, status, until=until)
+    past, unavailable = reading.whole(reading.past(status, until), failed)
     return _events(past, visible(past, readable, status.tables), hours, unavailable, status.unseen)
 
 
@@ -80,10 +83,11 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     from sluice.errors import RefusedError, SluiceError
     from sluice.pages import history
 
-    status = reading.known_status(readable)
+    until = reading.soon()
+    status = reading.known_status(readable, until)
     of = reading.known_table(status, name)
-    known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S)
-    past, unavailable = reading.whole(known, reading.failed_runs(readable, status, of))
+    known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S, until=until)
+    past, unavailable = reading.whole(known, reading.failed_runs(readable, status, of, until))
     told = _events(past, history.untold(past.events), hours, unavailable, status.unseen)
     told |= {"standing": None, "trouble": known.value.trouble if known.value else known.error}
     try:
@@ -103,8 +107,9 @@ def api_readiness(readable: Readable, may_start: MayStart, name: str) -> list[di
 
     `unavailable` says why there is no newer one, where the last reading failed or hangs.
     """
-    table = reading.known_table(reading.known_status(readable), name)
-    known = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S)
+    until = reading.soon()
+    table = reading.known_table(reading.known_status(readable, until), name)
+    known = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S, until=until)
     found: Detail = reading.value(known)
     why = known.error or found.missing.get("readiness")
     return [asdict(line) | {"unavailable": why} for line in reading.ready(found, table, may_start)]
@@ -118,9 +123,10 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
     """
     from sluice import status_text
 
-    known = reading.feeds().quality.get(wait=reading.FIRST_WAIT_S)
+    until = reading.soon()
+    known = reading.feeds().quality.get(wait=reading.FIRST_WAIT_S, until=until)
     found: dict[str, list[Trend]] = reading.value(known)
-    names = {t.table for t in reading.known_status(readable).tables}
+    names = {t.table for t in reading.known_status(readable, until).tables}
     told = {n: [status_text.plain(t) for t in trends] for n, trends in sorted(found.items()) if n in names}
     for trend in (t for trends in told.values() for t in trends):
         trend["unavailable"] = known.error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sluice.status_model import Status, TableStatus
 
 FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
+SOON_S = 8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
 NO_TABLE = "There is no such table, or you may not read its DAG."
 
 
@@ -126,9 +128,14 @@ Search = Annotated[str, Query(max_length=250)]
 Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; none: now.")]
 
 
-def status(readable: set[str]) -> Reading[Status]:
+def soon() -> float:
+    """Until when an answer that nobody asks for again waits for what is due, all of its readings together."""
+    return time.monotonic() + SOON_S
+
+
+def status(readable: set[str], until: float | None = None) -> Reading[Status]:
     """What is known of the tables that somebody may read."""
-    known = feeds().status.get(wait=FIRST_WAIT_S)
+    known = feeds().status.get(wait=FIRST_WAIT_S, until=until)
     mine = known.value.readable(lambda group: f"ingest_{group}" in readable) if known.value else None
     return replace(known, value=mine)
 
@@ -140,14 +147,14 @@ def sees_all(readable: set[str]) -> bool:
     return known is not None and all(f"ingest_{group}" in readable for group in groups)
 
 
-def past(known: Status | None) -> Reading[History]:
+def past(known: Status | None, until: float | None = None) -> Reading[History]:
     """What happened to the tables that somebody may read; a reading of its own for each set of groups."""
     from sluice.pages.feed import Reading
 
     if known is None:
         return Reading()
     groups = json.dumps(sorted({t.group for t in known.tables}))
-    return feeds().groups.of(groups).get(wait=FIRST_WAIT_S)
+    return feeds().groups.of(groups).get(wait=FIRST_WAIT_S, until=until)
 
 
 def dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:
@@ -155,14 +162,16 @@ def dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:
     return ({f"ingest_{t.group}" for t in tables} | {*BY_HAND, *MAINTAIN}) & readable
 
 
-def failed_runs(readable: set[str], known: Status | None, of: TableStatus | None = None) -> Reading[History]:
+def failed_runs(
+    readable: set[str], known: Status | None, of: TableStatus | None = None, until: float | None = None
+) -> Reading[History]:
     """The runs that failed of the DAGs that somebody may read; or those that may be about one table."""
     from sluice.pages.feed import Reading
 
     if known is None:
         return Reading()
     mine = sorted(dags(readable, [of] if of else known.tables))
-    return feeds().failed.of(json.dumps([mine, of and of.table])).get(wait=FIRST_WAIT_S)
+    return feeds().failed.of(json.dumps([mine, of and of.table])).get(wait=FIRST_WAIT_S, until=until)
 
 
 def reports(read: Reading[Any]) -> bool:
@@ -202,14 +211,14 @@ def whole(*known: Reading[History]) -> tuple[History, list[str]]:
     return found, [*(each.error for each in known if each.error), *found.unread]
 
 
-def known_status(readable: set[str]) -> Status:
+def known_status(readable: set[str], until: float | None = None) -> Status:
     """What is known of the tables that somebody may read; 503 where nothing is.
 
-    Where the reading hangs or failed since, all of it is marked as of when it was read.
+    Where the reading hangs or failed since, or is old, all of it is marked as of when it was read.
     """
     from sluice.pages import known
 
-    told = status(readable)
+    told = status(readable, until)
     found: Status = value(told)
     return known.unanswered(found, told.error) if told.error else found
 

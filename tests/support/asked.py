@@ -82,12 +82,30 @@ def topic(name: str) -> TopicStatus:
     return TopicStatus(name, "id", 2, 3, partitions, 3, 4.5, NOW, NOW, {0: 2}, given_up)
 
 
+WAITED: list[bool] = []
+"""Of each reading that was asked for, whether the answer waited for one that was due."""
+
+
 def known(value: Any, *, busy: bool = False, error: str | None = None) -> Any:
     """A reading that is done, or being renewed, or failed since; of any name where they are told apart by it."""
-    feed = SimpleNamespace(
-        get=lambda wait=0.0: Reading(value, busy=busy, error=error)  # noqa: ARG005 - as a feed is asked
-    )
+
+    def get(*, wait: float = 0.0, until: float | None = None) -> Reading[Any]:
+        WAITED.append(until is not None)
+        return Reading(value, busy=busy, error=error)
+
+    feed = SimpleNamespace(get=get)
     return SimpleNamespace(get=feed.get, of=lambda _: feed)
+
+
+def visit(client: TestClient, at: str) -> Any:
+    """The answer; that of a page, which looks again by itself, waits for nothing, others for what is due."""
+    WAITED.clear()
+    answer = client.get(at)
+    if at.startswith("/api/"):
+        assert all(WAITED), at
+    else:
+        assert any(WAITED) == (at == "/metrics"), at  # and one of them for who may see all
+    return answer
 
 
 def ask(client: TestClient, at: str) -> list[Any]:
@@ -182,7 +200,7 @@ def main() -> None:
         path = getattr(route, "path", "")
         for name in NAMES if "{name}" in path and "static" not in path else ("",):
             at = path.replace("{name}", f"db.{name}" if name else "sluice.css")
-            answer = client.get(at)
+            answer = visit(client, at)
             found[at] = [answer.status_code, answer.text]
             assert answer.headers["x-content-type-options"] == "nosniff", at
             # What stands in a report's place is no page of ours.

@@ -97,6 +97,38 @@ def test_a_reading_that_hangs_for_days_is_tried_again_ever_more_seldom(monkeypat
     assert begun[6] - begun[0] > 0.9 * 0.05 * (1 + 2 + 3 + 4 + 5 + 6)
 
 
+def test_who_does_not_look_again_gets_no_old_value_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON and metrics told what the caller before them had caused to be read, an hour ago perhaps."""
+    gate, begun = threading.Event(), list[int]()
+
+    def read() -> int:
+        begun.append(1)
+        gate.wait(60 if len(begun) == 3 else 0.02)
+        return len(begun)
+
+    mine = Feed(read, fresh=0.5)
+    first = mine.get(until=0.0)
+    assert (first.value, first.error) == (None, None)
+    assert mine.get(wait=10).value == 1
+    time.sleep(0.6)
+    began = time.monotonic()
+    assert mine.get(until=began + 60).value == 2 and time.monotonic() - began < 30
+    assert mine.get(until=began + 60).value == 2 and len(begun) == 2  # of now: there is nothing to wait for
+    time.sleep(0.6)
+    slow = mine.get(until=time.monotonic() + 0.01)
+    assert (slow.value, slow.error) == (2, None)  # as old as it may be where reading takes longer than anybody waits
+    monkeypatch.setattr(feed, "HANGS_S", 0.1)
+    monkeypatch.setattr(feed, "SLOW", 3000)  # nothing hangs yet
+    time.sleep(0.5)
+    assert mine.get().error is None  # a page says of when it is, and looks again
+    old = mine.get(until=time.monotonic() + 0.01)
+    assert old.value == 2 and old.error is not None and " old, and being read anew" in old.error
+    gate.set()
+    while mine.get().value == 2:
+        time.sleep(0.005)
+    assert mine.get(until=time.monotonic() + 60).error is None
+
+
 def test_what_takes_long_because_there_is_much_to_read_is_not_said_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """From 120 s on it was told as hanging, each time anew, and its slot was given away after 600 s."""
     monkeypatch.setattr(feed, "REST", 0)

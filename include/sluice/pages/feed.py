@@ -78,24 +78,25 @@ class Feed(Generic[T]):
         self._read = read
         self._fresh = fresh
         self._slots = slots
-        self._lock = threading.Lock()
-        self._tried = self._began = -inf
+        self._lock = threading.Condition()
+        self._tried = self._began = self._read_at = -inf
         self._waits: float | None = None  # for a slot, since when
         self._took = 0.0
         self._given_up = 0
         self._reading: Reading[T] = Reading()
-        self._done = threading.Event()
 
     @property
     def last(self) -> T | None:
         """What was read last."""
         return self._reading.value
 
-    def get(self, *, wait: float = 0.0) -> Reading[T]:
+    def get(self, *, wait: float = 0.0, until: float | None = None) -> Reading[T]:
         """What is known; a new reading begins if it is due.
 
         Args:
             wait: seconds to wait for the very first reading.
+            until: so long, by the monotonic clock, who does not look again waits for one that is due. What stays old
+                all the same is told with an error.
         """
         with self._lock:
             now = time.monotonic()
@@ -110,15 +111,20 @@ class Feed(Generic[T]):
                 self._given_up += hangs  # its thread stays, as long as it hangs
                 self._reading, self._began = replace(self._reading, busy=True), now
                 threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
-        if wait and self._reading.value is None:
-            self._done.wait(wait)
+            if self._reading.value is None:
+                self._lock.wait_for(lambda: not self._reading.busy, wait)
+            elif until is not None and now - self._tried >= rest and now - self._began < HANGS_S * much:
+                self._lock.wait_for(lambda: not self._reading.busy, max(until - now, 0.0))
         waited, long = now - self._began, HANGS_S * much
         if self._reading.busy and waited >= long:
             return replace(self._reading, error=f"What is being read has not answered for {waited:.0f} s.")
         if self._waits is not None and now - self._waits >= long:
             late = f"It could not be read anew for {now - self._waits:.0f} s: what is read before it does not answer."
             return replace(self._reading, error=late)
-        return self._reading
+        found, age = self._reading, now - self._read_at
+        if until is not None and found.value is not None and not found.error and age >= max(HANGS_S, 2 * rest):
+            return replace(found, error=f"What is known is {age:.0f} s old, and being read anew: ask again.")
+        return found
 
     def _renew(self, began: float) -> None:
         try:
@@ -132,7 +138,8 @@ class Feed(Generic[T]):
             if began == self._began:  # else it was given up
                 self._reading, self._tried, self._given_up = made, time.monotonic(), 0
                 self._took = self._tried - began
-        self._done.set()
+                self._read_at = self._read_at if made.error else self._tried
+                self._lock.notify_all()
         if self._slots is not None:
             self._slots.leave((self, began))
 

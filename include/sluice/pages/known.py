@@ -29,7 +29,7 @@ def beside(now: Status, before: Status | None) -> Status:
 
 
 def unanswered(was: Status, error: str) -> Status:
-    """A status whose reading hangs, or failed since: all that it tells is of then, as if nobody could be asked.
+    """A status that is old, as its reading hangs or failed since: all of it is of then, as if nobody could be asked.
 
     Args:
         error: why there is no newer one.
