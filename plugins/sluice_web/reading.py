@@ -21,6 +21,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from airflow.exceptions import AirflowNotFoundException
 from airflow.models.connection import Connection
+from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Query
 
 from sluice import connections
@@ -114,10 +115,17 @@ def _readable(user: GetUserDep) -> set[str]:
 def _may_start(user: GetUserDep) -> Callable[[str], bool]:
     def may(dag: str) -> bool:
         return get_auth_manager().is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag), user=user
+            method="POST", access_entity=DagAccessEntity.RUN, details=_details(dag), user=user
         )
 
     return may
+
+
+def _details(dag: str) -> DagDetails:
+    """What is asked about, as Airflow asks it: where it has teams, a DAG that names none is everybody's."""
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return DagDetails(id=dag)
+    return DagDetails(id=dag, team_name=DagModel.get_team_name(dag))
 
 
 Readable = Annotated[set[str], Depends(_readable)]

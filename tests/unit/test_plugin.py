@@ -109,6 +109,34 @@ def test_a_table_says_who_may_read_it_and_what_the_reader_may_do(found: dict[str
     assert "those who may read DAG ingest_mine" in found["/tables/db.mine"][1]
 
 
+TEAMS = """
+import sys
+sys.path.insert(0, "plugins")
+from types import SimpleNamespace
+from airflow.models.dag import DagModel
+from sluice_web import reading
+DagModel.get_team_name = staticmethod({"ingest_a": "team a"}.get)
+asked = []
+manager = SimpleNamespace(is_authorized_dag=lambda details, **_: asked.append((details.id, details.team_name)))
+reading.get_auth_manager = lambda: manager
+may = reading._may_start("somebody")
+may("ingest_a"), may("backfill")
+print(asked)
+"""
+
+
+@pytest.mark.parametrize(("teams", "team"), [("True", "team a"), ("False", None)])
+def test_where_airflow_has_teams_it_is_asked_of_a_dag_with_its_team(
+    tmp_path: Path, teams: str, team: str | None
+) -> None:
+    """Without it a DAG was everybody's: who may not start one was told the opposite."""
+    env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__MULTI_TEAM": teams, "PYTHONPATH": "include"}
+    done = subprocess.run(
+        [sys.executable, "-c", TEAMS], env=env, cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == str([("ingest_a", team), ("backfill", None)])
+
+
 def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, tuple[int, str]]) -> None:
     told = {t["table"]: t for t in json.loads(found["/api/tables"][1])["tables"]}
     kept = told["db.mine_too"]
