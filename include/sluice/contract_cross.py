@@ -12,6 +12,9 @@ from sluice.groups import GroupSettings
 Sound = Sequence[tuple[Document, Contract]]
 """Contracts, each with the file that it stands in."""
 
+_Apart = dict[Location, tuple[tuple[Document, Contract], tuple[Document, Contract]]]
+"""Of one topic, per setting that its contracts give differently: the first one, and the first that says otherwise."""
+
 _SHARED: tuple[Location, ...] = (
     ("group",),
     ("start",),
@@ -27,11 +30,15 @@ def cross_problems(sound: Sound, settings: Mapping[str, GroupSettings] | None) -
 
     A contradiction is a problem of every file that takes part in it: nobody but the owner knows which one is right.
     """
+    named: dict[str, list[tuple[Document, Contract]]] = {}
+    for document, contract in sound:
+        named.setdefault(contract.table.lower(), []).append((document, contract))
+    apart = _apart(sound)
     found: dict[str, list[Problem]] = {}
     for document, contract in sound:
         problems = [
-            *_twice(document, contract, sound),
-            *_shared_topics(document, contract, sound),
+            *_twice(document, contract, named[contract.table.lower()]),
+            *_shared_topics(document, contract, apart),
             *_too_slow(document, contract, settings or {}),
         ]
         if problems:
@@ -50,29 +57,49 @@ def says(contract: Contract, field: Location) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _twice(document: Document, contract: Contract, sound: Sound) -> list[Problem]:
-    others = [d.file for d, c in sound if c is not contract and c.table.lower() == contract.table.lower()]
+def _apart(sound: Sound) -> dict[str, _Apart]:
+    """The topics about which two contracts disagree; every DAG file that is parsed asks, so each is looked at once."""
+    readers: dict[str, list[int]] = {}
+    for place, (_, contract) in enumerate(sound):
+        for topic in set(contract.topic):
+            readers.setdefault(topic, []).append(place)
+    # Two patterns may share a topic as well: only the broker knows, see `sluice.topics`.
+    patterns = [place for place, (_, contract) in enumerate(sound) if contract.matching]
+    found: dict[str, _Apart] = {}
+    for topic, named in readers.items():
+        mine = [sound[p] for p in sorted([*named, *(p for p in patterns if _reads(sound[p][1], topic))])]
+        first = mine[0]
+        for field in _SHARED if len(mine) > 1 else ():
+            says_first = _get(first[1], field)
+            other = next((each for each in mine if _get(each[1], field) != says_first), None)
+            if other:
+                found.setdefault(topic, {})[field] = (first, other)
+    return found
+
+
+def _twice(document: Document, contract: Contract, named: Sound) -> list[Problem]:
+    others = [d.file for d, c in named if c is not contract]
     if not others:
         return []
     return [document.problem(("table",), f"{contract.table!r} is the table of {_names(others)} as well")]
 
 
-def _shared_topics(document: Document, contract: Contract, sound: Sound) -> list[Problem]:
+def _shared_topics(document: Document, contract: Contract, apart: Mapping[str, _Apart]) -> list[Problem]:
     problems = []
-    # Two patterns may share a topic as well: only the broker knows, see `sluice.topics`.
-    named = contract.topic or sorted({t for _, c in sound for t in c.topic if _reads(contract, t)})
+    topics = [t for t in contract.topic or sorted(apart) if t in apart and _reads(contract, t)]
     for field in _SHARED:
         mine = _get(contract, field)
-        for topic in named:
-            others = [(d, c) for d, c in sound if c is not contract and _reads(c, topic) and _get(c, field) != mine]
-            if others:
-                other, theirs = others[0]
-                message = (
-                    f"topic {topic!r} is shared with {_names([other.file])}, which says {says(theirs, field)}, "
-                    f"not {says(contract, field)}"
-                )
-                problems.append(document.problem(field, message))
-                break
+        for topic in topics:
+            if field not in apart[topic]:
+                continue
+            first, second = apart[topic][field]
+            other, theirs = first if _get(first[1], field) != mine else second
+            message = (
+                f"topic {topic!r} is shared with {_names([other.file])}, which says {says(theirs, field)}, "
+                f"not {says(contract, field)}"
+            )
+            problems.append(document.problem(field, message))
+            break
     return problems
 
 

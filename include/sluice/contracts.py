@@ -236,11 +236,14 @@ def _assemble(
     for name in sorted({each.group for each in contracts}):
         mine = [tuple(c for c in each.values() if c.group == name) for each in (tables, templates)]
         groups[name] = Group(name, settings[name], *mine)
+    fed: dict[str, list[Contract]] = {}
+    for contract in tables.values():
+        for topic in contract.topics:
+            fed.setdefault(topic, []).append(contract)
     topics = {}
-    for topic in sorted({each for c in contracts for each in c.topics}):
-        fed = [c for c in tables.values() if topic in c.topics]
-        one = fed[0]
-        names = tuple(c.table for c in fed)
+    for topic in sorted(fed):
+        one = fed[topic][0]
+        names = tuple(c.table for c in fed[topic])
         topics[topic] = TopicSettings(topic, one.group, one.start, one.limits, one.transactional, names)
     resolved = all(each.matching is None for each in contracts)
     return Contracts(folder, tables, groups, topics, templates, {}, resolved, problems, common)

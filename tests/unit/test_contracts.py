@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from sluice import contract_cross
 from sluice.contracts import Contracts, load
 from sluice.errors import ContractError
 
@@ -295,3 +297,24 @@ def test_reading_contracts_imports_nothing_heavy():
     env = {"PYTHONPATH": str(REPO / "include")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("topic", ["t", "t{i}"])
+def test_what_contracts_share_is_looked_at_once_however_many_there_are(folder, monkeypatch, topic):
+    for i in range(150):
+        folder.good(f"a{i:03}", topic=topic.format(i=i), extra="start: latest\n" if i == 90 else "")
+    looks = Counter()
+
+    def counted(name):
+        was = getattr(contract_cross, name)
+        monkeypatch.setattr(contract_cross, name, lambda *given: looks.update([name]) or was(*given))
+
+    counted("_reads")
+    counted("_get")
+    found = problems(folder)
+    assert looks.total() < 150 * 60, "each contract was compared with each"
+    wrong = "start: topic 't' is shared with a{:03}.yaml, which says {}"
+    if topic == "t":
+        assert found[0].endswith(wrong.format(90, "latest, not earliest"))
+        assert found[90].endswith(wrong.format(0, "earliest, not latest"))
+    assert len(found) == (150 if topic == "t" else 0)
