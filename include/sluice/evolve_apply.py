@@ -225,7 +225,5 @@ def _partitions(transaction: Transaction, new: Contract) -> None:
 
 
 def _layout(contract: Contract) -> dict[str, str]:
-    """The defaults of how rows are gathered for writing, which go with being partitioned or not."""
-    if contract.partitioning:
-        return {}
-    return {n: v for n, v in schema.UNPARTITIONED_PROPERTIES.items() if n not in contract.properties}
+    """The defaults that go with the table's partitions and columns."""
+    return {n: v for n, v in schema.layout(contract).items() if n not in contract.properties}

@@ -66,6 +66,10 @@ UNPARTITIONED_PROPERTIES = {
 }
 """Without partitions there is nothing to gather rows by: a MERGE writes as it joins, with no shuffle or sort."""
 
+MEASURED_COLUMNS = 100
+"""Of so many columns Iceberg keeps least and greatest by itself, of those after them nothing."""
+_DEFAULT_METRICS, _COLUMN_METRICS = "write.metadata.metrics.default", "write.metadata.metrics.column."
+
 _PRIMITIVES: dict[str, PrimitiveType] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -139,8 +143,24 @@ def partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
 
 def table_properties(contract: Contract) -> dict[str, str]:
     """Return the typed table's properties: the defaults, overridden by the contract's own."""
-    layout = {} if contract.partitioning else UNPARTITIONED_PROPERTIES
-    return {**DEFAULT_PROPERTIES, **layout, **contract.properties, "format-version": str(contract.format_version)}
+    version = {"format-version": str(contract.format_version)}
+    return {**DEFAULT_PROPERTIES, **layout(contract), **contract.properties, **version}
+
+
+def layout(contract: Contract) -> dict[str, str]:
+    """Return the defaults that go with the table's partitions and columns."""
+    return {**({} if contract.partitioning else UNPARTITIONED_PROPERTIES), **_metrics(contract)}
+
+
+def _metrics(contract: Contract) -> dict[str, str]:
+    """Metrics of what a MERGE prunes by, in a wide table: the coordinates stand last, and a key may stand late."""
+    columns = typed_schema(contract)
+    # Ids stand for nested fields as well, which count. Whoever names a default means all columns.
+    if columns.highest_field_id <= MEASURED_COLUMNS or _DEFAULT_METRICS in contract.properties:
+        return {}
+    names = dict.fromkeys([*contract.identifier, *contract.order, *KAFKA_COLUMNS])
+    long = {n: isinstance(columns.find_type(n), StringType | BinaryType) for n in names}
+    return {f"{_COLUMN_METRICS}{n}": "truncate(16)" if is_long else "full" for n, is_long in long.items()}
 
 
 def staging_schema() -> tuple[Schema, PartitionSpec]:

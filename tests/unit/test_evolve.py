@@ -17,7 +17,7 @@ from pyiceberg.types import IntegerType, StringType
 
 from sluice import cli, cursor, evolve, evolve_apply, evolve_refused, evolve_review, refs, schemas, tables
 from sluice.commit import Attempt, Context
-from sluice.contract import Contract
+from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.contract_policy import SchemaPolicy
 from sluice.contracts import Contracts
 from sluice.errors import FencedError, RefusedError, SchemaChangeError
@@ -237,6 +237,24 @@ def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
     evolve.settle(catalog, wider, run_id="r")
     table = catalog.load_table("ns.t")
     assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc_20", "truncate[20]")]
+
+
+def test_a_table_that_becomes_wide_keeps_the_metrics_that_it_is_pruned_by(catalog):
+    def measured():
+        stem = "write.metadata.metrics.column."
+        return {n.removeprefix(stem) for n in catalog.load_table("ns.t").properties if n.startswith(stem)}
+
+    policy = {"schema_policy": {"rename_column": "auto", "drop_column": "auto"}, **KEYED}
+    made(catalog, contract([ID], **policy))
+    assert measured() == set()
+    more = [{"name": f"c{i}", "type": "long"} for i in range(100)]
+    evolve.settle(catalog, contract([*more, ID], **policy), run_id="r")
+    assert measured() == {"id", *KAFKA_COLUMNS}
+    key = {**ID, "name": "key", "source": "id", "renamed_from": "id"}
+    evolve.settle(catalog, contract([*more, key], **{**policy, "identifier": ["key"]}), run_id="r")
+    assert measured() == {"key", *KAFKA_COLUMNS}
+    evolve.settle(catalog, contract([more[0], key], **{**policy, "identifier": ["key"]}), run_id="r")
+    assert measured() == set()
 
 
 def test_the_order_of_fields_inside_a_column_needs_nobody(catalog):

@@ -136,3 +136,26 @@ def test_deletes_hold_the_key_and_where_it_was_deleted():
     assert [f.name for f in made.fields][:2] == ["tailnum", "_kafka_topic"]
     assert made.find_type("tailnum") == StringType()
     assert made.identifier_field_names() == {"tailnum"}
+
+
+def test_a_wide_table_keeps_the_metrics_that_it_is_pruned_by():
+    def made(count, **fields):
+        kinds = ("long", "string")
+        columns = [{"name": f"c{i}", "type": kinds[i % 2], "required": i == 96} for i in range(count)]
+        return schema.table_properties(contract(columns=columns, **fields))
+
+    assert made(96, mode="upsert", identifier=["c1"]) == made(5, mode="upsert", identifier=["c1"])
+    wide = made(97, mode="upsert", identifier=["c95"], order=["c96"], deletes="ignore")
+    stem = "write.metadata.metrics.column."
+    assert {name.removeprefix(stem): how for name, how in wide.items() if name.startswith(stem)} == {
+        "c95": "truncate(16)",
+        "c96": "full",
+        "_kafka_topic": "truncate(16)",
+        "_kafka_partition": "full",
+        "_kafka_offset": "full",
+        "_kafka_timestamp": "full",
+    }
+    assert made(97, properties={f"{stem}_kafka_offset": "none"})[f"{stem}_kafka_offset"] == "none"
+    assert not any(name.startswith(stem) for name in made(97, properties={"write.metadata.metrics.default": "full"}))
+    nested = {"name": "s", "type": f"struct<{', '.join(f'f{i}: long' for i in range(100))}>"}
+    assert f"{stem}_kafka_offset" in schema.table_properties(contract(columns=[nested]))
