@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from sluice import auto, cursor, evolve_apply, schemas, tables
+from sluice import auto, cursor, evolve_apply, schema, schemas, tables
 from sluice.contract import Contract
 from sluice.errors import FencedError, RefusedError, SchemaChangeError, SluiceError
 from sluice.evolve_diff import READ, Change, compare, shape, shape_id
@@ -131,8 +131,12 @@ def settle(catalog: Catalog, file: Contract, seen: Outlook | None = None, *, run
 
 
 def _set_properties(file: Contract, table: Table) -> None:
-    """Give a table the properties that its contract came to name. Of what it names no more nothing tells."""
-    differing = {n: v for n, v in file.properties.items() if table.properties.get(n) != v}
+    """Give a table the properties that its contract came to name. Of what it names no more nothing tells.
+
+    And those for large records, if it was made before there were any.
+    """
+    late = {n: v for n, v in schema.LARGE_RECORDS.items() if n not in table.properties}
+    differing = {n: v for n, v in (late | file.properties).items() if table.properties.get(n) != v}
     if not differing:
         return
     try:

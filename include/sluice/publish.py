@@ -108,7 +108,7 @@ def publish(
     whole = joined(batches)
     staging = staged_records.checked(context, contract, batches)
     session = context.session(properties)
-    splits = staged_records.split_by(staged_records.size(staging, batches), session.sparkContext.defaultParallelism)
+    splits = staged_records.how(staging, batches, session.sparkContext.defaultParallelism)
     reading = _Reading(context, attempt.base, file, contract, batches, splits)
     with attempt:
         decoded = reading.decoded(session)
@@ -144,7 +144,7 @@ class _Reading:
     Attributes:
         base: the typed table.
         file: the contract as its file has it; `contract` is the one in force.
-        splits: of `staged_records.split_by`.
+        splits: of `staged_records.how`.
     """
 
     context: Context

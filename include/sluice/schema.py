@@ -47,7 +47,15 @@ from sluice import partitioning
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.iceberg_types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 
+# Parquet's writer looks at what it has gathered after a hundred records, and after ten thousand more of small ones: of
+# 10 MB each they are more than a driver has. Looked at this often, a record of 100 bytes costs the same.
+LARGE_RECORDS = {
+    "write.parquet.row-group-check-min-record-count": "1",
+    "write.parquet.row-group-check-max-record-count": "20",
+}
+"""Properties of every table that has records, or what was read of them; tables that are there get them as well."""
 DEFAULT_PROPERTIES = {
+    **LARGE_RECORDS,
     "write.format.default": "parquet",
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": "3",

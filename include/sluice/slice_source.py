@@ -59,7 +59,8 @@ class Source:
             raw = self._rejected(session).where(inside).where(check.has_raw())
         else:
             name = tables.spark_name(self.context.catalog_name, tables.staging(self.piece.topic))
-            raw = session.read.options(**staged_records.split_by()).table(name)
+            staging = tables.load(self.context.catalog, tables.staging(self.piece.topic))
+            raw = session.read.options(**staged_records.how(staging)).table(name)
             if self.origin == Origin.KAFKA:
                 raw = raw.where(F.col("batch_seq") == self.piece.seq)
             else:
@@ -73,7 +74,8 @@ class Source:
 
     def _rejected(self, session: SparkSession) -> DataFrame:
         then = () if self.seen is None else (f"snapshot_id_{self.seen}",)
-        return session.table(tables.spark_name(self.context.catalog_name, (*tables.quarantine(self.contract), *then)))
+        name = tables.spark_name(self.context.catalog_name, (*tables.quarantine(self.contract), *then))
+        return session.read.options(**staged_records.by_record(None)).table(name)
 
     def passed(self) -> DataFrame:
         """The records that are good now."""

@@ -22,6 +22,24 @@ from sluice.words import covers
 LEAST_SPLIT, MOST_SPLIT = 512 << 10, 4 << 20
 TASKS_PER_CORE = 4
 
+# Iceberg's vectorised reader gathers so many records, 5,000 by default, in one buffer, which ends at 2 GB. How large
+# they are only their files tell, and bytes there are a fraction of those in memory.
+AT_ONCE = 200
+LARGE = 512
+"""Of more bytes in the files on average, records are read one by one: that takes a third more time of small ones."""
+
+
+def how(staging: Table | None, batches: Sequence[Batch] = (), cores: int = 1) -> dict[str, str]:
+    """How to read these staged batches, or whatever staging has, as Iceberg's read options."""
+    held, records = size(staging, batches), _told(staging, batches, "added-records")
+    mean = held / records if held and records else None
+    return {**split_by(held, cores), **by_record(mean or (cursor.bytes_per_record(staging) if staging else None))}
+
+
+def by_record(mean: float | None) -> dict[str, str]:
+    """The same by what a record takes in its files on average; None where that is not known."""
+    return {"batch-size": str(AT_ONCE), "vectorization-enabled": str(mean is not None and mean <= LARGE).lower()}
+
 
 def split_by(size: int | None = None, cores: int = 1) -> dict[str, str]:
     """How to read staged records, as Iceberg's read options: where there are files enough, each core gets a few tasks.
@@ -36,10 +54,16 @@ def split_by(size: int | None = None, cores: int = 1) -> dict[str, str]:
 
 def size(staging: Table | None, batches: Sequence[Batch]) -> int | None:
     """The bytes of the batches' files as they were staged, unless a snapshot that told has expired."""
-    told, mine = cursor.staged_batches(staging, batches[0].seq - 1), with_records(batches)
-    if any(b.seq not in told for b in mine):
+    return _told(staging, batches, "added-files-size")
+
+
+def _told(staging: Table | None, batches: Sequence[Batch], name: str) -> int | None:
+    """The sum of what the snapshots that staged the batches say; None where one has expired, or there is no batch."""
+    told = cursor.staged_batches(staging, batches[0].seq - 1) if batches else {}
+    mine = with_records(batches)
+    if not batches or any(b.seq not in told for b in mine):
         return None
-    return sum(int(cursor.summary(told[b.seq][1]).get("added-files-size", 0)) for b in mine)
+    return sum(int(cursor.summary(told[b.seq][1]).get(name, 0)) for b in mine)
 
 
 def decoded(
@@ -52,7 +76,7 @@ def decoded(
     """The batches' records by the contract, marked with what its expectations say of each.
 
     Args:
-        splits: how to read them, of `split_by`.
+        splits: of `how`.
         session: in whose name they are read.
     """
     topic = batches[-1].topic

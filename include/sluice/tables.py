@@ -66,6 +66,7 @@ SERVICE_PROPERTIES = {
 # Nobody looks for raw bytes by their least and greatest, and hardly a value, and no offset, stands there twice: what
 # Parquet would work out of each record for both is a twentieth of staging it.
 STAGING_PROPERTIES = {
+    **schema.LARGE_RECORDS,
     "write.distribution-mode": "none",
     **{f"write.parquet.stats-enabled.column.{name}": "false" for name in ("key", "value")},
     **{f"write.parquet.dict-encoding-enabled.column.{name}": "false" for name in ("value", "_kafka_offset")},
@@ -250,13 +251,23 @@ def widened(table: Table, wanted: Schema) -> Table:
 def ensure_staging(catalog: Catalog, topic: str) -> Table:
     """The topic's staging table."""
     wanted, spec = schema.staging_schema()
-    return ensure(catalog, staging(topic), wanted, spec, {"sluice.topic": topic, **STAGING_PROPERTIES})
+    return _for_large(ensure(catalog, staging(topic), wanted, spec, {"sluice.topic": topic, **STAGING_PROPERTIES}))
 
 
 def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
     """The table's quarantine."""
     wanted, spec = schema.quarantine_schema()
-    return ensure(catalog, quarantine(contract), wanted, spec, {"sluice.table": contract.table})
+    properties = {"sluice.table": contract.table, **schema.LARGE_RECORDS}
+    return _for_large(ensure(catalog, quarantine(contract), wanted, spec, properties))
+
+
+def _for_large(table: Table) -> Table:
+    """A table of raw records that may be large, also where it was made before `schema.LARGE_RECORDS`."""
+    if missing := {n: v for n, v in schema.LARGE_RECORDS.items() if n not in table.properties}:
+        # Somebody else does it at this moment, or the next batch does.
+        with suppress(CommitFailedException), table.transaction() as transaction:
+            transaction.set_properties(missing)
+    return table
 
 
 def ensure_deletes(catalog: Catalog, contract: Contract, base: Table | None = None) -> Table:

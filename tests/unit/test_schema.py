@@ -4,7 +4,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import DecimalType, FixedType, ListType, MapType, StringType, StructType, TimestamptzType
 
-from sluice import schema
+from sluice import evolve, schema, tables
 from sluice.contract import Contract
 from sluice.contracts import load
 
@@ -159,3 +159,24 @@ def test_a_wide_table_keeps_the_metrics_that_it_is_pruned_by():
     assert not any(name.startswith(stem) for name in made(97, properties={"write.metadata.metrics.default": "full"}))
     nested = {"name": "s", "type": f"struct<{', '.join(f'f{i}: long' for i in range(100))}>"}
     assert f"{stem}_kafka_offset" in schema.table_properties(contract(columns=[nested]))
+
+
+def test_tables_from_before_are_made_ready_for_large_records(catalog):
+    c = contract()
+    known = {n: v for n, v in schema.LARGE_RECORDS.items() if "min" not in n} | {"x": "1"}
+    for identifier, made in (
+        (tables.staging("t"), schema.staging_schema),
+        (tables.quarantine(c), schema.quarantine_schema),
+    ):
+        tables.ensure(catalog, identifier, *made(), {**known, "write.parquet.row-group-check-max-record-count": "7"})
+    typed = schema.typed_schema(c)
+    tables.ensure(catalog, tables.typed(c), typed, properties={"x": "1"})
+    tables.ensure_staging(catalog, "t")
+    tables.ensure_quarantine(catalog, c)
+    evolve._set_properties(c, catalog.load_table(tables.typed(c)))
+    wanted = {**schema.LARGE_RECORDS, "x": "1"}
+    own = {**wanted, "write.parquet.row-group-check-max-record-count": "7"}  # which somebody has set
+    for identifier, all_of in ((tables.staging("t"), own), (tables.quarantine(c), own), (tables.typed(c), wanted)):
+        assert all_of.items() <= catalog.load_table(identifier).properties.items()
+    before = catalog.load_table(tables.staging("t")).metadata_location
+    assert tables.ensure_staging(catalog, "t").metadata_location == before
