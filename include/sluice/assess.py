@@ -6,9 +6,11 @@ Runs on the Airflow worker, without a JVM, and again in the Spark application ju
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -17,12 +19,15 @@ from sluice import facts, quiet, reach, retention, tables, upkeep
 from sluice.contract import ORPHAN_FLOOR, Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, SluiceError, first_line
-from sluice.facts import PartitionFacts
+from sluice.facts import Facts, PartitionFacts
 from sluice.upkeep import Action, Cleaned, Kind, Subject
 
 log = logging.getLogger(__name__)
 
 MANY_MANIFESTS = 20
+
+SECOND_LOOKS_S = 120.0
+"""For so long large tables are looked at once more: the task that asks about all tables has five minutes."""
 
 EMPTY = "it holds nothing yet"
 
@@ -65,11 +70,11 @@ def assess(
     """
     moment = now or datetime.now(UTC)
     cleaned = upkeep.last_cleaned(catalog) if action == Action.ORPHANS else {}
-    needs = []
+    needs, until = [], time.monotonic() + SECOND_LOOKS_S
     for subject in upkeep.subjects(contracts, names):
         try:
             with reach.catalog_errors():
-                needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned))
+                needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned, until=until))
         except Exception as error:
             if isinstance(error, CatalogUnavailableError):
                 with reach.catalog_errors():
@@ -89,13 +94,14 @@ def look(
     *,
     now: datetime,
     cleaned: Mapping[str, Cleaned],
+    until: float | None = None,
 ) -> Need:
-    """Assess one table."""
+    """Assess one table; `until` as in `_rewrite`."""
     table = tables.load(catalog, subject.identifier)
     if table is None or table.current_snapshot() is None:
         return Need(subject.name, action, (), EMPTY)
     if action == Action.REWRITE:
-        return _rewrite(subject, table, now)
+        return _rewrite(subject, table, now, until)
     if action == Action.EXPIRE:
         steps, reason = _expire(subject, table, contracts, catalog, now)
     else:
@@ -103,9 +109,25 @@ def look(
     return Need(subject.name, action, steps, reason)
 
 
-def _rewrite(subject: Subject, table: Table, now: datetime) -> Need:
+def _rewrite(subject: Subject, table: Table, now: datetime, until: float | None = None) -> Need:
+    """What a rewrite would find.
+
+    Args:
+        until: when there is no time left to look once more.
+    """
     settings = subject.settings
-    found = facts.read(table, target=settings.target_file_size, delete_ratio=settings.delete_ratio)
+    read = partial(facts.read, table, target=settings.target_file_size, delete_ratio=settings.delete_ratio)
+    found = read()
+    need = _of_facts(subject, table, found, now)
+    left = facts.PATIENT_S if until is None else min(facts.PATIENT_S, until - time.monotonic())
+    # Of staging's files nothing is asked.
+    if found.complete or need.steps or subject.kind == Kind.STAGING or left <= 0:
+        return need
+    return _of_facts(subject, table, read(budget=left), now)
+
+
+def _of_facts(subject: Subject, table: Table, found: Facts, now: datetime) -> Need:
+    settings = subject.settings
     # A batch is a partition of staging: its few files can't be put together with those of others, and they go anyway.
     all_parts = {} if subject.kind == Kind.STAGING else found.partitions
     needy = (

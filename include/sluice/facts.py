@@ -1,6 +1,7 @@
 """What a table's metadata tells of its files, without a JVM: sizes, deletes and manifests, per partition.
 
-Reading stops when its time is used up: manifests are read newest first, because that is where the small files are.
+Reading stops when its time is used up: manifests are read newest first, because that is where the small files are; of
+those that one rewrite wrote, the ones first that reach to the highest partition, which is the newest by time.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import PrimitiveType
 
 from sluice import cursor
 
 BUDGET_S = 0.7
+PATIENT_S = 5.0  # for a second look, where the first did not come to the end and found nothing
 SMALL = 0.5  # the share of the target below which a file is rewritten
 SMALL_MANIFEST = 4 << 20
 COUNTS = ("data_files", "delete_files", "bytes", "manifests", "snapshots")
@@ -91,7 +95,7 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
     until = time.monotonic() + budget
     head = table.current_snapshot()
     facts = Facts(size(table))
-    manifests = sorted(head.manifests(table.io) if head else [], key=lambda m: -(m.sequence_number or 0))
+    manifests = _newest_first(table, head.manifests(table.io) if head else [])
     facts.small_manifests = sum(1 for m in manifests if m.manifest_length < SMALL_MANIFEST)
     writes = {
         s.snapshot_id: s.timestamp_ms
@@ -123,6 +127,24 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
         partitions[key].surplus = len(aims) - len(set(aims))
     facts.partitions = dict(partitions)
     return facts
+
+
+def _newest_first(table: Table, manifests: list[ManifestFile]) -> list[ManifestFile]:
+    specs, columns = table.specs(), table.schema()
+
+    def reach(manifest: ManifestFile) -> list[tuple[bool, Any]]:
+        """The greatest value of each partition field; none is less than any."""
+        try:
+            kinds = [f.field_type for f in specs[manifest.partition_spec_id].partition_type(columns).fields]
+        except ValueError:  # a column of an old spec was dropped
+            return []
+        ends = zip(kinds, [summary.upper_bound for summary in manifest.partitions or ()], strict=False)
+        return [
+            (True, from_bytes(kind, end)) if isinstance(kind, PrimitiveType) and end is not None else (False, None)
+            for kind, end in ends
+        ]
+
+    return sorted(manifests, key=lambda m: (m.sequence_number or 0, m.partition_spec_id, reach(m)), reverse=True)
 
 
 def _deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Key, list[str | None]]]:

@@ -12,8 +12,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 
 from sluice import (
     assess,
@@ -158,6 +162,47 @@ def test_what_takes_too_long_is_read_in_part_and_says_so(tmp_path, catalog):
     found = facts.read(typed, target=1 << 27, delete_ratio=0.3, budget=-1.0)
     assert not found.complete
     assert found.size.data_files == 3
+
+
+def test_what_found_nothing_in_its_time_is_looked_at_once_more(tmp_path, catalog, monkeypatch):
+    promises = promise(tmp_path, min_input_files=2)
+    filled(catalog, promises, 3)
+    read, budgets = facts.read, []
+
+    def short(table: Table, *, budget: float = -1.0, **named: float) -> facts.Facts:
+        budgets.append((table.name()[-1], budget))
+        return read(table, budget=budget, **named)
+
+    monkeypatch.setattr(facts, "read", short)
+    found = needs(promises, catalog, Action.REWRITE)
+    assert found["shop.orders"].steps == ("files",)
+    assert [budget for name, budget in budgets if name == "orders"] == [-1.0, facts.PATIENT_S, -1.0]  # staging: once
+    monkeypatch.setattr(assess, "SECOND_LOOKS_S", 0.0)
+    found = needs(promises, catalog, Action.REWRITE)["shop.orders"]
+    assert (found.steps, found.reason.split("; ")[-1]) == ((), "at least, time was used up")
+
+
+def test_of_manifests_that_were_written_at_once_the_newest_partitions_are_read_first(catalog):
+    catalog.create_namespace("db")
+    fields = Schema(NestedField(1, "at", LongType()), NestedField(2, "kind", StringType()))
+    by = (PartitionField(1, 1000, IdentityTransform(), "at"), PartitionField(2, 1001, IdentityTransform(), "kind"))
+    table = catalog.create_table("db.t", fields, partition_spec=PartitionSpec(*by))
+    places = [(300, "a"), (5, "b"), (None, "c"), (40_000, "a"), (40_000, "b")]
+    for at, kind in places:
+        table.append(pa.Table.from_pylist([{"at": at, "kind": kind}], schema=fields.as_arrow()))
+    manifests = table.current_snapshot().manifests(table.io)
+
+    def order() -> list[tuple[Any, ...]]:
+        return [
+            tuple(entry.data_file.partition[i] for i in range(2))
+            for manifest in facts._newest_first(table, manifests)
+            for entry in manifest.fetch_manifest_entry(table.io)
+        ]
+
+    assert order() == places[::-1]
+    for manifest in manifests:
+        manifest.sequence_number = 9  # as rewrite_manifests leaves them
+    assert order() == [(40_000, "b"), (40_000, "a"), (300, "a"), (5, "b"), (None, "c")]
 
 
 def test_what_maintenance_did_is_told_for_as_long_as_its_history(tmp_path, catalog):
