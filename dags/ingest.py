@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 OWNERS = 1_900  # characters; Airflow's column for them has 2,000
 
 QUICK = timedelta(minutes=5)
+PER_TABLE = timedelta(seconds=1)
+OF_A_TEMPLATE = 600  # tables; nobody asks the broker how many it has while a DAG file is read
 GRAPH = """\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
 **settle** reads the snapshots back · one task per table tells its outcome and emits its asset event; of tables that a
@@ -43,7 +45,7 @@ pattern of topics brings about, **table** has an instance each; of those without
 With nothing new to read, all that follows `plan` is skipped, and no JVM is started."""
 
 
-@task.short_circuit(ignore_downstream_trigger_rules=True, execution_timeout=QUICK)
+@task.short_circuit(ignore_downstream_trigger_rules=True)
 def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
     """Fix the offset ranges of this run, and say what is due; nothing due skips the rest."""
     from sluice import plan as planning
@@ -60,7 +62,7 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
     return settle.expected(made) if made.has_work or made.stops or reviews else None
 
 
-@task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK, multiple_outputs=False)
+@task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
 def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[str, Any]:
     """Whatever became of the application, look at the tables and say what is true."""
     from sluice import settle as settling
@@ -201,7 +203,8 @@ def build(group: Group) -> DAG:
             "retry_delay": settings.retry_delay,
         },
     ) as dag:
-        promised = plan(group.name, run_id="{{ run_id }}")
+        patience = QUICK + PER_TABLE * (len(group.contracts) + OF_A_TEMPLATE * len(group.templates))
+        promised = plan.override(execution_timeout=patience)(group.name, run_id="{{ run_id }}")
         ingest = IngestOperator(
             task_id="ingest",
             group=group.name,
@@ -210,7 +213,7 @@ def build(group: Group) -> DAG:
             pool=settings.pool,
             execution_timeout=settings.timeout,
         )
-        settled = settle(group.name, promised, run_id="{{ run_id }}")
+        settled = settle.override(execution_timeout=patience)(group.name, promised, run_id="{{ run_id }}")
         ingest >> settled
         # Behind settle, so that what this run has published and rejected is in what a person is shown.
         found = reviews(promised)

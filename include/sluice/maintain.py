@@ -146,9 +146,9 @@ def _attempt(
     effect: Effect,
 ) -> None:
     now = datetime.now(UTC)
-    if subject.kind in (Kind.TYPED, Kind.STAGING) and tables.load(context.catalog, subject.identifier):
+    if subject.kind in (Kind.TYPED, Kind.STAGING) and (there := tables.load(context.catalog, subject.identifier)):
         # After a rollback by hand the tag is ahead of main; a chain that is cut afterwards would make it believed.
-        refs.heal_tag(context.catalog, subject.identifier)
+        refs.heal_tag(context.catalog, there)
     need = assess.look(subject, contracts, context.catalog, action, now=now, cleaned=cleaned)
     effect.reason = need.reason
     if not need.steps:

@@ -121,9 +121,12 @@ def drop_branches(catalog: Catalog, identifier: Identifier, names: set[str]) -> 
                 raise
 
 
-def heal_tag(catalog: Catalog, identifier: Identifier) -> None:
-    """Put the cursor tag on the nearest ancestor of main that carries offsets, where it is not there already."""
-    table = catalog.load_table(identifier)
+def heal_tag(catalog: Catalog, table: Table) -> None:
+    """Put the cursor tag on the nearest ancestor of main that carries offsets, where it is not there already.
+
+    Raises:
+        CommitFailedException: main is not where it was when the table was loaded.
+    """
     head = table.metadata.current_snapshot_id
     carrier = next((s for s in cursor.ancestors(table.metadata) if NEXT_OFFSETS in cursor.summary(s)), None)
     tag = table.metadata.refs.get(CURSOR_TAG)

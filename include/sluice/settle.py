@@ -95,7 +95,8 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
     """
     ledger = Ledger(catalog)
     through: dict[str, Mapping[str, Through]] = {}
-    loaded: dict[str, Table | None] = {}
+    # Of each table what is needed later, and not the table: the metadata of one with a day's snapshots is 10 MB here.
+    places: dict[str, dict[str, dict[int, int]]] = {}
     floor: dict[str, int] = {}
     for seqs_by_topic in promised["tables"].values():
         for topic, seqs in seqs_by_topic.items():
@@ -111,27 +112,27 @@ def settle(group: Group, catalog: Catalog, promised: Mapping[str, Any], *, run_i
     reported = any(r.run_id == run_id and r.state in REPORTED for r in rows)
     for contract in group.contracts:
         name = contract.table
-        loaded[name] = None
         outcome = outcomes[name] = Outcome(name, warnings=promised["warnings"].get(name, []))
         try:
-            loaded[name] = reach.alone(catalog, partial(tables.load, catalog, tables.typed(contract)), table=name)
-            rolled_back.catch_up(catalog, ledger, contract, loaded[name])
-            through[name] = cursor.published(loaded[name], partial(ledger.remembered, name))
+            table = reach.alone(catalog, partial(tables.load, catalog, tables.typed(contract)), table=name)
+            rolled_back.catch_up(catalog, ledger, contract, table)
+            through[name] = cursor.published(table, partial(ledger.remembered, name))
         except SluiceError as error:
             outcome.state, outcome.error = "stopped", str(error)
             continue
         mine = [r for r in rows if r.table == name]
         _judge(outcome, promised, through[name], known, [r for r in mine if r.run_id == run_id], reported)
-        untold += _untold(outcome, promised["tables"].get(name, {}), floor, loaded[name], mine, run_id)
+        untold += _untold(outcome, promised["tables"].get(name, {}), floor, table, mine, run_id)
         reached = {t: x.seq for t, x in through[name].items()}
-        _tidy(catalog, ledger, tables.typed(contract), loaded[name], reached, contract.topics)
-        outcome.snapshot_id = _durable(loaded[name])
-        outcome.location = table.location() if (table := loaded[name]) else None
+        _tidy(catalog, ledger, tables.typed(contract), table, reached, contract.topics)
+        places[name] = {topic: _snapshots(table, topic, floor[topic]) for topic in contract.topics if topic in floor}
+        outcome.snapshot_id = _durable(table)
+        outcome.location = table.location() if table else None
         if contract.expectations:
             outcome.expectations = quality.summary(quality.of_run(catalog, name, run_id))
     for name in promised["stops"].keys() - outcomes.keys():  # a template: it stands for tables that can't be named
         outcomes[name] = Outcome(name, "stopped", error=promised["stops"][name])
-    done = _settled(_feeds(group, promised), catalog, ledger, floor, known, rows, through, loaded)
+    done = _settled(_feeds(group, promised), catalog, ledger, floor, known, rows, through, places)
     ledger.append([*untold, *done], run_id=run_id)
     return {name: asdict(outcome) | {"red": outcome.red} for name, outcome in outcomes.items()}
 
@@ -264,14 +265,18 @@ def _settled(
     known: Mapping[tuple[str, int], Batch],
     rows: list[Row],
     through: Mapping[str, Mapping[str, Through]],
-    loaded: Mapping[str, Table | None],
+    landed: Mapping[str, Mapping[str, Mapping[int, int]]],
 ) -> list[Row]:
-    """The rows that close each batch which every table of its topic holds; anew where it stands elsewhere by now."""
+    """The rows that close each batch which every table of its topic holds; anew where it stands elsewhere by now.
+
+    Args:
+        landed: per table and topic, of `_snapshots`.
+    """
     closed = {(r.topic, r.batch_seq): (r.snapshots or {}).items() for r in rows if r.state == State.SETTLED}
     out: list[Row] = []
     for topic, after in floor.items():
         reached = min((through[n][topic].seq if topic in through.get(n, {}) else 0) for n in feeds[topic])
-        places = {n: _snapshots(loaded.get(n), topic, after) for n in sorted(feeds[topic])}
+        places = {n: landed.get(n, {}).get(topic, {}) for n in sorted(feeds[topic])}
         try:
             staging = tables.load(catalog, tables.staging(topic))
         except TableDamagedError:  # planning has told of it
@@ -320,6 +325,6 @@ def _tidy(
     try:
         if stale:
             refs.drop_branches(catalog, identifier, stale)
-        refs.heal_tag(catalog, identifier)
+        refs.heal_tag(catalog, table)
     except CommitFailedException as error:  # somebody else is at work on the table; the next run tidies
         log.info("%s: left branches and tag for the next run: %s", ".".join(identifier), error)

@@ -652,7 +652,7 @@ def test_storage_that_fails_for_one_table_is_told_in_words_and_a_catalog_that_we
 def test_tag_of_a_table_is_no_snapshot_to_expire(tmp_path, catalog):
     promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=1)
     typed, _ = filled(catalog, promises, 2)
-    refs.heal_tag(catalog, ("shop", "orders"))
+    refs.heal_tag(catalog, catalog.load_table("shop.orders"))
     typed = catalog.load_table("shop.orders")
     found = retention.cut(typed, promises.table("shop.orders").maintenance, LATER, retention.carries_published)
     assert typed.metadata.refs[CURSOR_TAG].snapshot_id not in {s.snapshot_id for s in found.doomed}

@@ -132,6 +132,7 @@ def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     assert "`aviation.flights` (append) from flights" in dag["doc"]
     assert dag["tasks"]["ingest"]["pool"] == "sluice_spark"
     assert dag["tasks"]["ingest"]["timeout"] == 3600
+    assert {dag["tasks"][name]["timeout"] for name in ("plan", "settle")} == {300 + 3}  # a second more for each table
     assert dag["tasks"]["ingest"]["retries"] == 2
     assert dag["tasks"]["settle"]["rule"] == "all_done"
     assert dag["tasks"]["aviation.flights"]["outlets"] == [["aviation.flights", "iceberg://lake/aviation/flights"]]

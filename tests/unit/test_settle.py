@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 
 from sluice import contracts, cursor, refs, settle, slices, tables
 from sluice.ledger import Ledger, Row, State, plan_rows
@@ -162,3 +164,26 @@ def test_a_contract_that_leaves_the_group_while_a_run_is_under_way(tmp_path: Pat
     promised["tables"] = {"shop.orders": {"orders": [3]}}
     settle.settle(promises.group("shop"), catalog, promised, run_id="b")
     assert [r.batch_seq for r in Ledger(catalog).rows({"orders": 0}, (State.SETTLED,))] == [1, 2, 3]
+
+
+def test_each_table_is_loaded_once(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with a day's snapshots takes seconds to load, and a group may have hundreds."""
+    promises = promise(tmp_path)
+    typed, staging = filled(catalog, promises, 2)
+    for table in (typed, staging):
+        refs.heal_tag(catalog, table)
+    loads: Counter[str] = Counter()
+    load = catalog.load_table
+    monkeypatch.setattr(catalog, "load_table", lambda name: loads.update([str(name)]) or load(name))
+    promised = {"tables": {"shop.orders": {"orders": [1, 2]}}, "stops": {}, "warnings": {}}
+    found = settle.settle(promises.group("shop"), catalog, promised, run_id="r")["shop.orders"]
+    assert (found["state"], found["snapshot_id"]) == ("published", typed.metadata.current_snapshot_id)
+    assert [loads[str(name)] for name in (("shop", "orders"), tables.staging("orders"))] == [1, 1]
+
+
+def test_a_tag_is_not_healed_by_a_table_that_has_moved_on(tmp_path: Path, catalog: Catalog) -> None:
+    seen, _ = filled(catalog, promise(tmp_path), 2)
+    append(catalog.load_table("shop.orders"), 3, {STEP: "publish", **batch(3).properties()})
+    with pytest.raises(CommitFailedException):
+        refs.heal_tag(catalog, seen)
+    assert CURSOR_TAG not in catalog.load_table("shop.orders").metadata.refs
