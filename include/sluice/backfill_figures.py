@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 
-from sluice import slices, tables
+from sluice import spans
 from sluice.backfill_ranges import PLACE
-from sluice.filters import BooleanExpression
 from sluice.ledger import Ledger, Row, State, batches
 from sluice.model import Batch
 from sluice.slices import Origin
@@ -28,11 +27,11 @@ def records(
     """
     span = whole.span
     if origin == Origin.QUARANTINE:
-        count = _places(quarantine, slices.within(whole))
+        count = _places(quarantine, whole)
         return (span, f"at most {span:,}") if count is None else (count, f"{count:,}")
     if not sparse:
         return span, f"{span:,}"
-    if staging and (count := _places(staging, slices.spanned(whole))) is not None:
+    if staging and (count := _places(staging, whole)) is not None:
         # Compaction may have left fewer of them in Kafka.
         return count, f"{count:,}" if origin == Origin.STAGING else f"at most {count:,}"
     told = ledger.rows({whole.topic: 0}, (State.PLANNED, State.STAGED)) if ledger else []
@@ -44,23 +43,25 @@ def records(
     return round(span * share), f"about {span * share:,.0f}, as {share:.0%} of the offsets of batches held one"
 
 
-def _places(table: Table | None, wanted: BooleanExpression) -> int | None:
+def _places(table: Table | None, whole: Batch) -> int | None:
     """How many records lie there, each once, however often it does; None where reading them would take long."""
     if table is None or table.current_snapshot() is None:
         return 0
-    if _at_most(table, wanted) > COUNTABLE:
+    there = spans.files(table, whole)
+    if _at_most(there) > COUNTABLE:
         return None
-    return len(table.scan(row_filter=wanted, selected_fields=PLACE).to_arrow().group_by(list(PLACE)).aggregate([]))
+    return len(spans.rows(table, whole, PLACE, within=there).group_by(list(PLACE)).aggregate([]))
 
 
 def rows(table: Table, whole: Batch) -> tuple[int, bool]:
     """How many rows of the range the table holds; only a bound where counting would take long."""
-    most = _at_most(table, slices.within(whole))
-    return (table.scan(row_filter=slices.within(whole)).count(), True) if most <= COUNTABLE else (most, False)
+    there = spans.files(table, whole)
+    most = _at_most(there)
+    return (len(spans.rows(table, whole, within=there)), True) if most <= COUNTABLE else (most, False)
 
 
-def _at_most(table: Table, wanted: BooleanExpression) -> int:
-    return sum(task.file.record_count for task in tables.files(table, wanted))
+def _at_most(there: Sequence[FileScanTask]) -> int:
+    return sum(task.file.record_count for task in there)
 
 
 def seconds(ledger: Ledger | None, table: str, topic: str, count: int, known: Sequence[Row]) -> float | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from sluice import backfill_times, broker, cursor, slices
+from sluice import backfill_times, broker, cursor, slices, spans
 from sluice.clocks import TIMESTAMP
 from sluice.errors import RefusedError
 from sluice.filters import And, equal
@@ -199,7 +199,7 @@ def cut_rejected(whole: Batch, quarantine: Table | None, most: int) -> list[dict
     """The ranges cut where so many of their records lie in quarantine: few do, and far apart."""
     marks: dict[int, list[int]] = {}
     if quarantine is not None and quarantine.current_snapshot():
-        rows = quarantine.scan(row_filter=slices.within(whole), selected_fields=PLACE).to_arrow()
+        rows = spans.rows(quarantine, whole, PLACE)
         once = rows.group_by(list(PLACE)).aggregate([]).sort_by([(name, "ascending") for name in PLACE])
         for each in once.take(pa.array(range(most, len(once), most), pa.int64())).to_pylist():
             marks.setdefault(each[PLACE[0]], []).append(each[PLACE[1]])

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from sluice import merge, slices, tables
+from sluice import merge, slices, spans, tables
 from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, UPSERT, failed_field
@@ -167,10 +167,10 @@ def _all_there(
 
 def _slices_before(context: Context, quarantine: Table, whole: Batch) -> list[int]:
     """The slices with rows among the batch's offsets, by number; not those of a topic that had the name before."""
-    wanted = And(at_most("batch_seq", -1), slices.within(whole))
-    if not tables.files(quarantine, wanted):
+    of_slices = at_most("batch_seq", -1)
+    if not (there := spans.files(quarantine, whole, of_slices)):
         return []
-    found = quarantine.scan(row_filter=wanted, selected_fields=("batch_seq",)).to_arrow()["batch_seq"].unique()
+    found = spans.rows(quarantine, whole, ("batch_seq",), also=of_slices, within=there)["batch_seq"].unique()
     told = slices.planned(slices.rows(Ledger(context.catalog), whole.topic))
     return [n for n in found.to_pylist() if n in told and told[n].topic_id == whole.topic_id]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice import slices, tables
+from sluice import spans, tables
 from sluice.contract import Contract
 from sluice.filters import And, Or, above, equal
 from sluice.model import Batch, OffsetRange, Ranges
@@ -99,7 +99,7 @@ def newest(table: Table, ranges: Mapping[str, Mapping[int, tuple[int, int]]]) ->
     found: list[tuple[int, str, int]] = []
     for topic, each in ranges.items():
         ends = {p: OffsetRange(max(start, end - SAMPLE), end) for p, (start, end) in each.items()}
-        rows = table.scan(row_filter=slices.within(Batch(topic, "", 0, ends, {})), selected_fields=_PLACE).to_arrow()
+        rows = spans.rows(table, Batch(topic, "", 0, ends, {}), _PLACE)
         found += [(r[_PLACE[2]], topic, r[_PLACE[1]]) for r in rows.to_pylist()]
     return [place(topic, p, offset) for offset, topic, p in sorted(found, reverse=True)[:SAMPLE]]
 

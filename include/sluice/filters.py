@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, EqualTo, GreaterThan, In, LessThanOrEqual, Or
 
-__all__ = ["And", "BooleanExpression", "Or", "above", "any_of", "at_most", "equal", "one_of"]
+__all__ = ["AlwaysFalse", "And", "BooleanExpression", "Or", "above", "any_of", "at_most", "equal", "one_of"]
 
 
 def equal(column: str, value: Any) -> BooleanExpression:

@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, DataType, DateType, StringType, Timest
 
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import DELETE, OP
-from sluice.iceberg_types import Primitive
+from sluice.iceberg_types import IcebergType, Primitive
 from sluice.literals import literal, quoted
 from sluice.model import Batch
 
@@ -31,7 +31,7 @@ KEY_INLINE = 256
 """Of a longer key (in characters, or bytes) only the beginning reaches the driver, which bounds it as well."""
 PARTITIONS_INLINE = 64
 ENDS = {"least": F.min, "greatest": F.max}
-FROM_LEAST = {Primitive("int"): 0, Primitive("long"): (1 << 31) - (1 << 63)}
+FROM_LEAST: dict[IcebergType, int] = {Primitive("int"): 0, Primitive("long"): (1 << 31) - (1 << 63)}
 """Of a whole number below this no lower end is asked for. Where the table is, or was, partitioned by `truncate`,
 Iceberg asks for partitions from that of the least key on, and near the least of all numbers that one overflows to the
 greatest: no file is left, and what is there is inserted again. No width is greater than 2^31 - 1."""
@@ -185,12 +185,30 @@ def _same_place(target: str, batch: Batch) -> Column:
 
 def within(batch: Batch, prefix: str = "") -> str:
     """The SQL condition that a row's coordinates lie in the batch's ranges."""
+    if len(batch.ranges) > PARTITIONS_INLINE:
+        return _within_many(batch, prefix)
     bounds = [
         f"({prefix}{PARTITION_COLUMN} = {p} AND {prefix}{OFFSET_COLUMN} >= {r.start}L"
         f" AND {prefix}{OFFSET_COLUMN} < {r.end}L)"
         for p, r in sorted(batch.ranges.items())
     ]
     return f"{prefix}{TOPIC_COLUMN} = {literal(batch.topic)} AND ({' OR '.join(bounds)})"
+
+
+def _within_many(batch: Batch, prefix: str) -> str:
+    """The same with the ranges in lists by partition: a term for each took Spark seconds, and code that Java refuses.
+
+    Tables are pruned by the least and the greatest offset.
+    """
+    ranges, offset = batch.ranges, f"{prefix}{OFFSET_COLUMN}"
+    none = (0, 0)
+    starts, ends = zip(*(ranges.get(p, none) for p in range(max(ranges) + 1)), strict=True)
+    listed = [f"get(array({', '.join(f'{n}L' for n in each)}), {prefix}{PARTITION_COLUMN})" for each in (starts, ends)]
+    return (
+        f"{prefix}{TOPIC_COLUMN} = {literal(batch.topic)}"
+        f" AND {offset} >= {min(r.start for r in ranges.values())}L AND {offset} < {max(ends)}L"
+        f" AND {offset} >= {listed[0]} AND {offset} < {listed[1]}"
+    )
 
 
 def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[Bound]) -> None:

@@ -8,7 +8,7 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import check, expect, merge, slices, staged_records, tables, validate
+from sluice import check, expect, merge, spans, staged_records, tables, validate
 from sluice.commit import Context
 from sluice.contract import KAFKA_COLUMNS, Contract
 from sluice.decode import ERROR, decode
@@ -84,7 +84,7 @@ class Source:
     def any_quarantined(self) -> bool:
         """Whether the quarantine may hold records of the slice."""
         found = tables.load(self.context.catalog, tables.quarantine(self.contract))
-        return found is not None and slices.any_within(found, self.piece)
+        return found is not None and bool(spans.files(found, self.piece))
 
     def passes(self) -> bool:
         """Whether something in the quarantine is good now."""

@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice import backlog, cursor, refs, tables
 from sluice import ledger as ledgers
 from sluice.errors import RefusedError, StagingTrimmedError
-from sluice.filters import And, BooleanExpression, above, any_of, at_most, equal, one_of
+from sluice.filters import AlwaysFalse, And, BooleanExpression, above, at_most, equal, one_of
 from sluice.ledger import Ledger, Row, State
 from sluice.model import BACKFILL, STEP, TOPIC, Batch, OffsetRange, Offsets, Ranges, Through, encode_ranges
 from sluice.words import with_gaps
@@ -269,26 +269,19 @@ def check_held(table: str, piece: Batch, batches: Sequence[Batch]) -> None:
 
 
 def within(piece: Batch) -> BooleanExpression:
-    """The filter by which a table with Kafka's coordinates is scanned for the slice."""
+    """The filter by which a table with Kafka's coordinates is scanned for what may be the slice's: see `spans`."""
     return And(equal("_kafka_topic", piece.topic), spanned(piece))
 
 
 def spanned(piece: Batch) -> BooleanExpression:
     """The same for a table that holds one topic, which is staging."""
-    return any_of(
-        [
-            And(
-                equal("_kafka_partition", p),
-                And(above("_kafka_offset", r.start - 1), at_most("_kafka_offset", r.end - 1)),
-            )
-            for p, r in sorted(piece.ranges.items())
-        ]
-    )
-
-
-def any_within(table: Table, piece: Batch) -> bool:
-    """Whether some file may hold records of the slice."""
-    return bool(tables.files(table, within(piece)))
+    ranges = piece.ranges
+    if not ranges:
+        return AlwaysFalse()
+    lowest, highest = min(r.start for r in ranges.values()), max(r.end for r in ranges.values())
+    offsets = And(above("_kafka_offset", lowest - 1), at_most("_kafka_offset", highest - 1))
+    # Not a list: each of its values is compared with each file's bounds.
+    return And(offsets, And(above("_kafka_partition", min(ranges) - 1), at_most("_kafka_partition", max(ranges))))
 
 
 def leftovers(table: Table, pieces: Iterable[Batch]) -> set[str]:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from sluice import merge
 from sluice.contract import Contract
 from sluice.literals import literal
+from sluice.model import Batch, OffsetRange
 from tests.support.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("generated_code")]
@@ -36,6 +37,18 @@ def frame(spark: SparkSession, *rows: tuple[str, int, int, int]) -> Any:
         F.current_timestamp().alias("_kafka_timestamp"),
         F.lit("u").alias(merge.OP),
     )
+
+
+def test_what_lies_within_many_ranges_is_found_by_one_short_condition(spark: SparkSession) -> None:
+    ranges = {p: OffsetRange(10 * p, 10 * p + 1 + p % 3) for p in range(0, 2000, 2)}
+    many = Batch("t", "id", -1, ranges, {})
+    assert "OR" not in merge.within(many)
+    places = [(p, 10 * p + n) for p in (0, 1, 2, 64, 1000, 1998, 1999, 2000) for n in (-1, 0, 1, 2)]
+    rows = frame(spark, *(("a", 1, *place) for place in places)).withColumn("_kafka_topic", F.lit("t"))
+    found = rows.where(F.expr(merge.within(many))).select("_kafka_partition", "_kafka_offset").collect()
+    assert sorted(map(tuple, found)) == [(p, n) for p, n in places if p in ranges and n in range(*ranges[p])]
+    other = rows.withColumn("_kafka_topic", F.lit("u")).where(F.expr(merge.within(many)))
+    assert other.isEmpty()
 
 
 def test_the_last_version_of_each_key_is_kept(spark: SparkSession) -> None:

@@ -18,10 +18,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice import backfill_times, broker, contracts, slices, tables
+from sluice import backfill_figures, backfill_ranges, backfill_times, broker, contracts, schema, slices, spans, tables
 from sluice.backfill_ranges import Request, Sources, resolve
 from sluice.broker import TopicState
 from sluice.errors import RefusedError
+from sluice.filters import at_most
 from sluice.model import Batch, OffsetRange
 from sluice.slices import Origin
 
@@ -230,3 +231,37 @@ def test_a_range_of_a_thousand_partitions_is_looked_up(catalog):
     assert len(tables.files(staging, slices.spanned(many))) == 1
     assert tables.files(staging, slices.spanned(replace(many, ranges={0: OffsetRange(0, 7)}))) == []
     assert tables.files(staging, slices.spanned(replace(many, ranges={}))) == []
+
+
+@pytest.mark.parametrize("topic", [None, "orders"])
+def test_files_and_rows_of_a_range_are_its_own_though_its_hull_is_asked_for(catalog, tmp_path, topic):
+    """One partition is far ahead of the others: their hull holds nearly all rows."""
+    some, also = random.Random(7), {} if topic is None else {"_kafka_topic": topic, "quarantined_at": T0}
+    table = tables.ensure_staging(catalog, "orders")
+    if topic:
+        table = tables.ensure(catalog, ("db", "rejected"), schema.quarantine_schema()[0])
+        written(table, dict.fromkeys(range(60), 0), batch_seq=1, _kafka_partition=0, **also | {"_kafka_topic": "other"})
+    for p in (0, 1, 1000):
+        for first in range(0, 60, 10):
+            written(table, dict.fromkeys(range(first, first + 10), 0), batch_seq=first, _kafka_partition=p, **also)
+    table = catalog.load_table(table.name())
+    for _ in range(20):
+        ranges = {p: OffsetRange(n := some.randrange(60), n + some.randrange(1, 20)) for p in (0, 1, 2, 1000)}
+        asked = Batch("orders", "id", -1, ranges, {})
+        held = {(p, n) for p, r in ranges.items() if p != 2 for n in range(*r) if n < 60}
+        found = spans.rows(table, asked)
+        assert found.num_rows == len(held)
+        assert set(zip(*(found[name].to_pylist() for name in backfill_ranges.PLACE), strict=True)) == held
+        assert len(spans.files(table, asked)) == len({(p, n // 10) for p, n in held})
+        assert backfill_figures.rows(table, asked) == (len(held), True)
+        of_these = spans.rows(table, asked, ("batch_seq",), also=at_most("batch_seq", 20))
+        pairs = zip(of_these["_kafka_offset"].to_pylist(), of_these["batch_seq"].to_pylist(), strict=True)
+        assert all(seq == n // 10 * 10 for n, seq in pairs)
+        assert of_these.num_rows == sum(n < 30 for _, n in held)
+    assert spans.rows(table, Batch("orders", "id", -1, {}, {})).num_rows == 0
+
+
+def test_a_range_is_asked_for_by_as_many_terms_however_many_partitions_it_has():
+    """Each is looked at for each file."""
+    many = Batch("orders", "id", -1, {p: OffsetRange(0, 10) for p in range(50)}, {})
+    assert len(repr(slices.within(many))) < 1000

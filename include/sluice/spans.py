@@ -1,0 +1,79 @@
+"""What a table with Kafka's coordinates has of a slice: its files, and its rows. No JVM.
+
+PyIceberg takes a condition to each file and each of its row groups: with a term for each partition, that took a minute
+over a large staging table. So it is asked for the hull of the ranges, and what lies within them is told here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.types import IntegerType, LongType
+
+from sluice import slices, tables
+from sluice.filters import And, BooleanExpression
+from sluice.model import Batch
+
+TOPIC, PARTITION, OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1
+
+
+def files(table: Table, piece: Batch, also: BooleanExpression | None = None) -> list[FileScanTask]:
+    """The files that may hold records of the slice.
+
+    Args:
+        also: what else is asked of its rows.
+    """
+    fields = table.schema()
+    ids = fields.find_field(PARTITION).field_id, fields.find_field(OFFSET).field_id
+    return [t for t in tables.files(table, _hull(table, piece, also)) if _may_hold(t.file, piece, *ids)]
+
+
+def rows(
+    table: Table,
+    piece: Batch,
+    columns: Sequence[str] = (PARTITION, OFFSET),
+    *,
+    also: BooleanExpression | None = None,
+    within: Sequence[FileScanTask] | None = None,
+) -> pa.Table:
+    """The rows of the slice.
+
+    Args:
+        columns: those that are wanted; the coordinates come with them.
+        also: what else is asked of the rows.
+        within: the `files`, where they are known.
+    """
+    found = files(table, piece, also) if within is None else within
+    wanted = table.scan(selected_fields=tuple(dict.fromkeys((*columns, PARTITION, OFFSET)))).projection()
+    read = ArrowScan(table.metadata, table.io, wanted, _hull(table, piece, also)).to_table(found)
+    asked = sorted(piece.ranges.items())
+    at = pc.index_in(read[PARTITION], pa.array([p for p, _ in asked], pa.int32()))
+    starts, ends = pa.array([r.start for _, r in asked], pa.int64()), pa.array([r.end for _, r in asked], pa.int64())
+    return read.filter(pc.and_(pc.greater_equal(read[OFFSET], starts.take(at)), pc.less(read[OFFSET], ends.take(at))))
+
+
+def _hull(table: Table, piece: Batch, also: BooleanExpression | None) -> BooleanExpression:
+    # Staging holds one topic, and does not name it.
+    hull = slices.within(piece) if TOPIC in table.schema().column_names else slices.spanned(piece)
+    return And(also, hull) if also else hull
+
+
+def _may_hold(file: DataFile, piece: Batch, partition_id: int, offset_id: int) -> bool:
+    """Whether one of the ranges meets what the file's metrics say of its partitions and offsets."""
+    lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
+
+    def bound(of: dict[int, bytes], field_id: int, kind: IntegerType | LongType, without: int) -> int:
+        return int(from_bytes(kind, of[field_id])) if field_id in of else without
+
+    least, most = (bound(of, partition_id, IntegerType(), end) for of, end in ((lower, _FIRST), (upper, _LAST)))
+    first, last = (bound(of, offset_id, LongType(), end) for of, end in ((lower, _FIRST), (upper, _LAST)))
+    alone = piece.ranges.get(least) if least == most else None
+    mine = [alone] if alone else [r for p, r in piece.ranges.items() if least <= p <= most]
+    return any(r.start <= last and r.end > first for r in mine)
