@@ -36,7 +36,6 @@ _OF_LEDGER = ("last_error", "further_errors", "slices", "day_records", "day_reje
 class World:
     """What could be opened and asked once for all tables; `opened` closes it."""
 
-    opened: ExitStack = field(default_factory=ExitStack)
     catalog: Catalog | None = None
     client: AdminClient | None = None
     ledger: Ledger | None = None
@@ -56,6 +55,7 @@ class World:
     broken: dict[str, SluiceError] = field(default_factory=dict)
     partly: bool = False
     unread: list[str] = field(default_factory=list)
+    opened: ExitStack = field(default_factory=ExitStack)
 
     @property
     def unasked(self) -> list[str]:
