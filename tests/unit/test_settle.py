@@ -167,7 +167,7 @@ def test_a_contract_that_leaves_the_group_while_a_run_is_under_way(tmp_path: Pat
 
 
 def test_each_table_is_loaded_once(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table with a day's snapshots takes seconds to load, and a group may have hundreds."""
+    """Its metadata is megabytes to parse, and a group may have hundreds of tables."""
     promises = promise(tmp_path)
     typed, staging = filled(catalog, promises, 2)
     for table in (typed, staging):
