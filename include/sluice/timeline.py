@@ -21,7 +21,7 @@ from sluice.causes import Cause, cause
 from sluice.contract import Contract
 from sluice.errors import CatalogUnavailableError, SluiceError, gone
 from sluice.events import BY_HAND, INGEST, Event, Lane, lanes
-from sluice.filters import And, above, any_of, one_of
+from sluice.filters import And, Or, above, one_of
 from sluice.ledger import Row, State, row_of
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, OffsetRange, Through, decode_through
 from sluice.newest import newest
@@ -143,7 +143,7 @@ def _rows(
     topics = {topic for c in contracts or () for topic in c.topics}
     if 0 < len(topics) <= FEW:  # a filter grows with files times topics
         own = one_of("table", sorted({c.table for c in contracts or ()}))
-        where = And(any_of([one_of("topic", sorted(topics)), own]), where)
+        where = And(Or(one_of("topic", sorted(topics)), own), where)
     newest_first = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
     if contracts is not None:  # before they are cut: a topic may feed many tables, and not everybody sees all
         names = pa.array([c.table for c in contracts], pa.string())

@@ -70,6 +70,14 @@ def page(found: detail.Detail, **changes: Any) -> str:
     )  # fmt: skip
 
 
+def quality_page(*shown: judged.Judged) -> str:
+    return render.page(
+        "quality.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="quality",
+        troubles=[], shown=shown, named=[], total=1, q="", state="", words=[], run_id=None, of={}, reports=False,
+        rejected={},
+    )  # fmt: skip
+
+
 def test_the_contract_that_is_shown_is_the_one_in_force(catalog: SqlCatalog, tmp_path: Path) -> None:
     assert "As its file says," in page(detail.read(NAME), exists=False)
     keyed = {"mode": "upsert", "identifier": ["id"], "deletes": "ignore"}
@@ -145,12 +153,7 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
         assert [(t.severity, t.judged) for t in alone.trends] == [(t.severity, t.judged) for t in found[NAME]]
         every = judged.of_all(found, [NAME], slices=False)
         (whole,), _ = judged.opened(every, found, "", slices=False)
-        told = render.page(
-            "quality.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="quality",
-            troubles=[], shown=[whole], named=[], total=1, q="", state="", words=[], run_id=None, of={}, reports=False,
-            rejected={},
-        )  # fmt: skip
-        return [(t.severity, t.judged) for t in whole.trends], whole, told
+        return [(t.severity, t.judged) for t in whole.trends], whole, quality_page(whole)
 
     trends, whole, told = shown()
     assert trends == [("block", True)] and (whole.failed, whole.state) == (1, judged.FAILED)
@@ -183,11 +186,7 @@ def test_one_expectation_or_topic_does_not_hide_another(catalog: SqlCatalog, tmp
     assert all(t.judged for t in found[NAME])
     (whole,) = judged.of_all(found, [NAME], slices=False)
     assert (whole.expectations, whole.failed, whole.state) == (2, 1, judged.FAILED)
-    told = render.page(
-        "quality.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="quality",
-        troubles=[], shown=judged.opened([whole], found, "", slices=False)[0], named=[], total=1, q="", state="",
-        words=[], run_id=None, of={}, reports=False, rejected={},
-    )  # fmt: skip
+    told = quality_page(*judged.opened([whole], found, "", slices=False)[0])
     assert told.count("<small>{&#34;regex&#34;: &#34;^&lt;a&gt;&#34;}</small><small>u</small>") == 1
     # By other parameters it is another one, and of the old one nobody is to be told that it fails.
     says(tmp_path, topic=["t", "u"], columns=[ID, {"name": "amount", "type": "string"}], expectations=expected[1:])
