@@ -37,10 +37,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    if given[:1] == ["demo"]:  # it has options of its own
-        from sluice import demo
-
-        return _guarded(lambda: demo.main(given[1:]))
     try:
         chosen = _parser().parse_args(given)
     except SystemExit as stop:  # argparse's 2 would read as "try again"
@@ -121,7 +117,14 @@ def _parser() -> argparse.ArgumentParser:
     test.set_defaults(run=_contract_test)
 
     cli_sql.add(commands)
-    commands.add_parser("demo", help="the main job on real records, start to end, checked (make demo)")
+    demo = commands.add_parser(
+        "demo",
+        help="the main job on real records, start to end, checked (make demo)",
+        description="Real records through a real broker, Airflow and Spark into tables, and checked. Uses the stack of "
+        "SLUICE_HOME: starts it if it does not run, and then stops it again. The data stays.",
+    )
+    demo.add_argument("--keep", action="store_true", help="leave the stack running at the end")
+    demo.set_defaults(run=_demo)
     acting = (*cli_act.add(commands, _contracts), cli_schema.add(commands, _contracts))
     for each in (status, at, plan, test, *cli_ledger.add(commands, _contracts, _at_least_one), *acting):
         each.add_argument(
@@ -233,6 +236,12 @@ def _contract_test(given: argparse.Namespace) -> int:
 
     contract = auto.resolved(topics.named(_contracts(), given.table, given.topic))
     return sample.command(contract, given.file, given.from_topic or 0, given.topic, given.patience)
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from sluice import demo
+
+    return demo.main(keep=given.keep)
 
 
 def _compare(found: Contracts) -> int:

@@ -56,6 +56,25 @@ def test_usage():
     assert "stauts" in wrong.stderr
 
 
+def test_the_demo_has_its_usage_as_other_commands_have(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    asked: list[bool] = []
+
+    def demo(*, keep: bool) -> int:
+        asked.append(keep)
+        return 1
+
+    monkeypatch.setattr("sluice.demo.main", demo)
+    assert cli.main(["demo", "--x"]) == 64
+    assert "--x" in capsys.readouterr().err
+    assert cli.main(["demo", "--help"]) == 0
+    assert "--keep" in capsys.readouterr().out
+    assert asked == []
+    assert [cli.main(["demo"]), cli.main(["demo", "--keep"])] == [1, 1]
+    assert asked == [False, True]
+
+
 @pytest.mark.parametrize(
     ("command", "bad", "good"),
     [
@@ -190,6 +209,7 @@ def test_a_status_reads_within_a_hundred_columns(details: bool):
         assert expected in text
     if details:
         assert str(2**62) in text
+        assert "clicks: batch 7 published" in text  # the README waits for these words
         assert "clicks batch 8 is staged, not published" in text
         assert "BROKEN" in text
         assert "maintained  rewrite_data_files at 2026-01-02 03:04:05 UTC: done, data files 1,234 → 5" in text

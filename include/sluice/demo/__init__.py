@@ -6,12 +6,10 @@ stays, so that `make up` opens it to look around. Run again, the demo first remo
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 
 from sluice import catalog as catalogs
 from sluice import contracts as promises
@@ -43,15 +41,15 @@ class Clock:
         print(f"[{time.monotonic() - self._began:5.0f} s] {text}", flush=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(*, keep: bool = False) -> int:
     """Run the demo.
+
+    Args:
+        keep: whether the stack goes on running at the end.
 
     Returns:
         0 if every table is as the input says; 1 if not, or if the demo could not be run.
     """
-    parser = argparse.ArgumentParser(prog="python -m sluice demo", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the stack running at the end")
-    chosen = parser.parse_args(argv)
     say = Clock()
     end_tidily()
     try:
@@ -61,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _demo(home, say)
         finally:
-            if chosen.keep or ran_before >= {KAFKA, *stack.AIRFLOW}:
+            if keep or ran_before >= {KAFKA, *stack.AIRFLOW}:
                 say("the stack goes on running; make down stops it")
             else:
                 stack.down(home, but=ran_before)
