@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,3 +122,15 @@ def test_light_modules_load_nothing_heavy(module):
         check=True,
     )
     assert done.stdout.split() == []
+
+
+def test_each_module_of_the_package_stands_in_the_design() -> None:
+    text = (REPOSITORY / "docs" / "design.md").read_text()
+    table = re.search(r"^\| module \| holds \|$(.*?)^#", text, re.MULTILINE | re.DOTALL)
+    assert table
+    named = [name for first in re.findall(r"^\| (`.*?`) \|", table[1], re.MULTILINE) for name in first.split("`")[1::2]]
+    folder = REPOSITORY / "include" / "sluice"
+    there = [path.stem for path in folder.glob("*.py") if not path.stem.startswith("__")]
+    there += [f"{path.parent.name}/" for path in folder.glob("*/__init__.py")]
+    assert [each for each in sorted(there) if not any(fnmatchcase(each, name) for name in named)] == []
+    assert [name for name in named if not any(fnmatchcase(each, name) for each in there)] == []

@@ -6,13 +6,16 @@ import argparse
 import ast
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice import cli
+from sluice import cli, ledger, quality, schema, schemas, upkeep
+from sluice.contract import Contract
 from sluice.embedded.home import REPOSITORY
+from sluice.errors import RetryableError, SluiceError, TerminalError
 from tests.support.own_airflow import ask, own_airflow
 from tests.support.runbook import COMMANDS, SQL, TEXT
 from tests.unit.test_dags import LOAD
@@ -61,9 +64,42 @@ def test_each_statement_and_command_is_run_by_a_test_in_the_state_that_it_is_abo
         assert f'cli.main(["{command}", ' in (WITH_A_LAKE / file).read_text()
 
 
-def section(title: str) -> str:
+def test_each_error_is_on_the_page() -> None:
+    def below(family: type[SluiceError]) -> Iterator[type[SluiceError]]:
+        for each in family.__subclasses__():
+            yield from (each, *below(each))
+
+    # Terminal ones of maintenance stand in its section.
+    for family, where in ((RetryableError, section("Retryable", "##")), (TerminalError, TEXT)):
+        own = [each.__name__ for each in below(family) if not each.__module__.startswith("sluice.embedded")]
+        assert len(own) > 10
+        assert [name for name in own if f"`{name}`" not in where] == []
+
+
+def test_the_columns_of_sluices_own_tables_are_those_that_they_have() -> None:
+    keys = {"table": "a.b", "topic": "t", "group": "g", "owner": "me", "mode": "upsert", "identifier": ["id"]}
+    contract = Contract.model_validate({**keys, "columns": [{"name": "id", "type": "long", "source": "$key"}]})
+    schemas_of = {
+        "sluice.offsets": ledger.SCHEMA,
+        "sluice.quality": quality.SCHEMA,
+        "sluice.maintenance": upkeep.SCHEMA,
+        "sluice.schemas": schemas.SCHEMA,
+        "sluice_staging.<topic>": schema.staging_schema()[0],
+        "sluice_quarantine.<table>": schema.quarantine_schema()[0],
+        "sluice_deletes.<table>": schema.deletes_schema(contract),
+    }
+    rows = re.findall(r"^\| `([^`]+)` \| .*? \| (.*) \|$", section("Sluice's own tables", "##"), re.MULTILINE)
+    # What a column means stands in brackets, which a link may have within.
+    told = {name: re.findall(r"`(\w+)`", re.sub(r"\((?:[^()]|\([^()]*\))*\)", "", cell)) for name, cell in rows}
+    there = {name: [n for n in each.column_names if n != "id" and "." not in n] for name, each in schemas_of.items()}
+    assert told == there
+    for name, states in (("sluice.offsets", ledger.State), ("sluice.schemas", schemas.State)):
+        assert f"`state` ({', '.join(states)})" in dict(rows)[name]
+
+
+def section(title: str, level: str = "###") -> str:
     """What stands under a heading, without what is general to all that is done by hand."""
-    found = re.search(rf"^### {title}$(.*?)^#", TEXT, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^{level} {title}$(.*?)^#", TEXT, re.MULTILINE | re.DOTALL)
     assert found, title
     return found[1]
 
