@@ -27,9 +27,10 @@ class Incident:
         why, todo: as the pages tell it; text from outside, to be escaped where it is shown.
         url: the table's timeline.
         unheard: those that are to be told and could not be yet.
-        kind: what the table is at risk of; empty in what older versions remember.
+        kind: what the table is at risk of.
         about: what else tells it apart, of a table as `sluice.verdicts` has it, else the template or the table that an
-            error names; nothing that a further look or run changes. None in what older versions remember.
+            error names; nothing that a further look or run changes. Older versions remember less: no kind and None, or
+            of a risk the kind alone.
     """
 
     table: str
@@ -50,7 +51,7 @@ class Incident:
     def title(self) -> str:
         """In a few words, by which two of one table are told apart."""
         told = f"{self.table} {_SAYS.get(self.word, f'is {self.word}')}" if self.table else f"Sluice: {self.word}"
-        which = " ".join((self.kind or self.about or "").split())  # a subject of a mail is one line
+        which = " ".join(": ".join(filter(None, (self.kind, self.about))).split())  # a subject of a mail is one line
         return f"{told} ({which[:TITLE_MOST]}{'…' if len(which) > TITLE_MOST else ''})" if which else told
 
     @property
@@ -131,7 +132,7 @@ def compare(
 
 def _as_now(told: Incident, now: Mapping[str, Incident]) -> Incident:
     """An incident with what older versions did not remember: they told the first of its word, and one alone."""
-    if told.about is not None or told.key in now:
+    if told.about or (told.about is not None and not told.kind) or told.key in now:
         return told
     same = [i for i in now.values() if (i.table, i.word) == (told.table, told.word) and told.kind in ("", i.kind)]
     if not same:

@@ -22,7 +22,7 @@ from sluice.ahead import TopicPlan
 from sluice.contract import Contract
 from sluice.errors import BrokerUnavailableError
 from sluice.model import Batch, Offsets, joined_ranges
-from sluice.status_model import Kind
+from sluice.status_model import Kind, RiskStatus
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -49,16 +49,16 @@ class Risk:
 
 def of_table(risks: Iterable[Risk], contract: Contract) -> list[str]:
     """Those that concern a table, in words."""
-    return [text for texts in by_kind(risks, contract).values() for text in texts]
+    return [each.text for each in statuses(risks, contract)]
 
 
-def by_kind(risks: Iterable[Risk], contract: Contract) -> dict[str, list[str]]:
-    """The same, by kind."""
-    found: dict[str, list[str]] = {}
-    for risk in risks:
-        if risk.table == contract.table or (risk.table is None and risk.topic in contract.topics):
-            found.setdefault(str(risk.kind), []).append(str(risk))
-    return found
+def statuses(risks: Iterable[Risk], contract: Contract) -> list[RiskStatus]:
+    """The same, with kind and topic."""
+    return [
+        RiskStatus(str(risk.kind), risk.topic, str(risk))
+        for risk in risks
+        if risk.table == contract.table or (risk.table is None and risk.topic in contract.topics)
+    ]
 
 
 def interval(schedule: str | None, now: datetime | None = None) -> timedelta | None:

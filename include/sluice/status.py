@@ -98,7 +98,7 @@ def _table(contract: Contract, world: World, status: Status) -> TableStatus:
 
 
 def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
-    entry.risks = kafka_retention.by_kind(world.warnings, contract)
+    entry.risks = kafka_retention.statuses(world.warnings, contract)
     entry.schema = world.schemas.get(contract.table)
     if contract.table in world.stops:
         stops = [world.stops[contract.table]]

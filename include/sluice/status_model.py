@@ -245,8 +245,17 @@ class Judgement:
 
 
 @dataclass
+class RiskStatus:
+    """What may come: of which kind, of which topic, and told in words."""
+
+    kind: str
+    topic: str
+    text: str
+
+
+@dataclass
 class TableStatus:
-    """One table. `problems` is what the next run would stop for, or could not be asked; `risks` what may come, by kind.
+    """One table. `problems` is what the next run would stop for, or could not be asked; `risks` what may come.
 
     `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
     contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
@@ -278,15 +287,15 @@ class TableStatus:
     freshness_now_seconds: float | None = None
     freshness_kept: bool | None = None
     problems: list[str] = field(default_factory=list)
-    risks: dict[str, list[str]] = field(default_factory=dict)
+    risks: list[RiskStatus] = field(default_factory=list)
     schema: str | None = None
     unasked: list[str] = field(default_factory=list)
     as_of: datetime | None = None
 
     @property
     def warnings(self) -> list[str]:
-        """What may come, of all kinds."""
-        return [text for texts in self.risks.values() for text in texts]
+        """What may come, in words."""
+        return [each.text for each in self.risks]
 
     @property
     def unknown(self) -> bool:
@@ -332,7 +341,8 @@ class TableStatus:
             last_error=self.last_error and refused(self.last_error),
             further_errors=[refused(each) for each in self.further_errors],
             problems=[without(each, names) for each in self.problems],
-            risks={kind: [without(each, others) for each in texts] for kind, texts in self.risks.items()},
+            # A topic that the contract names no more may be called as another's table.
+            risks=[replace(r, topic=without(r.topic, others), text=without(r.text, others)) for r in self.risks],
         )
 
 

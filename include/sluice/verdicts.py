@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 
-from sluice.status_model import Kind, LastError, SliceStatus, TableStatus
+from sluice.status_model import Kind, LastError, RiskStatus, SliceStatus, TableStatus
 from sluice.status_text import duration, moment
 
 # What needs a person most comes first.
@@ -18,7 +18,8 @@ URGENCY = (
 )
 
 
-PROBLEMS = 5  # topics that stop a table, told one by one: a broker that refuses all of many is no flood of mail
+# Topics that stop a table, or put it at one risk, told one by one: a broker that refuses all is no flood of mail.
+PROBLEMS = 5
 
 _AT_RISK = {
     Kind.UNREAD: "See whether the group's DAG runs and keeps up, or raise the topic's retention.",
@@ -112,9 +113,7 @@ def said(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("review", Tone.WARN, table.schema, "Answer in the DAG review_schema.")
     for each in table.doubts:
         yield Verdict("doubtful", Tone.WARN, each.failed[0], "See Data quality.", about=each.topic)
-    for kind, (first, *more) in table.risks.items():
-        why = f"{first} And {len(more):,} like it." if more else first
-        yield Verdict("at risk", Tone.WARN, why, _AT_RISK[Kind(kind)], kind)
+    yield from _of_risks(table.risks)
     yield from _of_backfills(table.slices)
     if table.unknown and (table.unasked or not table.problems):  # else they all answered, and what they say is above
         todo = "The pages name at the top who did not answer; they ask again by themselves."
@@ -137,6 +136,17 @@ def _of_problems(table: TableStatus) -> Iterator[Verdict]:
         told.setdefault(topics.get(problem, ""), problem)
     for topic, problem in told.items():
         yield Verdict("stopped", Tone.BAD, problem, "Do what the message says; the next run goes on.", about=topic)
+
+
+def _of_risks(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
+    """One for each topic, of a few of each kind."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for risk in risks:
+        found.setdefault(risk.kind, {}).setdefault(risk.topic, []).append(risk.text)
+    for kind, topics in found.items():
+        for topic, (first, *more) in islice(topics.items(), PROBLEMS):
+            why = f"{first} And {len(more):,} like it." if more else first
+            yield Verdict("at risk", Tone.WARN, why, _AT_RISK[Kind(kind)], kind, about=topic)
 
 
 def _of_refusal(error: LastError, dag: str) -> Verdict:

@@ -9,7 +9,7 @@ import pytest
 from sluice import contracts, cursor, evolve, rollback, status, tables, verdicts
 from sluice.ledger import Ledger
 from sluice.model import PUBLISHED_THROUGH, decode_through
-from sluice.status_model import Kind
+from sluice.status_model import Kind, RiskStatus
 from tests.support.backfills import WHY, asked, cut_out, fill_in, where_it_stands
 from tests.support.lake import Lake
 
@@ -146,7 +146,7 @@ def test_what_a_table_had_yet_to_publish_when_its_topic_was_renamed_is_told_unti
     assert '21 records staged of it, offsets {"0":[10,21],"1":[10,20]}, were not published' in risk.text
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
     (told,) = status.look(contracts.load(it.folder)).tables
-    assert told.risks == {"left behind": [str(risk)]}
+    assert told.risks == [RiskStatus("left behind", old, str(risk))]
     assert (verdict := verdicts.of_table(told)).word == "at risk" and "beside the new one" in verdict.todo
     # Where another table goes on with the topic, what comes of it is not meant for this one.
     beside = it.contract(table=f"{table}_beside")

@@ -117,7 +117,7 @@ def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
         second = only_batch(site.plan(), site.topic)
         failed = Row(site.topic, State.FAILED, second.topic_id, batch_seq=2, table="db.events", error="no space left")
         ledger.append([failed], run_id="second")
-        late_and_at_risk = {"Sluice: db.events is late", "Sluice: db.events is at risk (unread)"}
+        late_and_at_risk = {"Sluice: db.events is late", f"Sluice: db.events is at risk (unread: {site.topic})"}
         assert (look(), told()) == ("failed", late_and_at_risk)
         assert (look(), told()) == ("success", set())
         # Twice in a row is what somebody asked to be told of.

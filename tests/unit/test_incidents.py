@@ -18,7 +18,7 @@ from sluice.groups import Alerts
 from sluice.incidents import Incident, compare, of_status
 from sluice.model import OffsetRange
 from sluice.status import look
-from sluice.status_model import Judgement, LastError, SliceStatus, Status, TableStatus, TopicStatus
+from sluice.status_model import Judgement, LastError, RiskStatus, SliceStatus, Status, TableStatus, TopicStatus
 from sluice.status_world import World
 
 pytestmark = pytest.mark.unit
@@ -43,16 +43,25 @@ def status(*tables: TableStatus, away: bool = False) -> Status:
     return Status(NOW, list(tables), [CatalogUnavailableError("no answer")] if away else [])
 
 
+def risk(kind: str, *texts: str) -> list[RiskStatus]:
+    """Texts begin with the topic, as the planner's do."""
+    return [RiskStatus(kind, text.partition(":")[0], text) for text in texts]
+
+
 def titles(found: list[Incident]) -> list[str]:
     return [each.title for each in found]
 
 
 def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_for() -> None:
     failed = LastError(NOW, "failed", "t", 3, "no space left", "run", open=True)
-    both = late(last_error=failed, schema="a change waits", risks={"unread": ["Kafka deletes it.", "And that."]})
+    both = late(
+        last_error=failed,
+        schema="a change waits",
+        risks=[*risk("unread", "t: Kafka deletes it."), *risk("unread", "t: And that.")],
+    )
     found = of_status(status(table("db.fine"), both), ALERTS, PAGES)
-    assert titles(found) == ["db.t is failed (batch 3 of t)", "db.t is late", "db.t is at risk (unread)"]
-    assert found[0].why == "no space left" and found[2].why == "Kafka deletes it. And 1 like it."
+    assert titles(found) == ["db.t is failed (batch 3 of t)", "db.t is late", "db.t is at risk (unread: t)"]
+    assert found[0].why == "no space left" and found[2].why == "t: Kafka deletes it. And 1 like it."
     assert found[0].url == "http://airflow/sluice/tables/db.t/timeline"
     assert titles(of_status(status(both), Alerts(states=("review",)), PAGES)) == ["db.t waits for a review"]
 
@@ -149,16 +158,24 @@ def test_each_is_told_once_and_again_when_it_comes_back() -> None:
 
 
 def test_a_risk_of_another_kind_is_news_while_the_first_goes_on() -> None:
-    schema = {"schema": ["t: a field is gone"]}
+    schema = risk("schema", "t: a field is gone")
     known = of_status(status(table(risks=schema)), ALERTS, PAGES)
-    both = status(table(risks={**schema, "unread": ["t: Kafka may delete it"]}))
+    both = status(table(risks=[*schema, *risk("unread", "t: Kafka may delete it")]))
     new, goes_on, over = compare(of_status(both, ALERTS, PAGES), known, both)
-    assert [(i.title, i.why) for i in new] == [("db.t is at risk (unread)", "t: Kafka may delete it")]
+    assert [(i.title, i.why) for i in new] == [("db.t is at risk (unread: t)", "t: Kafka may delete it")]
     assert [i.why for i in goes_on] == ["t: a field is gone"] and not over
     # What an older version remembers has no kind, and is no other incident.
     stored = json.loads(json.dumps([{k: v for k, v in asdict(i).items() if k not in ("kind", "about")} for i in known]))
     new, goes_on, over = compare(of_status(both, ALERTS, PAGES), [Incident(**each) for each in stored], both)
     assert [i.why for i in new] == ["t: Kafka may delete it"] and len(goes_on) == 1 and not over
+
+
+def test_a_risk_of_another_topic_is_news_to_who_remembers_the_kind_alone() -> None:
+    first = of_status(status(table(risks=risk("unread", "t: Kafka may delete it"))), ALERTS, PAGES)
+    told = [replace(each, about="") for each in first]  # as the version before this wrote it
+    both = status(table(risks=risk("unread", "t: Kafka may delete it", "u: and this")))
+    new, goes_on, over = compare(of_status(both, ALERTS, PAGES), told, both)
+    assert ([i.about for i in new], goes_on, over) == (["u"], first, [])
 
 
 def failed(batch: int, why: str = "no space left", topic: str = "t", **changes: Any) -> LastError:
@@ -210,6 +227,11 @@ def of(now: Status) -> list[Incident]:
             "of b",
         ),
         (
+            status(table(risks=risk("unread", "a: Kafka may delete it"))),
+            status(table(risks=risk("unread", "b: Kafka may delete this", "a: Kafka may delete it"))),
+            "b: Kafka",
+        ),
+        (
             replace(status(), unavailable=[ConfigError("No Kafka.")]),
             replace(status(), unavailable=[ConfigError("No Kafka."), ConfigError("No catalog.")]),
             "No catalog",
@@ -242,12 +264,16 @@ def test_the_next_batch_that_is_refused_is_news_and_a_further_try_is_none() -> N
     assert not goes_on
 
 
-def test_of_many_topics_that_stop_a_table_a_few_are_told_and_then_the_next() -> None:
+def test_of_many_topics_that_stop_or_endanger_a_table_a_few_are_told_and_then_the_next() -> None:
     names = [f"t{n}" for n in range(40)]
     found = table(topics=[stopped(n) for n in names], problems=[f"no access to {n}" for n in names])
     assert titles(of(status(found))) == [f"db.t is stopped (t{n})" for n in range(5)]
     found = table(topics=[stopped(n) for n in names[1:]], problems=[f"no access to {n}" for n in names[1:]])
     assert titles(of(status(found)))[-1] == "db.t is stopped (t5)"
+    lost = [f"{n}: Kafka may delete it" for n in names]
+    found = table(risks=[*risk("unread", *lost), *risk("left behind", "old: 5 records")])
+    told = [f"db.t is at risk (unread: t{n})" for n in range(5)]
+    assert titles(of(status(found))) == [*told, "db.t is at risk (left behind: old)"]
     whole = table(problems=["it was altered by other hands"])  # about no topic, or about all
     assert titles(of(status(whole))) == ["db.t is stopped"]
 

@@ -30,6 +30,7 @@ from sluice.status_model import (
     Judgement,
     LastError,
     PartitionStatus,
+    RiskStatus,
     SliceStatus,
     SnapshotStatus,
     Status,
@@ -66,7 +67,7 @@ def late(**changes: Any) -> TableStatus:
         (replace(table(), exists=False), "new", Tone.UNKNOWN),
         (replace(table(), exists=None), "unknown", Tone.UNKNOWN),
         (replace(table(), topics=[TopicStatus("t")]), "unknown", Tone.UNKNOWN),
-        (table(risks={"unread": ["Kafka deletes it soon"]}), "at risk", Tone.WARN),
+        (table(risks=[RiskStatus("unread", "t", "Kafka deletes it soon")]), "at risk", Tone.WARN),
         (table(schema="a change waits"), "review", Tone.WARN),
         (table(expectations=Judgement("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
         (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
@@ -142,7 +143,7 @@ def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
 
 def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:
     behind = replace(late(), table="db.z", freshness_now_seconds=9000.0)
-    rows = [table(), replace(table(), exists=None), table(risks={"unread": ["x"]}), late(), behind]
+    rows = [table(), replace(table(), exists=None), table(risks=[RiskStatus("unread", "t", "x")]), late(), behind]
     ordered = sorted(rows, key=verdicts.sort_key)
     assert [verdicts.of_table(t).word for t in ordered] == ["late", "late", "at risk", "unknown", "fresh"]
     assert ordered[0].table == "db.z"
@@ -168,7 +169,7 @@ def test_the_json_of_a_thousand_tables_is_made_at_once() -> None:
     partitions = [PartitionStatus(p, 0, 9, 9, 12, 3) for p in range(12)]
     topics = [TopicStatus("t", partitions=partitions, lag_records=36, stream_clock=NOW, late={0: 2})]
     snapshot = SnapshotStatus(7, NOW, 1.0, "t", 3, {0: OffsetRange(0, 10)}, 10, "run", "publish")
-    status = Status(NOW, [table(topics=topics, snapshot=snapshot, risks={"unread": ["soon"]})] * 1000)
+    status = Status(NOW, [table(topics=topics, snapshot=snapshot, risks=[RiskStatus("unread", "t", "soon")])] * 1000)
 
     def least(made: Callable[[], Any]) -> float:
         """Seconds of the quickest of three: what else the process does, its garbage collection first, adds to some."""
@@ -390,7 +391,8 @@ def hostile_table() -> TableStatus:
     return TableStatus(
         HOSTILE, HOSTILE, "append", HOSTILE, exists=True, topics=topics, snapshot=snapshot, quarantined=3,
         totals={"records": 10, "bytes": 12_345_678},
-        problems=[HOSTILE], risks={"schema": [HOSTILE]}, expectations=Judgement(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
+        problems=[HOSTILE], risks=[RiskStatus("schema", HOSTILE, HOSTILE)],
+        expectations=Judgement(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
     )  # fmt: skip
 
 
@@ -519,20 +521,22 @@ def test_a_page_tells_what_the_table_holds() -> None:
 
 def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
     gaps = [GivenUp(0, OffsetRange(n, n + 5), NOW, HOSTILE, HOSTILE) for n in (10, 3_000, 4_000)]
+    risks = [RiskStatus("unread", "t", f"t: {text}") for text in ("Kafka may delete", "and more of it")]
+    risks += [RiskStatus("unread", f"t{n}", f"t{n}: too") for n in range(5)]
     each = replace(
-        late(last_error=error(), schema="a column is gone", risks={"unread": ["Kafka may delete", "u: too"]}),
+        late(last_error=error(), schema="a column is gone", risks=risks),
         problems=["offsets are lost", "and more"], topics=[TopicStatus("t", lag_records=7, late={0: 7}, given_up=gaps)],
         slices=[SliceStatus("t", -1, "blocked", {}, NOW, "manual__1", "not these", None)],
     )  # fmt: skip
     found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
     lead = re.findall(r'<p class="lead">(.*?)</p>', found, re.DOTALL)
     assert [re.search(r">([a-z ]+)</span>", line)[1] for line in lead[1:]] == [  # type: ignore[index]
-        "failed", "late", "review", "at risk", "backfill refused", "reading",
+        "failed", "late", "review", *["at risk"] * 5, "backfill refused", "reading",
     ]  # fmt: skip
     assert all("<strong>" in line for line in lead[:-1])
     runs = re.findall(r'data-airflow-path="(/dags/\w+/runs/\w+)" href="#">Its run<', "".join(lead))
     assert runs == ["/dags/ingest_g/runs/run", "/dags/backfill/runs/manual__1"]
-    assert re.findall('<p class="banner">(.*?)</p>', found) == ["and more", "u: too"]
+    assert re.findall('<p class="banner">(.*?)</p>', found) == ["and more", "t: and more of it", "t4: too"]
     text = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None).text
     assert "[3,000, 3,005) given up for good" in text and "[10, 15)" not in text and "And 1 gaps" in text
     assert json.dumps({"table": "db.t"}) in text  # what review_schema asks for
