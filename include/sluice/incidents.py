@@ -98,8 +98,8 @@ def _about(error: SluiceError) -> str:
 def _rejecting(table: TableStatus, limit: float) -> Iterator[verdicts.Verdict]:
     """Whether so many records are set apart, though each batch may be within what its contract tolerates."""
     rejected = table.day_rejected
-    if table.quarantined is not None:  # what was replayed since needs nobody
-        rejected = min(rejected, table.quarantined)
+    if table.day_apart is not None:  # what was replayed since needs nobody
+        rejected = min(rejected, table.day_apart)
     records = max(table.day_records, rejected)  # of a ledger written anew the former may be missing
     if rejected >= limit * max(records, 1):
         told = f"{rejected:,} of {records:,} records that were published within the last 24 hours were set apart"

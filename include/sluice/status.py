@@ -106,6 +106,8 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
         missing = [s for t in contract.topics if isinstance(s := world.states.get(t), SluiceError)]
         stops = [*missing, *(world.broken[t] for t in contract.topics if t in world.broken)]
     entry.problems += map(str, stops)
+    day = world.day.get(contract.table)
+    entry.day_records, entry.day_rejected = (day.records, day.rejected) if day else (0, 0)
     by_topic = {each.fields.get("topic"): str(each) for each in reversed(stops)}
     through: Mapping[str, Through] | None = None
     table: Table | None = None
@@ -117,13 +119,13 @@ def _fill(entry: TableStatus, contract: Contract, world: World) -> None:
             entry.totals = cursor.totals(table.current_snapshot() if table else None)
             held = tables.load(world.catalog, tables.quarantine(contract))
             entry.quarantined = held.scan().count() if held and held.current_snapshot() else 0
+            entry.day_apart = day.apart(held) if day else None
             through = cursor.published(table, remembered)
             carrier = cursor.carrier(table, PUBLISHED_THROUGH) if table else None
             entry.snapshot = SnapshotStatus.of(table.metadata, carrier) if table and carrier else None
         except SluiceError as error:
             if str(error) not in entry.problems and contract.table not in world.stops:
                 entry.problems.append(str(error))
-    entry.day_records, entry.day_rejected = world.day.get(contract.table, (0, 0))
     entry.maintenance = world.maintained.get(contract.table, [])
     entry.expectations, entry.further_expectations = _judged(world.judged.get(contract.table, ()), contract, table)
     for topic in contract.topics:

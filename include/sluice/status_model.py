@@ -259,8 +259,9 @@ class TableStatus:
 
     `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
     contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
-    that were published within the last 24 hours, `day_rejected` what of them was set apart then. `unasked` names who
-    did not answer (`KAFKA`, `CATALOG`): what they know is missing, or not all there; with `as_of`, what they told then.
+    that were published within the last 24 hours, `day_rejected` what of them was set apart then, `day_apart` what of
+    that is in quarantine now. `unasked` names who did not answer (`KAFKA`, `CATALOG`): what they know is missing, or
+    not all there; with `as_of`, what they told then.
     `last_error` is the worst of its topics' refusals, `further_errors` are the others of them that are open.
     `expectations` is of the topic that was judged last, `further_expectations` are those of others that do not hold.
     """
@@ -278,6 +279,7 @@ class TableStatus:
     quarantined: int | None = None
     day_records: int = 0
     day_rejected: int = 0
+    day_apart: int | None = None
     maintenance: list[MaintenanceStatus] = field(default_factory=list)
     expectations: Judgement | None = None
     further_expectations: list[Judgement] = field(default_factory=list)

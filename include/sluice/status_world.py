@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow.compute as pc
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
@@ -29,7 +32,35 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
 
-_OF_LEDGER = ("last_error", "further_errors", "slices", "day_records", "day_rejected")
+_OF_LEDGER = ("last_error", "further_errors", "slices", "day_records", "day_rejected", "day_apart")
+
+
+@dataclass
+class Day:
+    """What was published into a table within the last 24 hours.
+
+    Attributes:
+        records, rejected: of all batches.
+        wanting: topic and number of those of which some records were rejected.
+    """
+
+    records: int = 0
+    rejected: int = 0
+    wanting: set[tuple[str, int]] = field(default_factory=set)
+
+    def apart(self, quarantine: Table | None) -> int:
+        """How many of the rejected records are in quarantine now: partitions of it, of which few need be read."""
+        if quarantine is None or not self.wanting:
+            return 0
+        # In a hull, and then told apart: a condition for each batch is slow, and there may be thousands.
+        found = tables.files(quarantine, above("batch_seq", min(seq for _, seq in self.wanting) - 1))
+        mine = [each for each in found if (each.file.partition[0], each.file.partition[1]) in self.wanting]
+        cut = [each for each in mine if each.delete_files]
+        whole = sum(each.file.record_count for each in mine if not each.delete_files)
+        if not cut:
+            return whole
+        read = ArrowScan(quarantine.metadata, quarantine.io, quarantine.schema().select("batch_seq"), AlwaysTrue())
+        return whole + len(read.to_table(cut))
 
 
 @dataclass
@@ -47,7 +78,7 @@ class World:
     slices: dict[tuple[str, str | None], list[Row]] = field(default_factory=dict)
     warnings: list[kafka_retention.Risk] = field(default_factory=list)
     refusals: dict[str, dict[str, list[LastError]]] = field(default_factory=dict)
-    day: dict[str, tuple[int, int]] = field(default_factory=dict)
+    day: dict[str, Day] = field(default_factory=dict)
     maintained: dict[str, list[MaintenanceStatus]] = field(default_factory=dict)
     judged: dict[str, list[quality.Result]] = field(default_factory=dict)
     stops: dict[str, SluiceError] = field(default_factory=dict)
@@ -224,15 +255,18 @@ def _read_maintenance(world: World, catalog: Catalog, chosen: list[Contract]) ->
         ]
 
 
-def _day(ledger: Ledger) -> dict[str, tuple[int, int]]:
-    """Per table the records of the batches that were published within the last 24 hours, and those rejected of them."""
+def _day(ledger: Ledger) -> dict[str, Day]:
+    """Per table what was published within the last 24 hours."""
     since = datetime.now(UTC) - timedelta(days=1)
     wanted = And(equal("state", str(State.PUBLISHED)), And(above("at", since.isoformat()), above("batch_seq", 0)))
     batch = ("table", "topic", "topic_id", "batch_seq")
     rows = ledger.table.scan(row_filter=wanted, selected_fields=("at", *batch, "records", "rejected")).to_arrow()
     rows = newest(rows, batch)  # one that was rolled back was published twice
     counts = rows.group_by("table").aggregate([("records", "sum"), ("rejected", "sum")]).to_pylist()
-    return {r["table"]: (r["records_sum"] or 0, r["rejected_sum"] or 0) for r in counts}
+    found = {r["table"]: Day(r["records_sum"] or 0, r["rejected_sum"] or 0) for r in counts}
+    for row in rows.filter(pc.field("rejected") > 0).to_pylist():
+        found[row["table"]].wanting.add((row["topic"], row["batch_seq"]))
+    return found
 
 
 def _ask_planner(

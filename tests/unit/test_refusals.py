@@ -131,6 +131,36 @@ def test_a_batch_that_was_rolled_back_and_published_again_counts_once(site: Site
     assert (found.day_records, found.day_rejected) == (27, 4)
 
 
+def test_of_what_the_last_day_set_apart_it_is_told_what_is_not_replayed_yet(site: Site) -> None:
+    held = tables.ensure_quarantine(site.catalog, site.contracts.table("db.t"))
+
+    def apart(topic: str, seq: int, *offsets: int) -> None:
+        about = {"_kafka_topic": topic, "_kafka_partition": 0, "error_class": "malformed"}
+        times = {"_kafka_timestamp": AT, "quarantined_at": AT}
+        rows = [{**about, **times, "batch_seq": seq, "_kafka_offset": n} for n in offsets]
+        held.append(pa.Table.from_pylist(rows, schema=held.schema().as_arrow()))
+
+    apart("a", 1, *range(50))  # of days ago, as are the batches of the other topic that bear the same numbers
+    apart("b", 2, *range(40))
+    apart("a", -1, *range(100, 130))  # a backfill's
+    for seq in (2, 3, 4):
+        rejected = 10 if seq < 4 else 0
+        row = Row("a", State.PUBLISHED, "id", seq, table="db.t", records=100, rejected=rejected, at=AT)
+        site.ledger.append([row], run_id=f"run{seq}")
+    apart("a", 2, *range(50, 60))
+    apart("a", 3, *range(60, 70))
+    found = site.look()
+    assert (found.day_records, found.day_rejected, found.day_apart, found.quarantined) == (300, 20, 20, 140)
+    assert [each.title for each in of_status(Status(AT, [found]), Alerts(), "")] == ["db.t rejects records"]
+    held.delete("batch_seq = 3")
+    held.delete("batch_seq = 2 and _kafka_topic = 'a' and _kafka_offset < 58")  # replayed, all but two
+    assert site.look().day_apart == 2
+    held.delete("batch_seq = 2 and _kafka_topic = 'a'")
+    over = site.look()
+    assert (over.day_rejected, over.day_apart, over.quarantined) == (20, 0, 120)
+    assert of_status(Status(AT, [over]), Alerts(), "") == []
+
+
 def test_nothing_waits_for_a_topic_that_is_no_longer_read(site: Site) -> None:
     site.refuse("run", ("c", 1, State.BLOCKED))
     assert site.look().last_error is None
