@@ -67,7 +67,7 @@ def of_table(contract: Contract, contracts: Contracts, catalog: Catalog, now: da
             _comes_again(contract, contracts, catalog, table),
             *_drills(contract, catalog, moment),
             _small_files(contract, contracts, catalog, moment),
-            _orphans(contract, catalog, moment),
+            _orphans(contract, contracts, catalog, moment),
         ]
     return lines
 
@@ -244,15 +244,27 @@ def _drills(contract: Contract, catalog: Catalog, now: datetime) -> Iterator[Lin
 
 
 def _small_files(contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime) -> Line:
-    subject = next(s for s in upkeep.subjects(contracts) if s.name == contract.table)
-    need = assess.look(subject, contracts, catalog, Action.REWRITE, now=now, cleaned={})
+    need = _need(contract, contracts, catalog, Action.REWRITE, now, {})
     step = "Unpause DAG maintain_rewrite_data_files." if need.steps else ""
     return Line("Small files", not need.steps, need.reason, step)
 
 
-def _orphans(contract: Contract, catalog: Catalog, now: datetime) -> Line:
-    cleaned = upkeep.last_cleaned(catalog).get(contract.table)
-    at = cleaned.at if cleaned else None
-    ready = at is not None and now - at <= CLEANED
-    told = f"last looked for at {utc(at)}" if at else "never looked for"
-    return Line("Orphan files", ready, told, "" if ready else "Unpause DAG maintain_remove_orphan_files.")
+def _orphans(contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime) -> Line:
+    """A table that nobody wrote to since needs no further look, however long ago the last one was."""
+    cleaned = upkeep.last_cleaned(catalog)
+    need = _need(contract, contracts, catalog, Action.ORPHANS, now, cleaned)
+    last = cleaned.get(contract.table)
+    ready = not need.steps or (last is not None and now - last.at <= CLEANED)
+    return Line("Orphan files", ready, need.reason, "" if ready else "Unpause DAG maintain_remove_orphan_files.")
+
+
+def _need(
+    contract: Contract,
+    contracts: Contracts,
+    catalog: Catalog,
+    action: Action,
+    now: datetime,
+    cleaned: Mapping[str, upkeep.Cleaned],
+) -> assess.Need:
+    subject = next(s for s in upkeep.subjects(contracts) if s.name == contract.table)
+    return assess.look(subject, contracts, catalog, action, now=now, cleaned=cleaned)

@@ -112,6 +112,24 @@ def test_drills_files_and_restore_point_are_facts_of_the_tables(catalog, tmp_pat
     assert not cut.ready and "first is among them" not in cut.evidence
 
 
+def test_a_table_that_nobody_writes_to_need_not_be_cleaned_again(catalog, tmp_path) -> None:
+    known = contracts(tmp_path)
+    grown(catalog, known.table(NAME), 1)
+
+    def line(days: int) -> readiness.Line:
+        found = readiness.of_table(known.table(NAME), known, catalog, NOW + timedelta(days=days))
+        return next(each for each in found if each.subject == "Orphan files")
+
+    assert line(0).ready is False and line(0).evidence.startswith("never looked for")
+    upkeep.keep(catalog, [upkeep.Effect(NAME, "remove_orphan_files", "done", at=NOW + timedelta(days=2))], run_id="r")
+    assert line(10).ready  # not long ago
+    # What was written just before was too young to be taken for an orphan then, and must be looked for once more.
+    assert not line(30).ready and line(30).step == "Unpause DAG maintain_remove_orphan_files."
+    upkeep.keep(catalog, [upkeep.Effect(NAME, "remove_orphan_files", "done", at=NOW + timedelta(days=6))], run_id="r")
+    quiet = line(30)  # the DAG ran each week, and found nothing to do
+    assert (quiet.ready, quiet.step) == (True, "") and "24 d ago, last changed 30 d ago" in quiet.evidence
+
+
 def test_without_a_login_nobody_is_kept_out() -> None:
     closed = readiness.access("g", "SimpleAuthManager", {"ingest_g": True, "rollback": False}, anybody=False)
     assert closed.ready and not closed.step
