@@ -38,6 +38,8 @@ _FIXED_PROPERTIES = {
 _REFUSED_PROPERTIES = {
     "format-version": "use the field format_version",
     "history.expire.max-ref-age-ms": "it would expire the tag that keeps the table's offsets",
+    "history.expire.max-snapshot-age-ms": "use maintenance.snapshot_age: Sluice expires by that",
+    "history.expire.min-snapshots-to-keep": "use maintenance.min_snapshots: Sluice expires by that",
 }
 _RESERVED_PROPERTIES = frozenset(
     {

@@ -285,8 +285,7 @@ def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need
     cut = retention.cut(table, subject.settings, now, assess.enough(subject, contracts, context.catalog, now))
     if cut.doomed:
         older_than = retention.moment(cut.older_than_ms)
-        least = subject.settings.min_snapshots
-        done |= _call(context, subject, "expire_snapshots", older_than=older_than, retain_last=least)
+        done |= _call(context, subject, "expire_snapshots", older_than=older_than, retain_last=cut.least)
     return done
 
 

@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.properties import property_as_int
 
 from sluice import cursor, slices, tables
 from sluice.contract import Contract, Maintenance
@@ -22,6 +23,10 @@ from sluice.contracts import Contracts
 from sluice.filters import And, above, at_most
 from sluice.ledger import Ledger, State, batches
 from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, decode_through
+
+AGE_PROPERTY, LEAST_PROPERTY = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+# For ever is said by the greatest number that there is: a century, and as many as Iceberg counts.
+MOST_AGE_MS, MOST_SNAPSHOTS = 100 * 365 * 86_400_000, 2**31 - 1
 
 Enough = Callable[[Snapshot], bool]
 
@@ -34,11 +39,13 @@ class Cut:
         kept: main's snapshots that stay, newest first.
         older_than_ms: what is older than this may go, if nothing else refers to it.
         doomed: the snapshots of the whole table that go.
+        least: so many of each branch stay, however old they are.
     """
 
     kept: tuple[Snapshot, ...]
     older_than_ms: int
     doomed: tuple[Snapshot, ...]
+    least: int
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,29 @@ def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> C
     Args:
         enough: whether the chain may end with this snapshot; if none is found, all of it is kept.
     """
-    began = now - settings.snapshot_age
+    age, least = _window(table, settings)
+    began = now - age
     # A snapshot is main's head from when main moved onto it, not from when it was committed to its branch.
     landed = cursor.landed(table.metadata)
     kept: list[Snapshot] = []
     for snapshot in cursor.ancestors(table.metadata):
         kept.append(snapshot)
-        if len(kept) >= settings.min_snapshots and landed[snapshot.snapshot_id] < began and enough(snapshot):
+        if len(kept) >= least and landed[snapshot.snapshot_id] < began and enough(snapshot):
             break
     older_than = min([int(began.timestamp() * 1000), *(s.timestamp_ms for s in kept)])
-    stays = _stays(table, older_than, settings.min_snapshots)
+    stays = _stays(table, older_than, least)
     doomed = tuple(s for s in table.metadata.snapshots if s.snapshot_id not in stays)
-    return Cut(tuple(kept), older_than, doomed)
+    return Cut(tuple(kept), older_than, doomed, least)
+
+
+def _window(table: Table, settings: Maintenance) -> tuple[timedelta, int]:
+    """How long snapshots are kept, and how many: as the contract says, or more where the table itself was told so.
+
+    Iceberg's own expiry goes by the table's properties where nobody gives it others, as Sluice does.
+    """
+    age_ms = min(property_as_int(table.properties, AGE_PROPERTY) or 0, MOST_AGE_MS)
+    least = min(property_as_int(table.properties, LEAST_PROPERTY) or 0, MOST_SNAPSHOTS)
+    return max(settings.snapshot_age, timedelta(milliseconds=age_ms)), max(settings.min_snapshots, least)
 
 
 def _stays(table: Table, older_than_ms: int, least: int) -> set[int]:

@@ -278,6 +278,26 @@ def test_the_rollback_window_counts_from_when_main_moved(tmp_path, catalog):
     assert looked(datetime.now(UTC) + timedelta(seconds=1)) == (1, [first], 2)
 
 
+def test_a_table_that_was_told_to_keep_more_keeps_more(tmp_path, catalog):
+    promises = promise(tmp_path, snapshot_age="1d", staging_retention="1d", min_snapshots=1)
+    typed, _ = filled(catalog, promises, 4)
+    settings = promises.table("shop.orders").maintenance
+
+    def doomed(**told: object) -> int:
+        with typed.transaction() as transaction:
+            transaction.set_properties({f"history.expire.{k.replace('_', '-')}": str(v) for k, v in told.items()})
+        found = retention.cut(typed, settings, LATER, retention.carries_published)
+        # What Iceberg is given keeps as much, whatever the table says.
+        assert found.least == max(1, told.get("min_snapshots_to_keep", 1)) and len(found.kept) == 4 - len(found.doomed)
+        assert retention.floor(catalog, promises, "orders", LATER) == 1 + len(found.doomed)
+        return len(found.doomed)
+
+    assert doomed(max_snapshot_age_ms=1000, min_snapshots_to_keep=1) == 3  # less than the contract's
+    assert doomed(min_snapshots_to_keep=3) == 1
+    # Each by itself; the longest that there is means for ever.
+    assert [doomed(min_snapshots_to_keep=1, max_snapshot_age_ms=ms) for ms in (3_000 * 86_400_000, 2**63 - 1)] == [0, 0]
+
+
 def test_a_chain_without_offsets_is_never_cut(tmp_path, catalog):
     """After a rollback to before the first batch: cut, the tag of what was rolled back would be believed."""
     promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=1)

@@ -256,6 +256,8 @@ def test_properties_become_text_and_keep_the_invariants():
         ("write.wap.enabled", True, "must stay false"),
         ("format-version", 3, "format_version"),
         ("history.expire.max-ref-age-ms", 1, "expire the tag"),
+        ("history.expire.max-snapshot-age-ms", 1, "use maintenance.snapshot_age"),
+        ("history.expire.min-snapshots-to-keep", 5, "use maintenance.min_snapshots"),
         ("uuid", "x", "written by Iceberg"),
         ("sluice.topic", "x", "written by Sluice"),
     ):
