@@ -221,6 +221,7 @@ def _expire(
         reasons.append(f"rows from before {outlived:%Y-%m-%d} have outlived {_span(now - outlived)}")
     if cut.doomed:
         steps.append("snapshots")
+        reasons += ["main was told to keep less by itself, which is taken off"] if cut.short else []
     total = len(table.metadata.snapshots)
     reasons.append(f"{len(cut.doomed):,} of {total:,} snapshots are not needed, the oldest is {_span(age)} old")
     return tuple(steps), "; ".join(reasons)

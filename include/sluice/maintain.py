@@ -284,6 +284,10 @@ def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need
     table = context.catalog.load_table(subject.identifier)
     cut = retention.cut(table, subject.settings, now, assess.enough(subject, contracts, context.catalog, now))
     if cut.doomed:
+        if cut.short:
+            head = cut.kept[0].snapshot_id
+            here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
+            refs.commit(context.catalog, table, here, (refs.point(refs.MAIN, head),))
         older_than = retention.moment(cut.older_than_ms)
         done |= _call(context, subject, "expire_snapshots", older_than=older_than, retain_last=cut.least)
     return done

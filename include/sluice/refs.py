@@ -43,6 +43,10 @@ def commit(
     return catalog.commit_table(table, required, updates).metadata
 
 
+RETENTION = ("max_snapshot_age_ms", "min_snapshots_to_keep")
+"""What a branch may have of its own. `point` gives none, so that main loses it with each batch that lands."""
+
+
 def point(name: str, snapshot_id: int, *, tag: bool = False) -> SetSnapshotRefUpdate:
     """Set a branch or tag to a snapshot."""
     return SetSnapshotRefUpdate(

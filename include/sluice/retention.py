@@ -7,17 +7,17 @@ further to a snapshot that carries offsets. So a cursor never hangs on the tag a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.properties import property_as_int
 
-from sluice import cursor, slices, tables
+from sluice import cursor, refs, slices, tables
 from sluice.contract import Contract, Maintenance
 from sluice.contracts import Contracts
 from sluice.filters import And, above, at_most
@@ -27,6 +27,7 @@ from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, deco
 AGE_PROPERTY, LEAST_PROPERTY = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 # For ever is said by the greatest number that there is: a century, and as many as Iceberg counts.
 MOST_AGE_MS, MOST_SNAPSHOTS = 100 * 365 * 86_400_000, 2**31 - 1
+LATE = timedelta(hours=1)
 
 Enough = Callable[[Snapshot], bool]
 
@@ -40,12 +41,14 @@ class Cut:
         older_than_ms: what is older than this may go, if nothing else refers to it.
         doomed: the snapshots of the whole table that go.
         least: so many of each branch stay, however old they are.
+        short: main was told to keep less by itself, which Iceberg would go by: it has to be taken off first.
     """
 
     kept: tuple[Snapshot, ...]
     older_than_ms: int
     doomed: tuple[Snapshot, ...]
     least: int
+    short: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,15 @@ def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> C
         if len(kept) >= least and landed[snapshot.snapshot_id] < began and enough(snapshot):
             break
     older_than = min([int(began.timestamp() * 1000), *(s.timestamp_ms for s in kept)])
-    stays = _stays(table, older_than, least)
+    branches = dict(table.metadata.refs)
+    short = False
+    if main := branches.get(refs.MAIN):
+        left = set(_of_branch(table, main, older_than, least, now))
+        short = any(s.snapshot_id not in left for s in kept)
+        branches[refs.MAIN] = main.model_copy(update=dict.fromkeys(refs.RETENTION)) if short else main
+    stays = _stays(table, branches.values(), older_than, least, now)
     doomed = tuple(s for s in table.metadata.snapshots if s.snapshot_id not in stays)
-    return Cut(tuple(kept), older_than, doomed, least)
+    return Cut(tuple(kept), older_than, doomed, least, short)
 
 
 def _window(table: Table, settings: Maintenance) -> tuple[timedelta, int]:
@@ -94,25 +103,33 @@ def _window(table: Table, settings: Maintenance) -> tuple[timedelta, int]:
     return max(settings.snapshot_age, timedelta(milliseconds=age_ms)), max(settings.min_snapshots, least)
 
 
-def _stays(table: Table, older_than_ms: int, least: int) -> set[int]:
+def _stays(table: Table, named: Iterable[SnapshotRef], older_than_ms: int, least: int, now: datetime) -> set[int]:
     """What Iceberg's own expiry leaves, given a moment and a least number per branch."""
     stays: set[int] = set()
     referenced: set[int] = set()
-    for ref in table.metadata.refs.values():
+    for ref in named:
         if ref.snapshot_ref_type == SnapshotRefType.TAG:
             stays.add(ref.snapshot_id)
             continue
-        chain = list(cursor.ancestors(table.metadata, ref.snapshot_id))
-        referenced |= {s.snapshot_id for s in chain}
-        for number, snapshot in enumerate(chain):
-            if number >= least and snapshot.timestamp_ms < older_than_ms:
-                break
-            stays.add(snapshot.snapshot_id)
+        referenced |= {s.snapshot_id for s in cursor.ancestors(table.metadata, ref.snapshot_id)}
+        stays |= set(_of_branch(table, ref, older_than_ms, least, now))
     return stays | {
         s.snapshot_id
         for s in table.metadata.snapshots
         if s.snapshot_id not in referenced and s.timestamp_ms >= older_than_ms
     }
+
+
+def _of_branch(table: Table, ref: SnapshotRef, older_than_ms: int, least: int, now: datetime) -> Iterator[int]:
+    """What it leaves of a branch, whose own age and number go before those that it is given."""
+    if ref.max_snapshot_age_ms is not None:
+        # By the clock of a later moment: it is asked when the application has come to this table.
+        older_than_ms = int((now + LATE).timestamp() * 1000) - ref.max_snapshot_age_ms
+    least = ref.min_snapshots_to_keep or least
+    for number, snapshot in enumerate(cursor.ancestors(table.metadata, ref.snapshot_id)):
+        if number >= least and snapshot.timestamp_ms < older_than_ms:
+            break
+        yield snapshot.snapshot_id
 
 
 def carries_published(snapshot: Snapshot) -> bool:

@@ -16,9 +16,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
-from sluice import assess, cursor, maintain, tables, topics, upkeep
+from sluice import assess, cursor, maintain, refs, tables, topics, upkeep
 from sluice.commit import Attempt
-from sluice.model import CURSOR_TAG, NEXT_OFFSETS
+from sluice.model import CURSOR_TAG, NEXT_OFFSETS, PUBLISHED_THROUGH
 from sluice.upkeep import Action, Effect
 from tests.support import files as support
 from tests.support import runbook
@@ -211,6 +211,28 @@ def test_after_the_strictest_expiry_the_next_run_goes_on_from_the_right_offsets(
     # The files went as well.
     found = it.catalog.load_table(appended)
     assert len([p for p in files(found) if p.suffix == ".avro"]) < 20
+
+
+def test_a_main_that_was_told_to_keep_less_keeps_its_cursor(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    appended, merged = prepared(it, 3)
+    for name in (appended, merged):
+        for _ in range(2):  # what lies between the head and the tag is what nothing else would keep
+            rewrite_all(it, name)
+        table = it.catalog.load_table(name)
+        head = refs.point(refs.MAIN, table.metadata.current_snapshot_id)
+        keeping = {"max_snapshot_age_ms": 1, "min_snapshots_to_keep": 1}  # Iceberg goes by these, whatever it is given
+        refs.commit(it.catalog, table, (), (head.model_copy(update=keeping),))
+    time.sleep(1.1)
+    effects = good(run(it, Action.EXPIRE))
+    for name in (appended, merged):
+        table = it.catalog.load_table(name)
+        told = [PUBLISHED_THROUGH in cursor.summary(s) for s in cursor.ancestors(table.metadata)]
+        assert told == [False, False, True]
+        main = table.metadata.refs[refs.MAIN]
+        assert (main.max_snapshot_age_ms, main.min_snapshots_to_keep) == (None, None)
+        assert effects[name].state == "done" and "main was told to keep less" in effects[name].reason
+    check(it, appended, merged)
 
 
 @pytest.mark.parametrize("back_to", [0, 1])

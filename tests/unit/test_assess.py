@@ -298,6 +298,31 @@ def test_a_table_that_was_told_to_keep_more_keeps_more(tmp_path, catalog):
     assert [doomed(min_snapshots_to_keep=1, max_snapshot_age_ms=ms) for ms in (3_000 * 86_400_000, 2**63 - 1)] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("own", "short", "doomed"),
+    [
+        ((1, 1), True, [0, 1]),  # Iceberg would leave the head alone: main is cut as if it had none of its own
+        ((None, 1), False, [0, 1]),  # what is young stays by the age that Iceberg is given
+        ((86_400_000, 2), True, [0, 1]),
+        ((86_400_000, 4), False, [0]),
+        ((365 * 86_400_000, 1), False, []),  # it keeps more than the contract does
+    ],
+)
+def test_what_main_was_told_to_keep_by_itself_cuts_no_cursor_off(tmp_path, catalog, own, short, doomed) -> None:
+    promises = promise(tmp_path, snapshot_age="1d", staging_retention="1d", min_snapshots=1)
+    typed, _ = filled(catalog, promises, 3)
+    append(typed, 9, {})
+    append(typed, 9, {})
+    ids = [s.snapshot_id for s in sorted(typed.metadata.snapshots, key=lambda s: s.sequence_number)]
+    here = refs.point(refs.MAIN, ids[-1])
+    keeping = {"max_snapshot_age_ms": own[0], "min_snapshots_to_keep": own[1]}
+    refs.commit(catalog, typed, (), (here.model_copy(update=keeping),))
+    typed, settings = catalog.load_table("shop.orders"), promises.table("shop.orders").maintenance
+    found = retention.cut(typed, settings, LATER, retention.carries_published)
+    assert [s.snapshot_id for s in found.kept] == ids[:1:-1]  # to the carrier
+    assert (found.short, sorted(ids.index(s.snapshot_id) for s in found.doomed)) == (short, doomed)
+
+
 def test_a_chain_without_offsets_is_never_cut(tmp_path, catalog):
     """After a rollback to before the first batch: cut, the tag of what was rolled back would be believed."""
     promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=1)
