@@ -10,8 +10,10 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Param, TriggerRule, task
+import sluice_lineage
+from airflow.sdk import AssetAlias, Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
+from sluice_assets import asset
 from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
 from sluice_forms import UNCHANGED, by_hand, ranges, who
 from sluice_mapped import most
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 SOURCES = ["kafka", "staging", "quarantine"]
 MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
 RUNS = 8
+# Which table it is a form says: its asset comes through an alias.
+ALIAS = AssetAlias("backfill.table")
 PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
 # A plan that is frozen is the one that a further try finds; slices are told from it, an outcome is only looked up.
 AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
@@ -77,9 +81,12 @@ def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str,
     return [{**about, "slice": seq, "run_id": run_id} for seq in promised["slices"]]
 
 
-@task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
-def outcome(*, ti: Any = None) -> list[dict[str, Any]]:
-    """Look into the table, whatever became of the applications, and say what is true: green or red."""
+@task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, outlets=[ALIAS], **AGAIN)
+def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]]:
+    """Look into the table, whatever became of the applications, and say what is true: green or red.
+
+    Where it is green, the table's asset has an event; OpenLineage is told of what is in the table in any case.
+    """
     from sluice import backfill_end
 
     promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)
@@ -88,13 +95,19 @@ def outcome(*, ti: Any = None) -> list[dict[str, Any]]:
     with errors_in_words():
         lake, promises = open_lake()
         found = backfill_end.outcome(promises, lake, promised)
+        news = backfill_end.news(promises, lake, promised, found)
     for each in found:
         log.info("slice %s: snapshot %s, %s", each["slice"], each["snapshot_id"], each["told"])
+    if news:
+        sluice_lineage.emit(news)
     if missing := [each for each in found if each["snapshot_id"] is None]:
         raise AirflowFailException(
             f"{len(missing)} of {len(found)} slices are not in {promised['table']}: "
             + "; ".join(f"{each['slice']}: {each['told']}" for each in missing)
         )
+    if news:
+        extra = {name: value for name, value in news.items() if name not in ("table", "location")}
+        outlet_events[ALIAS].add(asset(promised["table"]), extra=extra)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import sluice_lineage
 import sluice_mapped
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, Asset, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
+from airflow.sdk import DAG, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -22,11 +22,12 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
     DownstreamTasksSkipped,
 )
+from sluice_assets import asset
 from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
 from sluice_mapped import GREEN, RED, SKIPPED
 from sluice_spark import IngestOperator
 
-from sluice import connections, contracts
+from sluice import contracts
 from sluice.contract import Contract
 from sluice.contracts import Group
 
@@ -112,11 +113,6 @@ def reviews(promised: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"trigger_run_id": f"review__{table}__{change}", "conf": {"table": table}} for table, change in asked[:most]
     ]
-
-
-def asset(table: str) -> Asset:
-    """The asset of a typed table."""
-    return Asset(name=table, uri=f"iceberg://{connections.catalog_name()}/{table.replace('.', '/')}")
 
 
 def event(found: dict[str, Any]) -> dict[str, Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 
-from sluice import refs, slices, tables
+from sluice import cursor, refs, slices, tables
 from sluice.contracts import Contracts
 from sluice.ledger import Ledger, State
+from sluice.model import encode_ranges
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ ENDS = (State.REPLAYED, State.BLOCKED, State.FAILED)
 
 
 def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Per slice: its number, the snapshot that brought it or None, records, rejected, and what is told of it.
+    """Per slice: its number and ranges, the snapshot that brought it or None, records, rejected, what is told of it.
 
     Args:
         promised: what `Backfill.promised` gave.
@@ -43,6 +45,7 @@ def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any])
         out.append(
             {
                 "slice": seq,
+                "ranges": encode_ranges(piece.ranges) if piece else None,
                 "snapshot_id": snapshot_id,
                 "records": end.records if end else None,
                 "rejected": end.rejected if end else None,
@@ -55,3 +58,38 @@ def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any])
         except CommitFailedException as error:
             log.info("%s: left branches behind: %s", ".".join(left.name()), error)
     return out
+
+
+def news(
+    contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """What the slices brought that changed the table, as settle tells it of batches; None where none did.
+
+    Args:
+        found: the `outcome`.
+    """
+    table = catalog.load_table(tables.typed(contracts.table(promised["table"])))
+    mine = [each for each in found if each["snapshot_id"] is not None and _changed(table, each["snapshot_id"])]
+    if not mine:
+        return None
+    ids = [each["snapshot_id"] for each in mine]
+    line = (s.snapshot_id for s in cursor.ancestors(table.metadata))
+    counts = {name: [each[name] for each in mine] for name in ("records", "rejected")}
+    return {
+        "table": promised["table"],
+        "location": table.location(),
+        "backfill": True,
+        "batches": {promised["topic"]: [each["slice"] for each in mine]},
+        "ranges": {promised["topic"]: [each["ranges"] for each in mine]},
+        "gaps": {},
+        "snapshot_id": next((each for each in line if each in ids), ids[-1]),
+        "snapshot_ids": ids,
+        **{name: None if None in each else sum(each) for name, each in counts.items()},
+    }
+
+
+def _changed(table: Table, snapshot_id: int) -> bool:
+    """Whether the snapshot that a slice made added or took away rows; of one that expired it is not known."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    told = cursor.summary(snapshot) if snapshot else {"added-records": "1"}
+    return any(int(told.get(name, "0")) for name in ("added-records", "deleted-records", "added-position-deletes"))

@@ -441,6 +441,37 @@ def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_pa
     assert found is not None and found.slices == (-2, -1)
 
 
+def test_an_event_tells_of_the_slices_that_changed_the_table(tmp_path, catalog):
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 2)
+    ledger, records = Ledger(catalog), {-1: 4, -2: 5, -3: 6, -4: 7}
+    for seq, count in records.items():
+        piece = Batch("orders", "id", seq, {0: OffsetRange(-10 * seq, 10 - 10 * seq)}, {})
+        ledger.append(slices.plan_rows(piece, "shop.orders", who=None, why=""), run_id="r")
+        if seq == -4:  # it never landed
+            continue
+        typed = catalog.load_table("shop.orders")
+        told = {"sluice.step": "replay", **piece.properties()}
+        if seq == -3:  # all of it was there
+            typed.append(typed.schema().as_arrow().empty_table(), snapshot_properties=told)
+        else:
+            append(typed, 9, told)
+        ended = Row("orders", State.REPLAYED, "id", seq, table="shop.orders", records=count, rejected=1, why="rows")
+        ledger.append([ended], run_id="r")
+    first, second = catalog.load_table("shop.orders").snapshots()[-3:-1]
+
+    def news(*numbers: int) -> dict[str, object] | None:
+        promised = {"table": "shop.orders", "topic": "orders", "slices": list(numbers)}
+        return backfill_end.news(promises, catalog, promised, backfill_end.outcome(promises, catalog, promised))
+
+    assert news(-1, -2, -3, -4) == {
+        "table": "shop.orders", "location": typed.location(), "backfill": True, "batches": {"orders": [-1, -2]},
+        "ranges": {"orders": ['{"0":[10,20]}', '{"0":[20,30]}']}, "gaps": {}, "snapshot_id": second.snapshot_id,
+        "snapshot_ids": [first.snapshot_id, second.snapshot_id], "records": 9, "rejected": 2,
+    }  # fmt: skip
+    assert news(-3) is news(-4) is None
+
+
 def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_path, catalog):
     promises = promise(tmp_path, snapshot_age="1s", min_snapshots=1)
     typed, _ = filled(catalog, promises, 2)

@@ -709,6 +709,47 @@ print(json.dumps([told, mapped]))
 """
 
 
+NEWS = """
+import json, logging, sys, types
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import AssetAlias
+from airflow.sdk.execution_time.callback_runner import create_executable_runner
+from airflow.sdk.execution_time.context import OutletEventAccessors
+bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
+outcome = bag.dags["backfill"].get_task("outcome").python_callable
+module = next(m for n, m in sys.modules.items() if n.endswith("backfill") and hasattr(m, "slices_of"))
+from sluice import backfill_end
+module.open_lake = lambda: (None, None)
+told, lineage = [], []
+module.sluice_lineage.emit = lambda found: lineage.append(found["batches"])
+promised = dict(table="shop.orders", topic="t", slices=[-1])
+ti = types.SimpleNamespace(xcom_pull=lambda **_: promised)
+there = dict(slice=-1, snapshot_id=7, told="landed")
+news = dict(table="shop.orders", location="file:///x", backfill=True, batches=dict(t=[-1]), snapshot_id=7)
+for found, new in (([there], news), ([there], None), ([there, dict(there, slice=-2, snapshot_id=None)], news)):
+    backfill_end.outcome, backfill_end.news = lambda *_: found, lambda *_: new
+    events = OutletEventAccessors()
+    try:
+        state = len(outcome(ti=ti, outlet_events=events))
+    except Exception as error:
+        state = type(error).__name__
+    made = events[AssetAlias("backfill.table")].asset_alias_events
+    told.append([state, [[e.dest_asset_key.name, e.dest_asset_key.uri, e.extra] for e in made]])
+print(json.dumps([told, lineage]))
+"""
+
+
+def test_a_backfill_that_changed_its_table_tells_of_the_same_asset_as_ingestion(airflow_env, contracts):
+    env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    told, lineage = ask(NEWS.format(dags=str(DAGS)), env)
+    dags = ask(LOAD, env)["dags"]
+    (asset,) = dags["ingest_shop"]["tasks"]["shop.orders"]["outlets"]
+    extra = {"backfill": True, "batches": {"t": [-1]}, "snapshot_id": 7}
+    assert told == [[1, [[*asset, extra]]], [1, []], ["AirflowFailException", []]]
+    assert lineage == [{"t": [-1]}] * 2  # what is in the table of a red run is there
+    assert dags["backfill"]["tasks"]["outcome"]["outlets"] == [["backfill.table", None]]
+
+
 def test_a_backfill_without_a_catalog_says_so_and_is_tried_again_and_airflow_bounds_its_slices(airflow_env, contracts):
     away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
     env = {**airflow_env, **away, "SLUICE_CONTRACTS": str(contracts)}

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -317,11 +317,22 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
     tasks = {t["task_id"]: t["state"] for t in found}
     assert (state, tasks["spark_mixed"], tasks["outcome"]) == ("success", "skipped", "success"), tasks
     assert stack.ids("plain.orders") == whole
+    assert_told_once(stack, run, planned, 240)
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
     for name in ("plain.orders", tables.staging("plain.orders")):
         assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
     from_staging_when_kafka_has_lost_it(stack, form, ends)
     assert stack.ids("plain.orders") == whole
+
+
+def assert_told_once(stack: Stack, run: str, numbers: Collection[int], records: int) -> None:
+    """Though the task that tells was killed, the asset that ingestion tells of has news of the backfill, and once."""
+    found = stack.airflow._ask("GET", "/api/v2/assets/events?source_dag_id=backfill")["asset_events"]
+    (event,) = [each for each in found if each["source_run_id"] == run]
+    assert event["asset_id"] == stack.events("plain")[0]["asset_id"]
+    extra = event["extra"]
+    assert (extra["backfill"], extra["records"], extra["rejected"]) == (True, records, 0)
+    assert sorted(extra["batches"]["plain.orders"]) == sorted(numbers)
 
 
 def from_staging_when_kafka_has_lost_it(stack: Stack, form: dict[str, Any], ends: dict[int, int]) -> None:
