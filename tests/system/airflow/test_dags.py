@@ -317,7 +317,7 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
     tasks = {t["task_id"]: t["state"] for t in found}
     assert (state, tasks["spark_mixed"], tasks["outcome"]) == ("success", "skipped", "success"), tasks
     assert stack.ids("plain.orders") == whole
-    assert_told_once(stack, run, planned, 240)
+    assert_told_once(stack, run, planned)
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
     for name in ("plain.orders", tables.staging("plain.orders")):
         assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
@@ -325,13 +325,14 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
     assert stack.ids("plain.orders") == whole
 
 
-def assert_told_once(stack: Stack, run: str, numbers: Collection[int], records: int) -> None:
+def assert_told_once(stack: Stack, run: str, numbers: Collection[int]) -> None:
     """Though the task that tells was killed, the asset that ingestion tells of has news of the backfill, and once."""
     found = stack.airflow._ask("GET", "/api/v2/assets/events?source_dag_id=backfill")["asset_events"]
     (event,) = [each for each in found if each["source_run_id"] == run]
     assert event["asset_id"] == stack.events("plain")[0]["asset_id"]
     extra = event["extra"]
-    assert (extra["backfill"], extra["records"], extra["rejected"]) == (True, records, 0)
+    # One of the drivers was killed behind its commit: what that counted nobody knows.
+    assert (extra["backfill"], extra["records"], extra["rejected"]) == (True, None, None)
     assert sorted(extra["batches"]["plain.orders"]) == sorted(numbers)
 
 
