@@ -244,9 +244,9 @@ class FolderSharedError(TerminalError):
     """Another table's files lie in a table's folder: a clean-up would take them for orphans."""
 
     advice = (
-        "Nothing was removed. Give one of them a folder of its own: a new table name in its contract, or a table that "
-        "is made beforehand with another LOCATION, or write.data.path and write.metadata.path elsewhere. Files stay "
-        "where they were written, so an old table must be written anew. Until then this one's orphan files stay."
+        "Nothing was removed. Give one of them a folder of its own, and write an old table anew there (CREATE TABLE … "
+        "LOCATION … AS SELECT): files stay where they were, whatever location or write.data.path say now. Drop the old "
+        "one without PURGE, which may take this one's files. Until then this one's orphan files stay."
     )
 
 

@@ -1,11 +1,9 @@
-"""Whether a table's folder is its own, which clean-up lists to its last leaf.
+"""Whether a table's folders are its own, which clean-up lists to their last leaves, and which files there may be.
 
 What this table does not name is an orphan there: of another table whose files lie in it, nothing would be left.
 Another's files may get there by a catalog that lays out `warehouse/namespace/table` (`shop.orders.items` lies in the
-folder of `shop.orders`), or by a location or a property that somebody set.
-
-A table that can't be read does not tell where its files are. What `sluice.maintenance` remembers of it does, for those
-that it had written by then: so files that are older than that can be told from orphans, and younger ones are left.
+folder of `shop.orders`), by a location or a property that somebody set, if only for a while, or with a table that was
+registered under a second name.
 
 Another catalog on the same warehouse may have a table of the same name, hence in the same folder, of which nothing is
 known here but its metadata files, which say whose they are.
@@ -15,91 +13,56 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+import re
+from collections.abc import Collection
+from datetime import datetime
 from gzip import BadGzipFile
-from posixpath import basename, normpath
+from posixpath import basename
 from typing import Any
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import Compressor
 from pyiceberg.table import Table
-from pyiceberg.typedef import Identifier
 
-from sluice import tables, upkeep
-from sluice.contracts import Contracts
 from sluice.errors import FolderSharedError, TableDamagedError, first_line
-from sluice.upkeep import Seen
+from sluice.whereabouts import PATHS, Folders, within, written
 
 log = logging.getLogger(__name__)
 
 METADATA_FILE = ".metadata.json"
 # A table names its last fifty, and removes older ones: what else lies there, attempts at commits have left.
 MOST_READ = 100
-PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+# All that writers of Iceberg name by themselves bears one.
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True)
-class Folders:
-    """Where the files of tables go: Sluice's own, and all others in the namespaces that these are in, or below them.
+def listed(table: Table) -> tuple[str, ...]:
+    """The folders to list for a table's orphan files: none lies in another."""
+    found: list[str] = []
+    for folder in written(table):
+        if not any(within(folder, other) for other in found):
+            found = [*(other for other in found if not within(other, folder)), folder]
+    return tuple(found)
 
-    Attributes:
-        read: per table that can be read.
-        others: of these the ones that are not Sluice's own, which nobody but this remembers.
-        damaged: per table whose metadata is not there or can't be read, what was last seen of it; None: nothing.
-        unknown: what the catalog lists and does not show: perhaps no table of Iceberg's.
-        at: when the first of them was read.
+
+def may_be_ours(path: str, table: Table) -> bool:
+    """Whether a file lies where this table's are written to, as far as that can be said of a file that nothing names.
+
+    What lies beside data and metadata is somebody else's, or of before. A folder that a property names may hold what
+    is not Iceberg's at all: there the name has to be as its writers make them.
     """
-
-    read: Mapping[str, tuple[str, ...]]
-    others: frozenset[str] = frozenset()
-    damaged: Mapping[str, Seen | None] = field(default_factory=dict)
-    unknown: frozenset[str] = frozenset()
-    at: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
-def known(contracts: Contracts, catalog: Catalog) -> Folders:
-    """Look where the files of all tables go, as far as they can be read."""
-    at = datetime.now(UTC)
-    own = {s.identifier for s in upkeep.subjects(contracts)}
-    others = {i for n in sorted({i[:-1] for i in own}) for i in _listed(catalog, n)} - own
-    read: dict[str, tuple[str, ...]] = {}
-    damaged: set[str] = set()
-    unknown: set[str] = set()
-    for identifier in sorted(own | others):
-        name = ".".join(identifier)
-        try:
-            if table := tables.load(catalog, identifier):
-                read[name] = written(table)
-        except TableDamagedError as error:
-            log.warning("%s", error)
-            damaged.add(name)
-        except Exception as error:
-            if identifier in own:
-                raise
-            log.warning("%s: not known where its files are: %s", name, first_line(error))
-            unknown.add(name)
-    seen = upkeep.seen(catalog, damaged) if damaged else {}
-    named = frozenset(".".join(i) for i in others)
-    return Folders(read, named & read.keys(), {name: seen.get(name) for name in damaged}, frozenset(unknown), at)
+    folder = table.location().rstrip("/")
+    if within(path, f"{folder}/data") or within(path, f"{folder}/metadata"):
+        return True
+    named = (table.properties[name] for name in PATHS if name in table.properties)
+    return bool(_UUID.search(basename(path))) and any(within(path, each) for each in named)
 
 
-def _listed(catalog: Catalog, namespace: Identifier) -> Iterator[Identifier]:
-    try:
-        yield from (tuple(i) for i in catalog.list_tables(namespace))
-        below = catalog.list_namespaces(namespace)
-    except NoSuchNamespaceError:
-        return
-    for each in below:
-        yield from _listed(catalog, tuple(each))
-
-
-def written(table: Table) -> tuple[str, ...]:
-    """The folders that a table's files go to."""
-    return (table.location(), *(table.properties[name] for name in PATHS if name in table.properties))
+def check(name: str, table: Table, found: Folders, before: Collection[str]) -> datetime | None:
+    """Refuse to clean up folders in which another table's files lie, or may lie; as `check_own` and `check_alone`."""
+    moments = [check_own(name, folder, found) for folder in listed(table)]
+    check_alone(table, before)
+    return moments[0]
 
 
 def check_own(name: str, folder: str, found: Folders) -> datetime | None:
@@ -123,7 +86,7 @@ def check_own(name: str, folder: str, found: Folders) -> datetime | None:
         )
     remembered = {other: seen for other, seen in damaged.items() if seen}
     everywhere = {**found.read, **{other: seen.folders for other, seen in remembered.items()}}
-    inside = {o: f for o, each in sorted(everywhere.items()) if o != name for f in each if _within(f, folder)}
+    inside = {o: f for o, each in sorted(everywhere.items()) if o != name for f in each if within(f, folder)}
     # Where the catalog lays out tables by their names.
     inside |= {o: f"{folder}, perhaps" for o in sorted(found.unknown) if o.startswith(f"{name}.")}
     if inside:
@@ -132,56 +95,34 @@ def check_own(name: str, folder: str, found: Folders) -> datetime | None:
     return min((seen.at for seen in remembered.values()), default=None)
 
 
-def check_alone(table: Table, catalog: Catalog, before: Collection[str]) -> None:
-    """Refuse to clean up a folder to which another table writes: one that this catalog does not know, or has elsewhere.
+def check_alone(table: Table, before: Collection[str]) -> None:
+    """Refuse to clean up a folder to which another table writes that this catalog does not know.
 
     Two catalogs of which one was copied from the other can't be told apart so: both have the same tables.
 
     Args:
-        before: the ids of tables that had the name and are gone: made anew, a table has another.
+        before: the ids of tables that had the name and are gone: made anew, a table has another. One that was renamed
+            is known under its present name.
 
     Raises:
         FolderSharedError: with the metadata file.
     """
     own = {basename(f) for f in (table.metadata_location, *(e.metadata_file for e in table.metadata.metadata_log))}
-    mine, folder = str(table.metadata.table_uuid), f"{table.location().rstrip('/')}/metadata"
-    known, earlier = {mine, *before}, set[str]()
-    for name in [n for n in _metadata_files(table.io, folder) if n not in own][:MOST_READ]:
-        theirs = _read(table.io, f"{folder}/{name}")
-        earlier |= {str(theirs.get("table-uuid"))} & known - {mine}
-        # Of two that make a table at once, the one that came second leaves the file of a table that never was.
-        if theirs.get("snapshots") and (uuid := theirs.get("table-uuid")) not in known:
-            raise FolderSharedError(
-                f"Another table, {uuid}, writes to this one's folder, and this catalog does not know it: "
-                f"{folder}/{name}.",
-                table=".".join(table.name()),
-                way_out="Nothing was removed. Does another catalog use the same warehouse? Each needs a folder of its "
-                "own. If that table is gone for good, say because this one was dropped and made anew, delete its "
-                "metadata files by hand: then its other files are orphans.",
-            )
-    if earlier:
-        _check_not_renamed(table, catalog, earlier)
-
-
-def _check_not_renamed(table: Table, catalog: Catalog, earlier: Collection[str]) -> None:
-    """Refuse where a table that had the name is still there under another, in whatever namespace: its files are here.
-
-    Renamed, or dropped and registered anew, it keeps its folder; ours was then made anew beside it.
-    """
-    for identifier in (i for n in catalog.list_namespaces() for i in _listed(catalog, tuple(n))):
-        try:
-            other = tables.load(catalog, identifier) if identifier != table.name() else None
-        except Exception as error:  # noqa: BLE001 - a table of another kind, or of somebody else's
-            log.info("%s: not known whether it was %s once: %s", identifier, table.name(), first_line(error))
-            continue
-        if other and str(other.metadata.table_uuid) in earlier:
-            raise FolderSharedError(
-                f"{'.'.join(identifier)} had this one's name once, and its files lie in the same folder, "
-                f"{table.location()}.",
-                table=".".join(table.name()),
-                way_out=f"Nothing was removed. Write {'.'.join(identifier)} anew to a folder of its own (CREATE TABLE "
-                "… AS SELECT) and drop it without PURGE; until then this one's orphan files stay.",
-            )
+    known = {str(table.metadata.table_uuid), *before}
+    standard = f"{table.location().rstrip('/')}/metadata"
+    for folder in dict.fromkeys((standard, table.properties.get("write.metadata.path", standard).rstrip("/"))):
+        for name in [n for n in _metadata_files(table.io, folder) if n not in own][:MOST_READ]:
+            theirs = _read(table.io, f"{folder}/{name}")
+            # Of two that make a table at once, the one that came second leaves the file of a table that never was.
+            if theirs.get("snapshots") and (uuid := theirs.get("table-uuid")) not in known:
+                raise FolderSharedError(
+                    f"Another table, {uuid}, writes to this one's folder, and this catalog does not know it: "
+                    f"{folder}/{name}.",
+                    table=".".join(table.name()),
+                    way_out="Nothing was removed. Does another catalog use the same warehouse? Each needs a folder of "
+                    "its own. If that table is gone for good, say because this one was dropped and made anew, delete "
+                    "its metadata files by hand: then its other files are orphans.",
+                )
 
 
 def _metadata_files(io: FileIO, folder: str) -> list[str]:
@@ -211,16 +152,3 @@ def _read(io: FileIO, path: str) -> dict[str, Any]:
     except (ValueError, EOFError, BadGzipFile, FileNotFoundError) as error:
         log.info("%s can't be read: %s", path, first_line(error))
         return {}
-
-
-def _within(inner: str, outer: str) -> bool:
-    """Whether a folder is another one or lies below it."""
-    (host, path), (other, above) = _place(inner), _place(outer)
-    return (host == other or not host or not other) and f"{path}/".startswith(f"{above.rstrip('/')}/")
-
-
-def _place(address: str) -> tuple[str, str]:
-    """Host or bucket, and path. The scheme does not count: s3 and s3a are the same place."""
-    _, named, rest = address.partition("://")
-    host, _, path = rest.partition("/") if named else ("", "", address.removeprefix("file:").lstrip("/"))
-    return host, normpath(f"/{path}")

@@ -12,9 +12,10 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import takewhile
+from posixpath import commonprefix
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,15 +25,15 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertRefSnapshotId
 from pyspark.sql import Row, SparkSession
 
-from sluice import assess, cursor, facts, folders, refs, retention, tables, upkeep
+from sluice import assess, cursor, facts, folders, refs, retention, tables, upkeep, whereabouts
 from sluice.assess import Need
 from sluice.commit import Context
 from sluice.contract import Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import AddressMismatchError, FencedError, SluiceError
-from sluice.folders import Folders
 from sluice.literals import literal, quoted
 from sluice.upkeep import Action, Cleaned, Effect, Kind, Subject
+from sluice.whereabouts import Folders
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ MOST_FILES = 2_000
 MOST_OWN_FILES = 50_000
 LEAST_CUT, LEAST_GROUP = 32 << 20, 128 << 20
 LISTED = 1_000
+DAY = timedelta(days=1)
+_STRICT = {"prefix_mismatch_mode": "ERROR"}
+_VIEW, _FILES = "sluice_orphan_files", "file_path string, last_modified timestamp"
 NEVER = datetime.min.replace(tzinfo=UTC)
 _CONFLICT = re.compile(r"Conflicting authorities/schemes: (.*?)\.(?:\s|$)")
 # What the catalog or Iceberg say when another writer came first. A ValidationException alone may be for good: say, that
@@ -77,7 +81,8 @@ def run(
         ConfigError: a name is not that of a table which Sluice maintains.
     """
     cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
-    where = cache(partial(_folders, context, contracts))
+    # Once for all: a table that is made meanwhile has none but young files.
+    where = cache(partial(whereabouts.known, contracts, context.catalog, context.run_id))
     effects: list[Effect] = []
     unkept: list[Effect] = []
     turns = upkeep.turns(context.catalog, action)
@@ -100,16 +105,6 @@ def run(
         unkept.append(effect)
     upkeep.keep(context.catalog, unkept, run_id=context.run_id)
     return effects
-
-
-def _folders(context: Context, contracts: Contracts) -> Folders:
-    """Where tables' files go, read once for all: a table that is made meanwhile has none but young files."""
-    found = folders.known(contracts, context.catalog)
-    # Those of Sluice's own tables are kept with what is done to each.
-    seen = {name: json.dumps({"folders": found.read[name]}) for name in sorted(found.others)}
-    effects = [Effect(name, Action.ORPHANS, upkeep.SEEN, result=each, at=found.at) for name, each in seen.items()]
-    upkeep.keep(context.catalog, effects, run_id=context.run_id)
-    return found
 
 
 def _maintain(subject: Subject, action: Action, attempt: Callable[[Effect], None]) -> Effect:
@@ -167,16 +162,17 @@ def _attempt(
         result = _expire(context, subject, contracts, need, now)
     else:
         found, oldest = where(), now - assess.orphan_age(subject, contracts)
-        readable = folders.check_own(subject.name, table.location(), found)
-        folders.check_alone(table, context.catalog, upkeep.known_ids(context.catalog, subject.name))
+        readable = folders.check(subject.name, table, found, upkeep.known_ids(context.catalog, subject.name))
         result = _remove_orphans(context, subject, table, min(oldest, readable or oldest), dry_run, effect)
-        result["folders"] = folders.written(table)
+        result["folders"] = found.read.get(subject.name) or whereabouts.written(table)
+        if result["strange"]:
+            effect.reason = f"{need.reason}; {result['strange']:,} files beside its own are left, the log names them"
         if dry_run:
-            state, effect.reason = "left", f"{need.reason}; a dry run: what is listed is there still"
+            state, effect.reason = "left", f"{effect.reason}; a dry run: what is listed is there still"
         elif readable and readable < oldest:
             state = "left"
             effect.reason = (
-                f"{need.reason}; files from after {readable:%Y-%m-%d %H:%M} UTC are left, as they may be those of "
+                f"{effect.reason}; files from after {readable:%Y-%m-%d %H:%M} UTC are left, as they may be those of "
                 f"{', '.join(sorted(found.damaged))}, which can't be read"
             )
     effect.result = json.dumps(result | {"id": str(table.metadata.table_uuid)}, separators=(",", ":"))
@@ -324,23 +320,47 @@ def _remove_orphans(
     context: Context, subject: Subject, table: Table, older_than: datetime, dry_run: bool, effect: Effect
 ) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
+    found = sorted(path for folder in folders.listed(table) for path in _orphans(context, subject, folder, older_than))
+    strange = [path for path in found if not folders.may_be_ours(path, table)]
+    for path in strange[:LISTED]:
+        log.warning("left, as it may be somebody else's, beside the files of %s: %s", subject.name, path)
+    ours = sorted({*found}.difference(strange))
+    effect.listing = ours[:LISTED]
+    for path in effect.listing:
+        log.info("orphan file of %s: %s", subject.name, path)
+    removed = _remove(context, subject, ours, older_than) if ours and not dry_run else 0
+    return {"listed": len(ours), "removed": removed, "strange": len(strange)}
+
+
+def _orphans(context: Context, subject: Subject, folder: str, older_than: datetime) -> list[str]:
+    """The files of a folder that the table does not name."""
     # Listed by what reads and writes the table: Hadoop, the default, knows neither s3:// nor the catalog's credentials.
     # Of a local disk that would start a process per file, which asks for its permissions.
-    by_table_io = urlsplit(table.location()).scheme not in ("", "file")
-    named = {"older_than": older_than, "prefix_mismatch_mode": "ERROR", "prefix_listing": by_table_io}
+    where = urlsplit(folder)
+    named = {"location": folder, "prefix_listing": where.scheme not in ("", "file"), "dry_run": True}
     try:
-        listed = [r[0] for r in _rows(context, subject, "remove_orphan_files", **named, dry_run=True)]
+        rows = _rows(context, subject, "remove_orphan_files", older_than=older_than, **named, **_STRICT)
     except Exception as error:
         if conflict := _CONFLICT.search(str(error)):
             raise AddressMismatchError(
                 f"Files are named and listed under different addresses: {conflict[1]}.", table=subject.name
             ) from error
+        if f"{where.path.rstrip('/')} does not exist" in str(error):
+            return []  # a property names it, and nothing was written there yet
         raise
-    effect.listing = sorted(listed)[:LISTED]
-    for path in effect.listing:
-        log.info("orphan file of %s: %s", subject.name, path)
-    removed = _rows(context, subject, "remove_orphan_files", **named) if listed and not dry_run else []
-    return {"listed": len(listed), "removed": len(removed)}
+    return [row[0] for row in rows]
+
+
+def _remove(context: Context, subject: Subject, paths: list[str], older_than: datetime) -> int:
+    """Remove files, and no others, which the table still does not name."""
+    view = context.spark.createDataFrame([(path, older_than - DAY) for path in paths], _FILES)
+    view.createOrReplaceTempView(_VIEW)
+    try:
+        # Of the view Iceberg takes what begins with the location.
+        named = {"file_list_view": _VIEW, "location": commonprefix(paths)}
+        return len(_rows(context, subject, "remove_orphan_files", older_than=older_than, **named, **_STRICT))
+    finally:
+        context.spark.catalog.dropTempView(_VIEW)
 
 
 def _call(context: Context, subject: Subject, procedure: str, **arguments: Any) -> dict[str, Any]:

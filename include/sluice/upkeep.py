@@ -166,7 +166,7 @@ class Effect:
     Attributes:
         state: begun, which stays the last where the application was killed; done; idle, when nothing was needed any
             more; left to the next run, because another writer came first or another table can't be read; failed. Or
-            seen: nothing was done to it, and `result` remembers where its files go.
+            seen: nothing was done to it, and `result` remembers where its files are.
     """
 
     table: str
@@ -295,23 +295,36 @@ def turns(catalog: Catalog, action: Action) -> dict[str, datetime]:
 
 @dataclass(frozen=True)
 class Seen:
-    """Where a table's files went when it was last looked at.
+    """Where a table's files were when it was last looked at.
 
     Attributes:
+        folders: all that it was ever seen to have, as files stay where they were written.
         at: until when all that it had written is in these folders.
+        id: the table's; None: not kept, or not all of its files were looked at.
+        run_id: the run that saw it.
     """
 
     folders: tuple[str, ...]
     at: datetime
+    id: str | None = None
+    run_id: str = ""
 
 
-def seen(catalog: Catalog, names: Iterable[str]) -> dict[str, Seen]:
-    """Per table, of these, where its files went when a clean-up of orphan files last read it."""
-    fields, states = ("at", "table", "action", "state", "seconds", "result"), (SEEN, "done", "left")
-    found = {}
-    for effect in kept(catalog, names=names, action=Action.ORPHANS, states=states, fields=fields):
-        if folders := json.loads(effect.result or "{}").get("folders"):
-            found[effect.table] = Seen(tuple(folders), effect.at - timedelta(seconds=effect.seconds or 0))
+def seen(catalog: Catalog) -> dict[str, Seen]:
+    """Where tables' files were when a clean-up of orphan files last read them: by name, and by id, for renamed ones."""
+    fields = ("at", "run_id", "table", "action", "state", "seconds", "result")
+    found: dict[str, Seen] = {}
+    for effect in kept(catalog, action=Action.ORPHANS, states=(SEEN, "done", "left"), fields=fields):
+        told = json.loads(effect.result or "{}")
+        if not (folders := told.get("folders")):
+            continue
+        identity, at = told.get("id"), effect.at - timedelta(seconds=effect.seconds or 0)
+        for key in filter(None, (effect.table, identity)):
+            before = found.get(key)
+            # A table that was made anew under the name has none of the files of before.
+            same = before and (before.id == identity or None in (before.id, identity))
+            ever = {*folders, *(before.folders if before and same else ())}
+            found[key] = Seen(tuple(sorted(ever)), at, identity, effect.run_id)
     return found
 
 

@@ -8,17 +8,22 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.update import SetLocationUpdate
+from pyiceberg.types import LongType, NestedField
 
-from sluice import folders, maintain, tables, upkeep
+from sluice import folders, maintain, tables, upkeep, whereabouts
 from sluice.commit import Context
 from sluice.errors import FolderSharedError, TableDamagedError
-from sluice.folders import Folders
 from sluice.upkeep import Action, Effect, Seen
+from sluice.whereabouts import Folders
 from tests.unit.test_assess import append, filled, promise
 
 pytestmark = pytest.mark.unit
@@ -30,9 +35,9 @@ def catalog(tmp_path: Path) -> Catalog:
     return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
 
 
-def clean_up(tmp_path: Path, catalog: Catalog) -> str:
+def clean_up(tmp_path: Path, catalog: Catalog, run_id: str | None = None) -> str:
     """What the clean-up of `shop.orders` says; where it does not stop before, it misses Spark."""
-    context = Context(None, catalog, "lake", {}, "r")  # type: ignore[arg-type]
+    context = Context(None, catalog, "lake", {}, run_id or str(uuid4()))  # type: ignore[arg-type]
     (effect,) = maintain.run(
         context, Action.ORPHANS, ["shop.orders"], promise(tmp_path), deadline=time.monotonic() + 60
     )
@@ -67,6 +72,84 @@ def test_a_folder_that_holds_another_tables_files_is_not_cleaned_up(tmp_path: Pa
     assert "NoneType" in clean_up(tmp_path, catalog)
 
 
+ONE = pa.table({"x": pa.array([1], pa.int64())})
+
+
+def holding(catalog: Catalog, name: tuple[str, ...], **more: Any) -> Table:
+    """A table with a row."""
+    catalog.create_namespace_if_not_exists(name[:-1])
+    table = catalog.create_table(name, Schema(NestedField(1, "x", LongType())), **more)
+    table.append(ONE)
+    return table
+
+
+def moved(catalog: Catalog, table: Table, where: str) -> Table:
+    """As ALTER TABLE … SET LOCATION does it."""
+    catalog.commit_table(table, (), (SetLocationUpdate(location=where),))
+    return catalog.load_table(table.name())
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("how", ["location", "write.data.path"])
+def test_files_stay_where_they_were_written_before_their_table_was_sent_elsewhere(
+    tmp_path: Path, catalog: Catalog, how: str, seen: bool
+) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    inside, elsewhere = f"{typed.location()}/data/pays", f"file://{tmp_path}/warehouse/elsewhere"
+    where: dict[str, Any] = {"location": inside} if how == "location" else {"properties": {how: inside}}
+    pays = holding(catalog, ("shop", "pays"), **where)
+    if seen:
+        assert "shop.pays in" in clean_up(tmp_path, catalog)
+    if how == "location":
+        moved(catalog, pays, elsewhere)
+    else:
+        with pays.transaction() as change:
+            change.set_properties({how: elsewhere})
+    (live,) = catalog.load_table("shop.pays").scan().plan_files()
+    assert live.file.file_path.startswith(inside)
+    for _ in range(2):
+        said = clean_up(tmp_path, catalog)
+        assert said.startswith("FolderSharedError") and f"shop.pays in {inside}" in said, said
+    # Under another name it is the same table; one that is made anew under the old one has no files there.
+    catalog.rename_table("shop.pays", "shop.paid")
+    assert f"shop.paid in {inside}" in clean_up(tmp_path, catalog)
+    catalog.drop_table("shop.paid")
+    holding(catalog, ("shop", "pays"), location=f"{elsewhere}/anew")
+    holding(catalog, ("shop", "paid"), location=f"{elsewhere}/too")
+    assert "NoneType" in clean_up(tmp_path, catalog)
+
+
+def test_tables_of_all_namespaces_are_known(tmp_path: Path, catalog: Catalog) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    catalog.create_namespace("analytics")
+    holding(catalog, ("analytics", "copies", "orders"), location=f"{typed.location()}/data/copy")
+    assert f"analytics.copies.orders in {typed.location()}/data/copy" in clean_up(tmp_path, catalog)
+
+
+def test_a_table_that_is_registered_twice_shares_its_folder(tmp_path: Path, catalog: Catalog) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    catalog.create_namespace("sandbox")
+    append(catalog.register_table(("sandbox", "orders"), typed.metadata_location), 77, {})
+    said = clean_up(tmp_path, catalog)
+    assert said.startswith("FolderSharedError") and f"sandbox.orders in {typed.location()}" in said, said
+    assert "without PURGE" in FolderSharedError.advice
+    catalog.drop_table("sandbox.orders")
+    assert "NoneType" in clean_up(tmp_path, catalog)
+
+
+@pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path", "write.object-storage.path"])
+def test_another_tables_files_in_a_folder_that_a_property_names_stop_as_well(
+    tmp_path: Path, catalog: Catalog, name: str
+) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    own = f"file://{tmp_path}/warehouse/own"
+    with typed.transaction() as change:
+        change.set_properties({name: own})
+    assert "NoneType" in clean_up(tmp_path, catalog)
+    holding(catalog, ("else", "where"), location=f"{own}/it")
+    assert f"this one's folder {own}: else.where in {own}/it" in clean_up(tmp_path, catalog)
+
+
 @pytest.mark.parametrize("how", ["renamed", "registered anew"])
 def test_a_folder_in_which_a_table_lies_that_had_the_name_once_is_not_cleaned_up(
     tmp_path: Path, catalog: Catalog, how: str
@@ -85,7 +168,7 @@ def test_a_folder_in_which_a_table_lies_that_had_the_name_once_is_not_cleaned_up
     made = tables.ensure_typed(catalog, promises.table("shop.orders"))
     append(made, 2, {})
     said = clean_up(tmp_path, catalog)
-    assert "FolderSharedError: archive.old.orders had this one's name once" in said, said
+    assert said.startswith("FolderSharedError") and f"archive.old.orders in {typed.location()}" in said, said
     # One that is gone for good leaves orphans.
     catalog.drop_table(("archive", "old", "orders"))
     assert "NoneType" in clean_up(tmp_path, catalog)
@@ -135,7 +218,8 @@ def test_a_table_that_can_not_be_read_is_where_it_was_seen_last(
     assert said.startswith("TableDamagedError") and ".".join(name) in said and "Nothing was removed" in said
 
     def remember(*where: str, state: str = "done") -> None:
-        kept = Effect(".".join(name), Action.ORPHANS, state, seconds=60, result=json.dumps({"folders": where}))
+        told = json.dumps({"folders": where, "id": where[0]})  # each of a table that was made anew
+        kept = Effect(".".join(name), Action.ORPHANS, state, seconds=60, result=told)
         upkeep.keep(catalog, [kept], run_id="r")
 
     remember(f"{typed.location()}/data/other")
@@ -143,7 +227,7 @@ def test_a_table_that_can_not_be_read_is_where_it_was_seen_last(
     remember(damaged.location(), state=upkeep.SEEN)
     upkeep.keep(catalog, [Effect(".".join(name), Action.ORPHANS, "failed")], run_id="r")  # as it does from then on
     assert "NoneType" in clean_up(tmp_path, catalog)
-    seen = folders.known(promise(tmp_path), catalog).damaged
+    seen = whereabouts.known(promise(tmp_path), catalog, "later").damaged
     assert [(at, each and each.folders) for at, each in seen.items()] == [(".".join(name), (damaged.location(),))]
     assert datetime.now(UTC) - seen[".".join(name)].at > timedelta(seconds=60)  # type: ignore[union-attr]
 
@@ -152,10 +236,12 @@ def test_tables_of_others_are_remembered_as_they_are_read(tmp_path: Path, catalo
     filled(catalog, promise(tmp_path), 1)
     other = catalog.create_table(("shop", "foreign"), Schema(), properties={"write.data.path": "s3://else/where"})
     before = datetime.now(UTC)
-    clean_up(tmp_path, catalog)
-    (seen,) = upkeep.seen(catalog, ["shop.foreign", "shop.orders"]).items()
-    assert seen == ("shop.foreign", Seen((other.location(), "s3://else/where"), seen[1].at))
-    assert before < seen[1].at < datetime.now(UTC)
+    clean_up(tmp_path, catalog, "one")
+    seen = upkeep.seen(catalog)["shop.foreign"]
+    identity = str(other.metadata.table_uuid)
+    assert seen == Seen((other.location(), "s3://else/where"), seen.at, identity, "one")
+    assert upkeep.seen(catalog)[identity] == seen
+    assert before < seen.at < datetime.now(UTC)
     assert "shop.foreign" not in upkeep.turns(catalog, Action.ORPHANS)
 
 
