@@ -320,16 +320,17 @@ def _remove_orphans(
     context: Context, subject: Subject, table: Table, older_than: datetime, dry_run: bool, effect: Effect
 ) -> dict[str, Any]:
     """First only list; then remove what was listed. Files of an open batch are younger than the least age."""
-    found = sorted(path for folder in folders.listed(table) for path in _orphans(context, subject, folder, older_than))
-    strange = [path for path in found if not folders.may_be_ours(path, table)]
+    found = {folder: _orphans(context, subject, folder, older_than) for folder in folders.listed(table)}
+    ours = {folder: [path for path in each if folders.may_be_ours(path, table)] for folder, each in found.items()}
+    strange = sorted({path for each in found.values() for path in each}.difference(*ours.values()))
     for path in strange[:LISTED]:
         log.warning("left, as it may be somebody else's, beside the files of %s: %s", subject.name, path)
-    ours = sorted({*found}.difference(strange))
-    effect.listing = ours[:LISTED]
+    listed = sum(map(len, ours.values()))
+    effect.listing = sorted(path for each in ours.values() for path in each)[:LISTED]
     for path in effect.listing:
         log.info("orphan file of %s: %s", subject.name, path)
-    removed = _remove(context, subject, ours, older_than) if ours and not dry_run else 0
-    return {"listed": len(ours), "removed": removed, "strange": len(strange)}
+    removed = 0 if dry_run else sum(_remove(context, subject, each, older_than) for each in ours.values() if each)
+    return {"listed": listed, "removed": removed, "strange": len(strange)}
 
 
 def _orphans(context: Context, subject: Subject, folder: str, older_than: datetime) -> list[str]:
@@ -345,14 +346,14 @@ def _orphans(context: Context, subject: Subject, folder: str, older_than: dateti
             raise AddressMismatchError(
                 f"Files are named and listed under different addresses: {conflict[1]}.", table=subject.name
             ) from error
-        if f"{where.path.rstrip('/')} does not exist" in str(error):
+        if re.search(rf"FileNotFoundException: .*{re.escape(where.path.rstrip('/'))}/?\W? does not exist", str(error)):
             return []  # a property names it, and nothing was written there yet
         raise
     return [row[0] for row in rows]
 
 
 def _remove(context: Context, subject: Subject, paths: list[str], older_than: datetime) -> int:
-    """Remove files, and no others, which the table still does not name."""
+    """Remove files of one folder, and no others, which the table still does not name."""
     view = context.spark.createDataFrame([(path, older_than - DAY) for path in paths], _FILES)
     view.createOrReplaceTempView(_VIEW)
     try:

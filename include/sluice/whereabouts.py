@@ -16,6 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from posixpath import normpath
 
 from pyiceberg.catalog import Catalog
@@ -165,6 +166,7 @@ def within(inner: str, outer: str) -> bool:
     return (host == other or not host or not other) and f"{path}/".startswith(f"{above.rstrip('/')}/")
 
 
+@lru_cache(1 << 16)  # each table's folders are held against those of all others
 def _place(address: str) -> tuple[str, str]:
     """Host or bucket, and path. The scheme does not count: s3 and s3a are the same place."""
     _, named, rest = address.partition("://")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -356,6 +357,48 @@ def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> 
             it.catalog.load_table(name).scan(snapshot_id=snapshot.snapshot_id).to_arrow()
     check(it, appended, merged)
     beside_a_damaged_table(it, appended)
+
+
+def test_what_lies_where_a_property_sends_files_goes_and_what_may_be_somebody_elses_stays(
+    lake: Callable[..., Lake], tmp_path: Path
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    data = tmp_path / "not there yet" / "data"
+    appended = it.contract(maintenance=STRICT, properties={"write.data.path": f"file://{data}"})
+    fill(it, 0)
+    it.run()
+    table = it.catalog.load_table(appended)
+    folder = Path(table.location().removeprefix("file://"))
+    with table.transaction() as change:
+        change.set_properties({"write.folder-storage.path": f"file://{tmp_path}/nothing"})
+    ours = data / "00000-5-1b4e28ba-2fa1-11d2-883f-0016d3cca427-00001.parquet"
+    killed = folder / "metadata" / "left.avro"
+    strange = [data / "somebody's.csv", folder / "items" / "data" / ours.name, folder / "note.txt"]
+    fresh = ours.with_name(ours.name.replace("00000-5", "00000-6"))
+    for path in (ours, killed, *strange, fresh):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"PAR1")
+    for path in [*folder.rglob("*"), *data.rglob("*")]:
+        if path.is_file() and path != fresh:
+            os.utime(path, (time.time() - 4 * 86_400,) * 2)
+    # Another table's files there stop it, before anything is removed.
+    other = it.catalog.create_table(f"db.other_{it.group}", Schema(), location=f"file://{data}/other")
+    (stopped,) = run(it, Action.ORPHANS, appended, run_id="one").values()
+    assert stopped.red and f"FolderSharedError: Files of other tables lie in this one's folder file://{data}: " in (
+        stopped.error or ""
+    )
+    it.catalog.drop_table(other.name())
+    shown = good(run(it, Action.ORPHANS, appended, run_id="two", dry_run=True))[appended]
+    assert "3 files beside its own are left, the log names them; a dry run" in shown.told
+    done = good(run(it, Action.ORPHANS, appended, run_id="three"))[appended]
+    assert done.state == "done" and "3 files beside its own are left" in done.told
+    assert shown.listing == done.listing and {ours.name, killed.name} <= {Path(each).name for each in done.listing}
+    result = json.loads(done.result or "")
+    assert result["listed"] == result["removed"] == len(done.listing)
+    assert [path.exists() for path in (ours, killed)] == [False, False]
+    assert all(path.exists() for path in (*strange, fresh))
+    it.assert_appended(appended)
 
 
 def beside_a_damaged_table(it: Lake, name: str) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetLocationUpdate
@@ -257,6 +258,114 @@ def test_files_that_are_younger_than_what_is_known_of_a_table_may_be_its_own() -
     assert folders.check_own("shop.order", "s3://lake/shop/order", unread) is None
     with pytest.raises(FolderSharedError, match=r"shop\.orders\.items in s3://lake/shop/orders, perhaps"):
         folders.check_own("shop.orders", "s3://lake/shop/orders", unread)
+
+
+def test_a_catalog_that_shows_only_some_of_its_tables(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Sluice's user may not see keeps no clean-up from its turn; what was seen before is remembered."""
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    holding(catalog, ("hr", "pay"))
+    holding(catalog, ("lab", "it"), location=f"{typed.location()}/it")
+    assert "lab.it in" in clean_up(tmp_path, catalog)
+    load, tables_of = catalog.load_table, catalog.list_tables
+
+    def refused(identifier: tuple[str, ...]) -> Table:
+        if identifier[0] in ("hr", "lab"):
+            raise ForbiddenError("not yours")
+        return load(identifier)
+
+    holding(catalog, ("hr", "new"))
+    monkeypatch.setattr(catalog, "load_table", refused)
+    found = whereabouts.known(promise(tmp_path), catalog, "r")
+    assert (sorted(found.damaged), found.unknown) == (["hr.pay", "lab.it"], frozenset({"hr.new"}))
+    assert "lab.it in" in clean_up(tmp_path, catalog)
+
+    def lists(error: Exception, *without: str) -> None:
+        def listed(namespace: Any) -> Any:
+            if namespace[0] in without:
+                raise error
+            return tables_of(namespace)
+
+        monkeypatch.setattr(catalog, "list_tables", listed)
+
+    lists(ForbiddenError("not yours"), "hr")
+    assert "hr.new" not in whereabouts.known(promise(tmp_path), catalog, "s").unknown
+    # Of its own namespaces it has to know; and what went wrong otherwise may hide anything.
+    lists(ForbiddenError("not yours"), "shop")
+    assert "ForbiddenError" in clean_up(tmp_path, catalog)
+    lists(ConnectionError("away"), "hr")
+    assert "ConnectionError" in clean_up(tmp_path, catalog)
+
+
+def test_tables_of_others_are_loaded_once_in_a_run_and_read_once_for_all(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(catalog, promise(tmp_path), 1)
+    many = [holding(catalog, ("many", f"t{n}")) for n in range(5)]
+    monkeypatch.setattr(whereabouts, "PORTION", 2)
+    loaded: list[str] = []
+    looked: list[str] = []
+    load, files = catalog.load_table, whereabouts._files
+
+    def loading(identifier: tuple[str, ...]) -> Table:
+        loaded.append(".".join(identifier))
+        return load(identifier)
+
+    def looking(table: Table) -> Any:
+        looked.append(".".join(table.name()))
+        return files(table)
+
+    monkeypatch.setattr(catalog, "load_table", loading)
+    monkeypatch.setattr(whereabouts, "_files", looking)
+
+    def loads(run_id: str) -> list[str]:
+        loaded.clear()
+        found = whereabouts.known(promise(tmp_path), catalog, run_id)
+        assert found.read["many.t0"] == (many[0].location(),)
+        return [name for name in loaded if name.startswith("many.")]
+
+    assert len(loads("one")) == 5 and loads("one") == []
+    assert len(loads("two")) == 5
+    assert [name for name in looked if name.startswith("many.")] == [f"many.t{n}" for n in range(5)]
+    with many[0].transaction() as change:
+        change.set_properties({"write.data.path": "s3://else/where"})
+    looked.clear()
+    whereabouts.known(promise(tmp_path), catalog, "three")
+    assert looked.count("many.t0") == 1 and "many.t1" not in looked
+
+
+def test_a_table_whose_manifests_can_not_be_read_is_where_its_metadata_says(tmp_path: Path, catalog: Catalog) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    other = holding(catalog, ("lab", "it"), location=f"{typed.location()}/it")
+    (manifest,) = other.current_snapshot().manifests(other.io)  # type: ignore[union-attr]
+    Path(manifest.manifest_path.removeprefix("file://")).unlink()
+    for _ in range(2):
+        assert "lab.it in" in clean_up(tmp_path, catalog)
+        # Without its id: so each run tries again to read all of it.
+        assert upkeep.seen(catalog)["lab.it"].id is None
+
+
+def test_whose_a_file_may_be(tmp_path: Path, catalog: Catalog) -> None:
+    lake, elsewhere = f"file://{tmp_path}/lake", f"file://{tmp_path}/else"
+    where = {"write.data.path": f"{elsewhere}/data/", "write.metadata.path": f"{lake}/t/meta"}
+    table = holding(catalog, ("shop", "t"), location=f"{lake}/t", properties=where)
+    assert folders.listed(table) == (f"{lake}/t", f"{elsewhere}/data/")
+    written = "00000-5-1b4e28ba-2fa1-11d2-883f-0016d3cca427-00001.parquet"
+    ours = ("lake/t/data/x", "lake/t/metadata/x", f"else/data/p=1/{written}", f"lake/t/meta/{written}")
+    others = (
+        "lake/t/x",
+        f"lake/t/items/data/{written}",
+        "else/data/x.csv",
+        f"else/data_too/{written}",
+        "lake/t/meta/x",
+    )
+    judged = [folders.may_be_ours(f"file:{tmp_path}/{path}", table) for path in (*ours, *others)]
+    assert judged == [True] * 4 + [False] * 5
+    # A folder in which the table's own lies is listed in its place.
+    with table.transaction() as change:
+        change.set_properties({"write.data.path": lake})
+    assert folders.listed(table) == (lake,)
 
 
 @pytest.mark.parametrize(
