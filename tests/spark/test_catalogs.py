@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice import catalog, cursor, status, tables
+from sluice import catalog, cursor, maintain, status, tables
+from sluice import upkeep as maintained
 from sluice.commit import Attempt
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import FencedError
@@ -131,6 +133,15 @@ def beside_another_catalog(it: Lake, name: str) -> None:
     assert stopped.red and "Another table, theirs, writes to this one's folder" in stopped.told, stopped.told
     table.io.delete(theirs)
     upkeep.good(upkeep.run(it, Action.ORPHANS, name))
+    # Nothing there is old enough: so what is removed is listed by hand. What the table names stays.
+    live = next(iter(table.scan().plan_files())).file.file_path
+    left = live.replace("/data/", "/data/left-")
+    with table.io.new_output(left).create() as file:
+        file.write(b"PAR1")
+    (subject,) = maintained.subjects(it.contracts, [name])
+    old = datetime.now(UTC) - timedelta(days=2)
+    assert maintain._remove(it.context("by hand"), subject, [live, left], old) == 1
+    assert [table.io.new_input(path).exists() for path in (live, left)] == [True, False]
 
 
 def killed(it: Lake, lake_folder: Path) -> None:
