@@ -20,7 +20,7 @@ from functools import lru_cache
 from posixpath import normpath
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError
+from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, ServerError, ServiceUnavailableError
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
@@ -39,6 +39,8 @@ PORTION = 500
 # A partition, or a hash before the file's name: where there is one there are thousands.
 _LEAF = re.compile(r"/([^/]*=[^/]*|[01]{4})(/.*)?$")
 
+_DENIED = re.compile(r"access_?denied", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class Folders:
@@ -46,8 +48,8 @@ class Folders:
 
     Attributes:
         read: per table that can be read, every folder that it is known to have had.
-        damaged: per table that can't be read, what was last seen of it; None: its metadata is not there or broken, and
-            nothing was.
+        damaged: per table that can't be read, what was last seen of it; None: nothing, and it is one of Iceberg's, or
+            nobody answered.
         unknown: what the catalog lists, does not show and never has: perhaps no table of Iceberg's.
     """
 
@@ -79,6 +81,8 @@ def known(contracts: Contracts, catalog: Catalog, run_id: str) -> Folders:
                     damaged[name] = was
                 elif identifier in own:
                     raise
+                elif isinstance(error, OSError | ServerError | ServiceUnavailableError) and not _forbidden(error):
+                    damaged[name] = None  # another time it may be read
                 else:
                     unknown.add(name)
                 log.warning("%s: not known where its files are: %s", name, first_line(error))
@@ -113,13 +117,18 @@ def _below(catalog: Catalog, namespace: Identifier, must: Collection[Identifier]
     except NoSuchNamespaceError:
         return
     except Exception as error:
-        if namespace in must or not (isinstance(error, ForbiddenError) or "AccessDenied" in str(error)):
+        if namespace in must or not _forbidden(error):
             raise
         log.warning("%s: not known where its tables' files are: %s", ".".join(namespace) or "/", first_line(error))
         return
     yield from found
     for each in spaces:
         yield from _below(catalog, tuple(each), must)
+
+
+def _forbidden(error: Exception) -> bool:
+    """Whether it is Sluice's user who may not see it; Amazon's catalog and PyArrow's storage say so in words alone."""
+    return isinstance(error, ForbiddenError | PermissionError) or bool(_DENIED.search(str(error)))
 
 
 def written(table: Table) -> tuple[str, ...]:

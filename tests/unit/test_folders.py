@@ -260,6 +260,10 @@ def test_files_that_are_younger_than_what_is_known_of_a_table_may_be_its_own() -
         folders.check_own("shop.orders", "s3://lake/shop/orders", unread)
 
 
+def fails(error: Exception) -> Table:
+    raise error
+
+
 def test_a_catalog_that_shows_only_some_of_its_tables(
     tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +284,13 @@ def test_a_catalog_that_shows_only_some_of_its_tables(
     found = whereabouts.known(promise(tmp_path), catalog, "r")
     assert (sorted(found.damaged), found.unknown) == (["hr.pay", "lab.it"], frozenset({"hr.new"}))
     assert "lab.it in" in clean_up(tmp_path, catalog)
+
+    # Where it only was not answered this time, it may lie anywhere.
+    for error, unknown in ((OSError("AWS Error ACCESS_DENIED"), True), (OSError("away"), False), (TypeError(), True)):
+        monkeypatch.setattr(catalog, "load_table", lambda name, e=error: fails(e) if name[-1] == "new" else load(name))
+        assert ("hr.new" in whereabouts.known(promise(tmp_path), catalog, str(error)).unknown) is unknown
+        assert ("never seen before, may lie" in clean_up(tmp_path, catalog)) is not unknown
+    monkeypatch.setattr(catalog, "load_table", refused)
 
     def lists(error: Exception, *without: str) -> None:
         def listed(namespace: Any) -> Any:
