@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -25,6 +25,10 @@ from sluice.upkeep import Action, Cleaned, Kind, Subject
 log = logging.getLogger(__name__)
 
 MANY_MANIFESTS = 20
+
+MANY_SNAPSHOTS = 500
+"""So many of one of Sluice's own tables are expired by the rewrite's DAG as well, which comes more often: every run
+makes some, and they are most of what a commit there costs."""
 
 SECOND_LOOKS_S = 120.0
 """For so long large tables are looked at once more: the task that asks about all tables has five minutes."""
@@ -101,7 +105,8 @@ def look(
     if table is None or table.current_snapshot() is None:
         return Need(subject.name, action, (), EMPTY)
     if action == Action.REWRITE:
-        return _rewrite(subject, table, now, until)
+        need = _rewrite(subject, table, now, until)
+        return _with_snapshots(need, subject, table, now) if subject.kind == Kind.OWN else need
     if action == Action.EXPIRE:
         steps, reason = _expire(subject, table, contracts, catalog, now)
     else:
@@ -124,6 +129,15 @@ def _rewrite(subject: Subject, table: Table, now: datetime, until: float | None 
     if found.complete or need.steps or subject.kind == Kind.STAGING or left <= 0:
         return need
     return _of_facts(subject, table, read(budget=left), now)
+
+
+def _with_snapshots(need: Need, subject: Subject, table: Table, now: datetime) -> Need:
+    """What a rewrite would find in one of Sluice's own tables, of which snapshots may have to be expired as well."""
+    doomed = len(retention.cut(table, subject.settings, now, lambda _: True).doomed)
+    if doomed < MANY_SNAPSHOTS:
+        return need
+    told = f"{need.reason}; {doomed:,} snapshots are not needed"
+    return replace(need, steps=(*need.steps, "snapshots"), reason=told)
 
 
 def _of_facts(subject: Subject, table: Table, found: Facts, now: datetime) -> Need:

@@ -243,10 +243,11 @@ class Ledger:
         for record in records:
             record["snapshots"] = sorted((record["snapshots"] or {}).items())
         data = pa.Table.from_pylist(records, schema=self.table.schema().as_arrow())
-        for attempt in range(1 if cas else APPEND_TRIES):
+        for attempt in range(APPEND_TRIES):
+            time.sleep(0.05 * attempt)
             if not cas:
-                time.sleep(0.05 * attempt)
                 self.refresh()
+            head = self.table.metadata.current_snapshot_id
             tables.ready_to_append(self.table)
             tables.commit_once(self.table)
             try:
@@ -254,8 +255,12 @@ class Ledger:
             except CommitFailedException as error:
                 conflict = ConflictError(str(error))
                 self.refresh()
+                # What came first may have written no row, such as an expiry of snapshots: that is no reason to refuse.
+                if cas and self.table.metadata.current_snapshot_id != head:
+                    break
             else:
                 self.refresh()
+                tables.drop_spare(self.table)
                 return
         raise conflict
 

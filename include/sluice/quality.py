@@ -137,6 +137,7 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
             else:
                 tables.ready_to_append(table)
                 table.append(data)
+            tables.drop_spare(table)
             return
         except (CommitFailedException, ValidationException):  # the latter where a rewrite took files away meanwhile
             if attempt == TRIES - 1:

@@ -96,7 +96,8 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         expected = stage(context, piece, gaps_expected=gaps_expected).records
         if expected is None:  # staged before
             expected = slices.rows_staged(context.catalog.load_table(tables.staging(piece.topic)), piece)
-        # Reading takes its time, and the live feed has gone on.
+        # Reading takes its time, and the live feed has gone on; the files of an old ledger have gone by now.
+        ledger.refresh()
         attempt = Attempt(context, tables.typed(contract), piece)
         contract = evolve_force.published_by(attempt.base, file)
     source = Source.of(context, contract, piece, origin)
@@ -232,6 +233,7 @@ def _holding(source: Source, ledger: Ledger, expected: int | None) -> Callable[[
                     way_out="Trigger the backfill again: slices with new numbers are read from Kafka anew.",
                 )
         elif source.origin == Origin.STAGING:
+            ledger.refresh()  # the slice may have taken longer than the files of an old ledger stay
             known = slices.rows(ledger, piece.topic)
             slices.check_held(contract.table, piece, slices.in_staging(staging, piece.topic, known, ledger))
 

@@ -205,3 +205,4 @@ def _write(catalog: Catalog, new: Sequence[Row], *, cas: bool = False, head: int
         tables.commit_once(table)
     records = [{**asdict(r), "kinds": list(r.kinds), "words": list(r.words)} for r in new]
     table.append(pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
+    tables.drop_spare(table)

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -53,6 +54,13 @@ OF = "sluice.table-uuid"
 
 SLICES_SINCE = "sluice.slices-since"
 """Property of a typed table: when it was made or last rolled back, in ms. It may lack slices that landed before."""
+
+OWN_AGE, OWN_LEAST = timedelta(hours=1), 100
+"""How long snapshots of Sluice's own tables stay, and how many at least. What they tell of the past stands in their
+rows: an old snapshot is for who began to read it, and each commit reads and writes the metadata of all there are."""
+
+SPARE, DROPPED = 2_000, 1_000
+"""From so many more snapshots on whoever writes drops the oldest, so many at once; see `drop_spare`."""
 
 # Small commits are many: keep their metadata files few, and their manifests merged.
 SERVICE_PROPERTIES = {
@@ -227,6 +235,34 @@ def ready_to_append(table: Table) -> None:
     head = [s for s in known.snapshots if s.snapshot_id == known.current_snapshot_id]
     # Not the log of metadata files: by it PyIceberg knows, after the commit, which of them to delete.
     table.metadata = known.model_copy(update={"properties": properties, "snapshots": head, "snapshot_log": []})
+
+
+def drop_spare(table: Table) -> None:
+    """Drop the oldest snapshots of one of Sluice's own tables where there are far too many, right after a commit.
+
+    They are maintenance's to expire, which deletes their files as well. But while it is paused, or waits for Spark, a
+    commit would come to take seconds, and planners would lose one to another. Their files, which PyIceberg leaves, are
+    orphans from then on. The head stays, and is all that others' commits require.
+    """
+    known = sorted(table.metadata.snapshots, key=lambda s: s.timestamp_ms)
+    if len(known) < SPARE + OWN_LEAST:
+        return
+    if known[SPARE].timestamp_ms / 1000 > time.time() - OWN_AGE.total_seconds():
+        return
+    # Not all at once: PyIceberg compares each that goes with each that is there. And of those that stay this process's
+    # copy needs the head alone, see `ready_to_append`.
+    whole, going, head = table.metadata, known[:DROPPED], table.current_snapshot()
+    shown = [*going, *([head] if head and head not in going else [])]
+    stays = datetime.fromtimestamp(known[DROPPED].timestamp_ms / 1000, UTC)
+    name = ".".join(table.name())
+    try:
+        table.metadata = whole.model_copy(update={"snapshots": shown, "snapshot_log": []})
+        table.maintenance.expire_snapshots().older_than(stays).commit()
+    except Exception as error:  # noqa: BLE001 - what was written is written; others dropped them, or will
+        table.metadata = whole
+        log.info("%s: old snapshots are left to the next commit: %s", name, type(error).__name__)
+    else:
+        log.info("%s: snapshots from before %s were dropped, maintenance has not come for long", name, stays)
 
 
 def commit_once(table: Table) -> None:

@@ -33,7 +33,14 @@ class Action(StrEnum):
     ORPHANS = "remove_orphan_files"
 
 
-OWN = Maintenance(min_input_files=50, target_file_size=1 << 20, strategy="sort", sort_by=("at",))
+OWN = Maintenance(
+    min_input_files=50,
+    target_file_size=1 << 20,
+    strategy="sort",
+    sort_by=("at",),
+    snapshot_age=tables.OWN_AGE,
+    min_snapshots=tables.OWN_LEAST,
+)
 """Settings of Sluice's own tables: every run leaves small files there, and they are read for what is new. So what is
 old is put away by time, in files that readers pass over and no later rewrite takes up again."""
 
@@ -218,6 +225,7 @@ def keep(catalog: Catalog, effects: Iterable[Effect], *, run_id: str) -> None:
         table = tables.ensure(catalog, tables.MAINTENANCE, SCHEMA)
         tables.ready_to_append(table)
         table.append(pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
+        tables.drop_spare(table)
 
 
 def kept(

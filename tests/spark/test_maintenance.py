@@ -495,6 +495,31 @@ def test_the_ledger_and_the_history_of_maintenance_are_maintained_too(lake: Call
     check(it, appended, merged)
 
 
+def test_an_hourly_rewrite_expires_the_ledgers_snapshots_and_deletes_their_files(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    appended, merged = prepared(it, 4)
+    before = it.catalog.load_table(tables.LEDGER)
+    lists = [Path(s.manifest_list.removeprefix("file://")) for s in before.metadata.snapshots]
+    assert len(lists) > 8
+    # The oldest have gone from the metadata alone, as where maintenance did not come.
+    for name, value in (("SPARE", 2), ("DROPPED", 2), ("OWN_LEAST", 3), ("OWN_AGE", timedelta(0))):
+        monkeypatch.setattr(tables, name, value)
+    tables.drop_spare(it.catalog.load_table(tables.LEDGER))
+    own = upkeep.OWN.model_copy(update={"snapshot_age": timedelta(0), "min_snapshots": 2})
+    monkeypatch.setattr(upkeep, "OWN", own)
+    monkeypatch.setattr(assess, "MANY_SNAPSHOTS", 3)
+    effect = good(run(it, Action.REWRITE, "sluice.offsets"))["sluice.offsets"]
+    assert json.loads(effect.result or "{}")["expired"]["deleted_manifest_lists_count"] > 3
+    after = it.catalog.load_table(tables.LEDGER)
+    assert len(after.metadata.snapshots) == 2
+    assert [path.exists() for path in lists[:2]] == [True, True], "these are orphans"
+    assert not any(path.exists() for path in lists[2:-2])
+    assert after.scan().to_arrow().num_rows == before.scan().to_arrow().num_rows
+    check(it, appended, merged)
+
+
 def test_files_named_by_another_scheme_stop_the_clean_up_of_that_table(lake: Callable[..., Lake]) -> None:
     it = lake()
     appended, merged = prepared(it, 1)

@@ -645,6 +645,26 @@ def test_orphans_are_looked_for_only_where_something_was_written_since(tmp_path,
     assert needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"].steps == ("orphans",)
 
 
+def test_snapshots_of_sluices_own_tables_go_with_an_hourly_rewrite(tmp_path, catalog, monkeypatch):
+    promises = promise(tmp_path)
+    filled(catalog, promises, 20)
+    monkeypatch.setattr(assess, "MANY_SNAPSHOTS", 8)
+    monkeypatch.setattr(upkeep, "OWN", upkeep.OWN.model_copy(update={"min_snapshots": 10}))
+
+    def found(later: timedelta) -> assess.Need:
+        return needs(promises, catalog, Action.REWRITE, NOW + later)["sluice.offsets"]
+
+    assert found(timedelta(minutes=50)).steps == (), "somebody may be reading"
+    assert found(timedelta(hours=2)).steps == ("snapshots",)
+    assert found(timedelta(hours=2)).reason.endswith("; 10 snapshots are not needed")
+    assert "snapshots" not in needs(promises, catalog, Action.REWRITE, NOW + timedelta(days=9))["shop.orders"].steps
+    # By the day it takes fewer.
+    monkeypatch.setattr(assess, "MANY_SNAPSHOTS", 11)
+    assert found(timedelta(hours=2)).steps == ()
+    expire = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(hours=2))["sluice.offsets"]
+    assert (expire.steps, expire.reason[:31]) == (("snapshots",), "10 of 20 snapshots are not need")
+
+
 def test_no_setting_makes_a_young_file_an_orphan(tmp_path):
     promises = promise(tmp_path, orphan_age="1d")
     (subject, *_) = upkeep.subjects(promises)

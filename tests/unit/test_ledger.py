@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from sluice import tables, words
 from sluice.ledger import SCHEMA, SPEC, ConflictError, Ledger, Row, State, batches, plan_rows
@@ -100,3 +104,57 @@ def test_many_appends_keep_the_history_and_few_files(catalog: Catalog):
     with pytest.raises(ConflictError):
         behind.append(plan_rows(replace(BATCH, seq=26)), run_id="late", cas=True)
     assert len(behind.table.metadata.snapshots) == 25, "the view is fresh"
+
+
+def test_the_ledger_drops_snapshots_that_maintenance_did_not_come_to(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "SPARE", 10)
+    monkeypatch.setattr(tables, "DROPPED", 10)
+    monkeypatch.setattr(tables, "OWN_LEAST", 5)
+    ledger, behind = Ledger(catalog), Ledger(catalog)
+
+    def append(*seqs: int) -> int:
+        for seq in seqs:
+            ledger.append(plan_rows(replace(BATCH, seq=seq)), run_id="r")
+        return len(catalog.load_table(tables.LEDGER).metadata.snapshots)
+
+    assert append(*range(1, 21)) == 20, "none is old"
+    monkeypatch.setattr(tables, "OWN_AGE", timedelta(0))
+    behind.refresh()
+    head = behind.table.metadata.current_snapshot_id
+    # An expiry that comes between a planner's look and its commit is no other planner.
+    tables.drop_spare(catalog.load_table(tables.LEDGER))
+    behind.append(plan_rows(replace(BATCH, seq=21)), run_id="behind", cas=True)
+    metadata = catalog.load_table(tables.LEDGER).metadata
+    assert [len(metadata.snapshots), metadata.snapshots[-1].parent_snapshot_id] == [11, head]
+    assert append(*range(22, 26)) == 5, "ten more went"
+    assert sorted(seq for _, seq in batches(Ledger(catalog).rows({"t": 0}))) == list(range(1, 26))
+    # It fails nothing: what was written is written.
+    monkeypatch.setattr(ExpireSnapshots, "commit", fails)
+    assert append(*range(26, 40)) == 19
+    assert len(batches(Ledger(catalog).rows({"t": 0}))) == 39
+
+
+def fails(_: object) -> None:
+    raise CommitFailedException("another writer came first")
+
+
+def test_a_commit_that_adds_no_rows_loses_no_plan(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(catalog)
+    ledger.append(plan_rows(BATCH), run_id="r")
+    append, expired = Table.append, list[int]()
+
+    def beaten(self: Table, *args: Any, **properties: Any) -> None:
+        if not expired:
+            expired.append(1)
+            raise CommitFailedException("Table has been updated by another process")
+        append(self, *args, **properties)
+
+    monkeypatch.setattr(Table, "append", beaten)
+    ledger.append(plan_rows(replace(BATCH, seq=2)), run_id="r", cas=True)
+    assert sorted(seq for _, seq in batches(Ledger(catalog).rows({"t": 0}))) == [1, 2]
+    other = Ledger(catalog)
+    ledger.append(plan_rows(replace(BATCH, seq=3)), run_id="r")
+    with pytest.raises(ConflictError):
+        other.append(plan_rows(replace(BATCH, seq=3)), run_id="late", cas=True)

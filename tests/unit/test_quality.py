@@ -119,3 +119,14 @@ def test_of_two_attempts_at_one_batch_the_results_stand_once(catalog: Catalog, m
     quality.keep(catalog, [RESULT], run_id="retry")
     rows = catalog.load_table(tables.QUALITY).scan().to_arrow().to_pylist()
     assert [r["run_id"] for r in rows if r["table"] == "db.a"] == ["retry"]
+
+
+def test_results_are_kept_in_few_snapshots(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "SPARE", 10)
+    monkeypatch.setattr(tables, "DROPPED", 10)
+    monkeypatch.setattr(tables, "OWN_LEAST", 5)
+    monkeypatch.setattr(tables, "OWN_AGE", timedelta(0))
+    for seq in (*range(1, 21), 20):
+        quality.keep(catalog, judged("db.a", seq, 1, "id"), run_id="r")
+    assert len(catalog.load_table(tables.QUALITY).metadata.snapshots) < 15
+    assert len(quality.since(catalog, NOW - timedelta(days=1))) == 20
