@@ -86,7 +86,7 @@ def of_several(
         of_ledger,
         lambda: _of_quality(catalog, since, names, most),
         lambda: _of_schemas(catalog, since, names),
-        lambda: _of_maintenance(catalog, since, names),
+        lambda: _of_maintenance(catalog, since, names, most),
         lambda: _of_files(catalog, since, contracts or ()),
     ):
         try:
@@ -263,11 +263,9 @@ def _of_schemas(catalog: Catalog, since: datetime, names: Collection[str] | None
         )
 
 
-def _of_maintenance(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:
-    few = names if names is not None and len(names) <= FEW else None
-    for effect in upkeep.kept(catalog, names=few, states=("done", "failed"), since=since):
-        if names is not None and effect.table not in names:
-            continue
+def _of_maintenance(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
+    states = ("done", "failed")
+    for effect in upkeep.kept(catalog, names=names, states=states, since=since, fields=upkeep.TOLD, most=most):
         told = f"{effect.action.replace('_', ' ')}: {effect.told}"
         yield Event(
             effect.at, Lane.MAINTENANCE, told, effect.table, bad=effect.red, run_id=effect.run_id,

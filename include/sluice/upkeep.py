@@ -22,7 +22,7 @@ from sluice.contracts import Contracts
 from sluice.errors import ConfigError
 from sluice.facts import COUNTS, Size
 from sluice.filters import above, equal, one_of
-from sluice.newest import newest
+from sluice.newest import last_of, newest_of
 
 
 class Action(StrEnum):
@@ -159,11 +159,11 @@ SCHEMA = Schema(
 
 BEGUN, SEEN, ENDED = "begun", "seen", ("done", "idle", "left", "failed")
 
-_TOLD = (
-    *("at", "table", "action", "state", "reason", "seconds", "result", "error"),
+TOLD = (
+    *("at", "run_id", "table", "action", "state", "reason", "seconds", "result", "error"),
     *(f"{name}_{when}" for name in COUNTS for when in ("before", "after")),
 )
-"""The columns that `Effect.told` needs."""
+"""The columns that `Effect.told` needs: not the thousand names of files."""
 
 
 @dataclass
@@ -238,6 +238,7 @@ def kept(
     since: datetime | None = None,
     fields: tuple[str, ...] = ("*",),
     last: bool = False,
+    most: int | None = None,
 ) -> list[Effect]:
     """The effects that were kept, oldest first; all, or those of a run, an action, some tables, some states.
 
@@ -245,7 +246,9 @@ def kept(
         since: only those that ended later.
         fields: which columns are read; the others are as in an effect that says nothing of them.
         last: of each table and action the newest alone.
+        most: the newest alone, so many.
     """
+    names = names if names is None else list(names)
     table = tables.load(catalog, tables.MAINTENANCE)
     if table is None or table.current_snapshot() is None:
         return []
@@ -261,15 +264,21 @@ def kept(
         scan = scan.filter(one_of("state", states))
     if since is not None:
         scan = scan.filter(above("at", since.isoformat()))
-    found = scan.to_arrow()
-    rows = newest(found, ("table", "action")) if last else found.sort_by([("at", "ascending")])
+    if last:
+        actions = tuple(Action) if action is None else (action,)
+        asked = None if names is None else [(name, str(each)) for name in names for each in actions]
+        rows = newest_of(scan, ("table", "action"), asked, ("state",))
+    elif most is not None:
+        rows = last_of(scan, most)
+    else:
+        rows = scan.to_arrow().sort_by([("at", "ascending")])
     return [_effect(record) for record in rows.to_pylist()]
 
 
 def last(catalog: Catalog, names: Iterable[str] | None = None) -> dict[tuple[str, str], Effect]:
     """Per table and action the last effect that tells something: neither idle nor for the next run to do."""
     states = ("done", "failed")
-    return {(e.table, e.action): e for e in kept(catalog, names=names, states=states, fields=_TOLD, last=True)}
+    return {(e.table, e.action): e for e in kept(catalog, names=names, states=states, fields=TOLD, last=True)}
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,9 @@ class _Parts:
 
 
 def _effects(catalog: Catalog, contract: Contract) -> list[upkeep.Effect]:
-    kept = upkeep.kept(catalog, names=[contract.table], states=("done", "failed"))
-    return list(reversed(kept[-EFFECTS:]))
+    states = ("done", "failed")
+    kept = upkeep.kept(catalog, names=[contract.table], states=states, fields=upkeep.TOLD, most=EFFECTS)
+    return kept[::-1]
 
 
 def _published(table: Table | None) -> Mapping[str, Through] | None:
