@@ -157,7 +157,7 @@ def _attempt(
             effect.reason = f"{need.reason}; not sorted, the table has no column {', '.join(without)} yet"
         result = _rewrite(context, subject, settings, need)
         if "snapshots" in need.steps:
-            result["expired"] = _expire_snapshots(context, subject, contracts, now)
+            result["expired"] = _expire(context, subject, contracts, need, now)
         if undone := _took_back_deletes(context, table):
             state, effect.reason = "left", f"{need.reason}; {undone}"
     elif action == Action.EXPIRE:
@@ -279,21 +279,16 @@ def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need
         outlived = now - subject.history
         _delete(context, subject, f"at <= {literal(outlived)}")
         done["deleted_through"] = outlived.isoformat()
-    return done | _expire_snapshots(context, subject, contracts, now)
-
-
-def _expire_snapshots(context: Context, subject: Subject, contracts: Contracts, now: datetime) -> dict[str, Any]:
-    """Expire what need not stay, with its files."""
     table = context.catalog.load_table(subject.identifier)
     cut = retention.cut(table, subject.settings, now, assess.enough(subject, contracts, context.catalog, now))
-    if not cut.doomed:
-        return {}
-    if cut.short:
-        head = cut.kept[0].snapshot_id
-        here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
-        refs.commit(context.catalog, table, here, (refs.point(refs.MAIN, head),))
-    older_than = retention.moment(cut.older_than_ms)
-    return _call(context, subject, "expire_snapshots", older_than=older_than, retain_last=cut.least)
+    if cut.doomed:
+        if cut.short:
+            head = cut.kept[0].snapshot_id
+            here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
+            refs.commit(context.catalog, table, here, (refs.point(refs.MAIN, head),))
+        older_than = retention.moment(cut.older_than_ms)
+        done |= _call(context, subject, "expire_snapshots", older_than=older_than, retain_last=cut.least)
+    return done
 
 
 def _trim(context: Context, subject: Subject, contracts: Contracts, now: datetime) -> int | None:
