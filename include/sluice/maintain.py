@@ -75,21 +75,19 @@ def run(
         dry_run: orphan files are listed, and stay.
 
     Returns:
-        What came of those that had their turn, which is also kept in `sluice.maintenance`.
-
-    Raises:
-        ConfigError: a name is not that of a table which Sluice maintains.
+        What came of those that had their turn, which is also kept in `sluice.maintenance`. A name that the contracts,
+        read anew by each application, have no more is left alone, and stops no other.
     """
     cleaned = upkeep.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
     # Once for all: a table that is made meanwhile has none but young files.
     where = cache(partial(whereabouts.known, contracts, context.catalog, context.run_id))
-    effects: list[Effect] = []
-    unkept: list[Effect] = []
-    turns = upkeep.turns(context.catalog, action)
-    subjects = upkeep.subjects(contracts, names) if names else []  # none named: none, not all
-    for subject in sorted(subjects, key=lambda s: turns.get(s.name, NEVER)):
-        if effects and time.monotonic() > deadline:
-            log.info("%s: %s tables wait, the time was used up", action, f"{len(subjects) - len(effects):,}")
+    turns, wanted = upkeep.turns(context.catalog, action), set(names)
+    subjects = [s for s in upkeep.subjects(contracts) if s.name in wanted]
+    effects = [_gone(name, action, contracts) for name in sorted(wanted - {s.name for s in subjects})]
+    unkept = list(effects)
+    for number, subject in enumerate(sorted(subjects, key=lambda s: turns.get(s.name, NEVER))):
+        if number and time.monotonic() > deadline:
+            log.info("%s: %s tables wait, the time was used up", action, f"{len(subjects) - number:,}")
             break
         unkept.append(Effect(subject.name, action, upkeep.BEGUN))
         try:
@@ -105,6 +103,13 @@ def run(
         unkept.append(effect)
     upkeep.keep(context.catalog, unkept, run_id=context.run_id)
     return effects
+
+
+def _gone(name: str, action: Action, contracts: Contracts) -> Effect:
+    """What is told of a table that the contracts had when the run began, and have no more."""
+    told = f"a contract is broken: {contracts.problems[0]}" if contracts.problems else "no contract has it any more"
+    log.warning("%s %s: %s", action, name, told)
+    return Effect(name, action, "left", told)
 
 
 def _maintain(subject: Subject, action: Action, attempt: Callable[[Effect], None]) -> Effect:

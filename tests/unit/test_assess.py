@@ -745,6 +745,27 @@ def test_storage_that_fails_for_one_table_is_told_in_words_and_a_catalog_that_we
         needs(promises, catalog, Action.REWRITE)
 
 
+def test_a_contract_that_went_while_a_run_is_under_way_leaves_the_others_their_turn(tmp_path, catalog):
+    filled(catalog, promise(tmp_path), 1)
+    other = tmp_path / "contracts" / "shop.pays.yaml"
+
+    def told() -> dict[str, tuple[str, str | None]]:
+        promises = contracts.load(other.parent, strict=False)  # as each application reads them anew
+        context = Context(None, catalog, "lake", {}, "r")
+        names, past = ["shop.pays", "shop.orders"], time.monotonic() - 1
+        found = maintain.run(context, Action.REWRITE, names, promises, deadline=past)
+        assert upkeep.untried(catalog, Action.REWRITE, names, run_id="r") == []
+        return {e.table: (e.state, e.reason) for e in found}
+
+    gone = told()
+    assert gone["shop.orders"][0] == "idle"  # though the time is used up: it is the first that had a turn
+    assert gone["shop.pays"] == ("left", "no contract has it any more")
+    other.write_text("table: shop.pays\ntopic: pays\ngroup: shop\nowner: me\ncolums: []\n")
+    broken = told()
+    assert broken["shop.orders"][0] == "idle"
+    assert broken["shop.pays"] == ("left", f"a contract is broken: {other}:1: columns: is required")
+
+
 def test_tag_of_a_table_is_no_snapshot_to_expire(tmp_path, catalog):
     promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=1)
     typed, _ = filled(catalog, promises, 2)
