@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -21,6 +25,7 @@ from sluice import cursor
 
 BUDGET_S = 0.7
 PATIENT_S = 5.0  # for a second look, where the first did not come to the end and found nothing
+AT_ONCE, AT_ONCE_BYTES = 8, 1 << 19  # manifests
 SMALL = 0.5  # the share of the target below which a file is rewritten
 SMALL_MANIFEST = 4 << 20
 COUNTS = ("data_files", "delete_files", "bytes", "manifests", "snapshots")
@@ -75,6 +80,15 @@ class Facts:
 
 def size(table: Table) -> Size:
     """Counts that the head's own summary gives."""
+    return _size(table, _listed(table))
+
+
+def _listed(table: Table) -> list[ManifestFile]:
+    head = table.current_snapshot()
+    return head.manifests(table.io) if head else []
+
+
+def _size(table: Table, manifests: list[ManifestFile]) -> Size:
     head = table.current_snapshot()
     told = cursor.summary(head) if head else {}
 
@@ -85,18 +99,26 @@ def size(table: Table) -> Size:
         data_files=count("total-data-files"),
         delete_files=count("total-delete-files"),
         bytes=count("total-files-size"),
-        manifests=len(head.manifests(table.io)) if head else 0,
+        manifests=len(manifests),
         snapshots=len(table.metadata.snapshots),
     )
+
+
+def outline(table: Table) -> Facts:
+    """What the list of the head's manifests tells by itself: nothing of partitions."""
+    return _outline(table, _listed(table))
+
+
+def _outline(table: Table, manifests: list[ManifestFile]) -> Facts:
+    small = sum(1 for m in manifests if m.manifest_length < SMALL_MANIFEST)
+    return Facts(_size(table, manifests), small_manifests=small)
 
 
 def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDGET_S) -> Facts:
     """Look at every live file that the head's manifests name, for as long as the budget (seconds) lasts."""
     until = time.monotonic() + budget
-    head = table.current_snapshot()
-    facts = Facts(size(table))
-    manifests = _newest_first(table, head.manifests(table.io) if head else [])
-    facts.small_manifests = sum(1 for m in manifests if m.manifest_length < SMALL_MANIFEST)
+    manifests = _listed(table)
+    facts = _outline(table, manifests)
     writes = {
         s.snapshot_id: s.timestamp_ms
         for s in table.metadata.snapshots
@@ -105,15 +127,17 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
     data: list[DataFile] = []
     deletes: list[DataFile] = []
     partitions: dict[Key, PartitionFacts] = defaultdict(PartitionFacts)
-    for manifest in manifests:
-        if time.monotonic() > until:
-            facts.complete = False
-            break
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            file = entry.data_file
-            (data if file.content == DataFileContent.DATA else deletes).append(file)
-            partition = partitions[_partition(file)]
-            partition.written_ms = max(partition.written_ms, writes.get(entry.snapshot_id or 0, 0))
+    fetch = partial(ManifestFile.fetch_manifest_entry, io=table.io, discard_deleted=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for some in _at_once(_newest_first(table, manifests)):
+            if time.monotonic() > until:
+                facts.complete = False
+                break
+            for entry in chain.from_iterable(pool.map(fetch, some)):
+                file = entry.data_file
+                (data if file.content == DataFileContent.DATA else deletes).append(file)
+                partition = partitions[_partition(file)]
+                partition.written_ms = max(partition.written_ms, writes.get(entry.snapshot_id or 0, 0))
     gone, by_partition = _deletes(deletes)
     for file in data:
         partition = partitions[_partition(file)]
@@ -127,6 +151,19 @@ def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDG
         partitions[key].surplus = len(aims) - len(set(aims))
     facts.partitions = dict(partitions)
     return facts
+
+
+def _at_once(manifests: list[ManifestFile]) -> Iterator[list[ManifestFile]]:
+    """Those that are read at the same time: small ones wait for storage, large ones take what time there is."""
+    some: list[ManifestFile] = []
+    for manifest in manifests:
+        full = len(some) == AT_ONCE or sum(m.manifest_length for m in [*some, manifest]) > AT_ONCE_BYTES
+        if some and full:
+            yield some
+            some = []
+        some.append(manifest)
+    if some:
+        yield some
 
 
 def _newest_first(table: Table, manifests: list[ManifestFile]) -> list[ManifestFile]:
