@@ -121,6 +121,7 @@ class Ledger:
     def __init__(self, catalog: Catalog, table: Table | None = None) -> None:
         self.catalog = catalog
         self.table = table or tables.widened(tables.ensure(catalog, tables.LEDGER, SCHEMA, SPEC), SCHEMA)
+        self._settled: tuple[int | None, dict[str | None, list[FileScanTask]]] = (None, {})
 
     def refresh(self) -> None:
         """Look at the ledger as it is now."""
@@ -162,9 +163,17 @@ class Ledger:
         bound = (file.upper_bounds or {}).get(field.field_id)
         return inf if bound is None else int(from_bytes(LongType(), bound))
 
-    def _read(self, tasks: Sequence[FileScanTask], wanted: BooleanExpression) -> pa.Table:
-        table = self.table
-        return ArrowScan(table.metadata, table.io, table.schema(), wanted).to_table(tasks)
+    def _first_at(self, file: DataFile) -> float:
+        """When a file's first row was written, in seconds, as far as its bounds tell."""
+        field = self.table.schema().find_field("at")
+        bound = (file.lower_bounds or {}).get(field.field_id)
+        return -inf if bound is None else int(from_bytes(TimestamptzType(), bound)) / 1_000_000
+
+    def _read(self, tasks: Sequence[FileScanTask], wanted: BooleanExpression, *fields: str) -> pa.Table:
+        table, columns = self.table, self.table.schema()
+        return ArrowScan(table.metadata, table.io, columns.select(*fields) if fields else columns, wanted).to_table(
+            tasks
+        )
 
     def remembered(self, table: str) -> Remembered | None:
         """How far the ledger saw a table come, for the case that the table itself can no longer tell."""
@@ -210,12 +219,30 @@ class Ledger:
         found = self.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
         return [row_of(r) for r in found.to_pylist()]
 
-    def settled_before(self, topic: str, moment: datetime) -> int:
-        """The topic's last batch that all its tables were seen to hold at that moment; 0 where there is none."""
-        if self.table.metadata.current_snapshot_id is None:
+    def settled_before(self, topic: str, moment: datetime, above_seq: int = 0) -> int:
+        """The topic's last batch above that one that all its tables were seen to hold at that moment; 0: none.
+
+        The files are listed once for all topics, for as long as nothing is written: a list for each topic would take as
+        long as that for all.
+        """
+        head = self.table.metadata.current_snapshot_id
+        if head is None:
             return 0
-        wanted = And(equal("topic", topic), equal("state", str(State.SETTLED)))
-        found = self.table.scan(row_filter=wanted, selected_fields=("batch_seq", "at")).to_arrow()
+        stated = equal("state", str(State.SETTLED))
+        if self._settled[0] != head:
+            files: dict[str | None, list[FileScanTask]] = {}
+            for task in self.table.scan(row_filter=stated).plan_files():
+                files.setdefault(self._topic(task.file), []).append(task)
+            self._settled = head, files
+        tasks = [
+            task
+            for task in (*self._settled[1].get(topic, ()), *self._settled[1].get(None, ()))
+            if self._last_seq(task.file) > above_seq and self._first_at(task.file) <= moment.timestamp()
+        ]
+        if not tasks:
+            return 0
+        wanted = And(And(stated, equal("topic", topic)), above("batch_seq", above_seq))
+        found = self._read(tasks, wanted, "batch_seq", "at")
         return pc.max(found.filter(pc.field("at") <= moment)["batch_seq"]).as_py() or 0
 
     def last_settled(self, topic: str, most: int) -> int:

@@ -47,6 +47,14 @@ def rows(ledger: Ledger | None, *topics: str) -> list[Row]:
     return [ledgers.row_of(r) for r in found.to_pylist()]
 
 
+def topics(ledger: Ledger | None) -> frozenset[str]:
+    """The topics of which the ledger tells slices."""
+    if ledger is None or ledger.table.metadata.current_snapshot_id is None:
+        return frozenset()
+    found = ledger.table.scan(row_filter=at_most("batch_seq", -1), selected_fields=("topic",)).to_arrow()
+    return frozenset(found["topic"].unique().to_pylist())
+
+
 def planned(found: Iterable[Row], run_id: str | None = None) -> dict[int, Batch]:
     """The slices by number, or those of one run."""
     frozen = [r for r in found if r.state == State.PLANNED and run_id in (None, r.run_id)]

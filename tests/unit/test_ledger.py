@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from sluice.model import Batch, OffsetRange
 
 pytestmark = pytest.mark.unit
 
+NOW = datetime.now(UTC)
 BATCH = Batch("t", "id", 1, {0: OffsetRange(0, 5)}, {0: 5})
+BATCH_ROW = replace(plan_rows(BATCH, State.SETTLED)[0], at=NOW)
 
 
 def test_words_are_kept_beside_batches(catalog: Catalog):
@@ -72,6 +74,38 @@ def test_each_topic_is_read_from_its_own_floor_on(catalog: Catalog, monkeypatch:
     )
     assert found({"a": 2, "c": 2}) == [("a", 3), ("a", 4), ("c", 3)]
     assert sorted(opened) == ["a", "any"]
+
+
+def test_what_was_settled_by_then_is_read_from_the_files_that_may_tell(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+):
+    ledger, days = Ledger(catalog), [NOW - timedelta(days=n) for n in range(4, 0, -1)]
+    assert ledger.settled_before("t", NOW) == 0
+    for seq, at in enumerate(days, 1):
+        of_both = [replace(BATCH, topic=topic, seq=seq) for topic in ("t", "u")]
+        rows = [replace(r, at=at) for each in of_both for r in plan_rows(each, State.SETTLED)]
+        ledger.append([*rows, replace(rows[0], batch_seq=seq + 10, state=State.STAGED)], run_id="r")
+    opened: list[int] = []
+
+    def read(self: Ledger, tasks: Sequence[FileScanTask], *given: Any) -> pa.Table:
+        opened.append(len(tasks))
+        return original(self, tasks, *given)
+
+    original = Ledger._read
+    monkeypatch.setattr(Ledger, "_read", read)
+    assert [ledger.settled_before("t", at) for at in (days[0] - timedelta(seconds=1), *days)] == [0, 1, 2, 3, 4]
+    assert ledger.settled_before("u", days[2], 1) == 3
+    assert ledger.settled_before("u", days[2], 3) == 0
+    assert ledger.settled_before("elsewhere", NOW) == 0
+    assert opened == [1, 2, 3, 4, 2], "neither what is younger, nor what is known to be gone"
+    ledger.append([replace(BATCH_ROW, batch_seq=5)], run_id="r")
+    assert ledger.settled_before("t", NOW) == 5
+
+    # Partitioned otherwise by somebody, a file may hold any topic.
+    with ledger.table.update_spec() as change:
+        change.remove_field("topic")
+    ledger.append([replace(BATCH_ROW, batch_seq=6), replace(BATCH_ROW, topic="u", batch_seq=7)], run_id="r")
+    assert [ledger.settled_before(topic, NOW) for topic in ("t", "u")] == [6, 7]
 
 
 def test_a_ledger_of_before_gets_the_new_columns(catalog: Catalog):
