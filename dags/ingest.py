@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 OWNERS = 1_900  # characters; Airflow's column for them has 2,000
 
 QUICK = timedelta(minutes=5)
-PER_TABLE = timedelta(seconds=1)
-OF_A_TEMPLATE = 600  # tables; nobody asks the broker how many it has while a DAG file is read
 GRAPH = """\
 **plan** fixes the offset ranges to read · **ingest** is one Spark application for all tables: stage, check, publish ·
 **settle** reads the snapshots back · one task per table tells its outcome and emits its asset event; of tables that a
@@ -199,7 +197,7 @@ def build(group: Group) -> DAG:
             "retry_delay": settings.retry_delay,
         },
     ) as dag:
-        patience = QUICK + PER_TABLE * (len(group.contracts) + OF_A_TEMPLATE * len(group.templates))
+        patience = QUICK + sluice_mapped.patience([group])
         promised = plan.override(execution_timeout=patience)(group.name, run_id="{{ run_id }}")
         ingest = IngestOperator(
             task_id="ingest",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -23,6 +24,8 @@ from sluice.contracts import Contracts
 log = logging.getLogger(__name__)
 
 QUICK = timedelta(minutes=10)
+LAST = timedelta(minutes=2)
+"""Of the time of `assess`, for the last table that it looks at, and what it does afterwards."""
 ABOUT = {
     "rewrite_data_files": "puts small files together, takes out rows that were deleted, and rewrites manifests",
     "expire_snapshots": "removes snapshots older than the rollback window, and staging's raw records after retention",
@@ -46,15 +49,20 @@ ASSESS, NEEDS = "assess", "needs"
 UNCLAIMED = "no contract reads its topic any more; nobody trims it: put the topic back into a contract, or drop it"
 
 
-@task.branch(task_id=ASSESS, execution_timeout=QUICK)
-def assess(action: str, *, params: Any = None, ti: Any = None) -> list[str]:
-    """What each table that holds something needs, with the figure, as XCom `needs`; which applications to start."""
+@task.branch(task_id=ASSESS)
+def assess(action: str, seconds: float = 480.0, *, params: Any = None, ti: Any = None, run_id: Any = None) -> list[str]:
+    """What each table that holds something needs, with the figure, as XCom `needs`; which applications to start.
+
+    After so many seconds no further table is looked at: the next run begins with it.
+    """
     from sluice import assess as assessing
     from sluice import topics, upkeep
 
+    deadline = time.monotonic() + seconds
     with errors_in_words():
         lake, promises = open_lake()
-        needs = assessing.assess(promises, lake, upkeep.Action(action), names=params["tables"])
+        named = {"names": params["tables"], "deadline": deadline, "run_id": run_id}
+        needs = assessing.assess(promises, lake, upkeep.Action(action), **named)
         everything = action == upkeep.Action.EXPIRE and not params["tables"]
         unclaimed = topics.unclaimed(promises, lake) if everything else []
     groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
@@ -84,7 +92,8 @@ def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[list[Map
     done: dict[str, upkeep.Effect] = {}
     with errors_in_words():
         # A run's id is not enough: those of the three DAGs that are scheduled for the same moment are the same.
-        kept = upkeep.kept(reach.open_catalog(PATIENCE_S), run_id=run_id, action=upkeep.Action(action))
+        given = {"run_id": run_id, "action": upkeep.Action(action), "states": (upkeep.BEGUN, *upkeep.ENDED)}
+        kept = upkeep.kept(reach.open_catalog(PATIENCE_S), **given)
     for effect in kept:
         # A retry has nothing left to do where the first try came through.
         before = done.get(effect.table)
@@ -138,7 +147,9 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
         doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
         default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     ) as dag:
-        assessed, looked_up = assess(action), effects(action)
+        patience = QUICK + sluice_mapped.patience(promises.groups.values())
+        assessed = assess.override(execution_timeout=patience)(action, (patience - LAST).total_seconds())
+        looked_up = effects(action)
         assessed >> looked_up
         for group in promises.groups.values():
             settings = group.settings

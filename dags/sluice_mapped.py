@@ -1,15 +1,25 @@
-"""What mapped tasks have in common: Airflow maps no more of them than `[core] max_map_length`; tables may be more."""
+"""How tasks come through many tables: each takes time, and Airflow maps no more than `[core] max_map_length`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
 from airflow.sdk.configuration import conf
 
+from sluice.contracts import Group
+
 RED, GREEN, SKIPPED = COLOURS = ("red", "green", "skipped")
 TOLD = 20
+PER_TABLE = timedelta(seconds=1)
+OF_A_TEMPLATE = 600  # tables; nobody asks the broker how many it has while a DAG file is read
+
+
+def patience(groups: Iterable[Group]) -> timedelta:
+    """What a task that looks at all tables of these groups may take beyond what one takes anyway."""
+    return PER_TABLE * sum(len(g.contracts) + OF_A_TEMPLATE * len(g.templates) for g in groups)
 
 
 def most() -> int:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -20,6 +21,7 @@ from sluice.contract import ORPHAN_FLOOR, Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import CatalogUnavailableError, SluiceError, first_line
 from sluice.facts import Facts, PartitionFacts
+from sluice.retention import Others
 from sluice.upkeep import Action, Cleaned, Kind, Subject
 
 log = logging.getLogger(__name__)
@@ -31,9 +33,10 @@ MANY_SNAPSHOTS = 500
 makes some, and they are most of what a commit there costs."""
 
 SECOND_LOOKS_S = 120.0
-"""For so long large tables are looked at once more: the task that asks about all tables has five minutes."""
+"""For so long large tables are looked at once more: the others' first looks must not wait for it."""
 
 EMPTY = "it holds nothing yet"
+WAITS = "not looked at, the time was used up; the next run begins with what was left"
 
 
 @dataclass(frozen=True)
@@ -65,20 +68,34 @@ def assess(
     *,
     names: Collection[str] = (),
     now: datetime | None = None,
+    deadline: float = inf,
+    run_id: str = "",
 ) -> list[Need]:
     """Assess every table, or those of these names; one that can't be read is told as an error and stops no other.
+
+    Args:
+        deadline: `time.monotonic()` after which no table is looked at but the first. Those that are left are told as
+            such, and the next run begins with them, so that each has its look, however many there are.
+        run_id: the Airflow run, under which it is kept with which one that is.
 
     Raises:
         ConfigError: a name is not that of a table which Sluice maintains.
         CatalogUnavailableError: the catalog itself went away meanwhile, so that no table can be read.
     """
     moment = now or datetime.now(UTC)
-    cleaned = upkeep.last_cleaned(catalog) if action == Action.ORPHANS else {}
-    needs, until = [], time.monotonic() + SECOND_LOOKS_S
-    for subject in upkeep.subjects(contracts, names):
+    with reach.catalog_errors():
+        cleaned = upkeep.last_cleaned(catalog) if action == Action.ORPHANS else {}
+        subjects = upkeep.in_turn(upkeep.subjects(contracts, names), catalog, action)
+    until = min(time.monotonic() + SECOND_LOOKS_S, deadline)
+    others = Others(catalog, contracts, moment)
+    look_at = partial(look, action=action, now=moment, cleaned=cleaned, others=others, until=until)
+    needs: list[Need] = []
+    for subject in subjects:
+        if needs and time.monotonic() > deadline:
+            break
         try:
             with reach.catalog_errors():
-                needs.append(look(subject, contracts, catalog, action, now=moment, cleaned=cleaned, until=until))
+                needs.append(look_at(subject, contracts, catalog))
         except Exception as error:
             if isinstance(error, CatalogUnavailableError):
                 with reach.catalog_errors():
@@ -87,7 +104,10 @@ def assess(
             log.error("%s: %s", subject.name, error, exc_info=not known)
             told = f"{type(error).__name__}: {error}" if known else first_line(error)  # as the runbook lists it
             needs.append(Need(subject.name, action, (), "could not be assessed", told))
-    return needs
+    if left := subjects[len(needs) :]:
+        log.warning("%s: %s tables are not looked at, the time was used up", action, f"{len(left):,}")
+        upkeep.keep_turn(catalog, left[0], action, run_id=run_id)
+    return needs + [Need(s.name, action, (), WAITS) for s in left]
 
 
 def look(
@@ -98,9 +118,15 @@ def look(
     *,
     now: datetime,
     cleaned: Mapping[str, Cleaned],
+    others: Others | None = None,
     until: float | None = None,
 ) -> Need:
-    """Assess one table; `until` as in `_rewrite`."""
+    """Assess one table.
+
+    Args:
+        others: what was read of other tables for looks before; to be read when left out.
+        until: as in `_rewrite`.
+    """
     table = tables.load(catalog, subject.identifier)
     if table is None or table.current_snapshot() is None:
         return Need(subject.name, action, (), EMPTY)
@@ -108,7 +134,7 @@ def look(
         need = _rewrite(subject, table, now, until)
         return _with_snapshots(need, subject, table, now) if subject.kind == Kind.OWN else need
     if action == Action.EXPIRE:
-        steps, reason = _expire(subject, table, contracts, catalog, now)
+        steps, reason = _expire(subject, table, others or Others(catalog, contracts, now))
     else:
         steps, reason = _orphans(subject, table, cleaned.get(subject.name), now, contracts)
     return Need(subject.name, action, steps, reason)
@@ -122,11 +148,11 @@ def _rewrite(subject: Subject, table: Table, now: datetime, until: float | None 
     """
     settings = subject.settings
     read = partial(facts.read, table, target=settings.target_file_size, delete_ratio=settings.delete_ratio)
-    found = read()
+    # A batch is a partition of staging: its few files can't be put together with those of others, and they go anyway.
+    found = facts.outline(table) if subject.kind == Kind.STAGING else read()
     need = _of_facts(subject, table, found, now)
     left = facts.PATIENT_S if until is None else min(facts.PATIENT_S, until - time.monotonic())
-    # Of staging's files nothing is asked.
-    if found.complete or need.steps or subject.kind == Kind.STAGING or left <= 0:
+    if found.complete or need.steps or left <= 0:
         return need
     return _of_facts(subject, table, read(budget=left), now)
 
@@ -141,9 +167,7 @@ def _with_snapshots(need: Need, subject: Subject, table: Table, now: datetime) -
 
 
 def _of_facts(subject: Subject, table: Table, found: Facts, now: datetime) -> Need:
-    settings = subject.settings
-    # A batch is a partition of staging: its few files can't be put together with those of others, and they go anyway.
-    all_parts = {} if subject.kind == Kind.STAGING else found.partitions
+    settings, all_parts = subject.settings, found.partitions
     needy = (
         k for k, p in all_parts.items() if _crowded(p, settings) or p.worn or p.surplus >= settings.min_input_files
     )
@@ -189,35 +213,33 @@ def _partitions(count: int) -> str:
     return "1 partition" if count == 1 else f"{count:,} partitions"
 
 
-def enough(subject: Subject, contracts: Contracts, catalog: Catalog, now: datetime) -> retention.Enough:
+def enough(subject: Subject, others: Others) -> retention.Enough:
     """With which snapshot the chain of this table may end."""
     if subject.kind == Kind.TYPED:
         return retention.carries_published
     if subject.kind == Kind.STAGING and subject.topic:
-        return retention.carries_staged(retention.floor(catalog, contracts, subject.topic, now))
+        return retention.carries_staged(others.floor(subject.topic))
     return lambda _: True
 
 
-def trim(
-    subject: Subject, table: Table, contracts: Contracts, catalog: Catalog, now: datetime
-) -> retention.Trim | None:
+def trim(subject: Subject, table: Table, others: Others) -> retention.Trim | None:
     """The batches that may leave this table, if it is staging."""
-    if subject.kind != Kind.STAGING or subject.topic is None:
+    topic = subject.topic
+    if subject.kind != Kind.STAGING or topic is None:
         return None
-    published = retention.floor(catalog, contracts, subject.topic, now)
-    undoable = retention.undoable(catalog, contracts, subject.topic, now)
-    kept = upkeep.staging_retention(contracts, subject.topic)
-    return retention.trim(catalog, table, subject.topic, published, undoable, kept, now)
+    kept = upkeep.staging_retention(others.contracts, topic)
+    return retention.trim(others, table, topic, others.floor(topic), others.undoable(topic), kept)
 
 
-def _expire(
-    subject: Subject, table: Table, contracts: Contracts, catalog: Catalog, now: datetime
-) -> tuple[tuple[str, ...], str]:
-    if subject.kind == Kind.STAGING and contracts.problems:
+def _expire(subject: Subject, table: Table, others: Others) -> tuple[tuple[str, ...], str]:
+    problems, now = others.contracts.problems, others.now
+    if subject.kind == Kind.STAGING and problems:
         # A table whose contract can't be read is in none of the maps, and may not have published yet.
-        return (), f"left alone while a contract is broken: {contracts.problems[0]}"
-    cut = retention.cut(table, subject.settings, now, enough(subject, contracts, catalog, now))
-    trimmed = trim(subject, table, contracts, catalog, now)
+        return (), f"left alone while a contract is broken: {problems[0]}"
+    cut = retention.cut(table, subject.settings, now, enough(subject, others))
+    if subject.kind == Kind.TYPED:
+        others.note(subject.name, cut.kept)
+    trimmed = trim(subject, table, others)
     outlived = retention.outlived(table, subject.history, now) if subject.history else None
     steps, reasons = [], []
     oldest = min(s.timestamp_ms for s in table.metadata.snapshots)

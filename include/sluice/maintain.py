@@ -32,6 +32,7 @@ from sluice.contract import Maintenance
 from sluice.contracts import Contracts
 from sluice.errors import AddressMismatchError, FencedError, SluiceError
 from sluice.literals import literal, quoted
+from sluice.retention import Others
 from sluice.upkeep import Action, Cleaned, Effect, Kind, Subject
 from sluice.whereabouts import Folders
 
@@ -285,7 +286,8 @@ def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need
         _delete(context, subject, f"at <= {literal(outlived)}")
         done["deleted_through"] = outlived.isoformat()
     table = context.catalog.load_table(subject.identifier)
-    cut = retention.cut(table, subject.settings, now, assess.enough(subject, contracts, context.catalog, now))
+    others = Others(context.catalog, contracts, now)  # as they are by now
+    cut = retention.cut(table, subject.settings, now, assess.enough(subject, others))
     if cut.doomed:
         if cut.short:
             head = cut.kept[0].snapshot_id
@@ -299,7 +301,7 @@ def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need
 def _trim(context: Context, subject: Subject, contracts: Contracts, now: datetime) -> int | None:
     """Delete the raw records of batches that are published and past their retention."""
     staging = context.catalog.load_table(subject.identifier)
-    found = assess.trim(subject, staging, contracts, context.catalog, now)
+    found = assess.trim(subject, staging, Others(context.catalog, contracts, now))
     if found is None:
         return None
     if found.slices:

@@ -7,9 +7,10 @@ further to a snapshot that carries offsets. So a cursor never hangs on the tag a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -18,11 +19,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.properties import property_as_int
 
 from sluice import cursor, refs, slices, tables
-from sluice.contract import Contract, Maintenance
+from sluice.contract import Maintenance
 from sluice.contracts import Contracts
 from sluice.filters import And, above, at_most
-from sluice.ledger import Ledger, State, batches
-from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, decode_through
+from sluice.ledger import Ledger, Row, State, batches
+from sluice.model import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, Through, decode_through
 
 AGE_PROPERTY, LEAST_PROPERTY = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 # For ever is said by the greatest number that there is: a century, and as many as Iceberg counts.
@@ -147,62 +148,86 @@ def carries_staged(floor: int) -> Enough:
     return enough
 
 
-def floor(catalog: Catalog, contracts: Contracts, topic: str, now: datetime) -> int:
-    """The last batch of a topic that all its tables hold in every snapshot that a rollback may go back to."""
-    return min(
-        (_least(catalog, contracts.tables[name], topic, now) for name in contracts.topics[topic].tables), default=0
-    )
+@dataclass(frozen=True)
+class Window:
+    """How far a rollback of a typed table may go back.
+
+    Attributes:
+        through: how far each topic had come there; empty where that may be before the first batch.
+        slices: those of backfills that it may undo.
+    """
+
+    through: Mapping[str, Through]
+    slices: tuple[Batch, ...]
 
 
-def _least(catalog: Catalog, contract: Contract, topic: str, now: datetime) -> int:
-    table = tables.load(catalog, tables.typed(contract))
-    if table is None:
-        return 0
-    kept = cut(table, contract.maintenance, now, carries_published).kept
-    # Where the chain ends without offsets, a rollback may go back to before the first batch.
-    if not kept or not carries_published(kept[-1]):
-        return 0
-    through = decode_through(cursor.summary(kept[-1])[PUBLISHED_THROUGH])
-    return through[topic].seq if topic in through else 0
+class Others:
+    """What expiry asks of other tables than the one it looks at, read once for all looks; who acts makes it anew."""
 
+    def __init__(self, catalog: Catalog, contracts: Contracts, now: datetime) -> None:
+        self.catalog, self.contracts, self.now = catalog, contracts, now
+        # Not the tables: the metadata of 1,440 snapshots takes 10 MB here.
+        self._windows: dict[str, Window] = {}
 
-def undoable(catalog: Catalog, contracts: Contracts, topic: str, now: datetime) -> dict[int, Batch]:
-    """The slices of backfills that a rollback of one of the topic's tables may undo."""
-    found: dict[int, Batch] = {}
-    for name in contracts.topics[topic].tables:
-        contract = contracts.tables[name]
-        if table := tables.load(catalog, tables.typed(contract)):
-            kept = cut(table, contract.maintenance, now, carries_published).kept
-            found |= {piece.seq: piece for piece, _ in slices.brought(kept[:-1]) if piece.topic == topic}
-    return found
+    def note(self, name: str, kept: Sequence[Snapshot]) -> Window:
+        """Remember a typed table's window by main's snapshots that stay, see `Cut`."""
+        # Where the chain ends without offsets, a rollback may go back to before the first batch.
+        told = cursor.summary(kept[-1]).get(PUBLISHED_THROUGH) if kept else None
+        undoable = tuple(piece for piece, _ in slices.brought(kept[:-1]))
+        return self._windows.setdefault(name, Window(decode_through(told) if told else {}, undoable))
+
+    def _of(self, topic: str) -> list[Window]:
+        """Those of the topic's tables."""
+        found = []
+        for contract in (self.contracts.tables[name] for name in self.contracts.topics[topic].tables):
+            if contract.table not in self._windows:
+                table = tables.load(self.catalog, tables.typed(contract))
+                kept = cut(table, contract.maintenance, self.now, carries_published).kept if table else ()
+                self.note(contract.table, kept)
+            found.append(self._windows[contract.table])
+        return found
+
+    def floor(self, topic: str) -> int:
+        """The last batch of a topic that all its tables hold in every snapshot that a rollback may go back to."""
+        reached = (window.through.get(topic) for window in self._of(topic))
+        return min((through.seq if through else 0 for through in reached), default=0)
+
+    def undoable(self, topic: str) -> dict[int, Batch]:
+        """The slices of backfills that a rollback of one of the topic's tables may undo."""
+        return {piece.seq: piece for window in self._of(topic) for piece in window.slices if piece.topic == topic}
+
+    @cached_property
+    def ledger(self) -> Ledger | None:
+        """The ledger, if there is one."""
+        found = tables.load(self.catalog, tables.LEDGER)
+        return Ledger(self.catalog, found) if found else None
+
+    @cached_property
+    def sliced(self) -> frozenset[str]:
+        """The topics of which the ledger tells slices."""
+        return slices.topics(self.ledger)
 
 
 def trim(
-    catalog: Catalog,
-    staging: Table,
-    topic: str,
-    published: int,
-    undoable: Mapping[int, Batch],
-    retention: timedelta,
-    now: datetime,
+    others: Others, staging: Table, topic: str, published: int, undoable: Mapping[int, Batch], retention: timedelta
 ) -> Trim | None:
     """The batches whose raw records may go.
 
     Args:
-        published: see `floor`.
+        published: see `Others.floor`.
         undoable: slices, see there.
         retention: how long they stay after the ledger saw all tables of the topic hold them.
     """
-    found = tables.load(catalog, tables.LEDGER)
-    if found is None:
+    ledger = others.ledger
+    if ledger is None:
         return None
-    ledger = Ledger(catalog, found)
     last = cursor.staged(staging, lambda: ledger.remembered_batch(topic))
     gone = tables.trimmed_through(staging)
-    settled = ledger.settled_before(topic, now - retention)
+    settled = ledger.settled_before(topic, others.now - retention, gone)
     # The newest batch stays, whatever its age: it shows where the topic stands.
     through = min(settled, published, last.seq - 1 if last else 0)
-    needed, going = _for_backfills(ledger, staging, topic, undoable, retention, now)
+    told = slices.rows(ledger, topic) if topic in others.sliced else []
+    needed, going = _for_backfills(ledger, staging, topic, told, undoable, others.now, retention)
     through = max(min(through, needed - 1), gone)
     left = gone > 0 and bool(tables.files(staging, And(above("batch_seq", 0), at_most("batch_seq", gone))))
     return Trim(gone + 1, through, going, left) if through > gone or going or left else None
@@ -221,15 +246,15 @@ def _for_backfills(
     ledger: Ledger,
     staging: Table,
     topic: str,
+    known: Sequence[Row],
     undoable: Mapping[int, Batch],
-    retention: timedelta,
     now: datetime,
+    retention: timedelta,
 ) -> tuple[int, tuple[int, ...]]:
     """The first live batch that a slice may read, and the slices whose own raw records may go.
 
     Those that are running read; and those that landed, should they be undone: a rollback shows what can't come again.
     """
-    known = slices.rows(ledger, topic)
     at = {r.batch_seq: r.at for r in known if r.state == State.PLANNED}
     readers = {**slices.unfinished(known, now), **undoable}
     there = slices.held(staging) if at else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Identifier
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, TimestamptzType
@@ -23,6 +25,8 @@ from sluice.errors import ConfigError
 from sluice.facts import COUNTS, Size
 from sluice.filters import above, equal, one_of
 from sluice.newest import last_of, newest_of
+
+log = logging.getLogger(__name__)
 
 
 class Action(StrEnum):
@@ -146,7 +150,7 @@ SCHEMA = Schema(
     NestedField(3, "table", StringType(), required=True),
     NestedField(4, "action", StringType(), required=True, doc=", ".join(Action)),
     NestedField(
-        5, "state", StringType(), required=True, doc="begun; done, idle (nothing was needed), left, failed; seen"
+        5, "state", StringType(), required=True, doc="begun; done, idle (nothing was needed), left, failed; seen, waits"
     ),
     NestedField(6, "reason", StringType(), doc="why it was needed, with the figure"),
     *(NestedField(10 + i, f"{name}_before", LongType()) for i, name in enumerate(COUNTS)),
@@ -157,7 +161,7 @@ SCHEMA = Schema(
     NestedField(34, "error", StringType()),
 )
 
-BEGUN, SEEN, ENDED = "begun", "seen", ("done", "idle", "left", "failed")
+BEGUN, SEEN, WAITS, ENDED = "begun", "seen", "waits", ("done", "idle", "left", "failed")
 
 TOLD = (
     *("at", "run_id", "table", "action", "state", "reason", "seconds", "result", "error"),
@@ -173,7 +177,8 @@ class Effect:
     Attributes:
         state: begun, which stays the last where the application was killed; done; idle, when nothing was needed any
             more; left to the next run, because another writer came first or another table can't be read; failed. Or
-            seen: nothing was done to it, and `result` remembers where its files are.
+            seen: nothing was done to it, and `result` remembers where its files are. Or waits: it is the first that
+            there was no time to look at.
     """
 
     table: str
@@ -308,6 +313,23 @@ def turns(catalog: Catalog, action: Action) -> dict[str, datetime]:
     """Per table when the action was last tried on it, whatever came of that: also where it killed the application."""
     fields, states = ("at", "table", "action", "state"), (BEGUN, *ENDED)
     return {e.table: e.at for e in kept(catalog, action=action, states=states, fields=fields, last=True)}
+
+
+def in_turn(subjects: list[Subject], catalog: Catalog, action: Action) -> list[Subject]:
+    """All of them in a circle, from the one on that the last run had no time to look at; see `keep_turn`."""
+    fields = ("at", "table", "action", "state")
+    waits = {e.table: e.at for e in kept(catalog, action=action, states=(WAITS,), fields=fields, last=True)}
+    waiting = [s for s in subjects if s.name in waits]
+    first = subjects.index(max(waiting, key=lambda s: waits[s.name])) if waiting else 0
+    return subjects[first:] + subjects[:first]
+
+
+def keep_turn(catalog: Catalog, subject: Subject, action: Action, *, run_id: str) -> None:
+    """Remember the table that the next run begins with, as there was no time left to look at it."""
+    try:
+        keep(catalog, [Effect(subject.name, action, WAITS)], run_id=run_id)
+    except CommitFailedException as error:  # it begins where this one did, which is better than to look at all again
+        log.warning("%s: it is not kept that %s waits: %s", action, subject.name, error)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -47,6 +51,7 @@ from sluice.gaps import Gap
 from sluice.ledger import Ledger, Row, State
 from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, Batch, OffsetRange, Through, encode_through
 from sluice.replay import Replayed
+from sluice.retention import Others
 from sluice.status_model import Status
 from sluice.status_world import World
 from sluice.upkeep import Action, Effect
@@ -176,10 +181,73 @@ def test_what_found_nothing_in_its_time_is_looked_at_once_more(tmp_path, catalog
     monkeypatch.setattr(facts, "read", short)
     found = needs(promises, catalog, Action.REWRITE)
     assert found["shop.orders"].steps == ("files",)
-    assert [budget for name, budget in budgets if name == "orders"] == [-1.0, facts.PATIENT_S, -1.0]  # staging: once
+    assert [budget for name, budget in budgets if name == "orders"] == [-1.0, facts.PATIENT_S]  # staging: none
     monkeypatch.setattr(assess, "SECOND_LOOKS_S", 0.0)
     found = needs(promises, catalog, Action.REWRITE)["shop.orders"]
     assert (found.steps, found.reason.split("; ")[-1]) == ((), "at least, time was used up")
+
+
+def test_small_manifests_wait_for_storage_together(tmp_path, catalog, monkeypatch):
+    typed, _ = filled(catalog, promise(tmp_path), 8)
+    fetch, together = ManifestFile.fetch_manifest_entry, Barrier(8)
+
+    def waiting(manifest: ManifestFile, io: Any, discard_deleted: bool = True) -> Any:
+        together.wait(10)  # until all eight are asked for
+        return fetch(manifest, io, discard_deleted)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", waiting)
+    (part,) = facts.read(typed, target=1 << 27, delete_ratio=0.3).partitions.values()
+    assert part.small == 8
+    sizes = [9, 9, facts.AT_ONCE_BYTES, facts.AT_ONCE_BYTES + 1, *[9] * 9]
+    manifests: list[Any] = [SimpleNamespace(manifest_length=size) for size in sizes]
+    assert [len(some) for some in facts._at_once(manifests)] == [2, 1, 1, 8, 1]
+    assert [each for some in facts._at_once(manifests) for each in some] == manifests
+    assert list(facts._at_once([])) == []
+
+
+def test_of_staging_no_manifest_is_read_to_see_what_a_rewrite_would_find(tmp_path, catalog, monkeypatch):
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    monkeypatch.delattr(ManifestFile, "fetch_manifest_entry")
+    (need,) = assess.assess(promises, catalog, Action.REWRITE, names=["sluice_staging.orders"])
+    assert (need.error, need.steps) == (None, ())
+    assert need.reason.startswith("3 data files, at most 0 small ones in a partition, 0 delete files, 3 manifests")
+
+
+def test_what_is_asked_of_other_tables_is_read_once_for_all_topics(tmp_path, catalog, monkeypatch):
+    promises = promise(tmp_path, snapshot_age="1d", staging_retention="2d", min_snapshots=1)
+    filled(catalog, promises, 3)
+    text = (promises.folder / "shop.orders.yaml").read_text()
+    (promises.folder / "shop.pays.yaml").write_text(text.replace("shop.orders", "shop.pays").replace("orders", "pays"))
+    promises = contracts.load(promises.folder)
+    pays = tables.ensure_staging(catalog, "pays")
+    other = replace(batch(1), topic="pays")
+    append(pays, 1, {"sluice.step": "stage", **other.properties()})
+    both = [row for each in (other, batch(3)) for row in ledgers.plan_rows(each, State.SETTLED)]
+    Ledger(catalog).append(both, run_id="r")  # in one manifest
+    tables.ensure_typed(catalog, promises.table("shop.pays"))
+    load, fetch = catalog.load_table, ManifestFile.fetch_manifest_entry
+    loaded: Counter[str] = Counter()
+    read: Counter[str] = Counter()
+
+    def counted(identifier: Any) -> Table:
+        loaded[".".join(identifier)] += 1
+        return load(identifier)
+
+    def listed(manifest: ManifestFile, *given: Any, **named: Any) -> Any:
+        read[manifest.manifest_path] += 1
+        return fetch(manifest, *given, **named)
+
+    monkeypatch.setattr(catalog, "load_table", counted)
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", listed)
+    found = needs(promises, catalog, Action.EXPIRE, LATER)
+    assert found["sluice_staging.orders"].reason.startswith("batches 1 to 2 are published")
+    assert {loaded[name] for name in ("shop.orders", "sluice_staging.orders", "sluice_staging.pays")} == {1}
+    assert loaded["shop.pays"] == 2  # for itself, which holds nothing, and for its topic
+    assert loaded["sluice.offsets"] == 2  # for itself, and for all topics
+    ledger = Ledger(catalog).table
+    # Once for what was settled, once for slices of backfills, however many topics there are.
+    assert {read[m.manifest_path] for m in ledger.current_snapshot().manifests(ledger.io)} == {2}
 
 
 def test_of_manifests_that_were_written_at_once_the_newest_partitions_are_read_first(catalog):
@@ -272,7 +340,7 @@ def test_the_rollback_window_counts_from_when_main_moved(tmp_path, catalog):
         now = began + timedelta(hours=1)
         found = retention.cut(typed, settings, now, retention.carries_published)
         doomed = [s.snapshot_id for s in found.doomed]
-        return len(found.kept), doomed, retention.floor(catalog, promises, "orders", now)
+        return len(found.kept), doomed, Others(catalog, promises, now).floor("orders")
 
     assert looked(written) == (2, [], 1)  # the first was the table when the window began
     assert looked(datetime.now(UTC) + timedelta(seconds=1)) == (1, [first], 2)
@@ -433,11 +501,11 @@ def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_pa
         append(staging, seq, {"sluice.step": "stage"})
     plan(-3, 8, 0)
     staging = catalog.load_table(tables.staging("orders"))
-    found = retention.trim(catalog, staging, "orders", 0, {}, timedelta(days=2), NOW)
+    found = retention.trim(Others(catalog, promises, NOW), staging, "orders", 0, {}, timedelta(days=2))
     assert found is not None and found.slices == (-2,)
     ended = Row("orders", State.REPLAYED, "id", -3, table="shop.orders", snapshots={"shop.orders": 1})
     ledger.append([ended], run_id="r")
-    found = retention.trim(catalog, staging, "orders", 0, {}, timedelta(days=2), NOW)
+    found = retention.trim(Others(catalog, promises, NOW), staging, "orders", 0, {}, timedelta(days=2))
     assert found is not None and found.slices == (-2, -1)
 
 
@@ -743,6 +811,39 @@ def test_storage_that_fails_for_one_table_is_told_in_words_and_a_catalog_that_we
         connection.exec_driver_sql("DROP TABLE iceberg_tables")
     with pytest.raises(CatalogUnavailableError, match="did not answer: OperationalError"):
         needs(promises, catalog, Action.REWRITE)
+
+
+def test_tables_that_no_time_was_left_for_come_first_the_next_time(tmp_path, catalog, monkeypatch):
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+    took, look = [0.0], assess.look
+
+    def slow(*subject: Any, **named: Any) -> assess.Need:
+        took[0] += 1
+        return look(*subject, **named)
+
+    monkeypatch.setattr(assess, "look", slow)
+    monkeypatch.setattr(assess, "time", SimpleNamespace(monotonic=lambda: took[0]))
+
+    def looked(action: Action = Action.REWRITE) -> list[str]:
+        found = assess.assess(promises, catalog, action, deadline=took[0] + 2.5, run_id="r")
+        assert sorted(n.table for n in found) == sorted(names)
+        left = [n for n in found if n.reason == assess.WAITS]
+        assert all((n.steps, n.error) == ((), None) for n in left)
+        assert found[len(found) - len(left) :] == left
+        return [n.table for n in found if n not in left]
+
+    names = [s.name for s in upkeep.subjects(promises)]
+    assert len(names) == 7
+    assert [looked(), looked(), looked()] == [names[:3], names[3:6], [*names[6:], *names[:2]]]
+    assert looked(Action.EXPIRE) == names[:3]  # each action has turns of its own
+    # What waits is no effect, and has had no turn.
+    assert (upkeep.turns(catalog, Action.REWRITE), upkeep.last(catalog)) == ({}, {})
+    waits = upkeep.kept(catalog, action=Action.REWRITE)
+    assert [(e.table, e.state, e.run_id) for e in waits] == [(names[n], "waits", "r") for n in (3, 6, 2)]
+    # Where that table is gone: with the one that waited before it.
+    subjects = [s for s in upkeep.subjects(promises) if s.name != names[2]]
+    assert upkeep.in_turn(subjects, catalog, Action.REWRITE)[0].name == names[6]
 
 
 def test_a_contract_that_went_while_a_run_is_under_way_leaves_the_others_their_turn(tmp_path, catalog):

@@ -277,6 +277,7 @@ def check_maintenance(dag: dict[str, Any], schedule: str) -> None:
         "spark_shop": ("tidy", 1800, 1),
     }
     assert dag["tasks"]["effects"]["rule"] == "all_done"
+    assert dag["tasks"]["assess"]["timeout"] == 600 + 2  # a second more for each table
     assert dag["tasks"]["table"]["retries"] == 0
     assert schedule in dag["schedule"]
     assert dag["max_active_runs"] == 1
@@ -433,6 +434,15 @@ for action, names in (("expire_snapshots", []), ("expire_snapshots", ["shop.orde
         given = dict(run_id="r", ti=ti) if name == "effects" else dict(params=dict(tables=names), ti=ti)
         found = task.python_callable(action, **given)
     told.setdefault("unclaimed", []).append([each["told"] for (each,) in found if "forgotten" in each["table"]])
+# No time is left but for the first table.
+assessing = bag.dags["maintain_rewrite_data_files"].get_task("assess")
+told["spare"] = assessing.execution_timeout.total_seconds() - assessing.op_args[1]
+assessing.python_callable("rewrite_data_files", -1.0, params=dict(tables=[]), ti=ti, run_id="late")
+pushed[-1][0]["steps"] = ["files"]  # as a second look would find
+looked_up = bag.dags["maintain_rewrite_data_files"].get_task("effects").python_callable
+(told["late"],) = looked_up("rewrite_data_files", run_id="late", ti=ti)[0]
+told["waiting"] = sorted({{(each["verdict"], each["told"].split(": ")[1]) for (each,) in looked_up(
+    "rewrite_data_files", run_id="late", ti=ti)[1:]}})
 print(json.dumps(told))
 """
 
@@ -454,6 +464,12 @@ def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path
     assert (by_name, other) == ([], [])
     (said,) = whole
     assert said.startswith("sluice_staging.forgotten (topic forgotten): no contract reads its topic any more;")
+    assert told["spare"] == 120
+    assert told["waiting"] == [
+        ["skipped", "not looked at, the time was used up; the next run begins with what was left"]
+    ]
+    # That it waits is nothing that was done to it.
+    assert told["late"]["verdict"] == "red" and "before it reported on it" in told["late"]["told"]
 
 
 LINKS = """

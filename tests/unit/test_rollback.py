@@ -19,6 +19,7 @@ from sluice.errors import CatalogUnavailableError, FencedError, RefusedError, St
 from sluice.filters import at_most, one_of
 from sluice.ledger import Ledger, Row, State, plan_rows
 from sluice.model import PUBLISHED_THROUGH, RUN_ID, Batch, OffsetRange, Through, encode_through, publish_properties
+from sluice.retention import Others
 from sluice.rollback import Rollback
 from sluice.upkeep import Action
 from tests.unit.test_assess import LATER, NOW, append, batch, filled, needs, promise
@@ -255,20 +256,20 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
     filled(catalog, promises, 3)
     bring(catalog, -1, 0, 2, staged=True)  # from Kafka
     bring(catalog, -2, 1, 2, staged=False)  # from staging
-    inside = retention.undoable(catalog, promises, "orders", NOW + timedelta(days=1))
+    inside = Others(catalog, promises, NOW + timedelta(days=1)).undoable("orders")
     assert sorted(inside) == [-2, -1]
     # All was planned and published long ago; what a slice brought that landed just now is read again if it is undone.
     staging = catalog.load_table(tables.staging("orders"))
 
     def going(undoable: Mapping[int, Batch]) -> retention.Trim | None:
-        return retention.trim(catalog, staging, "orders", 3, undoable, timedelta(days=2), LATER)
+        return retention.trim(Others(catalog, promises, LATER), staging, "orders", 3, undoable, timedelta(days=2))
 
     assert going(inside) is None
     assert going({-2: inside[-2]}) == retention.Trim(1, 1)
     assert going({}) == retention.Trim(1, 2, (-1,))
     # Once no rollback leads back to before them.
     append(catalog.load_table("shop.orders"), 9, THROUGH)
-    assert retention.undoable(catalog, promises, "orders", LATER) == {}
+    assert Others(catalog, promises, LATER).undoable("orders") == {}
     need = needs(promises, catalog, Action.EXPIRE, LATER)["sluice_staging.orders"]
     assert need.reason.startswith("batches 1 to 2 are published and past their retention; 1 slices of backfills")
     need = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(days=1))["sluice_staging.orders"]
