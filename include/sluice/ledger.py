@@ -152,6 +152,13 @@ class Ledger:
         least = pa.array(list(after.values()), pa.int64()).take(place)
         return [row_of(r) for r in found.filter(pc.greater(found["batch_seq"], least)).to_pylist()]
 
+    def files(self, wanted: BooleanExpression) -> dict[str | None, list[FileScanTask]]:
+        """The files that may hold such rows, by the topic that they are of; None: of any."""
+        found: dict[str | None, list[FileScanTask]] = {}
+        for task in self.table.scan(row_filter=wanted).plan_files():
+            found.setdefault(self._topic(task.file), []).append(task)
+        return found
+
     def _topic(self, file: DataFile) -> str | None:
         """The one topic of a file; None where somebody has partitioned the ledger otherwise."""
         spec = self.table.specs()[file.spec_id]
@@ -230,10 +237,7 @@ class Ledger:
             return 0
         stated = equal("state", str(State.SETTLED))
         if self._settled[0] != head:
-            files: dict[str | None, list[FileScanTask]] = {}
-            for task in self.table.scan(row_filter=stated).plan_files():
-                files.setdefault(self._topic(task.file), []).append(task)
-            self._settled = head, files
+            self._settled = head, self.files(stated)
         tasks = [
             task
             for task in (*self._settled[1].get(topic, ()), *self._settled[1].get(None, ()))

@@ -169,12 +169,12 @@ class Others:
         # Not the tables: the metadata of 1,440 snapshots takes 10 MB here.
         self._windows: dict[str, Window] = {}
 
-    def note(self, name: str, kept: Sequence[Snapshot]) -> Window:
+    def note(self, name: str, kept: Sequence[Snapshot]) -> None:
         """Remember a typed table's window by main's snapshots that stay, see `Cut`."""
         # Where the chain ends without offsets, a rollback may go back to before the first batch.
         told = cursor.summary(kept[-1]).get(PUBLISHED_THROUGH) if kept else None
         undoable = tuple(piece for piece, _ in slices.brought(kept[:-1]))
-        return self._windows.setdefault(name, Window(decode_through(told) if told else {}, undoable))
+        self._windows[name] = Window(decode_through(told) if told else {}, undoable)
 
     def _of(self, topic: str) -> list[Window]:
         """Those of the topic's tables."""
@@ -202,10 +202,14 @@ class Others:
         found = tables.load(self.catalog, tables.LEDGER)
         return Ledger(self.catalog, found) if found else None
 
+    def slices(self, topic: str) -> list[Row]:
+        """All that the ledger tells of the topic's slices, oldest first."""
+        return [] if self._sliced.isdisjoint((topic, None)) else slices.rows(self.ledger, topic)
+
     @cached_property
-    def sliced(self) -> frozenset[str]:
-        """The topics of which the ledger tells slices."""
-        return slices.topics(self.ledger)
+    def _sliced(self) -> frozenset[str | None]:
+        """The topics that may have any; None: whichever."""
+        return frozenset(self.ledger.files(slices.ANY)) if self.ledger else frozenset()
 
 
 def trim(
@@ -226,8 +230,7 @@ def trim(
     settled = ledger.settled_before(topic, others.now - retention, gone)
     # The newest batch stays, whatever its age: it shows where the topic stands.
     through = min(settled, published, last.seq - 1 if last else 0)
-    told = slices.rows(ledger, topic) if topic in others.sliced else []
-    needed, going = _for_backfills(ledger, staging, topic, told, undoable, others.now, retention)
+    needed, going = _for_backfills(others, ledger, staging, topic, undoable, retention)
     through = max(min(through, needed - 1), gone)
     left = gone > 0 and bool(tables.files(staging, And(above("batch_seq", 0), at_most("batch_seq", gone))))
     return Trim(gone + 1, through, going, left) if through > gone or going or left else None
@@ -243,18 +246,13 @@ def outlived(table: Table, history: timedelta, now: datetime) -> datetime | None
 
 
 def _for_backfills(
-    ledger: Ledger,
-    staging: Table,
-    topic: str,
-    known: Sequence[Row],
-    undoable: Mapping[int, Batch],
-    now: datetime,
-    retention: timedelta,
+    others: Others, ledger: Ledger, staging: Table, topic: str, undoable: Mapping[int, Batch], retention: timedelta
 ) -> tuple[int, tuple[int, ...]]:
     """The first live batch that a slice may read, and the slices whose own raw records may go.
 
     Those that are running read; and those that landed, should they be undone: a rollback shows what can't come again.
     """
+    known, now = others.slices(topic), others.now
     at = {r.batch_seq: r.at for r in known if r.state == State.PLANNED}
     readers = {**slices.unfinished(known, now), **undoable}
     there = slices.held(staging) if at else {}

@@ -29,6 +29,9 @@ HOLD = timedelta(days=7)
 """For so long after its run told of any slice, one that has not landed may still come: staging keeps what it reads, and
 its branch stays."""
 
+ANY = at_most("batch_seq", -1)
+"""Rows of slices, whatever their topic."""
+
 
 class Origin(StrEnum):
     """Where a backfill reads."""
@@ -42,17 +45,9 @@ def rows(ledger: Ledger | None, *topics: str) -> list[Row]:
     """All that the ledger tells of these topics' slices, oldest first."""
     if ledger is None or ledger.table.metadata.current_snapshot_id is None:
         return []
-    wanted = And(one_of("topic", topics), at_most("batch_seq", -1))
+    wanted = And(one_of("topic", topics), ANY)
     found = ledger.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
     return [ledgers.row_of(r) for r in found.to_pylist()]
-
-
-def topics(ledger: Ledger | None) -> frozenset[str]:
-    """The topics of which the ledger tells slices."""
-    if ledger is None or ledger.table.metadata.current_snapshot_id is None:
-        return frozenset()
-    found = ledger.table.scan(row_filter=at_most("batch_seq", -1), selected_fields=("topic",)).to_arrow()
-    return frozenset(found["topic"].unique().to_pylist())
 
 
 def planned(found: Iterable[Row], run_id: str | None = None) -> dict[int, Batch]:
@@ -162,7 +157,7 @@ def rebuilt(name: str, table: Table, kept: Iterable[Row]) -> list[Row]:
 
 def held(staging: Table | None) -> dict[int, int]:
     """The slices of which staging has files, and how many rows."""
-    return backlog.rows_by_batch(staging, at_most("batch_seq", -1))
+    return backlog.rows_by_batch(staging, ANY)
 
 
 def is_staged(staging: Table, piece: Batch) -> bool:
