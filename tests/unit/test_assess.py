@@ -357,7 +357,7 @@ def test_a_table_that_was_told_to_keep_more_keeps_more(tmp_path, catalog):
         found = retention.cut(typed, settings, LATER, retention.carries_published)
         # What Iceberg is given keeps as much, whatever the table says.
         assert found.least == max(1, told.get("min_snapshots_to_keep", 1)) and len(found.kept) == 4 - len(found.doomed)
-        assert retention.floor(catalog, promises, "orders", LATER) == 1 + len(found.doomed)
+        assert retention.Others(catalog, promises, LATER).floor("orders") == 1 + len(found.doomed)
         return len(found.doomed)
 
     assert doomed(max_snapshot_age_ms=1000, min_snapshots_to_keep=1) == 3  # less than the contract's
