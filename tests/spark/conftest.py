@@ -23,8 +23,20 @@ from tests.support import pinned, s3
 from tests.support.lake import Lake
 
 # Code that Spark generates and compiles for each plan costs a quarter of all time here, where each test's tables have
-# plans of their own. What is about expressions, and the main path, runs as production does: `generated_code`.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# plans of their own; a tenth, that each plan is made anew behind each shuffle, to put what so few rows leave into one
+# partition. What is about expressions, and the main path, runs as production does: `generated_code`.
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+AS_IN_PRODUCTION = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +68,6 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
     settings = {
         "spark.master": "local[2]",
         "spark.jars": ",".join(session.jars()),
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(lake_folder / "spark"),
         "spark.driver.memory": "2g",
         **pinned.QUICK_FILES,
@@ -66,8 +77,7 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{options} pyspark-shell"
     spark = session.build("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")
-    for setting, value in INTERPRETED.items():
-        spark.conf.set(setting, value)
+    _set(spark, QUICK)
     patch = pytest.MonkeyPatch()
     patch.setattr(Context, "session", _with_the_same_code(Context.session))
     yield spark
@@ -80,22 +90,24 @@ def _with_the_same_code(make: Callable[..., SparkSession]) -> Callable[..., Spar
 
     def made(context: Context, properties: Mapping[str, str]) -> SparkSession:
         found = make(context, properties)
-        for setting in INTERPRETED:
+        for setting in QUICK:
             found.conf.set(setting, context.spark.conf.get(setting))
         return found
 
     return made
 
 
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    for setting, value in settings.items():
+        spark.conf.set(setting, value)
+
+
 @pytest.fixture(scope="module")
 def generated_code(spark: SparkSession) -> Iterator[None]:
     """A module's plans become code that is compiled, as they do in production."""
-    for setting in INTERPRETED:
-        spark.conf.unset(setting)
-    assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"
+    _set(spark, AS_IN_PRODUCTION)
     yield
-    for setting, value in INTERPRETED.items():
-        spark.conf.set(setting, value)
+    _set(spark, QUICK)
 
 
 @pytest.fixture
