@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.types import LongType
 
 from sluice import broker, slices, tables
 from sluice.clocks import EPOCH, TIMESTAMP
@@ -93,11 +91,9 @@ def first_rows(
         wanted = And(wanted, above(TIMESTAMP, micros(since) - 1))
     wanted = And(wanted, one_of(PARTITION, sought))
     columns = staging.scan(selected_fields=(PARTITION, OFFSET)).projection()
-    field = columns.find_field(OFFSET).field_id
 
     def least(file: DataFile) -> int:
-        bound = (file.lower_bounds or {}).get(field)
-        return 0 if bound is None else int(from_bytes(LongType(), bound))
+        return tables.bound(file.lower_bounds, columns.find_field(OFFSET), 0)
 
     keys, starts = pa.array(sought, pa.int32()), pa.array([r.start for r in sought.values()], pa.int64())
     below = {p: r.end for p, r in sought.items()}

@@ -25,7 +25,7 @@ from pyiceberg.serializers import Compressor
 from pyiceberg.table import Table
 
 from sluice.errors import FolderSharedError, TableDamagedError, first_line
-from sluice.whereabouts import PATHS, Folders, within, written
+from sluice.whereabouts import Folders, within, written
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ def may_be_ours(path: str, table: Table) -> bool:
     folder = table.location().rstrip("/")
     if within(path, f"{folder}/data") or within(path, f"{folder}/metadata"):
         return True
-    named = (table.properties[name] for name in PATHS if name in table.properties)
-    return bool(_UUID.search(basename(path))) and any(within(path, each) for each in named)
+    return bool(_UUID.search(basename(path))) and any(within(path, named) for named in written(table)[1:])
 
 
 def check(name: str, table: Table, found: Folders, before: Collection[str]) -> datetime | None:

@@ -19,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
@@ -166,15 +165,11 @@ class Ledger:
 
     def _last_seq(self, file: DataFile) -> float:
         """The highest batch number of a file, as far as its bounds tell."""
-        field = self.table.schema().find_field("batch_seq")
-        bound = (file.upper_bounds or {}).get(field.field_id)
-        return inf if bound is None else int(from_bytes(LongType(), bound))
+        return tables.bound(file.upper_bounds, self.table.schema().find_field("batch_seq"), inf)
 
     def _first_at(self, file: DataFile) -> float:
         """When a file's first row was written, in seconds, as far as its bounds tell."""
-        field = self.table.schema().find_field("at")
-        bound = (file.lower_bounds or {}).get(field.field_id)
-        return -inf if bound is None else int(from_bytes(TimestamptzType(), bound)) / 1_000_000
+        return tables.bound(file.lower_bounds, self.table.schema().find_field("at"), -inf) / 1_000_000
 
     def _read(self, tasks: Sequence[FileScanTask], wanted: BooleanExpression, *fields: str) -> pa.Table:
         table, columns = self.table, self.table.schema()
@@ -279,10 +274,9 @@ class Ledger:
             if not cas:
                 self.refresh()
             head = self.table.metadata.current_snapshot_id
-            tables.ready_to_append(self.table)
             tables.commit_once(self.table)
             try:
-                self.table.append(data, snapshot_properties={"sluice.run-id": run_id})
+                tables.append(self.table, data, **{"sluice.run-id": run_id})
             except CommitFailedException as error:
                 conflict = ConflictError(str(error))
                 self.refresh()
@@ -291,7 +285,6 @@ class Ledger:
                     break
             else:
                 self.refresh()
-                tables.drop_spare(self.table)
                 return
         raise conflict
 

@@ -8,11 +8,10 @@ from math import inf
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import DataScan, FileScanTask
-from pyiceberg.types import TimestamptzType
 
+from sluice import tables
 from sluice.filters import above
 
 AT_ONCE = 100_000
@@ -90,11 +89,10 @@ def last_of(scan: DataScan, most: int) -> pa.Table:
 
 def _from_the_newest(scan: DataScan) -> Iterator[tuple[list[FileScanTask], float]]:
     """A scan's files, some at once, by the greatest `at` in them; and that of these and all that follow, in µs."""
-    place = scan.table_metadata.schema().find_field("at").field_id
+    at = scan.table_metadata.schema().find_field("at")
 
     def until(task: FileScanTask) -> float:
-        bound = (task.file.upper_bounds or {}).get(place)
-        return inf if bound is None else int(from_bytes(TimestamptzType(), bound))
+        return tables.bound(task.file.upper_bounds, at, inf)
 
     some, rows = list[FileScanTask](), 0
     for task in sorted(scan.plan_files(), key=until, reverse=True):

@@ -134,10 +134,9 @@ def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
         try:
             if tables.files(table, mine):
                 table.overwrite(data, overwrite_filter=mine)
+                tables.drop_spare(table)
             else:
-                tables.ready_to_append(table)
-                table.append(data)
-            tables.drop_spare(table)
+                tables.append(table, data)
             return
         except (CommitFailedException, ValidationException):  # the latter where a rewrite took files away meanwhile
             if attempt == TRIES - 1:

@@ -198,11 +198,9 @@ def _write(catalog: Catalog, new: Sequence[Row], *, cas: bool = False, head: int
     if not new:
         return
     table = tables.ensure(catalog, tables.SCHEMAS, SCHEMA)
-    tables.ready_to_append(table)
     if cas:
         if table.metadata.current_snapshot_id != head:
             raise CommitFailedException("the head moved")
         tables.commit_once(table)
     records = [{**asdict(r), "kinds": list(r.kinds), "words": list(r.words)} for r in new]
-    table.append(pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
-    tables.drop_spare(table)
+    tables.append(table, pa.Table.from_pylist(records, schema=table.schema().as_arrow()))

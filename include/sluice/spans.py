@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.types import IntegerType, LongType
+from pyiceberg.types import NestedField
 
 from sluice import slices, tables
 from sluice.filters import And, BooleanExpression
@@ -31,8 +30,8 @@ def files(table: Table, piece: Batch, also: BooleanExpression | None = None) -> 
         also: what else is asked of its rows.
     """
     fields = table.schema()
-    ids = fields.find_field(PARTITION).field_id, fields.find_field(OFFSET).field_id
-    return [t for t in tables.files(table, _hull(table, piece, also)) if _may_hold(t.file, piece, *ids)]
+    place = fields.find_field(PARTITION), fields.find_field(OFFSET)
+    return [t for t in tables.files(table, _hull(table, piece, also)) if _may_hold(t.file, piece, *place)]
 
 
 def rows(
@@ -65,15 +64,11 @@ def _hull(table: Table, piece: Batch, also: BooleanExpression | None) -> Boolean
     return And(also, hull) if also else hull
 
 
-def _may_hold(file: DataFile, piece: Batch, partition_id: int, offset_id: int) -> bool:
+def _may_hold(file: DataFile, piece: Batch, partition: NestedField, offset: NestedField) -> bool:
     """Whether one of the ranges meets what the file's metrics say of its partitions and offsets."""
-    lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
-
-    def bound(of: dict[int, bytes], field_id: int, kind: IntegerType | LongType, without: int) -> int:
-        return int(from_bytes(kind, of[field_id])) if field_id in of else without
-
-    least, most = (bound(of, partition_id, IntegerType(), end) for of, end in ((lower, _FIRST), (upper, _LAST)))
-    first, last = (bound(of, offset_id, LongType(), end) for of, end in ((lower, _FIRST), (upper, _LAST)))
+    ends = (file.lower_bounds, _FIRST), (file.upper_bounds, _LAST)
+    least, most = (tables.bound(of, partition, end) for of, end in ends)
+    first, last = (tables.bound(of, offset, end) for of, end in ends)
     alone = piece.ranges.get(least) if least == most else None
     mine = [alone] if alone else [r for p, r in piece.ranges.items() if least <= p <= most]
     return any(r.start <= last and r.end > first for r in mine)

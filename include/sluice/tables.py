@@ -6,11 +6,13 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -22,7 +24,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Identifier
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import NestedField, PrimitiveType
 
 from sluice import schema
 from sluice.contract import Contract
@@ -37,6 +39,11 @@ from sluice.errors import (
 from sluice.evolve_force import CONTRACT, InForce, effective
 from sluice.filters import BooleanExpression
 from sluice.model import Batch, joined_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T", int, float)
 
 log = logging.getLogger(__name__)
 
@@ -237,6 +244,20 @@ def ready_to_append(table: Table) -> None:
     table.metadata = known.model_copy(update={"properties": properties, "snapshots": head, "snapshot_log": []})
 
 
+def append(table: Table, data: pa.Table, **properties: str) -> None:
+    """Append a few rows to one of Sluice's own tables.
+
+    Args:
+        properties: of the commit's summary.
+
+    Raises:
+        CommitFailedException: another writer came first, each time that PyIceberg tried.
+    """
+    ready_to_append(table)
+    table.append(data, snapshot_properties=properties)
+    drop_spare(table)
+
+
 def drop_spare(table: Table) -> None:
     """Drop the oldest snapshots of one of Sluice's own tables where there are far too many, right after a commit.
 
@@ -263,6 +284,12 @@ def drop_spare(table: Table) -> None:
         log.info("%s: old snapshots are left to the next commit: %s", name, type(error).__name__)
     else:
         log.info("%s: snapshots from before %s were dropped, maintenance has not come for long", name, stays)
+
+
+def bound(bounds: Mapping[int, bytes] | None, column: NestedField, without: T) -> int | T:
+    """The least or greatest whole number, or moment in µs, of a column in a file, as far as the file's bounds tell."""
+    told = (bounds or {}).get(column.field_id)
+    return without if told is None else int(from_bytes(cast(PrimitiveType, column.field_type), told))
 
 
 def commit_once(table: Table) -> None:

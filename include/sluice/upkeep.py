@@ -228,9 +228,7 @@ def keep(catalog: Catalog, effects: Iterable[Effect], *, run_id: str) -> None:
         records.append(record)
     if records:
         table = tables.ensure(catalog, tables.MAINTENANCE, SCHEMA)
-        tables.ready_to_append(table)
-        table.append(pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
-        tables.drop_spare(table)
+        tables.append(table, pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
 
 
 def kept(

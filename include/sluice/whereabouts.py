@@ -107,7 +107,9 @@ def _all(catalog: Catalog, must: Collection[Identifier]) -> set[Identifier]:
     Args:
         must: the namespaces that have to be listed; others Sluice's user may not be allowed to see.
     """
-    return {i for namespace in ((), *sorted(must)) for i in _below(catalog, namespace, must)}
+    found = set(_below(catalog, (), must))
+    missed = sorted(set(must) - {i[:-1] for i in found})  # empty, or where namespaces can't be listed from the top
+    return found | {i for namespace in missed for i in _below(catalog, namespace, must)}
 
 
 def _below(catalog: Catalog, namespace: Identifier, must: Collection[Identifier]) -> Iterator[Identifier]:
