@@ -14,11 +14,11 @@ RUN := PYTHONPATH=include $(PY)
 COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
 # Tests of what is done with a table beside its ingestion.
-OPERATIONS := $(patsubst %,tests/spark/test_%.py,backfill backfill_races gaps kills maintenance rewrites rollback)
+OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test_races.py ingest/test_kills.py maintain operate)
 # Those of other catalogs, and one more, go beside the tests without Spark.
-BESIDE := $(patsubst %,tests/spark/test_%.py,catalogs property)
+BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
+.PHONY: rooms help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
 
 help: ## this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -58,14 +58,19 @@ else
 	@$(RUN) -m pytest $(TESTS)
 endif
 
-lint: style types ## ruff (rules and format) and mypy
+lint: style types ## ruff (rules and format), the layout of the package, and mypy
 
 style: setup-dev
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+	@$(PY) .ci/layout.py
+	@PYTHONPATH=include $(VENV)/bin/lint-imports
 
 types: setup-dev
 	@$(VENV)/bin/mypy
+
+rooms: setup-dev ## draw the map of the package in docs/design.md anew
+	@PYTHONPATH=include $(PY) .ci/rooms.py
 
 format: setup-dev ## let ruff fix and format the sources
 	@$(VENV)/bin/ruff check --fix .
@@ -75,7 +80,7 @@ bench: setup jars ## the measurements, side by side, as ratios
 	@$(RUN) -m bench
 
 soak: setup-dev jars ## an hour's worth of batches beside all of maintenance, in Spark, then through Airflow; not part of make test
-	@$(RUN) -m pytest -m soak tests/spark/test_soak.py tests/system/airflow/test_soak.py
+	@$(RUN) -m pytest -m soak tests/spark/ingest/test_soak.py tests/system/airflow/test_soak.py
 
 requirements: $(UV) ## write requirements*.txt anew from pyproject.toml; UPGRADE=--upgrade moves the pins
 	@$(COMPILE) $(UPGRADE) -o requirements.txt

@@ -14,7 +14,7 @@ def create(bootstrap: str, topics: Iterable[str], partitions: int = PARTITIONS) 
     """Create topics."""
     from confluent_kafka.admin import NewTopic
 
-    from sluice import broker
+    from sluice.kafka import broker
 
     admin = broker.admin({"bootstrap.servers": bootstrap})
     made = admin.create_topics([NewTopic(t, num_partitions=partitions, replication_factor=1) for t in topics])

@@ -46,8 +46,8 @@ def main(count: int) -> dict[str, Any]:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
     from bench.spark import cpu_seconds, session
-    from sluice import check
-    from sluice.decode import decode
+    from sluice.formats.decode import decode
+    from sluice.ingest import quarantine
 
     spark = session()
     client = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"]})
@@ -69,7 +69,7 @@ def main(count: int) -> dict[str, Any]:
             decoded = decode(spark.read.parquet(str(folder / name)), contract, "t")
             decoded.write.format("noop").mode("overwrite").save()
             cpu, seconds = cpu_seconds() - before, time.monotonic() - began
-            check.bad(decoded, contract).write.format("noop").mode("overwrite").save()
+            quarantine.bad(decoded, contract).write.format("noop").mode("overwrite").save()
             rejected = cpu_seconds() - before - cpu
             if round_ and (name not in best or cpu < best[name]["cpu"]):
                 best[name] = {"cpu": cpu, "seconds": seconds, "bytes": size, "rejected": rejected}
@@ -78,7 +78,7 @@ def main(count: int) -> dict[str, Any]:
 
 
 def _contract(form: str) -> Any:
-    from sluice.contract import Contract
+    from sluice.contract.contract import Contract
 
     body = {"table": "db.t", "topic": "t", "group": "g", "owner": "o", "columns": COLUMNS, "value": {"format": form}}
     return Contract.model_validate(body)
@@ -139,11 +139,11 @@ def _encoder(form: str, number: int) -> Any:
         return avro
     from google.protobuf import message_factory
 
-    from sluice import descriptors
-    from sluice.registry import WriterSchema
+    from sluice.formats import protobuf_descriptors
+    from sluice.kafka.registry import WriterSchema
 
-    files = descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
-    made = message_factory.GetMessageClass(descriptors.descriptor(files, "R"))
+    files = protobuf_descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
+    made = message_factory.GetMessageClass(protobuf_descriptors.descriptor(files, "R"))
 
     def proto(n: int) -> bytes:
         found = fields(n)

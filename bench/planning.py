@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -43,12 +44,14 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
 
 def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
     """In a process without a JVM: the seconds of each part, over all groups; after so many batches of each topic."""
-    import os
-
     from confluent_kafka import Producer
 
-    from sluice import broker, catalog, contracts, plan, status
-    from sluice.ledger import Ledger, Row, State
+    from sluice.contract import folder as contract_folder
+    from sluice.iceberg import catalog as iceberg_catalog
+    from sluice.kafka import broker
+    from sluice.ledger.offsets_table import Ledger, Row, State
+    from sluice.plan import plan
+    from sluice.status import status
 
     def send() -> None:
         producer = Producer({"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]})
@@ -58,8 +61,8 @@ def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
         if producer.flush(60):
             raise RuntimeError("the broker did not take all records")
 
-    send()
     seconds: dict[str, tuple[float, float]] = {}
+    send()
     began = time.monotonic(), time.process_time()
 
     def lap(name: str) -> None:
@@ -68,10 +71,10 @@ def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
         seconds[name] = now[0] - began[0], now[1] - began[1]
         began = now
 
-    promises = contracts.load()
+    promises = contract_folder.load()
     groups = list(promises.groups.values())
     lap("contracts")
-    lake, client = catalog.load(), broker.admin()
+    lake, client = iceberg_catalog.load(), broker.admin()
     lap("clients")
     for group in groups:
         plan.look(group, promises, lake, client, None)
@@ -114,8 +117,8 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
     """Write what the ledger holds after so many batches of each topic, and the plans' own as settled."""
     import pyarrow as pa
 
-    from sluice import tables
-    from sluice.ledger import Ledger, Row, State, plan_rows
+    from sluice.iceberg import own_table
+    from sluice.ledger.offsets_table import Ledger, Row, State, plan_rows
 
     def told(batch: Any, at: datetime) -> list[Row]:
         rows = [
@@ -139,7 +142,7 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
     history = frame([row for b in past for row in told(b, now - EVERY * (batches + 1 - b.seq))])
     for batch in newest:
         ledger.refresh()
-        tables.ready_to_append(ledger.table)
+        own_table.ready_to_append(ledger.table)
         field = schema.field("topic")
         names = pa.array([batch.topic] * len(history), field.type)
         data = history.set_column(schema.get_field_index(field.name), field, names)
@@ -148,18 +151,18 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
 
 def _stage(lake: Any, plans: list[Any]) -> None:
     """Leave the snapshots that a run would leave, empty of rows, so that the next plan has history to read."""
-    from sluice import tables
-    from sluice.model import PUBLISHED_THROUGH, Through, encode_through
+    from sluice.batch import PUBLISHED_THROUGH, Through, encode_through
+    from sluice.iceberg import table_names, tables
 
     for each in plans:
         last = {}
         for topic, topic_plan in each.topics.items():
-            staging = tables.load(lake, tables.staging(topic))
+            staging = tables.load(lake, table_names.staging(topic))
             for batch in topic_plan.to_stage:
                 staging.append(staging.schema().as_arrow().empty_table(), snapshot_properties=batch.properties())
                 last[topic] = batch
         for table_plan in each.tables.values():
-            typed = tables.load(lake, tables.typed(table_plan.contract))
+            typed = tables.load(lake, table_names.typed(table_plan.contract))
             batches = [last[topic] for topic in table_plan.contract.topics]
             through = {b.topic: Through(b.seq, b.topic_id, b.next_offsets) for b in batches}
             properties = {**batches[-1].properties(), PUBLISHED_THROUGH: encode_through(through)}

@@ -33,14 +33,19 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
 def main(span: int) -> dict[str, Any]:
     """In the driver: seconds of the ingestion, of a backfill into a hole, and of the same one over what is there."""
     from bench.spark import run, session
-    from sluice import backfill, backfill_end, backfill_run, broker, catalog, contracts
-    from sluice.backfill_ranges import Request
-    from sluice.commit import Context
+    from sluice.backfill import outcome, plan
+    from sluice.backfill import run as backfill_run
+    from sluice.backfill.ranges import Request
+    from sluice.contract import folder as contract_folder
+    from sluice.iceberg import catalog as iceberg_catalog
+    from sluice.iceberg import table_names
+    from sluice.ingest.landing import Context
+    from sluice.kafka import broker
 
     spark = session()
     spark.range(1000).selectExpr("sum(id)").collect()
     seconds = {"ingest": run(spark, "bench")["run"]}
-    promises, lake, kafka = contracts.load(), catalog.load(), broker.client_config()
+    promises, lake, kafka = contract_folder.load(), iceberg_catalog.load(), broker.client_config()
     client = broker.admin(kafka)
     rows = spark.table("lake.db.target").count()
     each = span // feed.PARTITIONS
@@ -49,13 +54,13 @@ def main(span: int) -> dict[str, Any]:
     for words in ("hole", "again"):
         began = time.monotonic()
         request = Request("db.target", ranges, why=words)
-        found = backfill.write(request, promises, lake, client, who="bench", run_id=words)
-        context = Context(spark, lake, catalog.catalog_name(), kafka, words)
+        found = plan.write(request, promises, lake, client, who="bench", run_id=words)
+        context = Context(spark, lake, table_names.catalog_name(), kafka, words)
         for seq in found.promised()["slices"]:
             backfill_run.run(
                 context, promises, client, table=found.table, topic=found.topic, seq=seq, origin=found.origin
             )
-        told = backfill_end.outcome(promises, lake, found.promised())
+        told = outcome.outcome(promises, lake, found.promised())
         if any(slice_["snapshot_id"] is None for slice_ in told):
             raise RuntimeError(str(told))
         seconds[words] = time.monotonic() - began

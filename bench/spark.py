@@ -15,7 +15,7 @@ from bench.lab import MASTER
 
 def session(conf: dict[str, str] | None = None) -> SparkSession:
     """The session that Sluice's own applications have; what is written by hand gets the same."""
-    from sluice import session as sessions
+    from sluice.ingest import session as sessions
 
     spark = sessions.build(
         "bench",
@@ -58,26 +58,31 @@ def run(spark: SparkSession, run_id: str, *, group: str = "bench") -> dict[str, 
     Raises:
         RuntimeError: a table failed.
     """
-    from sluice import broker, catalog, contracts, plan, settle
-    from sluice import run as runs
-    from sluice.commit import Context
+    from sluice.contract import folder as contract_folder
+    from sluice.iceberg import catalog as iceberg_catalog
+    from sluice.iceberg import table_names
+    from sluice.ingest import outcome, settle
+    from sluice.ingest import run as runs
+    from sluice.ingest.landing import Context
+    from sluice.kafka import broker
+    from sluice.plan import plan
 
-    promises = contracts.load()
+    promises = contract_folder.load()
     promised = promises.group(group)
-    lake, kafka = catalog.load(), broker.client_config()
+    lake, kafka = iceberg_catalog.load(), broker.client_config()
     client = broker.admin(kafka)
     steps = Steps()
-    logging.getLogger("sluice.run").addHandler(steps)
+    logging.getLogger("sluice.ingest.run").addHandler(steps)
     marks = [time.monotonic()]
     planned = plan.write(promised, promises, lake, client, run_id=run_id)
     marks.append(time.monotonic())
-    context = Context(spark, lake, catalog.catalog_name(), kafka, run_id)
+    context = Context(spark, lake, table_names.catalog_name(), kafka, run_id)
     report = runs.run(context, promised, promises, client, deadline=time.monotonic() + 3600)
     marks.append(time.monotonic())
-    logging.getLogger("sluice.run").removeHandler(steps)
+    logging.getLogger("sluice.ingest.run").removeHandler(steps)
     if report.failed:
         raise RuntimeError(str(report.failed))
-    settle.settle(promised, lake, settle.expected(planned), run_id=run_id)
+    settle.settle(promised, lake, outcome.expected(planned), run_id=run_id)
     marks.append(time.monotonic())
     plan_s, run_s, settle_s = (b - a for a, b in pairwise(marks))
     return {"plan": plan_s, "run": run_s, "settle": settle_s, **steps.seconds}

@@ -87,11 +87,14 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
     Args:
         ours: the snapshot says so; else the table holds rows that others have added.
     """
-    from sluice import broker, catalog, contracts, tables
-    from sluice.model import PUBLISHED_THROUGH, STEP, Through, encode_through
+    from sluice.batch import PUBLISHED_THROUGH, STEP, Through, encode_through
+    from sluice.contract import folder as contract_folder
+    from sluice.iceberg import catalog as iceberg_catalog
+    from sluice.iceberg import tables
+    from sluice.kafka import broker
 
-    promise = contracts.load().table(f"db.rows_{size}")
-    tables.ensure_typed(catalog.load(), promise)
+    promise = contract_folder.load().table(f"db.rows_{size}")
+    tables.ensure_typed(iceberg_catalog.load(), promise)
     state = broker.describe(broker.admin(), [topic])[topic]
     through = {topic: Through(0, state.topic_id, dict.fromkeys(state.watermarks, 0))}  # type: ignore[union-attr]
     ends = ["CAST(NULL AS TIMESTAMP) AS until"] if promise.valid_to else []
@@ -119,10 +122,13 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
 
 def _forget(spark: Any, topic: str, size: int) -> None:
     """Deletes as publishing would have remembered them, of other keys, which lie among the table's in no order."""
-    from sluice import catalog, contracts, merge, tables
+    from sluice.contract import folder as contract_folder
+    from sluice.iceberg import catalog as iceberg_catalog
+    from sluice.iceberg import deletes_table, table_names
+    from sluice.ingest import merge
 
-    promise = contracts.load().table(f"db.rows_{size}")
-    tables.ensure_deletes(catalog.load(), promise)
+    promise = contract_folder.load().table(f"db.rows_{size}")
+    deletes_table.ensure_deletes(iceberg_catalog.load(), promise)
     rows = spark.range(0, size, 1, max(size // 1_000_000, 1)).selectExpr(
         f"concat('order-', lpad(pmod(xxhash64(id), {size}), 10, '0'), 'x') AS id",
         f"'{topic}' AS _kafka_topic",
@@ -130,4 +136,6 @@ def _forget(spark: Any, topic: str, size: int) -> None:
         f"CAST(id DIV {feed.PARTITIONS} AS BIGINT) - {size // feed.PARTITIONS + 1}L AS _kafka_offset",
         "timestamp_seconds(1704067200 + id % 10000000) AS _kafka_timestamp",
     )
-    rows.select(*merge.remembered(promise)).writeTo(tables.spark_name("lake", tables.deletes(promise))).append()
+    rows.select(*merge.remembered(promise)).writeTo(
+        table_names.spark_name("lake", table_names.deletes(promise))
+    ).append()

@@ -85,9 +85,10 @@ def _runner(home: Path) -> Callable[[], dict[str, float]]:
 
 
 def _one(home: Path, airflow: Any) -> dict[str, float]:
-    from sluice import catalog, tables
+    from sluice.iceberg import catalog as iceberg_catalog
+    from sluice.iceberg import table_names
 
-    lake = catalog.load()
+    lake = iceberg_catalog.load()
     triggered = time.time()
     run = airflow.trigger(DAG)
     while (state := airflow.run_state(DAG, run)) in ("queued", "running"):
@@ -102,7 +103,7 @@ def _one(home: Path, airflow: Any) -> dict[str, float]:
     up = _said(home, run, "Spark is up")
     commits = 0.0
     durable = 0.0
-    for identifier in (tables.staging(TOPIC), tuple(TABLE.split("."))):
+    for identifier in (table_names.staging(TOPIC), tuple(TABLE.split("."))):
         metadata = lake.load_table(identifier).metadata
         # From the moment that Spark began to make the snapshot until main had moved onto it.
         commits += (metadata.last_updated_ms - metadata.current_snapshot().timestamp_ms) / 1000  # type: ignore[union-attr]

@@ -39,17 +39,21 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
 def main(first: int, total: int) -> dict[str, Any]:
     """In the driver: commit, maintain, measure."""
     from bench.spark import session
-    from sluice import broker, catalog, contracts, facts, tables
-    from sluice.commit import Context
+    from sluice.contract import folder as contract_folder
+    from sluice.iceberg import catalog as iceberg_catalog
+    from sluice.iceberg import table_names, tables
+    from sluice.ingest.landing import Context
+    from sluice.kafka import broker
+    from sluice.maintain import file_stats
 
     spark = session()
-    promises, lake = contracts.load(), catalog.load()
+    promises, lake = contract_folder.load(), iceberg_catalog.load()
     table = tables.ensure_typed(lake, promises.table(TABLE))
-    context = Context(spark, lake, catalog.catalog_name(), broker.client_config(), "bench")
+    context = Context(spark, lake, table_names.catalog_name(), broker.client_config(), "bench")
     topic_id = broker.describe(broker.admin(), [TOPIC])[TOPIC].topic_id  # type: ignore[union-attr]
 
     def mark() -> dict[str, float]:
-        size = facts.size(lake.load_table((*TABLE.split("."),)))
+        size = file_stats.size(lake.load_table((*TABLE.split("."),)))
         return {
             "read": _read(spark),
             "assess": _assess(promises, lake),
@@ -82,7 +86,8 @@ def _commit(table: Any, seq: int, topic_id: str) -> None:
     """A commit as a batch of an append table leaves it."""
     import pyarrow as pa
 
-    from sluice.model import PUBLISHED_THROUGH, STEP, Batch, OffsetRange, Through, encode_through
+    from sluice.batch import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+    from sluice.offsets import OffsetRange
 
     start, end = (seq - 1) * ROWS, seq * ROWS
     batch = Batch(TOPIC, topic_id, seq, {0: OffsetRange(start, end)}, {0: end})
@@ -122,11 +127,12 @@ def _assess(promises: Any, lake: Any) -> float:
     """The longest assessment of this table by one of the three actions, in seconds."""
     from datetime import UTC, datetime
 
-    from sluice import assess, upkeep
+    from sluice.ledger import maintenance_table
+    from sluice.maintain import assess, subjects
 
-    subject = next(s for s in upkeep.subjects(promises) if s.name == TABLE)
+    subject = next(s for s in subjects.subjects(promises) if s.name == TABLE)
     longest = 0.0
-    for action in upkeep.Action:
+    for action in maintenance_table.Action:
         began = time.monotonic()
         assess.look(subject, promises, lake, action, now=datetime.now(UTC), cleaned={})
         longest = max(longest, time.monotonic() - began)
@@ -134,8 +140,8 @@ def _assess(promises: Any, lake: Any) -> float:
 
 
 def _maintain(context: Any, promises: Any) -> None:
-    from sluice import maintain
-    from sluice.upkeep import Action
+    from sluice.ledger.maintenance_table import Action
+    from sluice.maintain import maintain
 
     time.sleep(1.1)
     for action in (Action.REWRITE, Action.EXPIRE):

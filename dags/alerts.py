@@ -13,13 +13,13 @@ from airflow.sdk import DAG, BaseNotifier, Variable, get_current_context, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.module_loading import import_string
-from sluice_connections import errors_in_words, kafka_config, use_registry
+from sluice_airflow.connections import errors_in_words, kafka_config, use_registry
 
-from sluice import contracts
-from sluice.groups import Alerts, Notify
+from sluice.contract import folder as contract_folder
+from sluice.contract.groups import Alerts, Notify
 
 if TYPE_CHECKING:
-    from sluice.incidents import Incident
+    from sluice.status.incidents import Incident
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ TOLD = "sluice_incidents"
 
 def told_before() -> list[Incident]:
     """The incidents that were told and are not over, as far as anybody remembers."""
-    from sluice.incidents import Incident
+    from sluice.status.incidents import Incident
 
     try:
         return [Incident(**each) for each in Variable.get(TOLD, default=[], deserialize_json=True)]
@@ -51,9 +51,9 @@ def look() -> None:
 
     The settings are read here: Airflow renders the templates in arguments, before there is an incident.
     """
-    from sluice import incidents, status
+    from sluice.status import incidents, status
 
-    promises = contracts.load(strict=False)
+    promises = contract_folder.load(strict=False)
     alerts = promises.common.alerts or Alerts()
     with errors_in_words():
         use_registry()
@@ -121,6 +121,6 @@ def build(alerts: Alerts) -> DAG:
     return dag
 
 
-_alerts = contracts.load(strict=False).common.alerts
+_alerts = contract_folder.load(strict=False).common.alerts
 if _alerts:  # also where no contract can be read: then that is what it tells
     alerts_dag = build(_alerts)

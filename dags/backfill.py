@@ -10,16 +10,17 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-import sluice_lineage
 from airflow.sdk import AssetAlias, Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
-from sluice_assets import asset
-from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
-from sluice_forms import UNCHANGED, by_hand, ranges, who
-from sluice_mapped import most
-from sluice_spark import BackfillOperator
+from sluice_airflow import lineage
+from sluice_airflow.assets import asset
+from sluice_airflow.connections import errors_in_words, kafka_client, open_lake, use_registry
+from sluice_airflow.forms import UNCHANGED, by_hand, ranges, who
+from sluice_airflow.mapped import most
+from sluice_airflow.spark import BackfillOperator
 
-from sluice import contracts, named
+from sluice.contract import folder as contract_folder
+from sluice.operate import operator_input
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +37,16 @@ AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 @task.branch(task_id=PLAN, **AGAIN)
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
     """Resolve and show the ranges; freeze the slices, and go on with the table's group, unless this is a dry run."""
-    from sluice import backfill
-    from sluice.backfill_ranges import Request, moment
-    from sluice.ledger import Ledger
-    from sluice.slices import Origin
+    from sluice.backfill import plan as backfill_plan
+    from sluice.backfill.ranges import Request, moment
+    from sluice.ledger.offsets_table import Ledger
+    from sluice.ledger.slices import Origin
 
     with errors_in_words():
         use_registry()
         request = Request(
             params["table"],
-            named.ranges(params["ranges"]),
+            operator_input.ranges(params["ranges"]),
             moment(params["since"] or "", "since"),
             moment(params["until"] or "", "until"),
             Origin(params["source"]),
@@ -55,10 +56,10 @@ def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any
         client = kafka_client()
         lake, promises = open_lake(client if request.needs_kafka else None)
         if params["dry_run"]:
-            found = backfill.look(request, promises, lake, client, Ledger(lake), mapped=most())
+            found = backfill_plan.look(request, promises, lake, client, Ledger(lake), mapped=most())
         else:
             by = who(dag_run)
-            found = backfill.write(request, promises, lake, client, who=by, run_id=run_id, mapped=most())
+            found = backfill_plan.write(request, promises, lake, client, who=by, run_id=run_id, mapped=most())
     for line in found.lines():
         log.warning("%s", line)
     if params["dry_run"]:
@@ -87,19 +88,19 @@ def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]
 
     Where it is green, the table's asset has an event; OpenLineage is told of what is in the table in any case.
     """
-    from sluice import backfill_end
+    from sluice.backfill import outcome as backfill_outcome
 
     promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)
     if promised is None:
         raise AirflowFailException("There is no plan: see the log of the task plan.")
     with errors_in_words():
         lake, promises = open_lake()
-        found = backfill_end.outcome(promises, lake, promised)
-        news = backfill_end.news(promises, lake, promised, found)
+        found = backfill_outcome.outcome(promises, lake, promised)
+        news = backfill_outcome.news(promises, lake, promised, found)
     for each in found:
         log.info("slice %s: snapshot %s, %s", each["slice"], each["snapshot_id"], each["told"])
     if news:
-        sluice_lineage.emit(news)
+        lineage.emit(news)
     if missing := [each for each in found if each["snapshot_id"] is None]:
         raise AirflowFailException(
             f"{len(missing)} of {len(found)} slices are not in {promised['table']}: "
@@ -115,7 +116,7 @@ def build() -> None:
     """The tasks, with two for each group: each has the group's pool and Spark settings."""
     planned, ended = plan(), outcome()
     planned >> ended
-    for group in contracts.load(strict=False).groups.values():
+    for group in contract_folder.load(strict=False).groups.values():
         settings = group.settings
         pieces = slices_of.override(task_id=slices_task(group.name))(planned[PROMISED])
         spark = BackfillOperator.partial(

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from sluice import contracts
+from sluice.contract import folder as contract_folder
 
-contracts.load()
+contract_folder.load()

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-import sluice_lineage
-import sluice_mapped
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
 from airflow.sdk.bases.xcom import BaseXCom
@@ -22,14 +20,15 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
     DownstreamTasksSkipped,
 )
-from sluice_assets import asset
-from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
-from sluice_mapped import GREEN, RED, SKIPPED
-from sluice_spark import IngestOperator
+from sluice_airflow import lineage, mapped
+from sluice_airflow.assets import asset
+from sluice_airflow.connections import errors_in_words, kafka_client, open_lake, use_registry
+from sluice_airflow.mapped import GREEN, RED, SKIPPED
+from sluice_airflow.spark import IngestOperator
 
-from sluice import contracts
-from sluice.contract import Contract
-from sluice.contracts import Group
+from sluice.contract import folder as contract_folder
+from sluice.contract.contract import Contract
+from sluice.contract.folder import Group
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +46,8 @@ With nothing new to read, all that follows `plan` is skipped, and no JVM is star
 @task.short_circuit(ignore_downstream_trigger_rules=True)
 def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
     """Fix the offset ranges of this run, and say what is due; nothing due skips the rest."""
-    from sluice import plan as planning
-    from sluice import settle
+    from sluice.ingest import outcome
+    from sluice.plan import plan as planning
 
     with errors_in_words():
         use_registry()
@@ -58,13 +57,13 @@ def plan(group: str, *, run_id: str) -> dict[str, Any] | None:
     for line in made.lines():
         log.log(logging.WARNING if line.startswith("warn") else logging.INFO, "%s", line)
     reviews = any(each.review == "open" for each in made.outlooks.values())
-    return settle.expected(made) if made.has_work or made.stops or reviews else None
+    return outcome.expected(made) if made.has_work or made.stops or reviews else None
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
 def settle(group: str, promised: dict[str, Any] | None, *, run_id: str) -> dict[str, Any]:
     """Whatever became of the application, look at the tables and say what is true."""
-    from sluice import settle as settling
+    from sluice.ingest import settle as settling
     from sluice.pages import report
 
     if promised is None:
@@ -105,7 +104,7 @@ def reviews(promised: dict[str, Any]) -> list[dict[str, Any]]:
     if not promised["reviews"]:
         raise AirflowSkipException("No contract asks for a change that somebody must approve.")
     asked = list(promised["reviews"].items())
-    most = sluice_mapped.most()
+    most = mapped.most()
     if len(asked) > most:
         log.warning("%s changes are under review: the first %s are asked now.", f"{len(asked):,}", f"{most:,}")
     return [
@@ -116,7 +115,7 @@ def reviews(promised: dict[str, Any]) -> list[dict[str, Any]]:
 def event(found: dict[str, Any]) -> dict[str, Any]:
     """What the asset event of a table says; red with the reason, or skipped, where there is none. Tells OpenLineage."""
     if found["batches"]:  # in a run that is red as well: what it published before will not be told again
-        sluice_lineage.emit(found)
+        lineage.emit(found)
     if found["red"]:
         raise AirflowFailException(f"{found['table']} is {found['state']}: {found['error']}")
     if not found["batches"]:
@@ -151,11 +150,11 @@ def mapped_tables(group: Group, settled: Any) -> None:
         found = [each for table, each in sorted(outcomes.items()) if table not in named and colour(each) != SKIPPED]
         if not found:
             raise AirflowSkipException("Nothing was published into a table of a template, and none is red.")
-        return sluice_mapped.bounded(found, colour)
+        return mapped.bounded(found, colour)
 
     @task(map_index_template="{{ table_name }}", outlets=[alias])
     def table(found: list[dict[str, Any]]) -> Any:
-        get_current_context()["table_name"] = sluice_mapped.name(found)  # type: ignore[typeddict-unknown-key]
+        get_current_context()["table_name"] = mapped.name(found)  # type: ignore[typeddict-unknown-key]
         without: list[AirflowException] = []
         for each in found:
             try:
@@ -165,7 +164,7 @@ def mapped_tables(group: Group, settled: Any) -> None:
             else:
                 yield Metadata(asset(each["table"]), extra=extra, alias=alias)
         if without:  # all of them: they are of one colour
-            raise type(without[0])(sluice_mapped.told([str(error) for error in without], "settle"))
+            raise type(without[0])(mapped.told([str(error) for error in without], "settle"))
 
     table.expand(found=by_topic(settled))
 
@@ -197,7 +196,7 @@ def build(group: Group) -> DAG:
             "retry_delay": settings.retry_delay,
         },
     ) as dag:
-        patience = QUICK + sluice_mapped.patience([group])
+        patience = QUICK + mapped.patience([group])
         promised = plan.override(execution_timeout=patience)(group.name, run_id="{{ run_id }}")
         ingest = IngestOperator(
             task_id="ingest",
@@ -223,5 +222,5 @@ def build(group: Group) -> DAG:
     return dag
 
 
-for _group in contracts.load(strict=False).groups.values():
+for _group in contract_folder.load(strict=False).groups.values():
     globals()[f"ingest_{_group.name}"] = build(_group)

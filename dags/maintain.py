@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-import sluice_mapped
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from sluice_connections import PATIENCE_S, errors_in_words, open_lake
-from sluice_mapped import GREEN, RED, SKIPPED
-from sluice_spark import MaintainOperator
+from sluice_airflow import mapped
+from sluice_airflow.connections import PATIENCE_S, errors_in_words, open_lake
+from sluice_airflow.mapped import GREEN, RED, SKIPPED
+from sluice_airflow.spark import MaintainOperator
 
-from sluice import contracts
-from sluice.contracts import Contracts
+from sluice.contract import folder as contract_folder
+from sluice.contract.folder import Contracts
 
 log = logging.getLogger(__name__)
 
@@ -55,17 +55,19 @@ def assess(action: str, seconds: float = 480.0, *, params: Any = None, ti: Any =
 
     After so many seconds no further table is looked at: the next run begins with it.
     """
-    from sluice import assess as assessing
-    from sluice import topics, upkeep
+    from sluice.ledger import maintenance_table
+    from sluice.maintain import assess as assessing
+    from sluice.maintain import subjects
+    from sluice.plan import resolve_topics
 
     deadline = time.monotonic() + seconds
     with errors_in_words():
         lake, promises = open_lake()
         named = {"names": params["tables"], "deadline": deadline, "run_id": run_id}
-        needs = assessing.assess(promises, lake, upkeep.Action(action), **named)
-        everything = action == upkeep.Action.EXPIRE and not params["tables"]
-        unclaimed = topics.unclaimed(promises, lake) if everything else []
-    groups = {s.name: s.group or min(promises.groups) for s in upkeep.subjects(promises)}
+        needs = assessing.assess(promises, lake, maintenance_table.Action(action), **named)
+        everything = action == maintenance_table.Action.EXPIRE and not params["tables"]
+        unclaimed = resolve_topics.unclaimed(promises, lake) if everything else []
+    groups = {s.name: s.group or min(promises.groups) for s in subjects.subjects(promises)}
     for need in needs:
         log.info("%s needs %s: %s", need.table, ", ".join(need.steps) or "nothing", need.reason)
     told = [
@@ -84,16 +86,21 @@ def assess(action: str, seconds: float = 480.0, *, params: Any = None, ti: Any =
 @task(trigger_rule=TriggerRule.ALL_DONE, execution_timeout=QUICK)
 def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[list[Mapping[str, Any]]]:
     """What the task of each table shows: its need, and what `sluice.maintenance` says that the application did."""
-    from sluice import reach, upkeep
+    from sluice.iceberg import availability
+    from sluice.ledger import maintenance_table
 
     needs = ti.xcom_pull(task_ids=ASSESS, key=NEEDS)
     if needs is None:
         raise AirflowFailException("There is nothing to look up: see the log of the task assess.")
-    done: dict[str, upkeep.Effect] = {}
+    done: dict[str, maintenance_table.Effect] = {}
     with errors_in_words():
         # A run's id is not enough: those of the three DAGs that are scheduled for the same moment are the same.
-        given = {"run_id": run_id, "action": upkeep.Action(action), "states": (upkeep.BEGUN, *upkeep.ENDED)}
-        kept = upkeep.kept(reach.open_catalog(PATIENCE_S), **given)
+        given = {
+            "run_id": run_id,
+            "action": maintenance_table.Action(action),
+            "states": (maintenance_table.BEGUN, *maintenance_table.ENDED),
+        }
+        kept = maintenance_table.kept(availability.open_catalog(PATIENCE_S), **given)
     for effect in kept:
         # A retry has nothing left to do where the first try came through.
         before = done.get(effect.table)
@@ -102,7 +109,7 @@ def effects(action: str, *, run_id: Any = None, ti: Any = None) -> list[list[Map
     found = [outcome(need, done.get(need["table"])) for need in needs]
     for each in found:
         log.info("%s: %s", each["verdict"], each["told"])
-    return sluice_mapped.bounded(found, lambda each: str(each["verdict"]))
+    return mapped.bounded(found, lambda each: str(each["verdict"]))
 
 
 def outcome(need: dict[str, Any], effect: Any) -> dict[str, str]:
@@ -125,8 +132,8 @@ def outcome(need: dict[str, Any], effect: Any) -> dict[str, str]:
 @task(map_index_template="{{ table_name }}", retries=0, execution_timeout=QUICK)
 def table(found: list[dict[str, str]]) -> None:
     """Stands for one table, or for several of one colour: green, skipped, or red."""
-    get_current_context()["table_name"] = sluice_mapped.name(found)  # type: ignore[typeddict-unknown-key]
-    told = sluice_mapped.told([each["told"] for each in found], "effects")
+    get_current_context()["table_name"] = mapped.name(found)  # type: ignore[typeddict-unknown-key]
+    told = mapped.told([each["told"] for each in found], "effects")
     if found[0]["verdict"] == RED:
         raise AirflowFailException(told)
     if found[0]["verdict"] == SKIPPED:
@@ -147,7 +154,7 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
         doc_md=f"Maintenance: {ABOUT[action]}.\n\n{GRAPH}",
         default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     ) as dag:
-        patience = QUICK + sluice_mapped.patience(promises.groups.values())
+        patience = QUICK + mapped.patience(promises.groups.values())
         assessed = assess.override(execution_timeout=patience)(action, (patience - LAST).total_seconds())
         looked_up = effects(action)
         assessed >> looked_up
@@ -175,7 +182,7 @@ def build(action: str, schedule: str | None, promises: Contracts) -> DAG:
     return dag
 
 
-_promises = contracts.load(strict=False)
+_promises = contract_folder.load(strict=False)
 if _promises.groups and _promises.common.maintenance:
     for _action, _schedule in _promises.common.maintenance.schedules.items():
         globals()[f"maintain_{_action}"] = build(_action, _schedule, _promises)

@@ -10,10 +10,10 @@ from typing import Any
 
 from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException
-from sluice_connections import errors_in_words, kafka_client, open_lake, use_registry
-from sluice_forms import UNCHANGED, by_hand, ranges, who
+from sluice_airflow.connections import errors_in_words, kafka_client, open_lake, use_registry
+from sluice_airflow.forms import UNCHANGED, by_hand, ranges, who
 
-from sluice import named
+from sluice.operate import operator_input
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +39,15 @@ with by_hand(
     @task
     def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show the lost offsets, and give them up unless this is a dry run."""
-        from sluice import gaps
+        from sluice.operate import accept_gap
 
         with errors_in_words():
             use_registry()
             client = kafka_client()
             lake, promises = open_lake(client)
-            found = gaps.accept(
+            found = accept_gap.accept(
                 params["name"],
-                named.ranges(params["ranges"]),
+                operator_input.ranges(params["ranges"]),
                 promises,
                 lake,
                 client,
@@ -80,8 +80,8 @@ with by_hand(
     @task
     def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
         """Show what would be undone and published again, and do it unless this is a dry run."""
-        from sluice import rollback as back
-        from sluice.ledger import Ledger
+        from sluice.ledger.offsets_table import Ledger
+        from sluice.operate import rollback as back
 
         with errors_in_words():
             lake, promises = open_lake()

@@ -12,8 +12,8 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowSkipException
-from sluice_connections import errors_in_words, open_lake, use_registry
-from sluice_forms import QUICK
+from sluice_airflow.connections import errors_in_words, open_lake, use_registry
+from sluice_airflow.forms import QUICK
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ APPROVE, REJECT, LATER = "Approve", "Reject", "Not now"
 @task(execution_timeout=QUICK)
 def show(*, params: Any = None) -> dict[str, str]:
     """The change in words; offsets, counts and a few records since it is under review; what either answer does."""
-    from sluice import evolve_review
+    from sluice.operate import review_schema
 
     with errors_in_words():
         use_registry()
         lake, promises = open_lake()
-        found = evolve_review.look(lake, promises.table(params["table"]))
+        found = review_schema.look(lake, promises.table(params["table"]))
     lines = found.lines()
     for line in lines:
         log.warning("%s", line)
@@ -40,7 +40,7 @@ def apply(
     shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None
 ) -> list[dict[str, Any]]:
     """Carry out the answer; who gave it and why is kept in `sluice.schemas`. Returns the backfills to start."""
-    from sluice import evolve_review
+    from sluice.operate import review_schema
 
     (chosen,) = answer["chosen_options"]
     if chosen == LATER:
@@ -49,7 +49,7 @@ def apply(
     with errors_in_words():
         use_registry()
         lake, promises = open_lake()
-        done = evolve_review.answer(
+        done = review_schema.answer(
             lake,
             promises,
             params["table"],

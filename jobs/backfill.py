@@ -1,4 +1,4 @@
-"""What spark-submit starts: one slice of a backfill. Arguments → `sluice.backfill_run.run` → exit code.
+"""What spark-submit starts: one slice of a backfill. Arguments → `sluice.backfill.run.run` → exit code.
 
 Exit codes: 0 the table holds the slice, 2 a retry may help, 3 somebody must act, 1 a bug.
 """
@@ -8,8 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sluice import application, backfill_run, broker, contracts, topics
-from sluice.slices import Origin
+from sluice.backfill import run
+from sluice.contract import folder as contract_folder
+from sluice.ingest import application
+from sluice.kafka import broker
+from sluice.ledger.slices import Origin
+from sluice.plan import resolve_topics
 
 
 @application.exits
@@ -22,12 +26,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--source", required=True, choices=[str(o) for o in Origin])
     parser.add_argument("--run-id", required=True)
     arguments = parser.parse_args(argv)
-    promises = contracts.load(strict=False)
+    promises = contract_folder.load(strict=False)
     kafka = broker.client_config()
     with application.spark(f"sluice backfill {arguments.table}", arguments.run_id, kafka) as context:
-        backfill_run.run(
+        run.run(
             context,
-            topics.resolve(promises, context.catalog, None),
+            resolve_topics.resolve(promises, context.catalog, None),
             broker.admin(kafka),
             table=arguments.table,
             topic=arguments.topic,

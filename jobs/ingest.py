@@ -1,4 +1,4 @@
-"""What spark-submit starts: one run of one group. Arguments → `sluice.run.run` → exit code.
+"""What spark-submit starts: one run of one group. Arguments → `sluice.ingest.run.run` → exit code.
 
 Exit codes: 0 the run ended (a table may have failed: settle tells), 2 a retry may help, 3 somebody must act, 1 a bug.
 """
@@ -9,7 +9,10 @@ import argparse
 import sys
 import time
 
-from sluice import application, broker, contracts, run, topics
+from sluice.contract import folder as contract_folder
+from sluice.ingest import application, run
+from sluice.kafka import broker
+from sluice.plan import resolve_topics
 
 
 @application.exits
@@ -20,11 +23,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run-id", required=True)
     arguments = parser.parse_args(argv)
     # A broken file of another group must not stop this one; the plan has reported it.
-    promises = contracts.load(strict=False)
+    promises = contract_folder.load(strict=False)
     seconds = promises.group(arguments.group).seconds
     kafka = broker.client_config()
     with application.spark(f"sluice ingest {arguments.group}", arguments.run_id, kafka) as context:
-        promises = topics.resolve(promises, context.catalog, None)  # what is planned has a staging table
+        promises = resolve_topics.resolve(promises, context.catalog, None)  # what is planned has a staging table
         group = promises.group(arguments.group)
         report = run.run(context, group, promises, broker.admin(kafka), deadline=time.monotonic() + seconds)
     # A table that needs a person is settle's to report; only what another try may cure fails the submit.

@@ -1,4 +1,4 @@
-"""What spark-submit starts: one maintenance action on some tables. Arguments → `sluice.maintain.run` → exit code.
+"""What spark-submit starts: one maintenance action on some tables. Arguments → `maintain.maintain.run` → exit code.
 
 Exit codes: 0 the run ended (a table may have failed: the table's own task tells), 4 it goes on with tables for which no
 time was left, 2 a retry may help, 3 somebody must act, 1 a bug.
@@ -12,9 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-from sluice import application, contracts, maintain, topics, upkeep
+from sluice.contract import folder as contract_folder
 from sluice.errors import ConfigError
-from sluice.upkeep import Action
+from sluice.ingest import application
+from sluice.ledger import maintenance_table
+from sluice.ledger.maintenance_table import Action
+from sluice.maintain import maintain
+from sluice.plan import resolve_topics
 
 TABLES_WAIT = 4
 
@@ -30,11 +34,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="orphan files are listed, and stay")
     arguments = parser.parse_args(argv)
     names = table_names(arguments.tables)
-    promises = contracts.load(strict=False)
+    promises = contract_folder.load(strict=False)
     action = Action(arguments.action)
     with application.spark(f"sluice {action}", arguments.run_id, {}) as context:
-        promises = topics.resolve(promises, context.catalog, None)
-        untried = upkeep.untried(context.catalog, action, names, run_id=arguments.run_id)
+        promises = resolve_topics.resolve(promises, context.catalog, None)
+        untried = maintenance_table.untried(context.catalog, action, names, run_id=arguments.run_id)
         # None is left where somebody cleared the task: all of them again, as far as the time goes.
         chosen, deadline = untried or names, time.monotonic() + arguments.seconds
         effects = maintain.run(context, action, chosen, promises, deadline=deadline, dry_run=arguments.dry_run)

@@ -14,10 +14,10 @@ from sluice_web.pages import visible
 from sluice_web.reading import Hours, MayStart, Moment, Readable
 
 if TYPE_CHECKING:
-    from sluice.events import Event
     from sluice.pages.detail import Detail
     from sluice.pages.history import History
     from sluice.pages.trends import Trend
+    from sluice.status.events import Event
 
 router = APIRouter()
 
@@ -28,34 +28,35 @@ def metrics(readable: Readable) -> Response:
 
     What is not of now is left out: `sluice_unavailable` says whose word is missing.
     """
-    from sluice.pages import metrics, render
-    from sluice.status_model import CATALOG
+    from sluice.pages import metrics as pages_metrics
+    from sluice.pages import render
+    from sluice.status.model import CATALOG
 
     until = reading.soon()
     status = reading.known_status(readable, until)
     past = reading.past(status, until)
     if past.error:  # what it told last is not of now
         status = replace(status, unasked=[*{*status.unasked, CATALOG}])
-    text = metrics.text(status, None if past.error else past.value, whole=reading.sees_all(readable))
-    return Response(text, media_type=metrics.CONTENT_TYPE, headers=render.SECURITY)
+    text = pages_metrics.text(status, None if past.error else past.value, whole=reading.sees_all(readable))
+    return Response(text, media_type=pages_metrics.CONTENT_TYPE, headers=render.SECURITY)
 
 
 @router.get("/api/tables", response_class=JSONResponse)
 def api_tables(readable: Readable) -> JSONResponse:
     """Where every table stands, as `python -m sluice status --json` tells it; 503 until it was read once."""
-    from sluice import status_text
+    from sluice.status import text
 
     # As a response: what is JSON already would be gone through once more.
-    return JSONResponse(status_text.as_json(reading.known_status(readable, reading.soon())))
+    return JSONResponse(text.as_json(reading.known_status(readable, reading.soon())))
 
 
 @router.get("/api/tables/{name}", response_class=JSONResponse)
 def api_table(readable: Readable, name: str) -> dict[str, Any]:
     """Where one table stands; 404 where there is none of that name that the caller may read."""
-    from sluice import status_text
+    from sluice.status import text
 
     status = reading.known_status(readable, reading.soon())
-    (told,) = status_text.as_json(replace(status, tables=[reading.known_table(status, name)]))["tables"]
+    (told,) = text.as_json(replace(status, tables=[reading.known_table(status, name)]))["tables"]
     return dict(told)
 
 
@@ -78,10 +79,10 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
 
     `standing` is null where the table's own history does not reach back so far, or `trouble` says why it is not known.
     """
-    from sluice import status_text, timeline
-    from sluice.backfill_ranges import moment
+    from sluice.backfill.ranges import moment
     from sluice.errors import RefusedError, SluiceError
     from sluice.pages import history
+    from sluice.status import text, timeline
 
     until = reading.soon()
     status = reading.known_status(readable, until)
@@ -93,7 +94,7 @@ def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Mom
     try:
         asked, table = moment(at, "The moment"), known.value and known.value.table
         standing = timeline.standing(table, asked or known.value.at) if table is not None else None
-        told["standing"] = status_text.plain(standing)
+        told["standing"] = text.plain(standing)
     except RefusedError as error:
         raise HTTPException(400, str(error)) from error
     except SluiceError as error:
@@ -121,13 +122,13 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
 
     `unavailable` says why there are no newer ones, where the last reading failed or hangs.
     """
-    from sluice import status_text
+    from sluice.status import text
 
     until = reading.soon()
     known = reading.feeds().quality.get(wait=reading.FIRST_WAIT_S, until=until)
     found: dict[str, list[Trend]] = reading.value(known)
     names = {t.table for t in reading.known_status(readable, until).tables}
-    told = {n: [status_text.plain(t) for t in trends] for n, trends in sorted(found.items()) if n in names}
+    told = {n: [text.plain(t) for t in trends] for n, trends in sorted(found.items()) if n in names}
     for trend in (t for trends in told.values() for t in trends):
         trend["unavailable"] = known.error
         for result in trend["results"]:
@@ -138,13 +139,13 @@ def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
 def _events(
     past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str], unseen: frozenset[str] | None
 ) -> dict[str, Any]:
-    from sluice import status_text
     from sluice.pages import history
-    from sluice.unseen import of_events
+    from sluice.status import text
+    from sluice.status.redact import of_events
 
     shown = history.window(past, hours, of_events(events, unseen))
     whole = {
         "at": past.at, "start": shown.start, "cut": shown.cut, "unavailable": unavailable, "events": shown.events,
     }  # fmt: skip
-    found: dict[str, Any] = status_text.plain(whole)
+    found: dict[str, Any] = text.plain(whole)
     return found

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 if TYPE_CHECKING:
     from sluice.pages.failed import Concern, FailedRun
     from sluice.pages.history import History
-    from sluice.status_model import TableStatus
+    from sluice.status.model import TableStatus
 
 MAPPED = "table"
 """The task of `ingest.py` whose instances stand for the tables of templates, and that of `maintain.py` for all; the
@@ -37,11 +37,11 @@ def read(dags: Sequence[str], table: str | None, known: Sequence[TableStatus]) -
     Raises:
         SluiceError: Airflow's database did not answer.
     """
-    from sluice import timeline
     from sluice.errors import SluiceError, first_line
-    from sluice.events import BY_HAND, MAINTAIN
     from sluice.pages.failed import Concern, FailedRun
     from sluice.pages.history import BACK, History
+    from sluice.status import timeline
+    from sluice.status.events import BY_HAND, MAINTAIN
 
     now = datetime.now(UTC)
     others = {*dags} & {*BY_HAND, *MAINTAIN}

@@ -15,10 +15,10 @@ from sluice_web import reading
 from sluice_web.reading import MayStart, Moment, Name, Readable, Search
 
 if TYPE_CHECKING:
-    from sluice.events import Event
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
-    from sluice.status_model import Status, TableStatus
+    from sluice.status.events import Event
+    from sluice.status.model import Status, TableStatus
 
 PREFIX = "/sluice"
 NO_REPORT = (
@@ -84,7 +84,7 @@ def _no_table(request: Request, known: Reading[Status], name: str) -> HTMLRespon
 @router.get("/tables", response_class=HTMLResponse)
 def tables_page(request: Request, readable: Readable, q: Search = "", state: str = "") -> HTMLResponse:
     """One row per table, those that need a person first."""
-    from sluice import verdicts
+    from sluice.status import verdicts
 
     known = reading.status(readable)
     mine = sorted(known.value.tables, key=verdicts.sort_key) if known.value else []
@@ -106,9 +106,9 @@ def tables_page(request: Request, readable: Readable, q: Search = "", state: str
 @router.get("/tables/{name}", response_class=HTMLResponse)
 def table_page(request: Request, readable: Readable, may_start: MayStart, name: str) -> HTMLResponse:
     """One table: offsets, a day of batches, expectations, rejected records, versions, snapshots, maintenance."""
-    from sluice import verdicts
     from sluice.pages import history
-    from sluice.unseen import of_effect
+    from sluice.status import verdicts
+    from sluice.status.redact import of_effect
 
     known = reading.status(readable)
     table = reading.table(known.value, name)
@@ -131,7 +131,7 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
 def report_page(request: Request, readable: Readable, name: str, run_id: Name = None) -> HTMLResponse:
     """The report that a run left of a table, as it stands in the warehouse."""
     from sluice.pages import render
-    from sluice.unseen import without
+    from sluice.status.redact import without
 
     known = reading.status(readable)
     if reading.table(known.value, name) is None:
@@ -190,9 +190,9 @@ def _timeline(
     request: Request, readable: set[str], known: Reading[Status], past: Reading[History], failed: Reading[History],
     mine: Callable[[History], Sequence[Event]], hours: int, **values: Any,
 ) -> HTMLResponse:  # fmt: skip
-    from sluice import timeline
     from sluice.pages import history
-    from sluice.unseen import of_events
+    from sluice.status import timeline
+    from sluice.status.redact import of_events
 
     hours = hours if hours in history.HOURS else history.HOURS[-2]
     whole = history.together(past.value, failed.value)
@@ -234,10 +234,10 @@ def table_timeline_page(
     request: Request, readable: Readable, name: str, hours: int = 24, at: Moment = ""
 ) -> HTMLResponse:
     """What happened to one table, and which offsets it held at a moment."""
-    from sluice import timeline
-    from sluice.backfill_ranges import moment
+    from sluice.backfill.ranges import moment
     from sluice.errors import SluiceError
     from sluice.pages import history
+    from sluice.status import timeline
 
     known = reading.status(readable)
     table = reading.table(known.value, name)

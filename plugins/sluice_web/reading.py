@@ -24,16 +24,16 @@ from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Query
 
-from sluice import connections
-from sluice.events import BY_HAND, MAINTAIN
+from sluice.kafka import connections
+from sluice.status.events import BY_HAND, MAINTAIN
 
 if TYPE_CHECKING:
     from sluice.pages.detail import Detail
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
     from sluice.pages.trends import Trend
-    from sluice.readiness import Line
-    from sluice.status_model import Status, TableStatus
+    from sluice.status.model import Status, TableStatus
+    from sluice.status.readiness import Line
 
 FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
 SOON_S = 8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
@@ -41,12 +41,13 @@ NO_TABLE = "There is no such table, or you may not read its DAG."
 
 
 def _read_status() -> Status:
-    from sluice import contracts, status
+    from sluice.contract import folder as contract_folder
     from sluice.pages import known
+    from sluice.status import status as status_status
 
     if registry := _connection(connections.REGISTRY):
         os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
-    found = status.look(contracts.load(strict=False), kafka=_kafka())
+    found = status_status.look(contract_folder.load(strict=False), kafka=_kafka())
     return known.beside(found, feeds().status.last)
 
 
@@ -243,7 +244,7 @@ def ready(detail: Detail | None, table: TableStatus, may_start: Callable[[str], 
     """The scorecard of a table; empty until it was read."""
     if detail is None:
         return ()
-    readiness = import_module("sluice.readiness")
+    readiness = import_module("sluice.status.readiness")
     # Without a login each visitor is an administrator: only this one of Airflow's auth managers can be so.
     anybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
     asked = {dag: may_start(dag) for dag in (f"ingest_{table.group}", *BY_HAND)}

@@ -13,12 +13,15 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
-from sluice import catalog, jvm, session, tables
-from sluice.commit import Context
+from sluice import jvm
 from sluice.embedded import jars
 from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
+from sluice.iceberg import catalog as iceberg_catalog
+from sluice.iceberg import table_names
+from sluice.ingest import session
+from sluice.ingest.landing import Context
 from tests.support import pinned, s3
 from tests.support.lake import Lake
 
@@ -118,15 +121,15 @@ def lake(spark: SparkSession, broker: Broker, lake_folder: Path, tmp_path: Path)
         pytest.exit(f"Spark's JVM has ended (exit code {jvm.returncode}); no test can run without it", 1)
     # What earlier tests wrote there is read again and again, as nothing expires it. Its files as well: to a clean-up of
     # orphan files they might be those of another catalog's table.
-    for identifier in (tables.LEDGER, tables.MAINTENANCE, tables.QUALITY, tables.SCHEMAS):
+    for identifier in (table_names.LEDGER, table_names.MAINTENANCE, table_names.QUALITY, table_names.SCHEMAS):
         with suppress(NoSuchTableError):
-            folder = catalog.load().load_table(identifier).location().removeprefix("file://")
-            catalog.load().drop_table(identifier)
+            folder = iceberg_catalog.load().load_table(identifier).location().removeprefix("file://")
+            iceberg_catalog.load().drop_table(identifier)
             shutil.rmtree(folder, ignore_errors=True)  # the next catalog's may be in a store
 
     def make(**values: Any) -> Lake:
         folder = tmp_path / f"contracts{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        return Lake(spark, catalog.load(), broker.bootstrap, folder, **values)
+        return Lake(spark, iceberg_catalog.load(), broker.bootstrap, folder, **values)
 
     return make

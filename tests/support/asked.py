@@ -16,17 +16,19 @@ from typing import Any
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from sluice import contracts, quality, status
+from sluice.contract import folder as contract_folder
 from sluice.errors import CatalogUnavailableError, SluiceError
-from sluice.events import MAINTAIN, Event, Lane
-from sluice.model import OffsetRange
+from sluice.ledger import quality_table
+from sluice.ledger.maintenance_table import Effect
+from sluice.offsets import OffsetRange
 from sluice.pages import trends
 from sluice.pages.detail import Detail
 from sluice.pages.failed import FailedRun
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
-from sluice.readiness import Line
-from sluice.status_model import (
+from sluice.status import status
+from sluice.status.events import MAINTAIN, Event, Lane
+from sluice.status.model import (
     GivenUp,
     Judgement,
     LastError,
@@ -39,7 +41,7 @@ from sluice.status_model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.upkeep import Effect
+from sluice.status.readiness import Line
 
 NOW = datetime.now(UTC)
 NAMES = ("mine", "other")
@@ -152,14 +154,14 @@ def main() -> None:
     runs["backfill"] = runs["backfill"]._replace(tables=["db.mine"])
     named = {f"db.{n}": f"t.{n}" for n in (*NAMES, "mine_too")}
     tables.append(replace(tables[0], table="db.mine_too"))
-    judged = {n: quality.Result(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()}
+    judged = {n: quality_table.Result(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()}
     stopped = [(n, SluiceError(f"two topics make db.{n}")) for n in NAMES]
     whole = Status(NOW, tables, [LOST], stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])
     # Of one table nobody could be asked the second time.
     unasked = TableStatus("db.mine_too", "mine", "append", "me", unasked=["catalog"])
     reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=whole))
     reading._connection = lambda _: None
-    contracts.load = lambda **_: None
+    contract_folder.load = lambda **_: None
     status.look = lambda *_, **__: replace(whole, tables=[*tables[:2], unasked])
     filled = SimpleNamespace(
         status=known(reading._read_status()),

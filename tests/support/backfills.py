@@ -6,10 +6,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sluice import backfill, backfill_end, backfill_run, cursor, tables
-from sluice.backfill import Backfill
-from sluice.backfill_ranges import Request
-from sluice.model import CURSOR_TAG
+from sluice import batch
+from sluice.backfill import outcome, plan, run
+from sluice.backfill.plan import Backfill
+from sluice.backfill.ranges import Request
+from sluice.batch import CURSOR_TAG
+from sluice.iceberg import cursor, snapshots, table_names
 from tests.support.lake import Lake
 
 WHY = "a hole was found"
@@ -20,19 +22,19 @@ def asked(table: str, ranges: Mapping[int, Sequence[int]] | None = None, **more:
 
 
 def planned(it: Lake, request: Request, run_id: str = "by hand") -> Backfill:
-    return backfill.write(request, it.contracts, it.catalog, it.admin, who="ann", run_id=run_id)
+    return plan.write(request, it.contracts, it.catalog, it.admin, who="ann", run_id=run_id)
 
 
 def carry_out(it: Lake, found: Backfill, *numbers: int, run_id: str = "by hand") -> None:
     for seq in numbers or found.promised()["slices"]:
-        backfill_run.run(
+        run.run(
             it.context(run_id), it.contracts, it.admin,
             table=found.table, topic=found.topic, seq=seq, origin=found.origin,
         )  # fmt: skip
 
 
 def told(it: Lake, found: Backfill) -> list[dict[str, Any]]:
-    return backfill_end.outcome(it.contracts, it.catalog, found.promised())
+    return outcome.outcome(it.contracts, it.catalog, found.promised())
 
 
 def fill_in(it: Lake, request: Request, run_id: str = "by hand") -> list[dict[str, Any]]:
@@ -44,7 +46,7 @@ def fill_in(it: Lake, request: Request, run_id: str = "by hand") -> list[dict[st
 
 def by_hand(it: Lake, table: str, statement: str) -> None:
     """A statement of SQL on a table, as a user would run it."""
-    name = tables.spark_name(it.context().catalog_name, tuple(table.split(".")))
+    name = table_names.spark_name(it.context().catalog_name, tuple(table.split(".")))
     it.spark.sql(statement.format(name))
 
 
@@ -81,5 +83,5 @@ def where_it_stands(it: Lake, table: str) -> Any:
     through = cursor.published(found)
     tagged = found.metadata.snapshot_by_id(found.metadata.refs[CURSOR_TAG].snapshot_id)
     assert tagged is not None
-    assert cursor.decode_through(cursor.summary(tagged)["sluice.published-through"]) == through
+    assert batch.decode_through(snapshots.summary(tagged)["sluice.published-through"]) == through
     return through

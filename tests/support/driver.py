@@ -66,9 +66,12 @@ def at(point: str) -> Job | None:
 
 def put_stops() -> None:  # noqa: C901 - a catalogue of points
     """What stops a thread at its job's point."""
-    from sluice import maintain, plan, publish, settle, stage, upkeep
-    from sluice.commit import Attempt
-    from sluice.ledger import Ledger
+    from sluice.ingest import publish, settle, stage
+    from sluice.ingest.landing import Attempt
+    from sluice.ledger import maintenance_table
+    from sluice.ledger.offsets_table import Ledger
+    from sluice.maintain import maintain, subjects
+    from sluice.plan import plan
 
     def around(
         point: str, owner: Any, name: str, *, before: Callable[..., bool] | None = None, after: Any = None
@@ -92,8 +95,8 @@ def put_stops() -> None:  # noqa: C901 - a catalogue of points
     def typed(attempt: Attempt) -> bool:
         return not staging(attempt)
 
-    def ended(_: Any, effects: list[upkeep.Effect]) -> bool:
-        return any(effect.state in upkeep.ENDED for effect in effects)
+    def ended(_: Any, effects: list[maintenance_table.Effect]) -> bool:
+        return any(effect.state in maintenance_table.ENDED for effect in effects)
 
     def uncommitted(point: str, owner: Any, name: str, namespace: str) -> None:
         """From that call on nobody can commit, until this process ends; the mark is made when the files are written."""
@@ -154,7 +157,7 @@ def put_stops() -> None:  # noqa: C901 - a catalogue of points
         # The snapshots are gone from the metadata, their files partly; of the orphans some are gone.
         "expire: half of the files gone": lambda point: half_way(point, "expire_snapshots", "metadata/*.avro"),
         "orphans: half of the files gone": lambda point: half_way(point, "remove_orphan_files", "data/orphan-*"),
-        "before it is kept": lambda point: around(point, upkeep, "keep", before=ended),
+        "before it is kept": lambda point: around(point, subjects, "keep", before=ended),
     }
     for point in {job.point for job in JOBS}:
         points[point](point)
@@ -180,9 +183,9 @@ def carried_out() -> int:
 
 def half_way(point: str, procedure: str, pattern: str) -> None:
     """The whole driver stops, JVM and all, as soon as the procedure has removed one of the files there are."""
-    from sluice import maintain
+    from sluice.maintain import procedures
 
-    original = maintain._rows
+    original = procedures._rows
 
     def watch(job: Job, paths: list[Path]) -> None:
         while all(path.exists() for path in paths):
@@ -196,7 +199,7 @@ def half_way(point: str, procedure: str, pattern: str) -> None:
             threading.Thread(target=watch, args=(job, list(table.glob(pattern))), daemon=True).start()
         return original(context, subject, called, **named)
 
-    maintain._rows = wrapped
+    procedures._rows = wrapped
 
 
 if __name__ == "__main__":

@@ -16,12 +16,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from sluice import broker as brokers
-from sluice import catalog as catalogs
-from sluice import contracts, plan, run, settle, tables, topics, upkeep
-from sluice.commit import Context
-from sluice.contract import Contract
-from sluice.plan import GroupPlan
+from sluice.contract import folder as contract_folder
+from sluice.contract.contract import Contract
+from sluice.iceberg import table_names, tables
+from sluice.ingest import outcome, run, settle
+from sluice.ingest.landing import Context
+from sluice.kafka import broker as brokers
+from sluice.maintain import subjects
+from sluice.plan import plan, resolve_topics
+from sluice.plan.model import GroupPlan
 
 
 def _until(true: Callable[[], bool]) -> None:
@@ -129,12 +132,12 @@ class Lake:
     @property
     def contracts(self) -> contracts.Contracts:
         """As a plan sees them: with the topics that there are."""
-        return topics.resolve(contracts.load(self.folder), self.catalog, self.admin)
+        return resolve_topics.resolve(contract_folder.load(self.folder), self.catalog, self.admin)
 
     @property
     def maintained(self) -> list[str]:
         """The tables that the contracts bring about, without those of Sluice's own."""
-        return [subject.name for subject in upkeep.subjects(self.contracts) if subject.group]
+        return [subject.name for subject in subjects.subjects(self.contracts) if subject.group]
 
     def loaded(self, table: str) -> Contract:
         return self.contracts.table(table)
@@ -148,18 +151,20 @@ class Lake:
         return plan.look(promises.group(self.group), promises, self.catalog, self.admin, None, extend=False)
 
     def context(self, run_id: str = "test") -> Context:
-        return Context(self.spark, self.catalog, catalogs.catalog_name(), self.kafka, run_id)
+        return Context(self.spark, self.catalog, table_names.catalog_name(), self.kafka, run_id)
 
     def run(self, *, seconds: float = 600.0) -> dict[str, dict[str, Any]]:
         """One run of the group: plan, stage, check, publish, settle. Returns settle's outcomes."""
         self._runs += 1
         run_id = f"{self.group}-{self._runs}"
         planned = self.plan(run_id)
-        promises = topics.resolve(contracts.load(self.folder), self.catalog, None)  # as the driver and settle do
+        promises = resolve_topics.resolve(
+            contract_folder.load(self.folder), self.catalog, None
+        )  # as the driver and settle do
         group = promises.group(self.group)
         if planned.has_work:
             run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
-        return settle.settle(group, self.catalog, settle.expected(planned), run_id=run_id)
+        return settle.settle(group, self.catalog, outcome.expected(planned), run_id=run_id)
 
     def decided(self) -> None:
         """Wait until the marks of all transactions are written: Kafka answers before, and plans stop short of them."""
@@ -195,7 +200,7 @@ class Lake:
         return self.catalog.load_table(table).scan().to_arrow().to_pylist()
 
     def quarantined(self, table: str) -> list[dict[str, Any]]:
-        found = tables.load(self.catalog, tables.quarantine(self.loaded(table)))
+        found = tables.load(self.catalog, table_names.quarantine(self.loaded(table)))
         return found.scan().to_arrow().to_pylist() if found else []
 
     def assert_appended(

@@ -25,7 +25,7 @@ def own_airflow(folder: Path) -> dict[str, str]:
         "AIRFLOW_HOME": str(folder / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY / "dags")]),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY / "plugins")]),
     }
 
 

@@ -12,8 +12,9 @@ from unittest import mock
 
 from pyspark.sql import Row
 
-from sluice import catalog, cli
+from sluice.cli import main
 from sluice.embedded.home import REPOSITORY
+from sluice.iceberg import table_names
 from tests.support.lake import Lake
 
 TEXT = (REPOSITORY / "docs" / "operating.md").read_text()
@@ -35,7 +36,7 @@ def sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
         statement = statement.replace(f"<{name}>", str(value))
     assert not re.search(r"<\w+>|…", statement), statement
     session = it.spark.newSession()
-    session.conf.set("spark.sql.defaultCatalog", catalog.catalog_name())
+    session.conf.set("spark.sql.defaultCatalog", table_names.catalog_name())
     return session.sql(statement).collect()
 
 
@@ -53,6 +54,6 @@ def command(it: Lake, text: str, *more: str, **names: str) -> str:
     settings = {"SLUICE_CONTRACTS": str(it.folder), "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap}
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.dict(os.environ, settings), redirect_stdout(out), redirect_stderr(err):
-        code = cli.main([*words, *more])
+        code = main.main([*words, *more])
     assert code == 0, (words, code, out.getvalue(), err.getvalue())
     return out.getvalue()

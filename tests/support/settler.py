@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from sluice import catalog, contracts, settle, topics
+from sluice.contract import folder as contract_folder
+from sluice.iceberg import catalog as iceberg_catalog
+from sluice.ingest import settle
+from sluice.plan import resolve_topics
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -14,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--promised", type=json.loads)
     parser.add_argument("--run-id")
     given = parser.parse_args(argv)
-    lake = catalog.load()
-    group = topics.resolve(contracts.load(), lake, None).group(given.group)
+    lake = iceberg_catalog.load()
+    group = resolve_topics.resolve(contract_folder.load(), lake, None).group(given.group)
     settle.settle(group, lake, given.promised, run_id=given.run_id)
     return 0

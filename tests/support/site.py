@@ -19,10 +19,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from pyiceberg.catalog import Catalog
 
-from sluice import broker as brokers
-from sluice import contracts, cursor, plan, status, tables
-from sluice.ledger import Ledger
-from sluice.model import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.batch import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.contract import folder as contract_folder
+from sluice.iceberg import cursor, table_names, tables
+from sluice.kafka import broker as brokers
+from sluice.ledger.offsets_table import Ledger
+from sluice.plan import model, plan
+from sluice.status import status
 
 
 @dataclass
@@ -54,8 +57,8 @@ class Site:
         (self.folder / f"{body['table']}.yaml").write_text(yaml.safe_dump(body))
 
     @property
-    def promises(self) -> contracts.Contracts:
-        return contracts.load(self.folder)
+    def promises(self) -> contract_folder.Contracts:
+        return contract_folder.load(self.folder)
 
     def send(self, partition: int, count: int, *, age_s: float = 0.0) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
@@ -75,7 +78,7 @@ class Site:
 
     def look(self) -> plan.GroupPlan:
         promises = self.promises
-        found = tables.load(self.catalog, tables.LEDGER)
+        found = tables.load(self.catalog, table_names.LEDGER)
         ledger = Ledger(self.catalog, found) if found else None
         return plan.look(promises.group("events"), promises, self.catalog, self.admin, ledger)
 
@@ -113,6 +116,6 @@ class Site:
         return status.look(self.promises, ["db.events"]).tables[0]
 
 
-def only_batch(found: plan.GroupPlan, topic: str) -> Batch:
+def only_batch(found: model.GroupPlan, topic: str) -> Batch:
     (batch,) = found.topics[topic].to_stage
     return batch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice import catalog as catalogs
 from sluice.embedded.broker import Broker
+from sluice.iceberg import catalog as catalogs
 from tests.support.site import Site
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from sluice import catalog as catalogs
+from sluice.iceberg import catalog as catalogs
 
 
 @pytest.fixture

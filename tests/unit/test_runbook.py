@@ -12,19 +12,21 @@ from typing import Any
 
 import pytest
 
-from sluice import cli, ledger, quality, schema, schemas, upkeep
-from sluice.contract import Contract
+from sluice.cli import main
+from sluice.contract.contract import Contract
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import RetryableError, SluiceError, TerminalError
+from sluice.iceberg import schema
+from sluice.ledger import maintenance_table, offsets_table, quality_table, schemas_table
 from tests.support.own_airflow import ask, own_airflow
 from tests.support.runbook import COMMANDS, SQL, TEXT
-from tests.unit.test_dags import LOAD
+from tests.unit.dags.test_dags import LOAD
 
 pytestmark = pytest.mark.unit
 
 WITH_A_LAKE = REPOSITORY / "tests" / "spark"
 # Its shell is started once, with a statement.
-ELSEWHERE = {"sql": "test_main_path.py"}
+ELSEWHERE = {"sql": "ingest/test_main_path.py"}
 BY_HAND = {"Accept a gap": "accept_gap", "Roll a table back": "rollback", "Backfill": "backfill"}
 
 
@@ -43,13 +45,13 @@ def wanting_nothing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_is_one(command: str) -> None:
-    wanting_nothing(cli._parser()).parse_args(shlex.split(command))
+    wanting_nothing(main._parser()).parse_args(shlex.split(command))
 
 
 def test_each_statement_and_command_is_run_by_a_test_in_the_state_that_it_is_about() -> None:
     calls = [
         (node.func.attr, node.args[1].value)
-        for file in WITH_A_LAKE.glob("*.py")
+        for file in WITH_A_LAKE.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) > 1
         if ast.unparse(node.func.value) == "runbook" and isinstance(node.args[1], ast.Constant)
@@ -61,7 +63,7 @@ def test_each_statement_and_command_is_run_by_a_test_in_the_state_that_it_is_abo
     left = {each for each in COMMANDS if not any(text.startswith(each) for text in ran["command"])}
     assert left == set(ELSEWHERE)
     for command, file in ELSEWHERE.items():
-        assert f'cli.main(["{command}", ' in (WITH_A_LAKE / file).read_text()
+        assert f'main.main(["{command}", ' in (WITH_A_LAKE / file).read_text()
 
 
 def test_each_error_is_on_the_page() -> None:
@@ -80,10 +82,10 @@ def test_the_columns_of_sluices_own_tables_are_those_that_they_have() -> None:
     keys = {"table": "a.b", "topic": "t", "group": "g", "owner": "me", "mode": "upsert", "identifier": ["id"]}
     contract = Contract.model_validate({**keys, "columns": [{"name": "id", "type": "long", "source": "$key"}]})
     schemas_of = {
-        "sluice.offsets": ledger.SCHEMA,
-        "sluice.quality": quality.SCHEMA,
-        "sluice.maintenance": upkeep.SCHEMA,
-        "sluice.schemas": schemas.SCHEMA,
+        "sluice.offsets": offsets_table.SCHEMA,
+        "sluice.quality": quality_table.SCHEMA,
+        "sluice.maintenance": maintenance_table.SCHEMA,
+        "sluice.schemas": schemas_table.SCHEMA,
         "sluice_staging.<topic>": schema.staging_schema()[0],
         "sluice_quarantine.<table>": schema.quarantine_schema()[0],
         "sluice_deletes.<table>": schema.deletes_schema(contract),
@@ -93,7 +95,7 @@ def test_the_columns_of_sluices_own_tables_are_those_that_they_have() -> None:
     told = {name: re.findall(r"`(\w+)`", re.sub(r"\((?:[^()]|\([^()]*\))*\)", "", cell)) for name, cell in rows}
     there = {name: [n for n in each.column_names if n != "id" and "." not in n] for name, each in schemas_of.items()}
     assert told == there
-    for name, states in (("sluice.offsets", ledger.State), ("sluice.schemas", schemas.State)):
+    for name, states in (("sluice.offsets", offsets_table.State), ("sluice.schemas", schemas_table.State)):
         assert f"`state` ({', '.join(states)})" in dict(rows)[name]
 
 

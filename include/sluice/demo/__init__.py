@@ -11,8 +11,7 @@ import shlex
 import sys
 import time
 
-from sluice import catalog as catalogs
-from sluice import contracts as promises
+from sluice.contract import folder as promises
 from sluice.demo import reset, verify
 from sluice.demo.api import Airflow
 from sluice.demo.progress import follow
@@ -24,6 +23,7 @@ from sluice.embedded.failure import StackError, end_tidily
 from sluice.embedded.home import Home
 from sluice.embedded.inherited import foreign
 from sluice.embedded.status import KAFKA
+from sluice.iceberg import catalog as catalogs
 
 GROUP = "aviation"
 DAG = f"ingest_{GROUP}"

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from sluice import cursor, tables
 from sluice.demo.api import Airflow
 from sluice.embedded.failure import StackError
+from sluice.iceberg import snapshots, tables
 
 RUN_PATIENCE_S = 900.0
 Runs = dict[str, list[dict[str, Any]]]
@@ -57,5 +57,5 @@ def row_count(catalog: Catalog, name: str) -> int | None:
     head = table.metadata.current_snapshot() if table else None
     if head is None:
         return None
-    summary = cursor.summary(head)
+    summary = snapshots.summary(head)
     return int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))

@@ -7,13 +7,15 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from sluice import broker, cursor, tables
-from sluice.contracts import Contracts
+from sluice.batch import PUBLISHED_THROUGH, RANGES
+from sluice.contract.folder import Contracts
 from sluice.demo.progress import Runs
 from sluice.demo.source import Sent
 from sluice.demo.verify import offsets_differ
-from sluice.ledger import Ledger, State
-from sluice.model import PUBLISHED_THROUGH, RANGES, encode_offsets
+from sluice.iceberg import cursor, snapshots, table_names, tables
+from sluice.kafka import broker
+from sluice.ledger.offsets_table import Ledger, State
+from sluice.offsets import encode_offsets
 
 
 def report(
@@ -38,13 +40,13 @@ def report(
     print()
     for name, topic in topics.items():
         contract = contracts.table(name)
-        table = catalog.load_table(tables.typed(contract))
+        table = catalog.load_table(table_names.typed(contract))
         state = states[topic]
         if not isinstance(state, broker.TopicState):
             raise state
         at = dict(cursor.published(table)[topic].next_offsets)
         carrier = cursor.carrier(table, PUBLISHED_THROUGH)
-        rejected = tables.load(catalog, tables.quarantine(contract))
+        rejected = tables.load(catalog, table_names.quarantine(contract))
         ends = {p: r.end for p, r in state.watermarks.items()}
         wrong[name] = [*differences.get(name, []), *offsets_differ(dict(state.watermarks), at)]
         quarantined = rejected.scan().count() if rejected else 0
@@ -57,7 +59,9 @@ def report(
         _line("cursor", encode_offsets(at))
         _line("lag", f"{sum(ends.values()) - sum(at.get(p, 0) for p in ends):,} records")
         _line("rows", f"{table.scan().count():,}")
-        _line("snapshot", f"{snapshot_id} holds offsets {cursor.summary(carrier).get(RANGES)}" if carrier else "none")
+        _line(
+            "snapshot", f"{snapshot_id} holds offsets {snapshots.summary(carrier).get(RANGES)}" if carrier else "none"
+        )
         _line("quarantined", f"{quarantined:,}")
         done = [r for r in steps if r.topic == topic and r.seconds and (r.state == State.STAGED or r.table == name)]
         _line("steps", ", ".join(f"batch {r.batch_seq} {r.state} in {r.seconds:.1f} s" for r in done))

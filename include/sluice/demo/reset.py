@@ -12,14 +12,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyiceberg.catalog import Catalog
 
-from sluice import tables
-from sluice.contracts import Contracts
+from sluice.contract.folder import Contracts
 from sluice.demo.api import Airflow
 from sluice.demo.source import TOPICS
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import Home
-from sluice.filters import one_of
-from sluice.ledger import Ledger
+from sluice.iceberg import table_names, tables
+from sluice.iceberg.filters import one_of
+from sluice.ledger.offsets_table import Ledger
 
 MARK = "demo"
 PATIENCE_S = 120.0
@@ -62,10 +62,10 @@ def _wait_for_runs(airflow: Airflow, dag: str) -> None:
 
 
 def _drop_tables(home: Home, catalog: Catalog, contracts: Contracts) -> None:
-    names = [tables.staging(topic) for topic in TOPICS]
+    names = [table_names.staging(topic) for topic in TOPICS]
     for topic in TOPICS:
         contract = contracts.table(f"aviation.{topic}")
-        names += [tables.typed(contract), tables.quarantine(contract), tables.deletes(contract)]
+        names += [table_names.typed(contract), table_names.quarantine(contract), table_names.deletes(contract)]
     for name in names:
         table = tables.load(catalog, name)
         if table is not None:

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from pyiceberg.catalog import Catalog
 
-from sluice.contract import Contract
-from sluice.contracts import Contracts
+from sluice.contract.contract import Contract
+from sluice.contract.folder import Contracts
 from sluice.demo.source import KEYS, Sent
-from sluice.model import OffsetRange
+from sluice.offsets import OffsetRange
 
 PLACE = ("_kafka_partition", "_kafka_offset")
 

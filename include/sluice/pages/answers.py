@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from sluice.events import Event, Lane
 from sluice.pages.trends import Trend
-from sluice.readiness import Line
-from sluice.status_model import TableStatus
-from sluice.timeline import Standing
+from sluice.status.events import Event, Lane
+from sluice.status.model import TableStatus
+from sluice.status.readiness import Line
+from sluice.status.timeline import Standing
 
 BESIDE = {
     "lag_records": {"anyOf": [{"type": "integer"}, {"type": "null"}], "title": "Lag Records"},

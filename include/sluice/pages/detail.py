@@ -8,31 +8,26 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice import (
-    broker,
-    contracts,
-    cursor,
-    kafka_retention,
-    reach,
-    readiness,
-    schemas,
-    tables,
-    topics,
-    upkeep,
-)
-from sluice import catalog as catalogs
+from sluice.batch import RUN_ID, STEP, TOPIC, Through, batches_of
+from sluice.contract import folder as contract_folder
 from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, gone
-from sluice.model import RUN_ID, STEP, TOPIC, OffsetRange, Through, batches_of
+from sluice.iceberg import availability, cursor, snapshots, table_names, tables
+from sluice.iceberg import catalog as catalogs
+from sluice.kafka import broker
+from sluice.ledger import maintenance_table, schemas_table
+from sluice.offsets import OffsetRange
 from sluice.pages import in_force, rejected, trends
 from sluice.pages.rejected import Rejected
 from sluice.pages.trends import BATCHES, Trend
+from sluice.plan import resolve_topics, retention_warnings
+from sluice.status import readiness
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from sluice.contract import Contract
-    from sluice.contracts import Contracts
+    from sluice.contract.contract import Contract
+    from sluice.contract.folder import Contracts
 
 T = TypeVar("T")
 
@@ -102,8 +97,8 @@ class Detail:
     rejected: Rejected = field(default_factory=Rejected)
     snapshots: Sequence[SnapshotLine] = ()
     kept: Mapping[str, Mapping[int, float]] | None = None
-    versions: Sequence[schemas.Row] = ()
-    effects: Sequence[upkeep.Effect] = ()
+    versions: Sequence[schemas_table.Row] = ()
+    effects: Sequence[maintenance_table.Effect] = ()
     readiness: Sequence[readiness.Line] = ()
     contract: str = ""
     version: int | None = None
@@ -122,15 +117,15 @@ def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
     Raises:
         CatalogUnavailableError: the catalog did not answer.
     """
-    with reach.catalog_errors(), catalogs.load() as catalog:
-        known = topics.resolve(contracts.load(strict=False), catalog, None)
+    with availability.catalog_errors(), catalogs.load() as catalog:
+        known = resolve_topics.resolve(contract_folder.load(strict=False), catalog, None)
         contract = known.tables.get(name)
         return _read(catalog, known, contract, kafka) if contract else Detail()
 
 
 def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping[str, Any] | None) -> Detail:
     part, name = _Parts(), contract.table
-    table = part.of("table", lambda: tables.load(catalog, tables.typed(contract)), None)
+    table = part.of("table", lambda: tables.load(catalog, table_names.typed(contract)), None)
     held = part.of("contract", lambda: in_force.look(catalog, table, contract), in_force.written(contract))
     if why := part.missing.get("table"):
         part.missing["contract"] = why  # without the table it is not the file's
@@ -143,7 +138,7 @@ def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping
         quarantine,
         part.of("snapshots", lambda: _snapshots(table) if table else (), ()),
         part.of("kept", lambda: _kept(catalog, contract, through, kafka) if through is not None else None, None),
-        part.of("versions", lambda: list(reversed(schemas.rows(catalog, contract.table))), []),
+        part.of("versions", lambda: list(reversed(schemas_table.rows(catalog, contract.table))), []),
         part.of("maintenance", lambda: _effects(catalog, contract), []),
         part.of("readiness", lambda: readiness.of_table(held.contract, known, catalog), []),
         held.text,
@@ -172,7 +167,7 @@ class _Parts:
             CatalogUnavailableError: the catalog did not answer, which is so for the other parts as well.
         """
         try:
-            with reach.catalog_errors():
+            with availability.catalog_errors():
                 try:
                     return read()
                 except FileNotFoundError as error:  # the catalog has answered
@@ -184,9 +179,11 @@ class _Parts:
         return without
 
 
-def _effects(catalog: Catalog, contract: Contract) -> list[upkeep.Effect]:
+def _effects(catalog: Catalog, contract: Contract) -> list[maintenance_table.Effect]:
     states = ("done", "failed")
-    kept = upkeep.kept(catalog, names=[contract.table], states=states, fields=upkeep.TOLD, most=EFFECTS)
+    kept = maintenance_table.kept(
+        catalog, names=[contract.table], states=states, fields=maintenance_table.TOLD, most=EFFECTS
+    )
     return kept[::-1]
 
 
@@ -201,10 +198,10 @@ def _kept(
     catalog: Catalog, contract: Contract, through: Mapping[str, Through], kafka: Mapping[str, Any] | None
 ) -> dict[str, dict[int, float]] | None:
     try:
-        client = reach.open_broker(KAFKA_PATIENCE_S, kafka)
+        client = broker.open_broker(KAFKA_PATIENCE_S, kafka)
         states = broker.describe(client, contract.topics).values()
         return {
-            state.topic: kafka_retention.left(client, state, _safe(catalog, state.topic, through.get(state.topic)))
+            state.topic: retention_warnings.left(client, state, _safe(catalog, state.topic, through.get(state.topic)))
             for state in states
             if isinstance(state, broker.TopicState) and state.retention_ms >= 0
         }
@@ -216,7 +213,7 @@ def _safe(catalog: Catalog, topic: str, through: Through | None) -> dict[int, in
     """Per partition the first offset that Kafka alone holds: what is staged no longer needs it."""
     published = dict(through.next_offsets) if through else {}
     try:
-        staged = cursor.staged(tables.load(catalog, tables.staging(topic)))
+        staged = cursor.staged(tables.load(catalog, table_names.staging(topic)))
     except SluiceError:  # the status tells of it
         staged = None
     raw = staged.next_offsets if staged and (through is None or staged.topic_id == through.topic_id) else {}
@@ -229,9 +226,9 @@ def _batches(table: Table, rejected: Mapping[tuple[str, int], int], judged_by: S
         key = (result.topic, result.batch_seq)
         judged[key] = judged.get(key, 0) + (result.success is False)
     found: list[BatchLine] = []
-    landed = cursor.landed(table.metadata)
-    for snapshot in cursor.ancestors(table.metadata):
-        told = cursor.summary(snapshot)
+    landed = snapshots.landed(table.metadata)
+    for snapshot in snapshots.ancestors(table.metadata):
+        told = snapshots.summary(snapshot)
         if TOPIC not in told:
             continue
         at = landed[snapshot.snapshot_id]
@@ -248,15 +245,15 @@ def _batches(table: Table, rejected: Mapping[tuple[str, int], int], judged_by: S
 
 
 def _snapshots(table: Table) -> list[SnapshotLine]:
-    found, landed = [], cursor.landed(table.metadata)
-    for snapshot in islice(cursor.ancestors(table.metadata), SNAPSHOTS):
-        told = cursor.summary(snapshot)
+    found, landed = [], snapshots.landed(table.metadata)
+    for snapshot in islice(snapshots.ancestors(table.metadata), SNAPSHOTS):
+        told = snapshots.summary(snapshot)
         operation = snapshot.summary.operation.value if snapshot.summary else ""
         added, removed = (int(told.get(f"{did}-data-files", "0")) for did in ("added", "deleted"))
         found.append(
             SnapshotLine(
                 snapshot.snapshot_id, landed[snapshot.snapshot_id], told.get(STEP) or operation,
-                added, removed, cursor.totals(snapshot),
+                added, removed, snapshots.totals(snapshot),
             )
         )  # fmt: skip
     return found

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sluice.events import MAINTAIN, Event, Lane
-from sluice.status_text import duration, moment
+from sluice.status.events import MAINTAIN, Event, Lane
+from sluice.status.text import duration, moment
 
 if TYPE_CHECKING:
-    from sluice.status_model import TableStatus
+    from sluice.status.model import TableStatus
 
 NAMED = 3
 
@@ -67,7 +67,7 @@ class Concern:
     @classmethod
     def of(cls, tables: Iterable[TableStatus], mine: Iterable[str]) -> Concern:
         """By what is known of all tables."""
-        from sluice.tables import DELETES, QUARANTINE, safe, staging
+        from sluice.iceberg.table_names import DELETES, QUARANTINE, safe, staging
 
         known: dict[str, set[str]] = {}
         topics: dict[str, set[str]] = {}

@@ -10,11 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
 
-from sluice import catalog as catalogs
-from sluice import contracts, cursor, reach, tables, timeline, topics
+from sluice.contract import folder as contract_folder
 from sluice.errors import TableDamagedError
-from sluice.events import INGEST, Event, Lane, lanes
-from sluice.ledger import State
+from sluice.iceberg import availability, snapshots, table_names, tables
+from sluice.iceberg import catalog as catalogs
+from sluice.ledger.offsets_table import State
+from sluice.plan import resolve_topics
+from sluice.status import timeline
+from sluice.status.events import INGEST, Event, Lane, lanes
 
 BACK = timedelta(days=7)
 HOURS = (1, 6, 24, 168)
@@ -49,14 +52,14 @@ def read(name: str) -> History:
         CatalogUnavailableError: the catalog did not answer.
     """
     now = datetime.now(UTC)
-    with reach.catalog_errors(), catalogs.load() as catalog:
-        contract = topics.resolve(contracts.load(strict=False), catalog, None).tables.get(name)
+    with availability.catalog_errors(), catalogs.load() as catalog:
+        contract = resolve_topics.resolve(contract_folder.load(strict=False), catalog, None).tables.get(name)
         if contract is None:
             return History(now, ())
         unread: list[str] = []
         events = timeline.events(catalog, now - BACK, [contract], unread=unread)
         try:
-            table, trouble = _alone(tables.load(catalog, tables.typed(contract))), None
+            table, trouble = _alone(tables.load(catalog, table_names.typed(contract))), None
         except TableDamagedError as error:  # of all moments this is when somebody looks at what happened
             table, trouble = None, str(error)
         return History(now, events, table, unread=tuple(unread), trouble=trouble)
@@ -77,16 +80,16 @@ def read_groups(groups: str) -> History:
         CatalogUnavailableError: the catalog did not answer.
     """
     now, wanted = datetime.now(UTC), set(json.loads(groups))
-    with reach.catalog_errors(), catalogs.load() as catalog:
-        known = topics.resolve(contracts.load(strict=False), catalog, None).tables.values()
+    with availability.catalog_errors(), catalogs.load() as catalog:
+        known = resolve_topics.resolve(contract_folder.load(strict=False), catalog, None).tables.values()
         unread: list[str] = []
         mine = [c for c in known if c.group in wanted]
         events, last = timeline.of_several(catalog, now - BACK, mine, unread=unread)
         try:
-            ledger = tables.load(catalog, tables.LEDGER)
+            ledger = tables.load(catalog, table_names.LEDGER)
         except TableDamagedError:  # that its events are missing is told
             ledger = None
-        return History(now, events, None, last, cursor.rows(ledger) if ledger else 0, tuple(unread))
+        return History(now, events, None, last, snapshots.rows(ledger) if ledger else 0, tuple(unread))
 
 
 def together(*known: History | None) -> History | None:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from sluice import evolve, evolve_force
 from sluice.errors import SchemaChangeError
+from sluice.evolve import evolve
+from sluice.iceberg import active_contract
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from sluice.contract import Contract
-    from sluice.evolve_diff import Change
-    from sluice.evolve_outlook import Outlook
+    from sluice.contract.contract import Contract
+    from sluice.evolve.diff import Change
+    from sluice.evolve.pending_change import Outlook
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def look(catalog: Catalog, table: Table | None, file: Contract) -> Held:
     """
     if table is None:
         return written(file)
-    told = evolve_force.InForce.of(table)
-    held = replace(written(evolve_force.published_by(table, file)), version=told.version if told else None)
+    told = active_contract.InForce.of(table)
+    held = replace(written(active_contract.published_by(table, file)), version=told.version if told else None)
     if file.auto:
         return replace(held, contract=held.contract.model_copy(update={"auto": file.auto}))
     try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import SluiceError
-from sluice.status_model import CATALOG, KAFKA, OF_PLANNER, Status, TableStatus
+from sluice.status.model import CATALOG, KAFKA, OF_PLANNER, Status, TableStatus
 
 _OF_KAFKA = ("freshness_now_seconds", "freshness_kept", *OF_PLANNER)  # the planner asks Kafka as well
 _OF_THEN = {"maintenance", "expectations", "further_expectations", "last_error", "further_errors"}

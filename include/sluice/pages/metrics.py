@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sluice import verdicts
-from sluice.events import Event
 from sluice.pages.history import History
-from sluice.status_model import CATALOG, KAFKA, Status, TableStatus
+from sluice.status import verdicts
+from sluice.status.events import Event
+from sluice.status.model import CATALOG, KAFKA, Status, TableStatus
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

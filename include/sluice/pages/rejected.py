@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sluice import tables
-from sluice.newest import newest
+from sluice.iceberg import table_names, tables
+from sluice.ledger.newest_rows import newest
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from sluice.contract import Contract
-    from sluice.model import Through
+    from sluice.batch import Through
+    from sluice.contract.contract import Contract
 
 COUNTED = 200_000
 SHOWN_OF_EACH = 10
@@ -66,7 +66,7 @@ def read(catalog: Catalog, contract: Contract, published: Mapping[str, Through] 
     Args:
         published: how far the table has come; without it nothing is said of what can be replayed.
     """
-    held = tables.load(catalog, tables.quarantine(contract))
+    held = tables.load(catalog, table_names.quarantine(contract))
     if held is None or held.current_snapshot() is None:
         return Rejected()
     names = (*_KIND, *_PLACE, "error", "quarantined_at")

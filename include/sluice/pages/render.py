@@ -14,9 +14,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from sluice import status_text
-from sluice.model import OffsetRange
-from sluice.status_text import duration, ranges_text
+from sluice.offsets import OffsetRange
+from sluice.status import text
+from sluice.status.text import duration, ranges_text
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # as `status_text.moment` writes it
 _CODE = re.compile(r"`([^`]+)`")
@@ -67,7 +67,7 @@ def moment(at: datetime | None) -> Markup:
     if at is None:
         return Markup('<span class="none">never</span>')
     utc = at.astimezone(UTC)
-    words = status_text.moment(at)
+    words = text.moment(at)
     return Markup(f'<time datetime="{utc.isoformat()}" title="{words}">{words}</time>')  # noqa: S704 - digits and words of ours
 
 
@@ -121,7 +121,7 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.filters |= {
     "moment": moment,
-    "utc": status_text.moment,
+    "utc": text.moment,
     "timed": timed,
     "coded": coded,
     "number": number,

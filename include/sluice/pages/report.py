@@ -19,11 +19,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from sluice import catalog as catalogs
-from sluice import cursor, quality, reach, tables
-from sluice.contract import Contract
-from sluice.contract_fields import parse_duration
+from sluice.contract.contract import Contract
+from sluice.contract.values import parse_duration
 from sluice.errors import ConfigError
+from sluice.iceberg import availability, snapshots, table_names, tables
+from sluice.iceberg import catalog as catalogs
+from sluice.ledger import quality_table
 from sluice.pages import rejected, render, trends
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def keep_all(
     In a thread that is not waited for long: a folder that does not answer must not keep a run from telling its outcome.
 
     Args:
-        outcomes: per table, as `sluice.settle.settle` tells them.
+        outcomes: per table, as `sluice.ingest.settle.settle` tells them.
 
     Returns:
         Their addresses by table.
@@ -106,19 +107,19 @@ def keep(
     """Write the report of what a run came to for a table; written again, it is the same file.
 
     Args:
-        outcome: as `sluice.settle.settle` tells it.
+        outcome: as `sluice.ingest.settle.settle` tells it.
 
     Returns:
         Its address.
     """
-    address = f"{_folder(contract.table)}/{tables.safe(run_id)}.html"
-    with reach.catalog_errors():
-        table = tables.load(catalog, tables.typed(contract))
-        results = quality.of_run(catalog, contract.table, run_id) if contract.expectations else []
+    address = f"{_folder(contract.table)}/{table_names.safe(run_id)}.html"
+    with availability.catalog_errors():
+        table = tables.load(catalog, table_names.typed(contract))
+        results = quality_table.of_run(catalog, contract.table, run_id) if contract.expectations else []
         wrong = rejected.read(catalog, contract).wrong if outcome["rejected"] != 0 or outcome["red"] else ()
     text = render.page(
         "report.html", contract=contract, outcome=outcome, run_id=run_id, trends=trends.of(results), wrong=wrong,
-        totals=cursor.totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
+        totals=snapshots.totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
         style=render.inline("sluice.css"),
     )  # fmt: skip
     with load_file_io(catalog.properties, address).new_output(address).create(overwrite=True) as file:
@@ -138,8 +139,8 @@ def read(name: str) -> str:
     table, run_id = json.loads(name)
     if not wanted():
         return ""
-    with reach.catalog_errors(), catalogs.load() as catalog:
-        address = f"{_folder(table)}/{tables.safe(run_id)}.html"
+    with availability.catalog_errors(), catalogs.load() as catalog:
+        address = f"{_folder(table)}/{table_names.safe(run_id)}.html"
         file = load_file_io(catalog.properties, address).new_input(address)
         if not file.exists():
             return ""
@@ -169,4 +170,4 @@ def drop_old(catalog: Catalog, contract: Contract, *, now: datetime | None = Non
 
 
 def _folder(table: str) -> str:
-    return f"{os.environ[FOLDER].rstrip('/')}/{tables.safe(table)}"
+    return f"{os.environ[FOLDER].rstrip('/')}/{table_names.safe(table)}"

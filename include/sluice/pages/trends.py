@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sluice import catalog as catalogs
-from sluice import contracts, quality, reach, topics
+from sluice.contract import folder as contract_folder
+from sluice.iceberg import availability
+from sluice.iceberg import catalog as catalogs
+from sluice.ledger import quality_table
+from sluice.plan import resolve_topics
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from sluice.contract import Contract
+    from sluice.contract.contract import Contract
 
 BATCHES = 50
 RESULTS_BACK = timedelta(days=7)
@@ -31,7 +34,7 @@ class Trend:
     expectation: str
     column: str
     severity: str
-    results: Sequence[quality.Result]
+    results: Sequence[quality_table.Result]
     judged: bool = True
     parameters: str = ""
     topic: str = ""
@@ -39,14 +42,14 @@ class Trend:
     @property
     def name(self) -> tuple[str, ...]:
         """What tells the expectation from others of the table, whatever the topic."""
-        return tuple(getattr(self, each) for each in quality.EXPECTATION)
+        return tuple(getattr(self, each) for each in quality_table.EXPECTATION)
 
     @property
-    def last(self) -> quality.Result:
+    def last(self) -> quality_table.Result:
         """What it came to in the newest batch."""
         return self.results[-1]
 
-    def newest(self, slices: bool) -> quality.Result | None:
+    def newest(self, slices: bool) -> quality_table.Result | None:
         """What it came to last in a slice of a backfill, or in a batch."""
         return next((r for r in reversed(self.results) if (r.batch_seq < 0) == slices), None)
 
@@ -61,8 +64,10 @@ def of_all() -> dict[str, list[Trend]]:
     Raises:
         CatalogUnavailableError: the catalog did not answer.
     """
-    with reach.catalog_errors(), catalogs.load() as catalog:
-        return _by_table(_results(catalog), topics.resolve(contracts.load(strict=False), catalog, None).tables)
+    with availability.catalog_errors(), catalogs.load() as catalog:
+        return _by_table(
+            _results(catalog), resolve_topics.resolve(contract_folder.load(strict=False), catalog, None).tables
+        )
 
 
 def of_run(run_id: str) -> dict[str, list[Trend]]:
@@ -71,12 +76,12 @@ def of_run(run_id: str) -> dict[str, list[Trend]]:
     Raises:
         CatalogUnavailableError: the catalog did not answer.
     """
-    with reach.catalog_errors(), catalogs.load() as catalog:
-        return _by_table(quality.of_run(catalog, None, run_id), {})
+    with availability.catalog_errors(), catalogs.load() as catalog:
+        return _by_table(quality_table.of_run(catalog, None, run_id), {})
 
 
-def _by_table(found: Sequence[quality.Result], known: Mapping[str, Contract]) -> dict[str, list[Trend]]:
-    by_table: dict[str, list[quality.Result]] = {}
+def _by_table(found: Sequence[quality_table.Result], known: Mapping[str, Contract]) -> dict[str, list[Trend]]:
+    by_table: dict[str, list[quality_table.Result]] = {}
     for result in found:
         by_table.setdefault(result.table, []).append(result)
     return {table: of(found, known.get(table)) for table, found in by_table.items()}
@@ -87,17 +92,17 @@ def of_table(catalog: Catalog, table: str, contract: Contract) -> list[Trend]:
     return of(_results(catalog, table), contract)
 
 
-def _results(catalog: Catalog, table: str | None = None) -> list[quality.Result]:
-    return quality.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
+def _results(catalog: Catalog, table: str | None = None) -> list[quality_table.Result]:
+    return quality_table.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
 
 
-def of(judged: Sequence[quality.Result], contract: Contract | None = None) -> list[Trend]:
+def of(judged: Sequence[quality_table.Result], contract: Contract | None = None) -> list[Trend]:
     """Results by expectation and topic, those last that are judged no longer.
 
     Args:
         contract: what it expects is judged now; without one, all is.
     """
-    by_name: dict[tuple[str, str, str, str, str], list[quality.Result]] = {}
+    by_name: dict[tuple[str, str, str, str, str], list[quality_table.Result]] = {}
     for r in judged:
         by_name.setdefault((*r.name, r.topic), []).append(r)
     now = by_name.keys() if contract is None else {

@@ -20,10 +20,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
-from sluice import broker, contracts, cursor, refs, schemas, slices, tables
+from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.contract import folder as contract_folder
 from sluice.embedded.home import Home
-from sluice.ledger import Ledger
-from sluice.model import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.iceberg import cursor, refs, table_names, tables
+from sluice.kafka import broker
+from sluice.ledger import schemas_table, slices
+from sluice.ledger.offsets_table import Ledger
 from tests.support import files
 from tests.support.running import Stack, command_line, records
 
@@ -103,7 +106,7 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     assert stack.finish("plain", run)[0] == "success"
     assert stack.ids("plain.orders") == list(range(150))
     # Lost behind its commit, the ledger does not tell of it; the table does, and the next run lets the ledger tell.
-    with hung(stack, tables.LEDGER):
+    with hung(stack, table_names.LEDGER):
         lost = stack.trigger("rollback", {"rollback"}, **{**asked, "before_run": run}, dry_run=False)
         kill_worker(stack, "rollback", lost, "rollback", lambda: stack.ids("plain.orders") == list(range(100)))
     assert stack.end("rollback", lost)[0] == "failed"
@@ -114,7 +117,7 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
 
 
 def ledger(stack: Stack) -> list[dict[str, Any]]:
-    return stack.catalog.load_table(tables.LEDGER).scan().to_arrow().to_pylist()
+    return stack.catalog.load_table(table_names.LEDGER).scan().to_arrow().to_pylist()
 
 
 @pytest.mark.timeout(1800)
@@ -148,7 +151,7 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
     assert "mixed.good" not in told  # it holds nothing yet
 
     names = ["kept.orders", "calm.orders"]  # by hand, as each table that holds something has a task of its own
-    staging = ".".join(tables.staging("kept.orders"))
+    staging = ".".join(table_names.staging("kept.orders"))
 
     def kept() -> Table:
         return stack.catalog.load_table("kept.orders")
@@ -245,7 +248,7 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
     run = stack.start("killed")
 
     def staged() -> bool:
-        table = tables.load(stack.catalog, tables.staging("killed.orders"))
+        table = tables.load(stack.catalog, table_names.staging("killed.orders"))
         return table is not None and table.metadata.current_snapshot_id is not None
 
     stack.until(staged, every=0.1)
@@ -290,11 +293,11 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
         assert len(planned) >= 2
 
         def attempted(seq: int) -> bool:
-            staging = stack.catalog.load_table(tables.staging("plain.orders"))
+            staging = stack.catalog.load_table(table_names.staging("plain.orders"))
             tried = any(refs.is_attempt_at(branch, "plain.orders", seq) for branch in staging.metadata.refs)
             return tried or slices.is_staged(staging, planned[seq])
 
-        # Before anything is to be seen, and behind all; what comes between is in tests/spark/test_backfill_races.py.
+        # Before anything is to be seen, and behind all; what comes between is in tests/spark/backfill/test_races.py.
         come = {
             "plain-backfill-1": lambda: attempted(-1),
             "plain-backfill-2": lambda: slices.landed(stack.catalog.load_table("plain.orders"), planned[-2]),
@@ -314,7 +317,7 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
     assert stack.ids("plain.orders") == whole
     assert_told_once(stack, run, planned)
     assert cursor.published(stack.catalog.load_table("plain.orders")) == through
-    for name in ("plain.orders", tables.staging("plain.orders")):
+    for name in ("plain.orders", table_names.staging("plain.orders")):
         assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
     from_staging_when_kafka_has_lost_it(stack, form, ends)
     assert stack.ids("plain.orders") == whole
@@ -357,7 +360,7 @@ def test_the_strictest_expiry_leaves_what_a_rollback_within_the_window_needs(sta
     margin = (back_to.timestamp_ms - oldest.timestamp_ms) / 2
     window = f"{datetime.now(UTC).timestamp() - (back_to.timestamp_ms - margin) / 1000:.0f}s"
     strict = f"maintenance: {{min_snapshots: 1, snapshot_age: {window}, staging_retention: {window}}}\n"
-    names = ["plain.orders", ".".join(tables.staging("plain.orders"))]
+    names = ["plain.orders", ".".join(table_names.staging("plain.orders"))]
     with changed(stack, "plain.orders", strict):
         _, told = stack.maintain("expire_snapshots", tables=names)
     assert [told[name][0] for name in names] == ["success", "success"], told
@@ -452,7 +455,7 @@ def ledger_file(stack: Stack) -> str:
     """Which metadata file is the ledger's, in next to no time."""
     with closing(sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60)) as catalog:
         named = "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?"
-        return str(catalog.execute(named, tables.LEDGER).fetchone()[0])
+        return str(catalog.execute(named, table_names.LEDGER).fetchone()[0])
 
 
 @contextmanager
@@ -495,7 +498,7 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     # As a first run leaves them when the topic is empty, so that no Spark is needed here.
     batch = Batch(name, topic_id, 1, {}, {0: 0, 1: 0})
     through = encode_through({name: Through(1, topic_id, batch.next_offsets)})
-    contract = contracts.load(Path(stack.env["SLUICE_CONTRACTS"])).table(name)
+    contract = contract_folder.load(Path(stack.env["SLUICE_CONTRACTS"])).table(name)
     for table, properties in (
         (tables.ensure_staging(stack.catalog, name), {STEP: "stage"}),
         (tables.ensure_typed(stack.catalog, contract), {STEP: "publish", PUBLISHED_THROUGH: through}),
@@ -525,7 +528,7 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     stack.send(name, [*records(0, 20), b'{"id": null}'])
     assert stack.finish("reviewed", stack.start("reviewed"))[0] == "success"
     assert stack.ids(name) == list(range(20))
-    quarantine = stack.catalog.load_table(tables.quarantine(contract))
+    quarantine = stack.catalog.load_table(table_names.quarantine(contract))
     assert quarantine.scan().count() == 1
     assert not stack.catalog.load_table(name).spec().fields
     stack.airflow.wait_for_dag("backfill", tables={"plan"})
@@ -540,5 +543,5 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     assert len(found) == 21 and set(found) == {*range(20), None}
     assert quarantine.refresh().scan().count() == 0
     assert [f.name for f in stack.catalog.load_table(name).spec().fields] == ["id_bucket"]
-    (approved,) = [r for r in schemas.rows(stack.catalog, name) if r.state == "approved"]
+    (approved,) = [r for r in schemas_table.rows(stack.catalog, name) if r.state == "approved"]
     assert (approved.why, approved.who) == ("it has grown", stack.env["SLUICE_PAGES_USER"])

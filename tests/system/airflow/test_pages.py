@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from sluice import cursor
+from sluice.batch import PUBLISHED_THROUGH, RUN_ID
 from sluice.embedded.home import REPOSITORY
-from sluice.ledger import Ledger, State
-from sluice.model import PUBLISHED_THROUGH, RUN_ID
+from sluice.iceberg import cursor, snapshots
+from sluice.ledger.offsets_table import Ledger, State
 from tests.support.running import GROUPS, Stack
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
@@ -74,7 +74,7 @@ def test_the_pages_tell_where_every_table_stands(stack):
     assert "[0, " in page and "No record is in quarantine" in page
     assert "Rollback drilled" in page
     # What was true at the moment of that snapshot, and just before it.
-    moment = cursor.committed_at(cursor.carrier(good, PUBLISHED_THROUGH))
+    moment = snapshots.committed_at(cursor.carrier(good, PUBLISHED_THROUGH))
     then = stack.until(lambda: "VERSION AS OF" in (text := at("mixed.good", moment + timedelta(seconds=60))) and text)
     assert f"<code>{good.metadata.current_snapshot_id}</code>" in then and "published, mixed.good, batch" in then
     told = ask("/api/tables/mixed.good/timeline?hours=1").json()

@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import FrameLocator, Page, Route, expect
 from sqlalchemy.engine import make_url
 
-from sluice.ledger import Ledger, State
+from sluice.ledger.offsets_table import Ledger, State
 from sluice.pages import render
-from sluice.verdicts import Overall
+from sluice.status.verdicts import Overall
 from tests.support.browser import logged_in, told_by_axe
 from tests.support.faults import away
 from tests.support.running import CONTRACT

@@ -22,9 +22,10 @@ import psutil
 import pytest
 from pyiceberg.table import Table
 
-from sluice import cursor, upkeep
 from sluice.embedded.failure import StackError
-from sluice.upkeep import Action
+from sluice.iceberg import cursor
+from sluice.ledger.maintenance_table import Action
+from sluice.maintain import subjects
 from tests.support import files
 from tests.support.faults import Driver
 from tests.support.lake import Lake
@@ -97,7 +98,7 @@ class Hour:
         self.merged = self.it.contract(mode="upsert", maintenance=STRICT)
         sort = {"strategy": "sort", "sort_by": ["id"]}
         self.appended = self.it.contract(maintenance={**STRICT, **sort}, errors={"max_ratio": 1.0})
-        self.names = [s.name for s in upkeep.subjects(self.it.contracts) if s.group == self.it.group]
+        self.names = [s.name for s in subjects.subjects(self.it.contracts) if s.group == self.it.group]
         self.beside = [self.maintain, self.replay_any, self.kill_any]
         self.over = threading.Event()
         self.seen: Counter[str] = Counter()

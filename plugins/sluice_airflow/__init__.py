@@ -1,0 +1,1 @@
+"""What the DAG files are made of: operators, connections, forms, assets, lineage, mapped tasks."""

@@ -1,0 +1,171 @@
+"""`columns: auto` through the real registry, broker, catalog and job, with the serializer that producers use."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from sluice.contract.types import parse_type
+from sluice.embedded.ports import free_port
+from sluice.embedded.registry import Registry
+from sluice.errors import RegistryUnavailableError, SchemaMissingError
+from sluice.evolve import auto_columns, evolve
+from sluice.formats import inferred_columns
+from sluice.ingest import outcome as ingest_outcome
+from sluice.ingest import run, settle
+from sluice.kafka.registry import WriterSchema
+from sluice.status import timeline
+from sluice.status.events import Lane
+from tests.spark.formats.test_formats import AVRO_TYPES, record
+from tests.support.lake import Lake
+from tests.support.registries import client_of
+
+pytestmark = pytest.mark.spark
+
+PLACE = {"type": "record", "name": "Place", "fields": [{"name": "city", "type": "string"}]}
+
+
+def schema(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Order", "namespace": "shop", "fields": fields})
+
+
+SSN = {"name": "ssn", "type": "string"}
+ADDED = {"name": "more", "type": ["null", "string"], "default": None, "doc": "what is new"}
+FIRST = schema({"name": "n", "type": "int"}, {"name": "place", "type": PLACE}, SSN)
+WIDER = schema({"name": "n", "type": "long"}, {"name": "place", "type": PLACE}, SSN, ADDED)
+OTHER = schema({"name": "n", "type": "string"}, SSN, ADDED)
+
+
+def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
+    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, client = lake(), client_of(registry)
+    monkeypatch.setattr("sluice.kafka.registry.LATEST_TTL_S", 0)  # the plans of this test are those of many processes
+    it.create_topic(1)
+    table = it.contract(
+        columns=[{"name": "id", "type": "string", "source": "$key"}, {"auto": {"omit": ["ssn"]}}],
+        value={"format": "avro"},
+        errors={"max_ratio": 1.0},
+    )
+    context = SerializationContext(it.topic, MessageField.VALUE)
+    first, wider, other = (AvroSerializer(client, each) for each in (FIRST, WIDER, OTHER))
+    away = f"http://127.0.0.1:{free_port()}"
+
+    def stopped() -> Any:
+        return it.plan().stops[table]
+
+    assert isinstance(stopped(), SchemaMissingError), "no producer has registered anything"
+    with monkeypatch.context() as patch:
+        patch.setenv("SCHEMA_REGISTRY_URL", away)
+        assert isinstance(stopped(), RegistryUnavailableError)
+    x = {"place": {"city": "X"}, "ssn": "secret"}
+    it.send([(0, "a", first({"n": 1, **x}, context))])
+    assert it.run()[table]["state"] == "published"
+    assert columns(it, table) | {"place": ""} == {"id": "string", "n": "int", "place": ""}
+
+    it.send([(0, "b", first({"n": 2, **x}, context)), (0, "c", wider({"n": 3 << 31, **x, "more": "yes"}, context))])
+    assert it.run()[table]["state"] == "published"
+    assert columns(it, table) | {"place": ""} == {"id": "string", "n": "long", "place": "", "more": "string"}
+    assert it.catalog.load_table(table).schema().find_field("more").doc == "what is new"
+    whole = [("a", 1, {"city": "X"}, None), ("b", 2, {"city": "X"}, None), ("c", 3 << 31, {"city": "X"}, "yes")]
+    assert rows(it, table) == whole
+    kinds = [set(v.kinds) for v in evolve.versions(it.catalog, it.loaded(table))]
+    assert kinds == [{"create"}, {"widen", "add_column"}]
+
+    it.send([(0, "d", wider({"n": 4, **x, "more": None}, context))])
+    it.send([(0, "e", other({"n": "five", "ssn": "s"}, context))])
+    with monkeypatch.context() as patch:
+        patch.setenv("SCHEMA_REGISTRY_URL", away)
+        planned = it.plan()
+        assert not planned.stops and planned.has_work
+        (warning,) = [line for line in planned.lines() if line.startswith("warn")]
+        assert "did not answer" in warning and "goes on with version 2" in warning
+    planned = it.plan("third")
+    assert planned.outlooks[table].review == "open"
+    (line,) = [line for line in planned.lines() if line.startswith("schema")]
+    assert "changes the type of column n: long to string" in line and "drops column place" in line
+    with monkeypatch.context() as patch:
+        # The driver asks for the writers' schemas by id, and for no columns.
+        patch.setattr(auto_columns, "resolved", None)
+        promises = it.contracts
+        group = promises.group(it.group)
+        run.run(it.context("third"), group, promises, it.admin, deadline=time.monotonic() + 600)
+        outcome = settle.settle(group, it.catalog, ingest_outcome.expected(planned), run_id="third")[table]
+    assert (outcome["state"], outcome["rejected"]) == ("published", 1)
+    assert rows(it, table) == [*whole, ("d", 4, {"city": "X"}, None)]
+    (bad,) = it.quarantined(table)
+    assert (bad["key"], bad["field"]) == (b"e", "n")
+
+
+def test_a_field_that_the_writers_drop_is_told_before_its_records_come(
+    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, client = lake(), client_of(registry)
+    monkeypatch.setattr("sluice.kafka.registry.LATEST_TTL_S", 0)
+    it.create_topic(1)
+    columns = [
+        {"name": "id", "type": "string", "source": "$key"},
+        {"name": "n", "type": "long"},
+        {"name": "city", "type": "string", "source": "place.city"},
+    ]
+    table = it.contract(columns=columns, value={"format": "avro"})
+    context = SerializationContext(it.topic, MessageField.VALUE)
+    assert it.plan().warnings == ()  # nothing is registered
+    first = AvroSerializer(client, FIRST)
+    it.send([(0, "a", first({"n": 1, "place": {"city": "X"}, "ssn": "s"}, context))])
+    assert it.plan().warnings == ()
+    it.drain(table)
+
+    moved = {**PLACE, "fields": [{"name": "town", "type": "string"}]}
+    later = AvroSerializer(client, schema({"name": "n", "type": "int"}, {"name": "place", "type": moved}, SSN))
+    value = later({"n": 2, "place": {"town": "Y"}, "ssn": "s"}, context)  # which registers it
+    planned = it.plan()
+    (warning,) = planned.warnings
+    assert f"the newest schema of {it.topic}-value" in str(warning)
+    assert "has no field place.city, which city reads: it is null in records" in str(warning)
+    assert (warning.table, planned.stops) == (table, {})
+    with monkeypatch.context() as patch:
+        patch.setenv("SCHEMA_REGISTRY_URL", f"http://127.0.0.1:{free_port()}")
+        away = it.plan()
+        assert away.warnings == () and away.stops == {}
+        began = datetime.now(UTC)
+        it.send([(0, "b", value)])
+        patch.setattr(run.again, "__defaults__", (2,))  # not for as long as a run is patient
+        assert it.run()[table]["state"] == "failed"
+    told = [e.told for e in timeline.events(it.catalog, began, [it.loaded(table)]) if e.lane == Lane.REGISTRY]
+    assert [each.partition(", ")[0] for each in told] == ["failed", "retried"]
+    assert all("RegistryUnavailableError: The schema registry at http" in each for each in told), told
+    it.drain(table)
+    assert it.quarantined(table) == []
+    assert {(r["id"], r["n"], r["city"]) for r in it.rows(table)} == {("a", 1, "X"), ("b", 2, None)}
+
+
+def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> None:
+    """`test_every_avro_type` reads each field of this schema as the column that is listed beside it."""
+    text = json.dumps(record(**{n: kind for n, (kind, *_) in AVRO_TYPES.items()}))
+    found = {f.name: str(f.type) for f in inferred_columns.avro(WriterSchema(1, "AVRO", text), ())}
+    other = {n: found[n] for n, (_, listed, *_) in AVRO_TYPES.items() if str(parse_type(listed)) != found[n]}
+    assert other == {
+        "i_l": "int", "i_d": "int", "i_dec": "int", "f_d": "float", "dec_w": "decimal(9, 2)", "li": "list<int>",
+        "st": "struct<a: int, b: list<struct<c: date, x: string>>>",
+        "tx_day": "string", "tx_at": "string", "tx_face": "string", "tx_dec": "string", "tx_li": "list<string>",
+        "dz_at": "timestamp", "dz_raw": "timestamp", "dz_ms_at": "timestamp", "dz_ms_raw": "timestamp",
+        "dz_days": "date", "dz_tx": "timestamptz", "u_tx": "uuid",
+    }  # fmt: skip
+
+
+def columns(it: Lake, table: str) -> dict[str, str]:
+    return {f.name: str(f.field_type) for f in it.catalog.load_table(table).schema().fields if f.name[0] != "_"}
+
+
+def rows(it: Lake, table: str) -> list[tuple[Any, ...]]:
+    found = it.rows(table)
+    assert all("ssn" not in row for row in found)
+    return sorted((r["id"], r["n"], r["place"], r.get("more")) for r in found)

@@ -1,0 +1,286 @@
+"""kill -9 of a real driver between every two steps and inside stage and publish, and zombies that wake up later.
+
+The driver is started by spark-submit, as Airflow does it, and stops by itself at the named points: support/driver.py
+sees to it, so that each is hit for certain. The whole process group, JVM included, is then killed, or frozen and woken
+up again. One driver carries out a job for each point, each on tables of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyiceberg.typedef import Identifier
+
+from sluice.batch import CURSOR_TAG
+from sluice.iceberg import own_table, refs, snapshots, table_names, tables
+from sluice.ingest import outcome, run, settle
+from sluice.ledger.maintenance_table import Action
+from sluice.ledger.offsets_table import Ledger, State
+from sluice.maintain import maintain
+from tests.spark.maintain.test_maintain import STRICT
+from tests.support import files
+from tests.support.killed import SETTLE, Stopped, driver, kill
+from tests.support.lake import Lake
+
+pytestmark = pytest.mark.timeout(600)
+
+KILLED_AT = [
+    "planned",
+    "stage: branch made",
+    "stage: files written",
+    "stage: written",
+    "staged",
+    "publish: branch made",
+    "publish: files written",
+    "publish: merged",
+    "publish: before land",
+    "published",
+    "before the ledger",
+    "after the ledger",
+]
+STOPPED_AT = ["stage: written", "publish: before land"]
+
+
+def record(n: int) -> dict[str, object]:
+    return {"n": n, "text": f"record {n}"}
+
+
+def prepared(it: Lake) -> tuple[str, str]:
+    """A topic with an appended and a merged table that hold a batch, and a frozen plan for the next."""
+    it.create_topic(2)
+    appended, merged = it.contract(errors={"max_ratio": 0.5}), it.contract(mode="upsert")
+    it.send((n % 2, f"k{n % 20}", record(n)) for n in range(30))
+    it.run()
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(100, 180))
+    # They delete rows of the one table, and are no rows for the other, which sets them apart.
+    it.send((n % 2, f"k{n}", None) for n in range(3, 9))
+    assert len(it.plan("killed").topics[it.topic].to_stage) == 1
+    return appended, merged
+
+
+def check(it: Lake, appended: str, merged: str) -> None:
+    """The oracle, and that nothing is left lying about and no file is read twice."""
+    deletes = sorted((p, o) for p, by in it.sent.items() for o, (_, value) in by.items() if value is None)
+    it.assert_appended(appended, without=deletes)
+    apart = [(row["_kafka_partition"], row["_kafka_offset"]) for row in it.quarantined(appended)]
+    assert sorted(apart) == deletes, "a record was set apart twice, or not at all"
+    it.assert_folded(merged)
+    for name in (appended, merged, table_names.staging(it.topic)):
+        found = it.catalog.load_table(name)
+        assert set(found.metadata.refs) == {"main", CURSOR_TAG}
+        assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
+        paths = [task.file.file_path for task in found.scan().plan_files()]
+        assert len(paths) == len(set(paths))
+        seqs = [snapshots.summary(s).get("sluice.batch-seq") for s in snapshots.ancestors(found.metadata)]
+        carried = [int(s) for s in seqs if s]
+        assert carried == sorted(set(carried), reverse=True), "a batch stands in main's history twice or out of order"
+
+
+@pytest.mark.timeout(1200)
+def test_the_driver_is_killed_and_the_next_run_goes_on(
+    lake: Callable[..., Lake], lake_folder: Path, subtests: pytest.Subtests
+) -> None:
+    lakes = {point: lake() for point in KILLED_AT}
+    names = {point: prepared(it) for point, it in lakes.items()}
+    with driver(lake_folder, *(Stopped(it, point) for point, it in lakes.items())) as process:
+        it = lakes["stage: files written"]
+        uncommitted(it, table_names.staging(it.topic))
+        uncommitted(lakes["publish: files written"], names["publish: files written"][0])
+        kill(process)
+    for point, it in lakes.items():
+        with subtests.test(point):
+            # The records that came meanwhile wait for the plan that is frozen.
+            it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+            it.drain(names[point][0])
+            check(it, *names[point])
+
+
+def test_settle_is_killed_and_tried_again_or_given_up(
+    lake: Callable[..., Lake], lake_folder: Path, subtests: pytest.Subtests
+) -> None:
+    given_up = "before the ledger", False
+    tried_again = [(point, True) for point in ("settle: tidied", "before the ledger", "after the ledger")]
+    cases = {case: lake() for case in (*tried_again, given_up)}
+    names, promised = {}, {}
+    for case, it in cases.items():
+        names[case] = prepared(it)
+        promises = it.contracts
+        planned = it.plan("killed")
+        run.run(it.context("killed"), promises.group(it.group), promises, it.admin, deadline=time.monotonic() + 600)
+        # Branches that a driver left, which settle drops, and a tag that is behind, which it moves.
+        for name in names[case]:
+            table = it.catalog.load_table(name)
+            first = table.metadata.snapshots[0].snapshot_id
+            table.manage_snapshots().create_branch(first, refs.new_branch(it.topic, 1)).create_tag(
+                first, CURSOR_TAG
+            ).commit()
+        promised[case] = outcome.expected(planned)
+    jobs = [
+        Stopped(it, case[0], SETTLE, ("--group", it.group, "--promised", json.dumps(promised[case])))
+        for case, it in cases.items()
+    ]
+    with driver(lake_folder, *jobs) as process:
+        kill(process)
+    for case, it in cases.items():
+        with subtests.test(str(case)):
+            if case != given_up:
+                group = it.contracts.group(it.group)
+                outcomes = settle.settle(group, it.catalog, promised[case], run_id="killed")
+                states = {name: each["state"] for name, each in outcomes.items()}
+                assert states == dict.fromkeys(names[case], "published")
+                check(it, *names[case])
+                settled = [r for r in Ledger(it.catalog).rows({it.topic: 1}) if r.state == State.SETTLED]
+                assert {r.batch_seq for r in settled} == {2}
+            it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+            it.drain(names[case][0])
+            check(it, *names[case])
+
+
+def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
+    lake: Callable[..., Lake], lake_folder: Path, subtests: pytest.Subtests
+) -> None:
+    actions = {
+        "rewrite: files written": Action.REWRITE,
+        "expire: marked": Action.EXPIRE,
+        "expire: deleted": Action.EXPIRE,
+        "before it is kept": Action.ORPHANS,
+    }
+    lakes = {point: lake() for point in actions}
+    names, jobs = {}, []
+    for point, it in lakes.items():
+        it.create_topic(2)
+        appended, merged = it.contract(maintenance=STRICT), it.contract(mode="upsert", maintenance=STRICT)
+        for number in range(3):
+            it.send((n % 2, f"k{n % 20}", record(n)) for n in range(100 * number, 100 * number + 30))
+            it.run()
+        names[point] = [appended, merged, ".".join(table_names.staging(it.topic))]
+        arguments = ("--action", str(actions[point]), "--tables", json.dumps(names[point]))
+        jobs.append(Stopped(it, point, "jobs.maintain", arguments))
+    time.sleep(1.1)
+    with driver(lake_folder, *jobs) as process:
+        uncommitted(lakes["rewrite: files written"], names["rewrite: files written"][0])
+        kill(process)
+    for point, it in lakes.items():
+        with subtests.test(point):
+            appended, merged, _ = names[point]
+            assert not it.plan().has_work
+            it.send((n % 2, f"k{n % 30}", record(n)) for n in range(1000, 1020))
+            it.drain(appended)
+            done = maintain.run(
+                it.context("again"), actions[point], names[point], it.contracts, deadline=time.monotonic() + 600
+            )
+            assert {e.table: e.error for e in done if e.error} == {}
+            if actions[point] == Action.EXPIRE:  # what was marked went, wherever the first try had come to
+                staging = it.catalog.load_table(names[point][2])
+                left = staging.scan(selected_fields=("batch_seq",)).to_arrow()["batch_seq"].to_pylist()
+                assert 2 <= tables.trimmed_through(staging) < min(left)
+            it.send((n % 2, f"k{n % 30}", record(n)) for n in range(2000, 2020))
+            it.drain(appended)
+            it.assert_appended(appended)
+            it.assert_folded(merged)
+
+
+@pytest.mark.parametrize(
+    ("action", "point"),
+    [
+        ("expire_snapshots", "expire: half of the files gone"),
+        ("remove_orphan_files", "orphans: half of the files gone"),
+    ],
+)
+def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
+    lake: Callable[..., Lake], lake_folder: Path, action: str, point: str
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    appended, merged = it.contract(maintenance=STRICT), it.contract(mode="upsert", maintenance=STRICT)
+    it.send((n % 2, f"k{n % 20}", record(n)) for n in range(30))
+    it.run()
+    table = it.catalog.load_table(appended)
+    if action == "expire_snapshots":
+        # Commits that add nothing, so that removing their files takes long enough to be killed in.
+        for _ in range(200):
+            own_table.ready_to_append(table)
+            table.append(table.schema().as_arrow().empty_table())
+    orphans = [Path(table.location().removeprefix("file://"), "data", f"orphan-{n}.parquet") for n in range(2000)]
+    if action == "remove_orphan_files":
+        for path in orphans:
+            path.write_bytes(b"PAR1")
+        files.make_old(table)
+    it.send((n % 2, f"k{n % 20}", record(n)) for n in range(100, 130))
+    it.run()
+    time.sleep(1.1)
+    there = files.on_disk(it.catalog.load_table(appended))
+    arguments = ("--action", action, "--tables", json.dumps([appended]))
+    with driver(lake_folder, Stopped(it, point, "jobs.maintain", arguments)) as process:
+        kill(process)
+    table = it.catalog.load_table(appended)
+    left = files.on_disk(table) - files.named(table)
+    assert left, "everything was removed before the driver was killed"
+    assert there - files.on_disk(table), "nothing was removed before the driver was killed"
+    if action == "expire_snapshots":
+        assert len(table.metadata.snapshots) < 10
+    else:
+        assert len([path for path in orphans if path.exists()]) < len(orphans)
+    names = [appended, merged, ".".join(table_names.staging(it.topic))]
+
+    def whole() -> None:
+        it.assert_appended(appended)
+        it.assert_folded(merged)
+        for name in names:
+            found = it.catalog.load_table(name)
+            assert not files.named(found) - files.on_disk(found)
+            files.read_all(found)
+
+    whole()
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(1000, 1020))
+    it.drain(appended)
+    for each in (Action(action), Action.ORPHANS):
+        for name in names:
+            files.make_old(it.catalog.load_table(name))
+        done = maintain.run(it.context("again"), each, names, it.contracts, deadline=time.monotonic() + 600)
+        assert {e.table: e.error for e in done if e.error} == {}
+    for name in names:
+        found = it.catalog.load_table(name)
+        assert files.on_disk(found) == files.named(found)
+    whole()
+
+
+def uncommitted(it: Lake, name: str | Identifier) -> None:
+    """There are data files below the table that no snapshot names."""
+    table = it.catalog.load_table(name)
+    on_disk = {str(f) for f in Path(table.location().removeprefix("file://")).glob("data/**/*.parquet")}
+    named = {
+        task.file.file_path.removeprefix("file://")
+        for s in table.metadata.snapshots
+        for task in table.scan(snapshot_id=s.snapshot_id).plan_files()
+    }
+    assert on_disk - named, "the driver was killed before it had written a file"
+
+
+@pytest.mark.parametrize("point", STOPPED_AT)
+def test_a_frozen_driver_wakes_up_after_its_successor_and_changes_nothing(
+    lake: Callable[..., Lake], lake_folder: Path, point: str
+) -> None:
+    it = lake()
+    appended, merged = prepared(it)
+    job = Stopped(it, point)
+    with driver(lake_folder, job) as process:
+        os.killpg(process.pid, signal.SIGSTOP)
+        it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+        it.drain(appended)
+        check(it, appended, merged)
+        names = (appended, merged, table_names.staging(it.topic))
+        heads = [it.catalog.load_table(n).metadata.current_snapshot_id for n in names]
+        job.mark.unlink()
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.wait(120) in (0, 2)
+        assert heads == [it.catalog.load_table(n).metadata.current_snapshot_id for n in names]
+    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(300, 320))
+    it.drain(appended)
+    check(it, appended, merged)

@@ -1,0 +1,224 @@
+"""The way of the data with nothing going wrong: append, upsert, several tables, several batches, transforms of time."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from sluice import timestamps
+from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch
+from sluice.cli import main
+from sluice.errors import FencedError
+from sluice.iceberg import cursor, record_times, snapshots, table_names, tables
+from sluice.ingest import librdkafka_source, staged_records
+from sluice.ingest.publish import publish
+from sluice.ingest.stage import read, staging_rows
+from sluice.kafka import broker, java_settings
+from sluice.offsets import OffsetRange
+from tests.support import runbook
+from tests.support.faults import Driver, Pause
+from tests.support.lake import Lake
+
+pytestmark = pytest.mark.usefixtures("generated_code")
+
+
+def record(n: int) -> dict[str, object]:
+    return {"n": n, "text": f"record {n}"}
+
+
+def test_appended_records_land_once_in_several_batches(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(3)
+    table = it.contract(limits={"records_per_batch": 100})
+    it.send((n % 3, f"k{n}", record(n)) for n in range(250))
+    first = it.run()[table]
+    assert (first["state"], first["records"], first["rejected"]) == ("published", 250, 0)
+    assert first["batches"] == {it.topic: [1, 2, 3]}
+    it.assert_appended(table)
+    it.send((n % 3, f"k{n}", record(n)) for n in range(250, 300))
+    assert it.run()[table]["batches"] == {it.topic: [4]}
+    it.assert_appended(table)
+    assert not it.plan().has_work
+    # No raw bytes stand in metadata, which outlives them.
+    staging = it.catalog.load_table(table_names.staging(it.topic))
+    raw = {staging.schema().find_field(name).field_id for name in ("key", "value")}
+    bounds = [task.file.lower_bounds or {} for task in staging.scan().plan_files()]
+    assert bounds and all(each and not raw & each.keys() for each in bounds)
+
+
+def test_upserts_and_tombstones_fold_the_log(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert")
+    it.send((n % 2, f"k{n}", record(n)) for n in range(100))
+    it.run()
+    it.assert_folded(table)
+    it.send((n % 2, f"k{n}", record(n + 1000)) for n in range(0, 100, 3))
+    it.send((n % 2, f"k{n}", None) for n in range(0, 100, 7))
+    it.send([(0, "k14", record(14_000))])
+    outcome = it.run()[table]
+    assert outcome["state"] == "published"
+    it.assert_folded(table)
+
+
+HALVES = [base64.b64encode(each).decode() for each in (b"\x00\x01", b"\x7f\xff", b"\xff\xfe")]
+KEYS: dict[str, list[str]] = {
+    "uuid": [f"{first}0000000-0000-4000-8000-000000000001" for first in "07f"],
+    "decimal(9, 2)": ["-1.50", "0", "1234567.89"],
+    "date": ["0001-01-01", "1969-12-31", "9999-12-31"],
+    "timestamptz": ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999999Z", "9999-12-31T23:59:59Z"],
+    "fixed[2]": HALVES,
+    "binary": HALVES,
+}
+
+
+def test_a_key_of_any_type_is_one_row(lake: Callable[..., Lake]) -> None:
+    """Also where Iceberg and Parquet order its values otherwise: a file that holds the key must be found."""
+    it = lake()
+    it.create_topic(1)
+    made = {}
+    for kind in KEYS:
+        columns = [{"name": "id", "type": kind, "source": kind}, {"name": "n", "type": "long"}]
+        made[kind] = it.contract(mode="upsert", columns=columns, deletes="ignore")
+    for later in (0, 10):
+        it.send((0, None, {**{kind: keys[n] for kind, keys in KEYS.items()}, "n": n + later}) for n in range(3))
+        outcomes = it.run()
+        for kind, table in made.items():
+            assert (outcomes[table]["state"], outcomes[table]["rejected"]) == ("published", 0), (kind, outcomes[table])
+            assert sorted(row["n"] for row in it.rows(table)) == [n + later for n in range(3)], kind
+
+
+def test_keys_that_were_deleted_again_and_again_stay_deleted(lake: Callable[..., Lake]) -> None:
+    """Each in a partition of its own: one that came from another would need an order."""
+    it = lake()
+    it.create_topic(2)
+    table = it.contract(mode="upsert")
+    for partition in (0, 1, 0):
+        for value in (record(1), None):
+            it.send([(partition, f"k{partition}", value)])
+            it.run()
+    assert it.rows(table) == []
+    staged = cursor.staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
+    assert len(staged) == 6
+    for seq in (3, 1, 5):
+        publish(it.context(), it.loaded(table), staged[seq][0], replay=True)
+        assert it.rows(table) == [], seq
+
+
+def test_one_read_feeds_several_tables_and_snapshots_tell_the_offsets(
+    lake: Callable[..., Lake], capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = lake()
+    it.create_topic(2)
+    appended, merged = it.contract(), it.contract(mode="upsert", partition_by=["bucket(4, id)"])
+    it.send((n % 2, f"k{n % 10}0{n % 2}", record(n)) for n in range(60))
+    it.run()
+    it.assert_appended(appended)
+    it.assert_folded(merged)
+    staging = it.catalog.load_table(table_names.staging(it.topic))
+    staged = [s for s in snapshots.ancestors(staging.metadata) if snapshots.summary(s).get("sluice.step") == "stage"]
+    assert len(staged) == 1
+    for name in (appended, merged):
+        typed = it.catalog.load_table(name)
+        head = typed.current_snapshot()
+        assert head is not None
+        assert PUBLISHED_THROUGH in snapshots.summary(head)
+        assert cursor.published(typed)[it.topic].next_offsets == {0: 30, 1: 30}
+        assert typed.metadata.refs[CURSOR_TAG].snapshot_id == head.snapshot_id
+        assert set(typed.metadata.refs) == {"main", CURSOR_TAG}
+    capfd.readouterr()
+    assert main.main(["sql", f"SELECT count(*), max(_kafka_offset) FROM {appended}; SELECT 'it''s `; <b>'"]) == 0
+    assert capfd.readouterr().out.splitlines()[1::2] == ["60\t29", "it's `; <b>"]
+    assert main.main(["sql", "SELECT nothing"]) == 3
+
+
+def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = lake()
+    it.create_topic(1)
+    tolerant = it.contract(errors={"max_ratio": 0.5})
+    strict = it.contract(errors={"tolerance": "none"})
+    it.send((0, f"k{n}", record(n)) for n in range(10))
+    it.send([(0, "bad", b"{not json"), (0, "worse", '{"n": "a word"}')])
+    outcomes = it.run()
+    assert outcomes[tolerant]["state"] == "published"
+    assert outcomes[tolerant]["rejected"] == 2
+    it.assert_appended(tolerant, without=[(0, 10), (0, 11)])
+    found = sorted(it.quarantined(tolerant), key=lambda r: r["_kafka_offset"])
+    assert [(r["_kafka_offset"], r["value"], r["field"]) for r in found] == [
+        (10, b"{not json", None),
+        (11, b'{"n": "a word"}', "n"),
+    ]
+    assert outcomes[strict]["state"] == "blocked"
+    assert "2 of 12 records" in outcomes[strict]["error"]
+    (named,) = re.findall(r"sluice_quarantine\.\w+", outcomes[strict]["error"])
+    apart = runbook.sql(it, "SELECT error_class", quarantine=named, batch=1)
+    assert [(row.field, row[-1]) for row in sorted(apart, key=str)] == [("n", 1), (None, 1)]
+    assert it.rows(strict) == []
+    # The producer is repaired, or the contract is: the batch is published from staging, without reading Kafka again.
+    # A driver that had the old contract wakes up after that, and sets nothing apart any more.
+    (batch,), behind = it.look().tables[strict].pending[it.topic], it.loaded(strict)
+    pause = Pause(monkeypatch, staged_records, "counted", lambda context, *_, **__: context.run_id == "zombie")
+    zombie = Driver(lambda: publish(it.context("zombie"), behind, batch))
+    pause.reached(zombie)
+    it.contract(table=strict, errors={"max_ratio": 1.0})
+    assert it.run()[strict]["state"] == "published"
+    before = it.catalog.load_table(table_names.quarantine(behind)).metadata.current_snapshot_id
+    pause.go()
+    zombie.end()
+    assert isinstance(zombie.error, FencedError), (zombie.result, zombie.error)
+    assert it.catalog.load_table(table_names.quarantine(behind)).metadata.current_snapshot_id == before
+    it.assert_appended(strict, without=[(0, 10), (0, 11)])
+
+
+def test_a_producer_that_stamps_records_with_microseconds_stops_no_table(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    it.create_topic(1, message_timestamp_after_max_ms=str(2**62))
+    table = it.contract()
+    it.send([(0, "a", {"n": 1})], timestamp_ms=1_700_000_000_000_000)
+    assert it.run()[table]["state"] == "published"
+    typed = it.catalog.load_table(table)
+    assert record_times.span(typed, typed.current_snapshot()) == (timestamps.ENDS[1],) * 2
+    assert broker.stream_clock(it.admin, it.topic, [0]) == timestamps.ENDS[1]
+
+
+def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake: Callable[..., Lake]) -> None:
+    """Spark's source ends at one, with "long overflow". What is read without it is what it would have read."""
+    it = lake()
+    it.create_topic(2, message_timestamp_after_max_ms=str(2**62))
+    more: dict[str, Any] = {"errors": {"max_ratio": 1.0}, "transactional": True}
+    table, upsert = it.contract(**more), it.contract(mode="upsert", **more)
+    producer = Producer({**it.kafka, "transactional.id": it.topic})
+    producer.init_transactions()
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        it.send([(1, "b", {"n": 2}), (1, None, "{}")], producer=producer, timestamp_ms=1_700_000_000_123)
+        producer.produce(it.topic, b"\xff", None, 1, headers=[("h", b"\x00"), ("h", None)])
+        producer.flush()
+        end()
+    it.decided()
+    batch = Batch(it.topic, "", 1, {1: OffsetRange(1, 8)}, {})
+    usual = read(it.spark, java_settings.spark_options(it.kafka), batch)
+    other = staging_rows(librdkafka_source.load(it.spark, it.kafka, batch), batch)
+    rows = usual.orderBy("_kafka_offset").collect()
+    assert [r["_kafka_offset"] for r in rows] == [1, 2] and rows[1]["headers"]
+    assert other.orderBy("_kafka_offset").collect() == rows
+
+    it.send([(0, "a", {"n": 1})])
+    it.send([(0, "b", {"n": 3}), (0, "a", None)], timestamp_ms=1_700_000_000_000_000_000)
+    it.send([(0, "c", {"n": 4})])
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    for each in (table, upsert):
+        assert sorted((r["id"], r["n"]) for r in it.rows(each) if r["_kafka_partition"] == 0) == [("a", 1), ("c", 4)]
+        apart = [r for r in it.quarantined(each) if r["_kafka_partition"] == 0]
+        told = {r["_kafka_offset"]: (r["key"], r["value"], r["error_class"], r["field"]) for r in apart}
+        where = ("timestamp", "_kafka_timestamp")
+        assert told == {1: (b"b", b'{"n": 3}', *where), 2: (b"a", None, *where)}
+        assert all("beyond the year 294247" in r["error"] and r["_kafka_timestamp"] is None for r in apart)
+    assert broker.stream_clock(it.admin, it.topic, [0]) == timestamps.ENDS[1]

@@ -1,0 +1,120 @@
+"""An hour's worth of batches, accelerated, against all of maintenance at once, with no pool between them.
+
+`pytest -m soak tests/spark/ingest/test_soak.py`; SLUICE_SOAK_BATCHES sets another number of batches than 60.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.table import Table
+
+from sluice.iceberg import tables
+from sluice.ledger.maintenance_table import Action, Effect
+from sluice.maintain import assess, file_stats, maintain, subjects
+from sluice.maintain.subjects import Kind
+from tests.support import files
+from tests.support.faults import Driver
+from tests.support.lake import Lake
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+BATCHES = int(os.environ.get("SLUICE_SOAK_BATCHES", "60"))
+RECORDS = 200
+KEYS = 2_000
+# Seconds stand for weeks: whatever may go, goes at once.
+STRICT = {"snapshot_age": "5s", "staging_retention": "5s", "min_snapshots": 2, "min_input_files": 3}
+WORK = 1_800
+
+
+def test_an_hour_of_batches_against_all_of_maintenance(
+    lake: Callable[..., Lake], capsys: pytest.CaptureFixture[str]
+) -> None:
+    it = lake()
+    it.create_topic(3)
+    by_file = it.contract(mode="upsert", maintenance=STRICT)
+    by_partition = it.contract(mode="upsert", maintenance=STRICT, properties={"write.delete.granularity": "partition"})
+    sort = {"strategy": "sort", "sort_by": ["id"]}
+    appended = it.contract(maintenance={**STRICT, **sort}, errors={"max_ratio": 1.0})
+    # All that belongs to the topic. Sluice's own two are maintained with it, and keep their snapshots for days.
+    names = [s.name for s in subjects.subjects(it.contracts) if s.kind != Kind.OWN]
+    stop: list[bool] = []
+    seen: list[Effect] = []
+    pick = random.Random(4)
+    began = time.monotonic()
+    others = [
+        Driver(lambda: _keep_up(it, stop, seen, Action.REWRITE)),
+        Driver(lambda: _keep_up(it, stop, seen, Action.EXPIRE, Action.ORPHANS)),
+    ]
+    outcomes: Counter[str] = Counter()
+    for number in range(BATCHES):
+        keys = [pick.randrange(KEYS) for _ in range(RECORDS)]
+        # A key stays in its partition; one record in twenty deletes. The append table sets tombstones aside.
+        it.send(
+            (k % 3, f"k{k}", None if i % 20 == 0 else {"n": number * RECORDS + i, "text": f"record {i}"})
+            for i, k in enumerate(keys)
+        )
+        outcomes.update(f"{name}: {o['state']}" for name, o in it.run().items())
+    for _ in range(5):
+        if not it.look().has_work and not it.plan().has_work:
+            break
+        it.run()
+    seconds = time.monotonic() - began
+    stop.append(True)
+    for other in others:
+        other.end()
+        assert other.error is None, other.error
+    assert {e.state for e in seen} <= {"done", "idle", "left"}, [e.told for e in seen if e.red]
+    assert {(a, "done") for a in Action} <= {(e.action, e.state) for e in seen}
+    _nothing_lost(it, appended, by_file, by_partition)
+
+    sizes = {}
+    for action in (Action.REWRITE, Action.EXPIRE, Action.ORPHANS):
+        time.sleep(5.1)
+        for table in _tables(it, names):
+            files.read_all(table)
+            files.make_old(table)
+        # By hand on every table, needed or not: the assessment would see that orphans were looked for already.
+        done = maintain.run(it.context("last"), action, names, it.contracts, deadline=time.monotonic() + WORK)
+        assert {e.table: e.error for e in done if e.error} == {}
+    for table in _tables(it, names):
+        assert files.named(table) <= files.on_disk(table)
+        assert files.on_disk(table) <= files.named(table), "orphans are left"
+        files.read_all(table)
+        sizes[".".join(table.name())] = file_stats.size(table)
+    _nothing_lost(it, appended, by_file, by_partition)
+    with capsys.disabled():
+        print(f"\n{BATCHES} batches of {RECORDS} records into 3 tables in {seconds:.0f} s: {dict(outcomes)}")
+        print(f"maintenance meanwhile: {dict(Counter(f'{e.action} {e.state}' for e in seen))}")
+        print(f"left behind: {sizes}")
+
+
+def _keep_up(it: Lake, stop: list[bool], seen: list[Effect], *actions: Action) -> None:
+    """Assess and act, again and again, until it is stopped."""
+    for number in range(WORK):
+        for action in actions:
+            if stop:
+                return
+            # Looking for orphans reads all there is; more often would only slow the others down.
+            if action == Action.ORPHANS and number % 10:
+                continue
+            run, promises = f"{'-'.join(actions)}-{number}", it.contracts
+            due = [n.table for n in assess.assess(promises, it.catalog, action) if n.steps]
+            seen.extend(maintain.run(it.context(run), action, due, promises, deadline=time.monotonic() + WORK))
+
+
+def _tables(it: Lake, names: list[str]) -> list[Table]:
+    found = (tables.load(it.catalog, tuple(name.split("."))) for name in names)
+    return [table for table in found if table is not None]
+
+
+def _nothing_lost(it: Lake, appended: str, *merged: str) -> None:
+    deleted = [(p, o) for p, by in it.sent.items() for o, (_, value) in by.items() if value is None]
+    it.assert_appended(appended, without=deleted)
+    for name in merged:
+        it.assert_folded(name)

@@ -1,0 +1,415 @@
+"""One contract: its fields, their defaults, and what must hold between them."""
+
+import pickle
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import ValidationError
+
+from sluice.contract.contract import Contract
+from sluice.contract.groups import GroupSettings
+from sluice.contract.messages import explain
+
+pytestmark = pytest.mark.unit
+
+BASE = {
+    "table": "ns.t",
+    "topic": "events",
+    "group": "g",
+    "owner": "me",
+    "columns": [{"name": "id", "type": "long"}, {"name": "at", "type": "timestamptz"}, {"name": "n", "type": "int"}],
+}
+UPSERT = {**BASE, "mode": "upsert", "identifier": ["id"]}
+
+
+def contract(base=BASE, **fields):
+    return Contract.model_validate({**base, **fields})
+
+
+def flaws(base=BASE, **fields):
+    """The messages of a contract that is wrong, by field."""
+    data = {**base, **fields}
+    with pytest.raises(ValidationError) as error:
+        Contract.model_validate(data)
+    return {".".join(map(str, at)): message for at, message in explain(error.value, Contract, data)}
+
+
+def columns(*given):
+    return [dict(zip(("name", "type", "source"), each, strict=False)) for each in given]
+
+
+def test_defaults():
+    c = contract()
+    assert (c.mode, c.key.format, c.value.format, c.start) == ("append", "string", "json", "earliest")
+    assert (c.limits.records_per_batch, c.limits.seconds_per_run, c.limits.batches_per_run) == (1_000_000, 240, 20)
+    assert (c.errors.tolerance, c.errors.max_ratio) == ("quarantine", 0.01)
+    assert (c.deletes, c.order, c.identifier, c.partition_by, c.properties) == ("tombstone", (), (), (), {})
+    assert (c.format_version, c.transactional, c.freshness) == (2, False, None)
+    assert [x.source for x in c.columns] == ["id", "at", "n"]
+    assert not any(x.required for x in c.columns)
+    assert (c.topics, c.namespace, c.name, c.upsert) == (("events",), ("ns",), "t", False)
+
+
+def test_identifier_columns_are_required_whatever_they_say():
+    c = contract(UPSERT)
+    assert {x.name: x.required for x in c.columns} == {"id": True, "at": False, "n": False}
+    with pytest.raises(KeyError):
+        c.column("nope")
+
+
+def test_a_contract_is_frozen_and_survives_pickle_and_json():
+    c = contract(UPSERT, start="2024-01-01T00:00:00Z", freshness="2h", partition_by=["bucket(4, id)"])
+    with pytest.raises(ValidationError):
+        c.table = "x.y"
+    assert pickle.loads(pickle.dumps(c)) == c
+    assert Contract.model_validate(c.model_dump(mode="json")) == c
+    assert Contract.model_validate(c.model_dump()) == c
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("1d", 86400), ("1w", 604800), ("3 h", 10800)]
+)
+def test_durations(text, seconds):
+    assert contract(freshness=text).freshness == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("value", ["15", 15, "0m", "m", "1.5h", "1y", "", "-1m", True])
+def test_wrong_durations(value):
+    assert "is no duration" in flaws(freshness=value)["freshness"]
+
+
+def test_a_duration_that_no_calendar_has():
+    assert "is longer than 36500d" in flaws(freshness="999999d")["freshness"]
+    assert contract(freshness="36500d").freshness == timedelta(days=36500)
+
+
+@pytest.mark.parametrize(
+    ("value", "start"),
+    [
+        ("latest", "latest"),
+        ("2024-01-01T01:00:00+01:00", datetime(2024, 1, 1, tzinfo=UTC)),
+        ("2024-01-01T00:00:00Z", datetime(2024, 1, 1, tzinfo=UTC)),
+        ({0: 5, 3: 0}, {0: 5, 3: 0}),
+        ({2**31 - 1: 2**63 - 1}, {2**31 - 1: 2**63 - 1}),
+    ],
+)
+def test_starts(value, start):
+    assert contract(start=value).start == start
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("2024-01-01T00:00:00", "names no time zone"),
+        ("2024-01-01", "names no time zone"),
+        ("erliest", "not an ISO timestamp"),
+        (7, "not an ISO timestamp"),
+        ({}, "offsets are {partition: offset}"),
+        ({"a": 1}, "offsets are {partition: offset}"),
+        ({0: -1}, "offsets are {partition: offset}"),
+        ({0: True}, "offsets are {partition: offset}"),
+        ({0: 2**63}, "offsets up to 9223372036854775807"),
+        ({2**31: 0}, "partitions up to 2147483647"),
+    ],
+)
+def test_wrong_starts(value, message):
+    assert message in flaws(start=value)["start"]
+
+
+@pytest.mark.parametrize("name", ["t", "a.b c", "a..b", "a.b;drop", "1a.b", "a.`b`", "a.b\n", ".b", "a.é"])
+def test_wrong_table_names(name):
+    assert "is not namespace.table" in flaws(table=name)["table"]
+
+
+def test_deeper_namespaces_and_own_namespaces():
+    assert contract(table="a.b.c").namespace == ("a", "b")
+    assert "Sluice's own" in flaws(table="sluice_staging.t")["table"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", ".", "x" * 250, "a\n"])
+def test_wrong_topics(name):
+    assert "legal Kafka topic" in flaws(topic=name)["topic.0"]
+    assert "legal Kafka topic" in flaws(topic=["ok", name])["topic.1"]
+
+
+def test_several_topics():
+    assert contract(topic=["a", "b.c-d_e"]).topics == ("a", "b.c-d_e")
+    assert flaws(topic=[])["topic"] == "must not be empty"
+    assert flaws(topic=["a", "a"])["topic.1"] == "'a' stands twice"
+    assert "single topic" in flaws(topic=["a", "b"], start={0: 1})["start"]
+    assert "offsets do not order" in flaws(UPSERT, topic=["a", "b"])["order"]
+    assert contract(UPSERT, topic=["a", "b"], order=["_kafka_timestamp"]).order == ("_kafka_timestamp",)
+
+
+@pytest.mark.parametrize("name", ["_kafka_offset", "_KAFKA_topic", "_kafka_new", "_partition", "_FILE", "_row_id"])
+def test_reserved_columns(name):
+    assert "is reserved" in flaws(columns=columns((name, "int")))["columns.0.name"]
+
+
+def test_columns_stand_once_whatever_their_case():
+    assert flaws(columns=columns(("a", "int"), ("a", "int")))["columns.1.name"] == "column 'a' stands twice"
+    assert "case makes no difference" in flaws(columns=columns(("a", "int"), ("A", "int")))["columns.1.name"]
+
+
+def test_time_is_refused_with_a_way_out():
+    for kind in ("time", "list<time>", "struct<a: map<string, time>>"):
+        message = flaws(columns=columns(("a", kind)))["columns.0.type"]
+        assert "Spark cannot open" in message
+        assert "string, or long" in message
+
+
+@pytest.mark.parametrize("source", ["a.b.c", "dep-delay", "@timestamp", "a b", "$key"])
+def test_sources(source):
+    kind = "string"
+    assert contract(columns=columns(("x", kind, source))).columns[0].source == source
+
+
+@pytest.mark.parametrize("source", ["", ".", "a.", ".a", "a..b", "a\nb", " a"])
+def test_wrong_sources(source):
+    assert "is no source" in flaws(columns=columns(("x", "int", source)))["columns.0.source"]
+
+
+def test_the_key_source_is_the_only_one_with_a_dollar():
+    assert "did you mean '$key'?" in flaws(columns=columns(("x", "string", "$kye")))["columns.0.source"]
+
+
+def test_one_field_has_one_type():
+    two = contract(columns=columns(("x", "int", "a"), ("y", "int", "a"), ("z", "int", "b.c"), ("w", "int", "b.d")))
+    assert two.columns[2].path == ("b", "c")
+    assert "one field has one type" in flaws(columns=columns(("x", "int", "a"), ("y", "long", "a")))["columns.1.source"]
+    assert "inside the other" in flaws(columns=columns(("x", "int", "a"), ("y", "int", "a.b")))["columns.1.source"]
+    assert "only by case" in flaws(columns=columns(("x", "int", "a"), ("y", "int", "A")))["columns.1.source"]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "fits"),
+    [
+        ("string", "string", True),
+        ("string", "long", True),
+        ("string", "uuid", True),
+        ("string", "binary", False),
+        ("string", "list<int>", False),
+        ("bytes", "binary", True),
+        ("bytes", "fixed[4]", True),
+        ("bytes", "string", False),
+    ],
+)
+def test_what_a_key_can_be_read_as(key, kind, fits):
+    fields = {"key": {"format": key}, "columns": columns(("k", kind, "$key"))}
+    if fits:
+        assert contract(**fields).columns[0].from_key
+    else:
+        assert f"a key of format {key} needs" in flaws(**fields)["columns.0.type"]
+
+
+def test_identifier_rules():
+    assert "upsert needs identifier" in flaws(mode="upsert")["identifier"]
+    assert "append has no identifier" in flaws(identifier=["id"])["identifier"]
+    assert flaws(UPSERT, identifier=["ID"])["identifier.0"] == "there is no column 'ID' (did you mean 'id'?)"
+    assert flaws(UPSERT, identifier=["id", "id"])["identifier.1"] == "'id' stands twice"
+    for kind in ("float", "double", "list<int>", "struct<a: int>"):
+        assert "cannot be a key" in flaws(UPSERT, columns=columns(("id", kind)))["identifier.0"]
+
+
+def test_deletes_and_the_column_a_tombstone_names():
+    assert contract(UPSERT).tombstone_column == "id"
+    assert contract(UPSERT, deletes="ignore").tombstone_column is None
+    assert contract(UPSERT, identifier=["id", "n"]).tombstone_column is None
+    assert contract().tombstone_column is None
+    assert "append deletes nothing" in flaws(deletes="ignore")["deletes"]
+    assert "only the record's key" in flaws(UPSERT, identifier=["id", "n"], deletes="tombstone")["deletes"]
+    assert "format bytes" in flaws(UPSERT, key={"format": "bytes"}, deletes="tombstone")["deletes"]
+
+
+def test_order_rules():
+    required = [{"name": "v", "type": "long", "required": True}, *UPSERT["columns"], {"name": "l", "type": "list<int>"}]
+    upsert = {**UPSERT, "columns": required, "deletes": "ignore"}
+    assert contract(upsert, order=["v", "_kafka_timestamp"]).order == ("v", "_kafka_timestamp")
+    assert "no versions to order" in flaws(order=["n"])["order"]
+    assert "tombstone has no value, hence no 'v'" in flaws({**upsert, "deletes": "tombstone"}, order=["v"])["order.0"]
+    assert "must be required" in flaws(upsert, order=["n"])["order.0"]
+    assert "orders nothing" in flaws(upsert, order=["id"])["order.0"]
+    assert "has no order" in flaws(upsert, order=["l"])["order.0"]
+    assert "(did you mean '_kafka_timestamp'?)" in flaws(upsert, order=["_kafka_timestmp"])["order.0"]
+    assert flaws(upsert, order=["v", "v"])["order.1"] == "'v' stands twice"
+
+
+def test_partition_rules():
+    good = ["day(at)", "bucket(4, id)", "n", "_kafka_partition"]
+    assert list(map(str, contract(partition_by=good).partitioning)) == good
+    assert "did you mean 'at'?" in flaws(partition_by=["day(att)"])["partition_by.0"]
+    assert "hour does not fit long" in flaws(partition_by=["n", "hour(id)"])["partition_by.1"]
+    assert "are redundant" in flaws(partition_by=["year(at)", "day(at)"])["partition_by.1"]
+    assert "are redundant" in flaws(partition_by=["bucket(4, id)", "bucket(8, id)"])["partition_by.1"]
+    assert "unknown transform" in flaws(partition_by=["dayz(at)"])["partition_by.0"]
+    clash = columns(("at", "date"), ("at_day", "int"))
+    assert "which is a column" in flaws(columns=clash, partition_by=["day(at)"])["partition_by.0"]
+
+
+def test_properties_become_text_and_keep_the_invariants():
+    c = contract(properties={"write.parquet.compression-level": 3, "gc.enabled": True, "x": "y"})
+    assert c.properties == {"write.parquet.compression-level": "3", "gc.enabled": "true", "x": "y"}
+    assert contract(properties={"write.merge.isolation-level": "serializable"}).properties
+    for key, value, message in (
+        ("write.merge.isolation-level", "snapshot", "must stay serializable"),
+        ("write.format.default", "orc", "must stay parquet"),
+        ("write.wap.enabled", True, "must stay false"),
+        ("format-version", 3, "format_version"),
+        ("history.expire.max-ref-age-ms", 1, "expire the tag"),
+        ("history.expire.max-snapshot-age-ms", 1, "use maintenance.snapshot_age"),
+        ("history.expire.min-snapshots-to-keep", 5, "use maintenance.min_snapshots"),
+        ("uuid", "x", "written by Iceberg"),
+        ("sluice.topic", "x", "written by Sluice"),
+    ):
+        assert message in flaws(properties={key: value})[f"properties.{key}"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "at", "message"),
+    [
+        ({"mode": "upsrt"}, "mode", "'upsrt' is not 'append', 'upsert' or 'history' (did you mean 'upsert'?)"),
+        ({"format_version": 3}, "format_version", "3 is not 2"),
+        ({"owner": 5}, "owner", "must be text, not 5: put it in quotes"),
+        ({"owner": ""}, "owner", "must not be empty"),
+        ({"columns": []}, "columns", "must not be empty"),
+        ({"columns": None}, "columns", "must be a list, not None"),
+        ({"columns": ["x"]}, "columns.0", "must be a map (name: value), not 'x'"),
+        ({"columns": [{"name": "x", "typ": "int"}]}, "columns.0.typ", "unknown field (did you mean 'type'?)"),
+        ({"columns": [{"name": "x"}]}, "columns.0.type", "is required"),
+        ({"columns": [{"name": "x", "type": 5}]}, "columns.0.type", "a type is text such as 'long', not 5"),
+        ({"columns": [{"name": "x", "type": "int", "required": "yes"}]}, "columns.0.required", "must be true or false"),
+        ({"limits": {"records_per_bach": 5}}, "limits.records_per_bach", "did you mean 'records_per_batch'?"),
+        ({"limits": {"records_per_batch": "5"}}, "limits.records_per_batch", "must be a whole number, not '5'"),
+        ({"limits": {"records_per_batch": 0}}, "limits.records_per_batch", "greater than or equal to 1"),
+        ({"errors": {"max_ratio": 2}}, "errors.max_ratio", "less than or equal to 1"),
+        ({"errors": {"max_ratio": "x"}}, "errors.max_ratio", "must be a number"),
+        ({"value": {"format": "yaml"}}, "value.format", "'yaml' is not 'json'"),
+        (
+            {"value": {"format": "json", "types": ["x"]}},
+            "value.types",
+            "schemas (avro, protobuf, json_schema), not in json",
+        ),
+        ({"value": {"format": "avro", "types": [""]}}, "value.types.0", "must not be empty"),
+        ({"value": {"format": "avro", "types": ["x"]}, "columns": "auto"}, "columns.auto", "name the subject"),
+        ({"tabel": "x.y"}, "tabel", "unknown field (did you mean 'table'?)"),
+        ({"zzzzzz": 1}, "zzzzzz", "unknown field (known: table, topic,"),
+        ({"group": "defaults"}, "group", "is not a group name"),
+        ({"group": "alerts"}, "group", "is not a group name"),
+        ({"transactional": 1}, "transactional", "must be true or false, not 1"),
+        ({"properties": {"a": [1]}}, "properties.a", "must be text, not [1]"),
+        ({"properties": {"a": None}}, "properties.a", "must be text, not None"),
+    ],
+)
+def test_messages(fields, at, message):
+    assert message in flaws(**fields)[at]
+
+
+def test_every_flaw_is_named_at_once():
+    found = flaws(UPSERT, identifier=["x"], partition_by=["y"], properties={"uuid": "z"}, order=["w"])
+    assert set(found) == {"identifier.0", "partition_by.0", "properties.uuid", "order.0"}
+
+
+def test_group_defaults():
+    g = GroupSettings()
+    assert (g.schedule, g.start_date, g.retries, g.pool, g.tags) == ("*/5 * * * *", None, 2, "sluice_spark", ())
+    assert (g.retry_delay, g.timeout, g.turn) == (timedelta(minutes=1), timedelta(hours=1), 240)
+    # The application ends by itself, also where it may not take long.
+    assert [GroupSettings(timeout=timeout).turn for timeout in ("3m", "1s")] == [90, 1]
+    assert (g.spark.connection, g.spark.driver_memory, g.spark.executor_memory) == ("spark_default", "2g", None)
+
+
+@pytest.mark.parametrize(
+    "schedule", [None, "@hourly", "0 5 * * MON-FRI", "*/15 0-6 1,15 * ?", "0 0 29 2 *", "0 0 L * *"]
+)
+def test_schedules(schedule):
+    assert GroupSettings(schedule=schedule).schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("settings", "at", "message"),
+    [
+        ({"schedule": "every day"}, ("schedule",), "neither five cron fields"),
+        ({"schedule": "99 99 99 99 99"}, ("schedule",), "out of range"),
+        ({"schedule": "H * * * *"}, ("schedule",), "is no cron expression"),
+        ({"schedule": "0 0 31 2 *"}, ("schedule",), "names no day that ever comes"),
+        ({"retries": -1}, ("retries",), "greater than or equal to 0"),
+        ({"timeout": "60"}, ("timeout",), "is no duration"),
+        ({"start_date": "2024-01-01"}, ("start_date",), "names no time zone"),
+        ({"spark": {"driver_memory": "2 GB"}}, ("spark", "driver_memory"), "pattern"),
+        ({"spark": {"conf": {"sparkx": "1"}}}, ("spark", "conf", "sparkx"), "starts with 'spark.'"),
+        ({"spark": {"conf": {"spark.driver.memory": "1"}}}, ("spark", "conf", "spark.driver.memory"), "driver_memory"),
+        (
+            {"spark": {"conf": {"spark.sql.ansi.enabled": "false"}}},
+            ("spark", "conf", "spark.sql.ansi.enabled"),
+            "what rows hold hangs on it",
+        ),
+        (
+            {"spark": {"conf": {"spark.sql.catalog.lake.uri": "1"}}},
+            ("spark", "conf", "spark.sql.catalog.lake.uri"),
+            "configured once",
+        ),
+        (
+            {"spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": "1"}}},
+            ("spark", "conf", "spark.hadoop.fs.s3a.secret.key"),
+            "looks like a secret",
+        ),
+    ],
+)
+def test_wrong_group_settings(settings, at, message):
+    with pytest.raises(ValidationError) as error:
+        GroupSettings.model_validate(settings)
+    [(where, text)] = explain(error.value, GroupSettings, settings)
+    assert where == at
+    assert message in text
+
+
+def test_maintenance_has_defaults():
+    m = contract().maintenance
+    assert (m.target_file_size, m.min_input_files, m.delete_ratio, m.min_snapshots) == (134_217_728, 5, 0.3, 10)
+    assert (m.snapshot_age, m.staging_retention, m.orphan_age) == (timedelta(days=5), None, timedelta(days=3))
+    assert contract(maintenance={"orphan_age": "24h"}).maintenance.orphan_age == timedelta(days=1)
+    assert (m.strategy, m.sort_by, m.rewrite_after, m.rewrite_bytes) == ("binpack", (), timedelta(hours=1), 1 << 34)
+
+
+def test_what_a_rewrite_can_sort_by():
+    many = columns(("id", "long"), ("order", "string"), ("price", "decimal(9, 2)"), ("tags", "list<string>"))
+
+    def settings(**given):
+        return {"columns": many, "partition_by": ["order"], "maintenance": given}
+
+    found = contract(**settings(strategy="sort", sort_by=["price", "_kafka_timestamp"])).maintenance
+    assert found.sort_by == ("price", "_kafka_timestamp")
+    contract(**settings(strategy="zorder", sort_by=["id", "_kafka_timestamp"]))
+    found = flaws(**settings(strategy="sort", sort_by=["ID", "tags", "order", "id", "id"]))
+    assert found == {
+        "maintenance.sort_by.0": "there is no column 'ID' (did you mean 'id'?)",
+        "maintenance.sort_by.1": "list<string> has no order",
+        "maintenance.sort_by.2": "'order' is the same in all rows of a partition, so it sorts nothing",
+        "maintenance.sort_by.4": "'id' stands twice",
+    }
+    assert "zorder does not take decimal(9, 2)" in str(flaws(**settings(strategy="zorder", sort_by=["id", "price"])))
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "says"),
+    [
+        ({"orphan_age": "23h"}, "orphan_age", "must be 1d or more"),
+        ({"orphan_age": "86399s"}, "orphan_age", "must be 1d or more"),
+        ({"snapshot_age": "8d", "staging_retention": "7d"}, "staging_retention", "no less than snapshot_age"),
+        ({"snapshot_age": 5}, "snapshot_age", "is no duration"),
+        ({"target_file_size": 1000}, "target_file_size", "1048576"),
+        ({"min_input_files": 1}, "min_input_files", "2"),
+        ({"delete_ratio": 0}, "delete_ratio", "0"),
+        ({"min_snapshots": 0}, "min_snapshots", "1"),
+        ({"orphan_days": 3}, "orphan_days", "did you mean 'orphan_age'"),
+        ({"strategy": "z-order"}, "strategy", "zorder"),
+        ({"sort_by": ["id"]}, "sort_by", "strategy binpack sorts nothing"),
+        ({"strategy": "sort"}, "sort_by", "needs the columns to sort by"),
+        ({"strategy": "zorder", "sort_by": ["id"]}, "sort_by", "needs two columns or more"),
+        ({"strategy": "sort", "sort_by": ["id desc"]}, "sort_by.0", "is not a name"),
+        ({"rewrite_after": 0}, "rewrite_after", "is no duration"),
+    ],
+)
+def test_maintenance_that_would_harm_is_refused(given, field, says):
+    found = flaws(maintenance=given)
+    assert says in found[f"maintenance.{field}"]

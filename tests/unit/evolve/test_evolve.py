@@ -1,0 +1,732 @@
+"""Contracts that change, against real tables in a catalog of their own: policies, reviews, races, what is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.types import IntegerType, StringType
+
+from sluice.batch import STEP, Batch
+from sluice.cli import main
+from sluice.contract.contract import Contract
+from sluice.contract.folder import Contracts
+from sluice.contract.settings import SchemaPolicy
+from sluice.contract.shape import shape_id
+from sluice.contract.values import KAFKA_COLUMNS
+from sluice.errors import FencedError, RefusedError, SchemaChangeError
+from sluice.evolve import apply, evolve, rejected_change
+from sluice.evolve.diff import READ, compare
+from sluice.iceberg import deletes_table, own_table, refs, snapshots, table_names, tables
+from sluice.iceberg.active_contract import CONTRACT, InForce, effective
+from sluice.ingest.landing import Attempt, Context
+from sluice.ledger import schemas_table
+from sluice.ledger.schemas_table import State
+from sluice.offsets import OffsetRange
+from sluice.operate import review_schema
+from sluice.status.model import Status, TableStatus
+from sluice.status.text import as_text
+
+pytestmark = pytest.mark.unit
+
+ID = {"name": "id", "type": "long"}
+COLUMNS = [
+    ID,
+    {"name": "n", "type": "int", "required": True},
+    {"name": "s", "type": "string", "mask": "sha256"},
+    {"name": "place", "type": "struct<city: string, at: list<struct<x: int>>>"},
+]
+TEXT = {"name": "s", "type": "string"}
+KEYED = {"mode": "upsert", "identifier": ["id"]}
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    made = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    yield made
+    made.close()
+
+
+def contract(columns: list[dict[str, Any]] = COLUMNS, **fields: Any) -> Contract:
+    about = {"table": "ns.t", "topic": "t", "group": "g", "owner": "me"}
+    return Contract.model_validate({**about, "columns": columns, **fields})
+
+
+def column(index: int, **fields: Any) -> list[dict[str, Any]]:
+    return [*COLUMNS[:index], {**COLUMNS[index], **fields}, *COLUMNS[index + 1 :]]
+
+
+def made(catalog, file: Contract) -> Any:
+    tables.ensure_typed(catalog, file)
+    evolve.created(catalog, [file], run_id="first")
+    return catalog.load_table("ns.t")
+
+
+def types(catalog) -> dict[str, str]:
+    fields = catalog.load_table("ns.t").schema().fields
+    return {f.name: str(f.field_type) for f in fields if not f.name.startswith("_kafka")}
+
+
+def fill(table: Any, branch: str = refs.MAIN, **values: Any) -> None:
+    arrow = table.schema().as_arrow()
+    row = {f.name: values.get(f.name) for f in arrow} | {"_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 0}
+    table.append(pa.Table.from_pylist([row], schema=arrow), branch=branch)
+
+
+KINDS = {
+    "add_column": ([*COLUMNS, {"name": "x", "type": "list<date>"}], {}),
+    "widen": (column(1, type="long"), {}),
+    "make_optional": (column(1, required=False), {}),
+    "reorder": ([COLUMNS[1], ID, *COLUMNS[2:]], {}),
+    "document": (column(2, doc="what it says"), {}),
+    "drop_column": ([*COLUMNS[:2], COLUMNS[3]], {}),
+    "rename_column": (column(2, name="z", source="s", renamed_from="s"), {}),
+    "change_type": (column(1, type="string"), {}),
+    "make_required": (column(2, required=True), {}),
+    "change_key": (COLUMNS, KEYED),
+    "change_mask": (column(2, mask=None), {}),
+    "change_partitioning": (COLUMNS, {"partition_by": ["bucket(4, id)"]}),
+    "change_nested": (column(3, type="struct<zip: long, at: list<struct<x: long, y: date>>, city: string>"), {}),
+}
+
+
+def asks(kind: str, policy: str) -> Contract:
+    columns, fields = KINDS[kind]
+    return contract(columns, **fields, schema_policy={kind: policy})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_by_every_policy(catalog, kind):
+    assert set(KINDS) == set(SchemaPolicy.model_fields)
+    old = contract()
+    before = made(catalog, old)
+    fill(before, id=1, n=2, s="text")
+
+    def same() -> None:
+        now = catalog.load_table("ns.t")
+        assert now.metadata_location == before.metadata_location
+        assert shape_id(effective(now, asks(kind, "review"))) == shape_id(old)
+
+    with pytest.raises(SchemaChangeError, match="refuses this change"):
+        evolve.settle(catalog, asks(kind, "refuse"), run_id="r")
+    same()
+    found = evolve.settle(catalog, asks(kind, "ignore"), run_id="r")
+    assert [c.kind for c in found.ignored] == [kind]
+    same()
+    for _ in range(2):
+        found = evolve.settle(catalog, asks(kind, "review"), run_id="r")
+        assert (found.review, found.due) == ("open", False)
+        assert "under review" in found.line()
+    same()
+    assert [r.state for r in schemas_table.rows(catalog, "ns.t")] == [State.APPLIED, State.REVIEW]
+    if kind == "change_key":
+        with pytest.raises(RefusedError, match=r"can't be given another key\. Write to a new table name"):
+            evolve.decide(catalog, asks(kind, "review"), approve=True, who="ann", why="yes", run_id="r")
+        same()
+        return
+    if kind == "change_type":
+        evolve.decide(catalog, asks(kind, "review"), approve=True, who="ann", why="yes", run_id="r")
+    else:
+        evolve.settle(catalog, asks(kind, "auto"), run_id="r")
+    now = catalog.load_table("ns.t")
+    told = InForce.of(now)
+    assert (told.version, list(told.kinds), told.id) == (
+        2,
+        [kind],
+        shape_id(asks(kind, "auto" if kind != "change_type" else "review")),
+    )
+    assert shape_id(effective(now, asks(kind, "review"))) == told.id
+    assert compare(effective(now, old), asks(kind, "review")) == ()
+    (row,) = now.scan().to_arrow().to_pylist()  # the old row can still be read, its values where they belong
+    assert row["id"] == 1
+    assert row.get("n_before_1", row["n"]) == 2
+    assert row.get("z", row.get("s")) == (None if kind == "drop_column" else "text")
+    applied = [r for r in schemas_table.rows(catalog, "ns.t") if r.state == State.APPLIED]
+    assert [(r.version, r.snapshot_id) for r in applied] == [(1, None), (2, now.current_snapshot().parent_snapshot_id)]
+    # Once more changes nothing.
+    evolve.settle(catalog, asks(kind, "review"), run_id="r")
+    assert catalog.load_table("ns.t").metadata_location == now.metadata_location
+
+
+def test_a_key_that_is_read_otherwise_waits_for_a_person_who_knows_that_it_is_the_same(catalog):
+    before = made(catalog, contract(**KEYED))
+    asked = contract([{**ID, "source": "elsewhere"}, *COLUMNS[1:]], **KEYED)
+    found = evolve.settle(catalog, asked, run_id="r")
+    assert (found.review, found.due) == ("open", False)
+    assert "reads the key id differently (source)" in found.line()
+    assert effective(catalog.load_table("ns.t"), asked).column("id").source == "id"
+    evolve.decide(catalog, asked, approve=True, who="ann", why="the same ids", run_id="r")
+    now = catalog.load_table("ns.t")
+    assert effective(now, asked).column("id").source == "elsewhere"
+    assert now.schema() == before.schema()
+
+
+def test_what_a_column_hides_is_shown_to_nobody_by_one_edit(catalog):
+    before = made(catalog, contract())
+    asked = contract(column(2, mask=None))
+    found = evolve.settle(catalog, asked, run_id="r")
+    assert (found.review, found.due) == ("open", False)
+    assert "masks column s differently: sha256 is gone, and its values can be read" in found.line()
+    assert effective(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
+    evolve.decide(catalog, asked, approve=True, who="ann", why="it is public", run_id="r")
+    now = catalog.load_table("ns.t")
+    assert effective(now, asked).column("s").mask is None
+    assert now.schema() == before.schema()
+    # To hide it again needs nobody.
+    found = evolve.settle(catalog, contract(), run_id="r")
+    assert ([c.kind for c in found.changes], found.review) == ([READ], None)
+    assert effective(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
+
+
+def test_nor_by_a_second_column_of_the_same_field(catalog):
+    before = made(catalog, contract())
+    columns = [*COLUMNS, {"name": "clear", "type": "string", "source": "s"}]
+    found = evolve.settle(catalog, contract(columns), run_id="r")
+    assert (found.review, found.due) == ("open", False)
+    assert "adds column clear, which reads field s that column s masks" in found.line()
+    assert catalog.load_table("ns.t").metadata_location == before.metadata_location
+    ignoring = contract(columns, schema_policy={"change_mask": "ignore"})
+    assert not evolve.settle(catalog, ignoring, run_id="r").due
+    assert catalog.load_table("ns.t").metadata_location == before.metadata_location
+    evolve.decide(catalog, contract(columns), approve=True, who="ann", why="it is public", run_id="r")
+    assert "clear" in types(catalog)
+
+
+def test_a_column_that_shows_what_is_hidden_by_way_of_another_one_can_not_be_ignored(catalog):
+    shown = {"name": "shown", "type": "string", "expression": "lower(other)"}
+    other = {"name": "other", "type": "string"}
+    before = made(catalog, contract([*COLUMNS, other, shown]))
+    asked = contract(
+        [*COLUMNS, {**other, "source": "s", "mask": "sha256"}, shown], schema_policy={"change_mask": "ignore"}
+    )
+    with pytest.raises(
+        SchemaChangeError,
+        match=r"(?s)column shown comes to read field s that column s masks.*table ns\.t.*Mask shown, or",
+    ):
+        evolve.settle(catalog, asked, run_id="r")
+    assert catalog.load_table("ns.t").metadata_location == before.metadata_location
+
+
+def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
+    made(catalog, contract())
+    policy = {"schema_policy": {k: "auto" for k in KINDS if k not in ("change_key", "change_type")}}
+    new = contract(
+        [
+            {"name": "x", "type": "decimal(9, 2)", "doc": "new"},
+            {**COLUMNS[3], "type": "struct<at: list<struct<x: long>>, city: string, zip: int>"},
+            {**COLUMNS[1], "type": "long", "required": False},
+            {**ID, "name": "key", "source": "id", "renamed_from": "id"},
+        ],
+        partition_by=["truncate(10, key)"],
+        **policy,
+    )
+    count = len(catalog.load_table("ns.t").metadata.metadata_log)
+    evolve.settle(catalog, new, run_id="r")
+    table = catalog.load_table("ns.t")
+    assert len(table.metadata.metadata_log) == count + 1
+    assert list(types(catalog)) == ["x", "place", "n", "key"]
+    assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc", "truncate[10]")]
+    assert "write.distribution-mode" not in table.properties
+    # What a partition stood on can't be dropped, as old files need it; another number of the same kind is fine.
+    with pytest.raises(SchemaChangeError, match="partitioned by key"):
+        evolve.settle(catalog, contract([c.model_dump(mode="json") for c in new.columns[:3]], **policy), run_id="r")
+    wider = Contract.model_validate(
+        {**new.model_dump(mode="json", exclude_unset=True), "partition_by": ["truncate(20, key)"]}
+    )
+    evolve.settle(catalog, wider, run_id="r")
+    table = catalog.load_table("ns.t")
+    assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc_20", "truncate[20]")]
+
+
+def test_a_table_that_becomes_wide_keeps_the_metrics_that_it_is_pruned_by(catalog):
+    def measured():
+        stem = "write.metadata.metrics.column."
+        return {n.removeprefix(stem) for n in catalog.load_table("ns.t").properties if n.startswith(stem)}
+
+    policy = {"schema_policy": {"rename_column": "auto", "drop_column": "auto"}, **KEYED}
+    made(catalog, contract([ID], **policy))
+    assert measured() == set()
+    more = [{"name": f"c{i}", "type": "long"} for i in range(100)]
+    evolve.settle(catalog, contract([*more, ID], **policy), run_id="r")
+    assert measured() == {"id", *KAFKA_COLUMNS}
+    key = {**ID, "name": "key", "source": "id", "renamed_from": "id"}
+    evolve.settle(catalog, contract([*more, key], **{**policy, "identifier": ["key"]}), run_id="r")
+    assert measured() == {"key", *KAFKA_COLUMNS}
+    evolve.settle(catalog, contract([more[0], key], **{**policy, "identifier": ["key"]}), run_id="r")
+    assert measured() == set()
+
+
+def test_the_order_of_fields_inside_a_column_needs_nobody(catalog):
+    made(catalog, contract())
+    table = catalog.load_table("ns.t")
+    new = contract(column(3, type="struct<at: list<struct<x: int>>, city: string>"))
+    found = evolve.settle(catalog, new, run_id="r")
+    assert ([c.kind for c in found.changes], found.review) == (["reorder"], None)
+    now = catalog.load_table("ns.t")
+    assert (InForce.of(now).version, now.schema().fields) == (2, table.schema().fields)
+    assert shape_id(effective(now, new)) == shape_id(new)
+
+
+def test_of_two_planners_one_changes_the_table_and_the_other_finds_it_changed(catalog):
+    made(catalog, contract())
+    new = contract([*COLUMNS, {"name": "x", "type": "date"}])
+    seen = evolve.look(catalog, catalog.load_table("ns.t"), new)
+    evolve.settle(catalog, new, run_id="one")
+    told = InForce(2, shape_id(new), {})
+    with pytest.raises(CommitFailedException):
+        apply.commit(catalog, seen.base, seen.old, seen.new, told, "two")
+    assert evolve.settle(catalog, new, seen, run_id="two").changes == ()
+    assert [r.version for r in schemas_table.rows(catalog, "ns.t")] == [1, 2]
+
+
+def test_a_batch_that_lands_first_moves_the_offsets_that_the_version_begins_at(catalog):
+    table = made(catalog, contract())
+    new = contract([*COLUMNS, {"name": "x", "type": "date"}])
+    seen = evolve.look(catalog, table, new)
+    fill(catalog.load_table("ns.t"), id=1, n=1)
+    landed = catalog.load_table("ns.t").metadata.current_snapshot_id
+    evolve.settle(catalog, new, seen, run_id="r")
+    now = catalog.load_table("ns.t")
+    assert InForce.of(now).snapshot_id == now.current_snapshot().parent_snapshot_id == landed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": [ID, {**TEXT, "source": "other"}]},
+        {"columns": [ID, {**TEXT, "mask": "redact"}]},
+        {"columns": [ID, TEXT], "where": "id > 1"},
+        {"columns": [ID, TEXT, {"name": "x", "type": "date"}]},
+    ],
+    ids=["source", "mask", "where", "and back"],
+)
+def test_a_batch_that_was_read_by_the_contract_of_before_does_not_land(catalog, change):
+    """Though the schema is the same, or the same again."""
+    made(catalog, contract([ID, TEXT]))
+    batch = Batch("t", "id", 1, {0: OffsetRange(0, 1)}, {0: 1})
+    with Attempt(Context(None, catalog, "lake", {}, "zombie"), ("ns", "t"), batch) as attempt:
+        fill(catalog.load_table("ns.t"), branch=attempt.branch, id=1, s="plain")
+        evolve.settle(catalog, contract(**change), run_id="r")
+        if len(change["columns"]) == 3:
+            evolve.settle(catalog, contract([ID, TEXT]), run_id="r")
+            evolve.decide(catalog, contract([ID, TEXT]), approve=True, who="ann", why="back", run_id="r")
+            assert catalog.load_table("ns.t").schema().schema_id == attempt.base.schema().schema_id
+        with pytest.raises(FencedError, match="Main moved"):
+            attempt.land()
+    now = catalog.load_table("ns.t")
+    assert snapshots.summary(now.current_snapshot())["sluice.step"] == "contract"
+    assert now.scan().to_arrow().num_rows == 0
+
+
+def test_a_column_is_renamed_to_no_name_that_is_there(catalog):
+    mail, contact = {"name": "mail", "type": "string"}, {"name": "contact", "type": "string"}
+    made(catalog, contract([ID, mail, contact]))
+    at_once = {"schema_policy": {"drop_column": "auto", "rename_column": "auto"}}
+    new = contract([ID, {**contact, "source": "mail", "renamed_from": "mail"}], **at_once)
+    with pytest.raises(SchemaChangeError, match="mail to contact can't be renamed, as the table has a column of that"):
+        evolve.settle(catalog, new, run_id="r")
+    # Where the other one is gone first, it is.
+    evolve.settle(catalog, contract([ID, mail], **at_once), run_id="r")
+    evolve.settle(catalog, new, run_id="r")
+    assert types(catalog) == {"id": "long", "contact": "string"}
+
+
+def test_a_version_that_nobody_lived_to_write_down_is_told_and_made_up_for(catalog, monkeypatch):
+    made(catalog, contract())
+    second = contract([*COLUMNS, {"name": "x", "type": "date"}])
+
+    def die(_: Any, rows: Any) -> None:
+        if rows:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schemas_table, "append", die)
+        with pytest.raises(KeyboardInterrupt):
+            evolve.settle(catalog, second, run_id="killed")
+    assert "x" in types(catalog)
+    assert [r.version for r in schemas_table.rows(catalog, "ns.t")] == [1]
+    assert [r.version for r in evolve.versions(catalog, second)] == [1, 2]
+    assert not evolve.settle(catalog, second, run_id="next").due
+    evolve.settle(
+        catalog, contract([*COLUMNS, {"name": "x", "type": "date"}, {"name": "y", "type": "date"}]), run_id="n"
+    )
+    assert [r.version for r in schemas_table.rows(catalog, "ns.t")] == [1, 2, 3]
+
+
+def test_an_approval_that_was_not_carried_out_is_by_the_next_run(catalog, monkeypatch):
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    evolve.settle(catalog, new, run_id="r")
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            evolve.decide(catalog, new, approve=True, who="ann", why="not needed", run_id="by hand")
+    assert "s" in types(catalog)
+    evolve.settle(catalog, new, run_id="next")
+    assert "s" not in types(catalog)
+    told = InForce.of(catalog.load_table("ns.t"))
+    assert (told.who, told.why) == ("ann", "not needed")
+    # The way back is another change, which is asked anew, and so is the same change after that.
+    evolve.settle(catalog, contract(), run_id="back")
+    assert "s" in types(catalog)
+    assert evolve.settle(catalog, new, run_id="again").review == "open"
+
+
+def test_an_answer_is_given_once_to_what_was_shown_and_with_a_reason(catalog):
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    with pytest.raises(RefusedError, match="asks for nothing"):
+        review_schema.look(catalog, contract())
+    shown = review_schema.look(catalog, new)  # no run has opened it yet
+    assert shown.opened is None
+    evolve.settle(catalog, new, run_id="r")
+    lines = review_schema.look(catalog, new).lines()
+    assert any("drops column s (string)" in line for line in lines)
+    about: dict[str, Any] = {"who": "ann", "run_id": "by hand"}
+    with pytest.raises(RefusedError, match="No reason"):
+        evolve.decide(catalog, new, approve=False, why="", **about)
+    with pytest.raises(RefusedError, match="has changed since"):
+        evolve.decide(catalog, new, approve=True, why="yes", change_id="other", **about)
+    evolve.decide(catalog, new, approve=False, why="no", change_id=shown.outlook.change_id, **about)
+    assert evolve.settle(catalog, new, run_id="r").review == "rejected"
+    with pytest.raises(RefusedError, match="It was rejected"):
+        evolve.decide(catalog, new, approve=False, why="no", **about)
+    evolve.decide(catalog, new, approve=True, why="after all", **about)
+    assert [str(r.state) for r in evolve.versions(catalog, new)] == [
+        "applied", "review", "rejected", "approved", "applied",
+    ]  # fmt: skip
+    assert "ann: after all" in "\n".join(review_schema.listed(catalog, new))
+
+
+HOSTILE = "field '\\x1b[31m\\n# <script>{{ 1 }}</script>\\u202e' is no number"
+
+
+def rejected(catalog: Any, file: Contract, *records: tuple[int, int, str | None, str], at: datetime) -> Any:
+    """Records in quarantine: batch, offset, field and error."""
+    table = tables.ensure_quarantine(catalog, file)
+    about = {"_kafka_topic": "t", "_kafka_partition": 0, "error_class": "malformed", "quarantined_at": at}
+    about |= {"key": b"k", "value": b"secret", "headers": [{"key": "h", "value": b"x"}]}
+    rows = [
+        about | {"batch_seq": seq, "_kafka_offset": offset, "field": name, "error": error}
+        for seq, offset, name, error in records
+    ]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    return table
+
+
+def errors(catalog: Any, file: Contract) -> dict[int, str | None]:
+    rows = catalog.load_table(table_names.quarantine(file)).scan().to_arrow().to_pylist()
+    assert {(r["value"], r["headers"][0]["value"]) for r in rows} == {(b"secret", b"x")}
+    assert len({r["_kafka_offset"] for r in rows}) == len(rows)
+    return {r["_kafka_offset"]: r["error"] for r in rows}
+
+
+def test_a_review_shows_a_few_of_the_records_that_were_set_apart_since_and_no_values(catalog):
+    made(catalog, contract())
+    new = contract(column(1, type="string"))
+    rejected(catalog, new, (1, 5, "n", "from before"), at=datetime.now(UTC))
+    evolve.settle(catalog, new, run_id="r")
+    many = [(3, 100 + i, "n", "no int") for i in range(9)]
+    rejected(catalog, new, *many, (2, 7, None, HOSTILE), at=datetime.now(UTC))
+    shown = review_schema.look(catalog, new).lines()
+    sample = [line for line in shown if line.startswith("sample")]
+    # One of each kind of error first, then the newest.
+    assert sample[0] == "sample    t, partition 0, offset 108: malformed in field n: no int"
+    assert sample[1].startswith("sample    t, partition 0, offset 7: malformed: field '\\x1b[31m\\n# <script>{{ 1 }}")
+    assert [line.split(":")[0] for line in sample[2:]] == [
+        f"sample    t, partition 0, offset {o}" for o in (107, 106, 105)
+    ]
+    text = "\n".join(shown)
+    assert "10 records rejected" in text
+    assert "secret" not in text and "from before" not in text
+    assert all(line.isprintable() for line in shown)
+
+
+def test_of_a_review_that_kept_nothing_out_the_newest_rows_are_shown(catalog):
+    file = contract()
+    table = made(catalog, file)
+    evolve.settle(catalog, asks("drop_column", "review"), run_id="r")
+    batch = Batch("t", "id", 1, {0: OffsetRange(0, 9)}, {0: 9})
+    arrow = table.schema().as_arrow()
+    rows = [{"id": i, "n": i, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": i} for i in range(9)]
+    table.append(pa.Table.from_pylist(rows, schema=arrow), snapshot_properties={STEP: "publish", **batch.properties()})
+    lines = review_schema.look(catalog, asks("drop_column", "review")).lines()
+    sample = [line for line in lines if line.startswith("sample")]
+    assert sample == [f"sample    t, partition 0, offset {o}: published" for o in (8, 7, 6, 5, 4)]
+    assert any("the table held nothing before them, so they can't be republished" in line for line in lines)
+    # The table held nothing when the review began: that is not the same as nothing having been published.
+    with pytest.raises(RefusedError, match="held nothing when the review began"):
+        respond(catalog, asks("drop_column", "review"), approve=True, republish=True)
+    assert InForce.of(catalog.load_table("ns.t")).version == 1, "refused before anything is decided"
+    respond(catalog, asks("drop_column", "review"), approve=True)
+    assert "s" not in types(catalog)
+
+
+def test_republishing_what_was_not_published_is_nothing(catalog):
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    evolve.settle(catalog, new, run_id="r")
+    lines = respond(catalog, new, approve=True, republish=True).lines
+    assert lines[-1] == "Nothing was published since the review began."
+
+
+def respond(catalog: Any, file: Contract, **answer: Any) -> review_schema.Done:
+    known = Contracts(Path(), {file.table: file}, {}, {})
+    return review_schema.answer(catalog, known, "ns.t", **{"who": "ann", "why": "no\nway", "run_id": "x", **answer})
+
+
+def test_records_that_a_rejected_change_is_about_say_so(catalog):
+    made(catalog, contract())
+    new = contract(column(1, type="string"))
+    rejected(catalog, new, (1, 1, "n", "no int"), (2, 2, "n", "no int"), at=datetime.now(UTC))
+    evolve.settle(catalog, new, run_id="r")
+    rejected(
+        catalog, new, (2, 3, "n", "no int"), (2, 4, "s", "no text"), (2, 5, None, "no JSON"), (3, 6, "n.x", None),
+        at=datetime.now(UTC),
+    )  # fmt: skip
+    assert respond(catalog, new, approve=False).lines[-1] == "2 records in quarantine say so."
+    told = "its change (changes the type of column n: int to string) was rejected by ann: no\nway"
+    expected = {1: "no int", 2: "no int", 3: f"no int; {told}", 4: "no text", 5: "no JSON", 6: told}
+    assert errors(catalog, new) == expected
+    # Once more changes nothing; and the same is known for those that come later, until it is approved after all.
+    table = catalog.load_table("ns.t")
+    refused = rejected_change.standing(catalog, table, contract())
+    head = catalog.load_table(table_names.quarantine(new)).metadata.current_snapshot_id
+    assert rejected_change.tell(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
+    told_all = errors(catalog, new)
+    assert told_all == expected | dict.fromkeys((1, 2), f"no int; {told}")
+    head = catalog.load_table(table_names.quarantine(new)).metadata.current_snapshot_id
+    assert rejected_change.tell(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
+    assert catalog.load_table(table_names.quarantine(new)).metadata.current_snapshot_id == head
+    respond(catalog, new, approve=True, why="after all")
+    now = catalog.load_table("ns.t")
+    assert rejected_change.standing(catalog, now, effective(now, new)) == []
+
+
+def test_the_fields_that_a_change_is_about_are_known_by_all_that_the_quarantine_calls_them() -> None:
+    """Of an envelope a decoder says where in it the field stands, and what is found in the row says its name."""
+    lsn = {"name": "at", "type": "int", "source": "$source.lsn"}
+    key = {"name": "k", "type": "int", "source": "$key.id"}
+    old = [{"name": "n", "type": "int"}, {"name": "m", "type": "int", "source": "place.m"}, lsn, key]
+    known = {
+        "n": ("n", "after.n", "before.n", "n.x", "after.n[]"),
+        "m": ("m", "place.m", "after.place.m"),
+        "at": ("at", "source.lsn"),
+        "k": ("k", "id", "$key.id"),
+    }
+    both = [
+        contract(c, cdc={"format": "debezium"}, key={"format": "json"})
+        for c in (old, [{**c, "type": "string"} for c in old])
+    ]
+    changes = compare(*both)
+    for name, fields in known.items():
+        about = rejected_change.touched(*both, [c for c in changes if c.column == name])
+        told = {
+            f for each in known.values() for f in (*each, "o", "after", "after.o", "nn") if re.search(about or "", f)
+        }
+        assert told == set(fields)
+
+
+def test_a_batch_too_large_to_be_rewritten_is_left_and_one_written_meanwhile_is_read_again(catalog, monkeypatch):
+    made(catalog, contract())
+    new = contract(column(1, type="string"))
+    evolve.settle(catalog, new, run_id="r")
+    table = rejected(catalog, new, (2, 3, "n", "no int"), at=datetime.now(UTC))
+    refused = [rejected_change.Refused("was rejected", "^n$")]
+    with monkeypatch.context() as patch:
+        patch.setattr(rejected_change, "LARGEST", 1)
+        assert rejected_change.tell(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (0, 1)
+    assert errors(catalog, new) == {3: "no int"}
+    others = iter([(2, 4, "n", "no int")])
+
+    def meanwhile(seen: Any) -> None:
+        tables_commit_once(seen)
+        for record in others:
+            rejected(catalog, new, record, at=datetime.now(UTC))
+
+    tables_commit_once = own_table.commit_once
+    monkeypatch.setattr(own_table, "commit_once", meanwhile)
+    assert rejected_change.tell(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (2, 0)
+    assert set(errors(catalog, new).values()) == {"no int; was rejected"}
+    assert table.refresh().metadata.current_snapshot_id
+
+
+def test_a_renamed_and_widened_key_takes_the_memory_of_deletes_along(catalog):
+    keyed = contract(column(0, type="int"), **KEYED)
+    made(catalog, keyed)
+    deletes_table.ensure_deletes(catalog, keyed)
+    new = contract(
+        [{"name": "key", "type": "long", "source": "id", "renamed_from": "id"}, *COLUMNS[1:]],
+        mode="upsert", identifier=["key"], schema_policy={"rename_column": "auto"},
+    )  # fmt: skip
+    evolve.settle(catalog, new, run_id="r")
+    now = catalog.load_table("ns.t")
+    assert (now.schema().identifier_field_names(), types(catalog)["key"]) == ({"key"}, "long")
+    memory = deletes_table.ensure_deletes(catalog, effective(now, new))
+    assert (memory.schema().fields[0].name, str(memory.schema().fields[0].field_type)) == ("key", "long")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "added", "told"),
+    [
+        (("note", "int"), "string", r"has a column note \(int\) beside"),
+        (("Note", "string"), "string", r"has a column Note \(string\) beside"),
+        (("note", "string"), "string", None),
+        (None, "string", "is what the table's partitions are, or were, called"),
+    ],
+)
+def test_a_column_can_not_take_a_name_that_the_table_has_for_something_else(catalog, theirs, added, told):
+    """Applied, it could not be taken back: the table would never again be what a contract says."""
+    name = theirs[0].lower() if theirs else "day_at"
+    plain = [ID, {"name": "at", "type": "timestamptz"}]
+    table = made(catalog, contract(plain))
+    if theirs:
+        with table.update_schema() as update:
+            update.add_column(theirs[0], {"int": IntegerType(), "string": StringType()}[theirs[1]])
+    else:
+        with table.update_spec() as spec:
+            spec.add_field("at", "day", name)
+        with catalog.load_table("ns.t").update_spec() as spec:
+            spec.remove_field(name)
+    wider = contract([*plain, {"name": name, "type": added}])
+    if told is None:
+        assert evolve.settle(catalog, wider, run_id="r").changes
+    else:
+        for _ in range(2):
+            with pytest.raises(SchemaChangeError, match=told):
+                evolve.settle(catalog, wider, run_id="r")
+        assert InForce.of(catalog.load_table("ns.t")).version == 1
+        plain = contract(plain)
+        assert not evolve.settle(catalog, plain, run_id="r").changes
+
+
+def test_properties_that_a_contract_comes_to_name_are_set(catalog):
+    made(catalog, contract())
+    mine = {"write.merge.mode": "copy-on-write"}
+    for file in (contract(properties=mine), contract([*COLUMNS[:2], *COLUMNS[3:]], properties=mine)):
+        evolve.settle(catalog, file, run_id="r")
+        now = catalog.load_table("ns.t")
+        assert now.properties["write.merge.mode"] == "copy-on-write"
+    assert InForce.of(now).version == 1  # to drop a column waits for an answer
+
+
+def test_what_is_expected_of_a_column_holds_while_its_new_name_waits(catalog):
+    expected = {"type": "expect_column_values_to_be_between", "max_value": 5, "severity": "block"}
+    several = {"type": "expect_compound_columns_to_be_unique", "column_list": ["id", "m"]}
+    table = made(catalog, contract(expectations=[{**expected, "column": "n"}]))
+    renamed = column(1, name="m", source="n", renamed_from="n")
+    file = contract(renamed, expectations=[{**expected, "column": "m"}, several])
+    assert evolve.settle(catalog, file, run_id="r").review == "open"
+    held = effective(catalog.load_table("ns.t"), file)
+    assert [(e.columns, e.severity) for e in held.expectations] == [(("n",), "block"), (("id", "n"), "warn")]
+    assert table
+
+
+def test_a_memory_of_deletes_is_of_one_table_not_of_its_name(catalog):
+    keyed = contract(**KEYED)
+    first = made(catalog, keyed)
+    memory = deletes_table.ensure_deletes(catalog, keyed, first)
+    assert deletes_table.known_deletes(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
+    with memory.transaction() as transaction:  # as older versions made it
+        transaction.remove_properties(tables.OF)
+    assert deletes_table.known_deletes(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
+    catalog.drop_table("ns.t")
+    other = contract(COLUMNS, mode="upsert", identifier=["n"])
+    second = made(catalog, other)
+    assert deletes_table.known_deletes(catalog, other, second) is None
+    again = deletes_table.ensure_deletes(catalog, other, second)
+    assert again.schema().identifier_field_names() == {"n"}
+    assert again.metadata.table_uuid != memory.metadata.table_uuid
+    # A driver that still holds the table of before takes nothing away.
+    assert deletes_table.known_deletes(catalog, keyed, first) is None
+    assert deletes_table.known_deletes(catalog, other, second).metadata.table_uuid == again.metadata.table_uuid
+
+
+def test_a_table_that_other_hands_have_altered(catalog):
+    table = made(catalog, contract())
+    with table.update_schema() as update:
+        update.add_column("theirs", table.schema().find_field("id").field_type)
+    assert evolve.look(catalog, catalog.load_table("ns.t"), contract()).changes == ()
+    with catalog.load_table("ns.t").update_schema() as update:
+        update.delete_column("s")
+    with pytest.raises(SchemaChangeError, match="no column s"):
+        evolve.settle(catalog, contract(), run_id="r")
+
+
+def test_a_table_that_does_not_know_its_contract_takes_the_file_for_it_if_it_fits(catalog):
+    table = made(catalog, contract())
+    with table.transaction() as transaction:
+        transaction.remove_properties(CONTRACT)
+    with pytest.raises(SchemaChangeError, match="no column x"):
+        evolve.settle(catalog, contract([*COLUMNS, {"name": "x", "type": "date"}]), run_id="r")
+    evolve.settle(catalog, contract(), run_id="r")
+    assert InForce.of(catalog.load_table("ns.t")).id == shape_id(contract())
+    with catalog.load_table("ns.t").transaction() as transaction:
+        transaction.set_properties({CONTRACT: json.dumps({"version": "?"})})
+    with pytest.raises(SchemaChangeError, match="can't be read"):
+        evolve.settle(catalog, contract(), run_id="r")
+
+
+def test_an_answer_holds_for_the_table_that_it_was_given_for_not_for_another_of_its_name(catalog):
+    new = asks("drop_column", "review")
+    made(catalog, contract())
+    evolve.settle(catalog, new, run_id="r")
+    evolve.decide(catalog, new, approve=True, who="ann", why="yes", run_id="by hand")
+    catalog.drop_table("ns.t")
+    made(catalog, contract())
+    assert evolve.settle(catalog, new, run_id="r").review == "open"
+    assert [(r.version, str(r.state)) for r in schemas_table.rows(catalog, "ns.t")][-2:] == [
+        (1, "applied"),
+        (2, "review"),
+    ]
+
+
+def test_the_command_line_lists_shows_and_answers(tmp_path, monkeypatch, capsys, catalog):
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(folder))
+    for name, value in (
+        ("TYPE", "sql"),
+        ("URI", f"sqlite:///{tmp_path}/catalog.db"),
+        ("WAREHOUSE", f"file://{tmp_path}/w"),
+    ):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+
+    def sluice(*words: str) -> tuple[int, str]:
+        code = main.main(words)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    made(catalog, contract())
+    new = asks("drop_column", "review")
+    (folder / "t.yaml").write_text(yaml.safe_dump(new.model_dump(mode="json", exclude_unset=True)))
+    evolve.settle(catalog, new, run_id="r")
+    code, told = sluice("schema", "ns.t")
+    assert code == 0
+    assert "version 1  applied" in told
+    assert "version 2  review" in told
+    assert "drops column s (string)" in sluice("contract", "check")[1]
+    code, told = sluice("schema", "approve", "ns.t", "--why", "not used")
+    assert code == 0
+    assert "drops column s (string) (drop_column)" in told
+    assert "Nothing was changed" in told
+    code, told = sluice("schema", "approve", "ns.t", "--yes")
+    assert (code, "No reason is given" in told) == (3, True)
+    code, told = sluice("schema", "approve", "ns.t", "--why", "not used", "--yes")
+    assert (code, "changed to version 2" in told) == (0, True)
+    assert "s" not in types(catalog)
+    assert "not used" in sluice("schema", "ns.t")[1]
+    assert sluice("schema", "reject", "ns.t", "--why", "late", "--yes")[0] == 3
+
+
+def test_status_tells_of_a_review():
+    table = TableStatus("ns.t", "g", "append", "me", schema="under review: drops column s")
+    assert "! ns.t: schema: under review: drops column s" in as_text(Status(datetime.now(UTC), [table]), details=False)

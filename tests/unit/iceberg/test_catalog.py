@@ -1,0 +1,101 @@
+"""PyIceberg's configuration of a catalog in Spark's words."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import ClockBehindError, ConfigError
+from sluice.iceberg import catalog as iceberg_catalog
+from sluice.iceberg import refs, table_names
+from sluice.ingest import session
+from sluice.ledger.offsets_table import Ledger, Row, State
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch):
+    """What Spark is told of a catalog with that URI, without the catalog's name."""
+
+    def ask(uri: str, kind: str = "sql", **more: str) -> dict[str, str]:
+        monkeypatch.setenv("SLUICE_CATALOG", "lake")
+        for key, value in {"TYPE": kind, "URI": uri, "WAREHOUSE": "file:///warehouse", **more}.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key}", value)
+        prefix = "spark.sql.catalog.lake."
+        return {k.removeprefix(prefix): v for k, v in iceberg_catalog.spark_conf().items() if k.startswith(prefix)}
+
+    return ask
+
+
+def test_postgres_gets_user_and_password_beside_the_url(told) -> None:
+    found = told("postgresql+psycopg2://me%40here:p%40ss%2Fw%3Ard%25%20%23@db.example:5433/ice%20berg")
+    assert found["uri"] == "jdbc:postgresql://db.example:5433/ice%20berg"
+    assert (found["jdbc.user"], found["jdbc.password"]) == ("me@here", "p@ss/w:rd% #")
+    assert (found["type"], found["warehouse"]) == ("jdbc", "file:///warehouse")
+    assert told("postgresql://u:p@[::1]/db")["uri"] == "jdbc:postgresql://[::1]/db"
+
+
+def test_what_the_url_says_of_tls_reaches_java(told) -> None:
+    found = told("postgresql://u:p@db/x?sslmode=verify-full&sslrootcert=/etc/ca.pem&connect_timeout=7")
+    assert found["jdbc.sslmode"] == "verify-full" and found["jdbc.sslrootcert"] == "/etc/ca.pem"
+    assert found["jdbc.connectTimeout"] == "7"
+    assert found["uri"] == "jdbc:postgresql://db/x"
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("postgresql://u:s3cret@db/x?sslcrl=/a", "sslcrl"),
+        ("postgresql:///x", "no host"),
+        ("postgresql://u:s3cret@db", "no database"),
+    ],
+)
+def test_what_java_cannot_be_told_is_refused(told, uri: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        told(uri)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_rest_catalogs_credential_is_redacted_where_spark_shows_its_settings(told) -> None:
+    import re
+
+    found = told("https://catalog.example", "rest", CREDENTIAL="client:secret", TOKEN="t")
+    assert (found["type"], found["credential"]) == ("rest", "client:secret")
+    for name in ("credential", "token", "jdbc.password"):
+        assert re.search(session.DEFAULTS["spark.redaction.regex"], f"spark.sql.catalog.lake.{name}")
+
+
+def test_files_are_reached_by_their_addresses_scheme_and_a_store_of_ones_own_by_paths(told) -> None:
+    assert told("sqlite:////x.db")["io-impl"] == "org.apache.iceberg.io.ResolvingFileIO"
+    assert "io-impl" not in told("https://catalog.example", "rest")
+    assert told("sqlite:////x.db", IO_IMPL="of.one.s.Own")["io-impl"] == "of.one.s.Own"
+    assert "s3.path-style-access" not in told("sqlite:////x.db", S3__REGION="eu-west-1")
+    own = {"S3__ENDPOINT": "https://minio.example", "S3__REGION": "eu-west-1"}
+    found = told("sqlite:////x.db", **own)
+    assert (found["s3.path-style-access"], found["client.region"]) == ("true", "eu-west-1")
+    assert told("sqlite:////x.db", S3__FORCE_VIRTUAL_ADDRESSING="true", **own)["s3.path-style-access"] == "false"
+
+
+def test_a_clock_that_is_behind_writes_no_metadata_that_java_takes_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{tmp_path}")
+    lake, now = iceberg_catalog.load("lake"), time.time()
+    ledger = Ledger(lake)
+    row = Row("orders", State.STAGED, batch_seq=1)
+    ledger.append([row], run_id="a")
+    written = ledger.table.metadata_location
+    for behind in (61, 3600):
+        monkeypatch.setattr(time, "time", lambda behind=behind: now - behind)
+        with pytest.raises(ClockBehindError, match=r"clock is .* s behind the last commit.*sluice\.offsets"):
+            ledger.append([row], run_id="b")
+        with pytest.raises(ClockBehindError):
+            refs.commit(lake, lake.load_table(table_names.LEDGER), (), ())
+        assert lake.load_table(table_names.LEDGER).metadata_location == written
+    monkeypatch.setattr(time, "time", lambda: now - 30)
+    Ledger(lake).append([row], run_id="c")

@@ -1,0 +1,54 @@
+"""The verdict on a batch: how many bad records a contract tolerates."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from sluice.batch import Batch
+from sluice.contract.contract import Contract
+from sluice.errors import BlockedError
+from sluice.ingest.check import Counts, verdict
+from sluice.offsets import OffsetRange
+
+pytestmark = pytest.mark.unit
+
+BATCH = Batch("t", "id", 1, {0: OffsetRange(0, 100)}, {0: 100})
+
+
+@pytest.mark.parametrize(
+    ("errors", "records", "rejected", "refused"),
+    [
+        ({}, 1000, 10, None),
+        ({}, 1000, 11, "tolerates 1.00%."),
+        ({}, 50, 1, "1 of 50 records"),
+        ({"max_count": 3}, 50, 3, None),
+        ({"max_count": 3}, 50, 4, "tolerates 1.00% or 3."),
+        ({"max_count": 3}, 1000, 10, None),  # the share allows more
+        ({"max_ratio": 0.0, "max_count": 5}, 10**6, 5, None),
+        ({"max_ratio": 0.0, "max_count": 5}, 10**6, 6, "tolerates 0.00% or 5."),
+        ({"tolerance": "none", "max_count": 5}, 10**6, 1, "tolerates 0.00%."),
+        ({}, 0, 0, None),
+    ],
+)
+def test_a_batch_is_refused_beyond_both_share_and_count(
+    errors: dict[str, Any], records: int, rejected: int, refused: str | None
+) -> None:
+    body = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "errors": errors}
+    contract = Contract.model_validate(body | {"columns": [{"name": "id", "type": "long"}]})
+    with pytest.raises(BlockedError, match=refused) if refused else nullcontext():
+        verdict(contract, [BATCH], {1: Counts(records, rejected)})
+
+
+@pytest.mark.parametrize(
+    ("mask", "raw", "drops"),
+    [(None, None, False), (None, "drop", True), ("redact", None, True), ("redact", "keep", False)],
+)
+def test_what_is_masked_stands_in_no_quarantine_unless_the_contract_says_so(
+    mask: str | None, raw: str | None, drops: bool
+) -> None:
+    body = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "errors": {"raw": raw} if raw else {}}
+    column = {"name": "mail", "type": "string"} | ({"mask": mask} if mask else {})
+    assert Contract.model_validate(body | {"columns": [column]}).drops_raw is drops

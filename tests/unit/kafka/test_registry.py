@@ -1,0 +1,211 @@
+"""What is remembered of the registry's answers; through a real registry in tests/spark/kafka/test_registry.py."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.contract.contract import Contract
+from sluice.errors import ConfigError, RegistryUnavailableError
+from sluice.kafka import registry, registry_errors
+from sluice.kafka.registry import Registry
+from sluice.plan import warnings, writer_schema_warnings
+from tests.support.registries import Answer, Scripted, scripted
+
+pytestmark = pytest.mark.unit
+
+AVRO = {"schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})}
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scripted]:
+    monkeypatch.setenv("SLUICE_SCHEMAS", str(tmp_path))
+    monkeypatch.delenv("SLUICE_REGISTRY_CONFIG", raising=False)
+    with scripted() as given:
+        monkeypatch.setenv("SCHEMA_REGISTRY_URL", given.url)
+        yield given
+
+
+def known(number: int) -> bool:
+    found = Registry().schemas([number])[number]
+    return found is not None and not found.lacking
+
+
+def test_within_an_attempt_an_id_has_one_answer(answers: Scripted) -> None:
+    """Also where it is that there is none, or that what it refers to is lacking; whoever else asks, asks anew."""
+    part = {"name": "t.P", "subject": "part", "version": 1}
+    answers.schemas[2] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
+    with registry.held():
+        assert [known(1), known(2)] == [False, False]
+        answers.schemas[1] = AVRO
+        answers.subjects["part"] = {"subject": "part", "version": 1, "id": 3, **AVRO}
+        with ThreadPoolExecutor(1) as another:
+            assert [another.submit(known, each).result() for each in (1, 2)] == [True, True]
+        assert [known(1), known(2)] == [False, False]
+    with registry.held():
+        assert [known(1), known(2)] == [True, True]
+
+
+def test_without_an_attempt_what_is_not_there_is_asked_for_each_time(answers: Scripted) -> None:
+    assert [known(1), known(1), answers.count("/schemas/ids/1")] == [False, False, 2]
+    answers.schemas[1] = AVRO
+    assert [known(1), known(1), answers.count("/schemas/ids/1")] == [True, True, 3]
+
+
+def always(status: int, body: Any = "", **headers: str) -> Any:
+    def answer(_: str) -> Answer:
+        return status, body, headers
+
+    return answer
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in another process: on disk alone schemas are still there."""
+    for owner, name in ((registry, "_known"), (registry, "_clients"), (registry_errors, "_away")):
+        monkeypatch.setattr(owner, name, {})
+
+
+SECRET = "token-of-the-sign-in"
+NO_ANSWERS = ["", f"<html>{SECRET}</html>", [], "null", {}, {"status": SECRET}, {"schema": ""}, {"schema": {}}, 7]
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS, ids=str)
+def test_what_is_no_answer_of_a_registry_is_never_kept(
+    answers: Scripted, body: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers.otherwise = always(200, body)
+    for ask in (lambda: known(1), lambda: Registry().newest("t-value"), lambda: Registry().compatibility("t-value")):
+        with pytest.raises(RegistryUnavailableError, match=f"at {answers.url} answered HTTP 200 without") as error:
+            ask()
+        assert SECRET not in str(error.value) and error.value.__cause__ is None
+    assert list(tmp_path.rglob("*.json")) == []
+    answers.otherwise, answers.schemas[1] = Scripted().otherwise, AVRO
+    assert known(1)
+    forget(monkeypatch)
+    answers.otherwise = always(200, body)
+    assert known(1), "as it was fetched before"
+
+
+def test_what_a_schema_refers_to_is_no_answer_either(answers: Scripted) -> None:
+    part = {"name": "t.P", "subject": "part", "version": 1}
+    answers.schemas[2] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
+    answers.subjects["part"] = {"id": 3, "status": "maintenance"}
+    with pytest.raises(RegistryUnavailableError, match="answered HTTP 200 without"):
+        known(2)
+
+
+def test_an_empty_text_that_was_kept_is_no_schema(answers: Scripted, tmp_path: Path) -> None:
+    answers.schemas[1] = AVRO
+    assert known(1)
+    (kept,) = tmp_path.rglob("1.json")
+    kept.write_text(kept.read_text().replace(json.dumps(AVRO["schema"]), '""'))
+    assert Registry()._kept(1) is None
+
+
+def test_a_look_that_fails_stops_no_plan(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(writer_schema_warnings, "look", fails)
+    about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "n", "type": "long"}]}
+    assert warnings._of_writers(Contract.model_validate(about), writer_schema_warnings.Subjects()) == []
+    assert "db.t: the writers' newest schema could not be looked at" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "error", "said", "others"),
+    [
+        (301, {"Location": "https://sso.example/in?token=t"}, ConfigError, "HTTP 301, and sends to sso.example,", True),
+        (302, {"Location": "/login"}, ConfigError, "HTTP 302, asked for", True),
+        (400, {}, ConfigError, "HTTP 400, asked for", True),
+        (422, {}, ConfigError, "HTTP 422, asked for", True),
+        (404, {}, ConfigError, "is no schema registry", True),
+        (403, {}, ConfigError, "refuses us .HTTP 403", True),
+        (500, {}, RegistryUnavailableError, "HTTP 500, asked for", True),
+        (200, {}, RegistryUnavailableError, "HTTP 200 without", True),
+        (429, {}, RegistryUnavailableError, "HTTP 429, asked for", False),
+        (503, {}, RegistryUnavailableError, "HTTP 503, asked for", False),
+    ],
+)
+def test_an_error_about_one_subject_stops_no_other(
+    answers: Scripted, monkeypatch: pytest.MonkeyPatch, status: int, headers: Any, error: Any, said: str, others: bool
+) -> None:
+    """But where whoever asks would hear the same."""
+    monkeypatch.setattr(registry, "RETRIES", 0)
+    answers.subjects["good-value"] = {"subject": "good-value", "version": 1, "id": 5, **AVRO}
+    answers.otherwise = lambda path: (status, "", headers) if "bad" in path else None
+    with pytest.raises(error, match=said) as told:
+        Registry().newest("bad-value")
+    assert "subject bad-value" in str(told.value) or status in (403, 404)
+    assert "token=t" not in str(told.value)
+    if others:
+        assert Registry().newest("good-value")
+        return
+    before = len(answers.asked)
+    with pytest.raises(RegistryUnavailableError, match=f"HTTP {status} a moment ago, .* of subject good-value yet"):
+        Registry().newest("good-value")
+    assert len(answers.asked) == before
+    monkeypatch.setattr(registry_errors, "ASK_AGAIN_S", 0)
+    assert Registry().newest("good-value")
+
+
+def test_a_registry_that_is_silent_is_waited_for_once(answers: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemas that were fetched before come from disk meanwhile, others fail at once; then it is asked again."""
+    answers.schemas = dict.fromkeys(range(1, 6), AVRO)
+    assert all(map(known, range(1, 5)))
+    forget(monkeypatch)
+    monkeypatch.setattr(registry, "RETRIES", 0)
+    monkeypatch.setattr(registry, "TIMEOUT_S", 0.2)
+    answers.otherwise = lambda _: time.sleep(0.6)  # type: ignore[func-returns-value]
+    before = len(answers.asked)
+    assert all(map(known, range(1, 5)))
+    assert len(answers.asked) == before + 1
+    answers.otherwise = lambda _: None
+    with pytest.raises(
+        RegistryUnavailableError, match="did not answer a moment ago, and is not asked for schema 5 yet"
+    ):
+        known(5)
+    with pytest.raises(RegistryUnavailableError, match="did not answer a moment ago"):
+        Registry().newest("t-value")
+    assert len(answers.asked) == before + 1
+    monkeypatch.setattr(registry_errors, "ASK_AGAIN_S", 0)
+    assert known(5)
+
+
+def test_one_that_is_overloaded_is_asked_for_the_next_id(answers: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "RETRIES", 0)
+    answers.schemas[2] = AVRO
+    answers.otherwise = lambda path: (503, "", {}) if path.endswith("/1") else None
+    with pytest.raises(RegistryUnavailableError, match="HTTP 503"):
+        known(1)
+    assert known(2)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "served"),
+    [
+        (404, "<html>no such page</html>", True),
+        (404, {}, True),
+        (302, "", True),
+        (404, {"error_code": 404, "message": "HTTP 404 Not Found"}, False),
+        (403, "", False),
+    ],
+)
+def test_what_is_not_the_registrys_own_refusal_is_no_word_about_a_schema(
+    answers: Scripted, monkeypatch: pytest.MonkeyPatch, status: int, body: Any, served: bool
+) -> None:
+    """As a proxy answers while the registry behind it is made anew: what is kept goes on, the rest is as it was."""
+    answers.schemas[1] = AVRO
+    assert known(1)
+    forget(monkeypatch)
+    answers.otherwise = always(status, body)
+    for number, goes_on in ((1, served), (2, False)):
+        with nullcontext() if goes_on else pytest.raises(ConfigError):
+            assert known(number)

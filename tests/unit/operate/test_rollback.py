@@ -1,0 +1,398 @@
+"""What a rollback finds, refuses and leaves behind, by an Iceberg catalog in a file and no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table.snapshots import Snapshot
+
+from sluice.batch import PUBLISHED_THROUGH, RUN_ID, Batch, Through, encode_through, publish_properties
+from sluice.contract import folder as contract_folder
+from sluice.contract.folder import Contracts
+from sluice.errors import CatalogUnavailableError, FencedError, RefusedError, StagingTrimmedError
+from sluice.iceberg import cursor, deletes_table, refs, snapshots, table_names, tables
+from sluice.iceberg.filters import at_most, one_of
+from sluice.ingest import settle
+from sluice.ingest.landing import Attempt, Context
+from sluice.ledger import backlog, restore_deletes, slices, unfinished_rollback
+from sluice.ledger.maintenance_table import Action
+from sluice.ledger.offsets_table import Ledger, Row, State, plan_rows
+from sluice.maintain import expiry
+from sluice.maintain.expiry import Others
+from sluice.offsets import OffsetRange
+from sluice.operate import rollback
+from sluice.operate.rollback import Rollback
+from tests.unit.maintain.test_assess import LATER, NOW, append, batch, filled, needs, promise
+
+pytestmark = pytest.mark.unit
+
+THROUGH = {PUBLISHED_THROUGH: encode_through({"orders": Through(3, "id", {0: 3})})}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "warehouse").mkdir()
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def look(catalog: Catalog, promises: Contracts, target: Snapshot) -> Rollback:
+    return rollback.look("shop.orders", promises, catalog, Ledger(catalog), snapshot_id=target.snapshot_id)
+
+
+def act(catalog: Catalog, found: Rollback, **more: str) -> None:
+    rollback.roll_back(found, catalog, Ledger(catalog), **{"who": "ann", "why": "wrong", "run_id": "by hand", **more})
+
+
+def head(catalog: Catalog) -> Snapshot:
+    found = catalog.load_table("shop.orders").current_snapshot()
+    assert found is not None
+    return found
+
+
+def bring(catalog: Catalog, seq: int, start: int, end: int, *, staged: bool) -> None:
+    """A slice that was planned and has landed, from staging or quarantine; or from Kafka, by way of staging."""
+    piece = Batch("orders", "id", seq, {0: OffsetRange(start, end)}, {})
+    ledger = Ledger(catalog)
+    ledger.append(slices.plan_rows(piece, "shop.orders", who="ann", why="a hole"), run_id="r")
+    if staged:
+        append(catalog.load_table(table_names.staging("orders")), seq, {"sluice.step": "stage", **piece.properties()})
+    append(catalog.load_table("shop.orders"), seq, {"sluice.step": "replay", **piece.properties(), **THROUGH})
+    done = {"shop.orders": head(catalog).snapshot_id}
+    ledger.append([Row("orders", State.REPLAYED, "id", seq, table="shop.orders", snapshots=done)], run_id="r")
+
+
+def trim(catalog: Catalog, through: int) -> None:
+    staging = catalog.load_table(table_names.staging("orders"))
+    with staging.transaction() as transaction:
+        transaction.set_properties({tables.TRIMMED_THROUGH: str(through)})
+    staging.delete(at_most("batch_seq", through))
+
+
+def test_a_slice_whose_records_are_gone_is_undone_by_name_only(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    target = head(catalog)
+    # From quarantine, which holds them no more; staging still has the batches that they were in.
+    bring(catalog, -1, 0, 2, staged=False)
+    found = look(catalog, promises, target)
+    assert [str(each) for each in found.slices] == ['backfill -1 {"0":[0,2]}: 1 rows written']
+    assert not found.lost
+    trim(catalog, 1)
+    found = look(catalog, promises, target)
+    text = "\n".join(found.lines())
+    assert 'LOST    orders backfill -1 {"0":[0,2]}: 1 rows written, and staging lacks {"0":[[0,1]]}' in text
+    assert "backfill plan shop.orders --topic=orders --ranges '{\"0\":[0,2]}'" in text
+    with pytest.raises(RefusedError, match=r"backfill -1 .*the table would be without them"):
+        act(catalog, found)
+    act(catalog, found, accept_loss="shop.orders")
+    assert head(catalog) == target
+    # Nothing of the live feed is given up for it.
+    assert Ledger(catalog).gaps(["orders"]) == []
+
+
+def test_what_was_given_up_before_is_lost_once(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    old, (target, *_) = head(catalog), catalog.load_table("shop.orders").snapshots()
+    trim(catalog, 2)
+    act(catalog, look(catalog, promises, target), accept_loss="shop.orders")
+    # The next run passes over the second batch, and publishes the third.
+    ledger, staging = Ledger(catalog), catalog.load_table(table_names.staging("orders"))
+    waiting = (batch(2), batch(3))
+    through = {PUBLISHED_THROUGH: encode_through({"orders": Through(3, "id", {0: 3})})}
+    brought = backlog.whole("shop.orders", staging, waiting, ledger, ledger.gaps(["orders"]))
+    append(catalog.load_table("shop.orders"), 3, {"sluice.step": "publish", **publish_properties(brought), **through})
+    found = look(catalog, promises, target)
+    assert (found.lost, [each.batch for each in found.again["orders"]]) == ([], [batch(3)])
+    assert (
+        'passed  orders batch 2 {"0":[1,2]}: given up for this table before, and not in it now either' in found.lines()
+    )
+    act(catalog, found)
+    assert sorted(kinds(catalog)) == [("gap", "ann", "wrong")] + [("rolled_back", "ann", "wrong")] * 2
+    # Put forward by hand to where its rows are, the table has them to lose.
+    refs.commit(catalog, catalog.load_table("shop.orders"), (), (refs.point(refs.MAIN, old.snapshot_id),))
+    assert [str(each.batch) for each in look(catalog, promises, target).lost] == ['orders batch 2 {"0":[1,2]}']
+
+
+def test_a_table_is_put_forward_again_by_the_sql_that_the_error_names(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    typed, staging = filled(catalog, promises, 3)
+    old, (target, *_) = head(catalog), typed.snapshots()
+    trim(catalog, 2)
+    ledger, known = Ledger(catalog), {seq: batch(seq) for seq in (1, 2, 3)}
+
+    def put(snapshot: Snapshot) -> tuple[Batch, ...]:
+        """What `set_current_snapshot` does, which is not of Sluice; and what the table then has yet to publish."""
+        refs.commit(catalog, typed, (), (refs.point(refs.MAIN, snapshot.snapshot_id),))
+        at = cursor.published(catalog.load_table("shop.orders"))["orders"]
+        pending = backlog.pending("shop.orders", known, batch(3), at)
+        return backlog.whole("shop.orders", catalog.load_table(staging.name()), pending, ledger, [])
+
+    with pytest.raises(StagingTrimmedError, match=r"only SQL by hand in Spark: CALL .*set_current_snapshot"):
+        put(target)
+    # As the error says, no rollback of Sluice's does it.
+    with pytest.raises(RefusedError, match="not among main's ancestors"):
+        look(catalog, promises, old)
+    assert put(old) == ()
+
+
+@pytest.mark.parametrize("written", ["before", "after"])
+def test_an_attempt_that_began_where_a_table_is_taken_back_to_does_not_land_there(
+    tmp_path: Path, catalog: Catalog, written: str
+) -> None:
+    """By a contract, perhaps, that is no longer in force."""
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 1)
+    target = head(catalog)
+    with typed.manage_snapshots() as change:
+        change.create_tag(target.snapshot_id, "sluice_audited")
+    context = Context(None, catalog, "lake", {}, "zombie")  # type: ignore[arg-type]
+
+    def write(branch: str) -> None:
+        append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties()}, branch)
+
+    with Attempt(context, ("shop", "orders"), batch(2)) as attempt:
+        if written == "before":
+            write(attempt.branch)
+            attempt.result()  # it has looked, and is about to land
+        append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
+        found = look(catalog, promises, target)
+        assert found.branches == (attempt.branch,)
+        act(catalog, found)
+        if written == "after":
+            write(attempt.branch)
+        with pytest.raises(FencedError, match="Main moved, and back again"):
+            attempt.land()
+    assert head(catalog) == target
+    assert "sluice_audited" in catalog.load_table("shop.orders").metadata.refs
+
+
+@pytest.mark.parametrize(("step", "forgotten"), [("contract", True), ("rewrite_data_files", True), ("publish", False)])
+def test_whoever_finishes_a_rollback_takes_the_memory_back_unless_something_was_published_since(
+    tmp_path: Path, catalog: Catalog, step: str, forgotten: bool
+) -> None:
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    (folder / "shop.orders.yaml").write_text(
+        "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\nmode: upsert\nidentifier: [id]\n"
+        "order: [_kafka_timestamp]\ncolumns: [{name: id, type: long}]\n"
+    )
+    promises = contract_folder.load(folder)
+    own = promises.table("shop.orders")
+    typed, staging = tables.ensure_typed(catalog, own), tables.ensure_staging(catalog, "orders")
+    ledger = Ledger(catalog)
+    for seq in (1, 2):
+        append(deletes_table.ensure_deletes(catalog, own), seq, {})
+        append(staging, seq, {"sluice.step": "stage", **batch(seq).properties()})
+        through = {PUBLISHED_THROUGH: encode_through({"orders": Through(seq, "id", {0: seq})})}
+        append(typed, seq, {"sluice.step": "publish", **batch(seq).properties(), **through})
+        ledger.append(plan_rows(batch(seq), State.SETTLED), run_id="r")
+    target = list(snapshots.ancestors(catalog.load_table("shop.orders").metadata))[1]
+    found = rollback.look("shop.orders", promises, catalog, ledger, snapshot_id=target.snapshot_id)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unfinished_rollback, "finish", lambda *_: None)  # killed
+        act(catalog, found)
+    append(catalog.load_table("shop.orders"), 2, {"sluice.step": step})
+    unfinished_rollback.catch_up(catalog, Ledger(catalog), own, catalog.load_table("shop.orders"))
+    memory = catalog.load_table(table_names.deletes(own)).metadata.current_snapshot_id
+    assert found.memory is not None and found.memory_back_to
+    assert (memory == found.memory_back_to) is forgotten
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["publish", "maintenance in between"])
+def test_what_an_attempt_remembered_that_did_not_land_is_forgotten_with_its_batch(
+    tmp_path: Path, catalog: Catalog, between: bool
+) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    memory = catalog.create_table("shop.memory", typed.schema())
+    append(memory, 2, {})
+    before = catalog.load_table("shop.memory").current_snapshot()
+    append(typed, 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
+    append(memory, 3, {})  # of an attempt at batch 3 that was killed
+    if between:
+        append(typed, 9, {"sluice.step": "rewrite_data_files"})
+    target = head(catalog)
+    append(memory, 3, {})  # of the one that landed
+    append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
+    memory = catalog.load_table("shop.memory")
+    assert before is not None
+    found = restore_deletes.state_before(memory, catalog.load_table("shop.orders").metadata, target, head(catalog))
+    assert found == before.snapshot_id
+
+
+def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_path: Path, catalog: Catalog) -> None:
+    """It takes the parent's id away with the parent: what is left looks as if the table had begun there."""
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 2)
+    gone = [s.snapshot_id for s in typed.snapshots()]
+    append(typed, 9, {})
+    target = head(catalog)
+    append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
+    memory = catalog.load_table("shop.orders")
+    first_undone = memory.snapshot_by_id(gone[0])
+    assert first_undone is not None
+    assert restore_deletes.state_before(memory, memory.metadata, target, first_undone) == restore_deletes.EMPTY
+    memory.maintenance.expire_snapshots().by_ids(gone).commit()
+    # Of what the table held then, and of what a memory knew, nobody can tell any more: not nothing.
+    with pytest.raises(RefusedError, match="told which offsets the table held then have expired"):
+        look(catalog, promises, target)
+    assert restore_deletes.state_before(memory, memory.metadata, target, first_undone) is None
+
+
+def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    target = head(catalog)
+    piece = Batch("orders", "id", -1, {0: OffsetRange(0, 2)}, {})
+    typed = catalog.load_table("shop.orders")
+    nothing = typed.schema().as_arrow().empty_table()
+    typed.append(nothing, snapshot_properties={"sluice.step": "replay", **piece.properties()})
+    trim(catalog, 1)
+    assert not look(catalog, promises, target).lost
+
+
+def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path, snapshot_age="2d", staging_retention="2d", min_snapshots=1)
+    filled(catalog, promises, 3)
+    bring(catalog, -1, 0, 2, staged=True)  # from Kafka
+    bring(catalog, -2, 1, 2, staged=False)  # from staging
+    inside = Others(catalog, promises, NOW + timedelta(days=1)).undoable("orders")
+    assert sorted(inside) == [-2, -1]
+    # All was planned and published long ago; what a slice brought that landed just now is read again if it is undone.
+    staging = catalog.load_table(table_names.staging("orders"))
+
+    def going(undoable: Mapping[int, Batch]) -> expiry.Trim | None:
+        return expiry.trim(Others(catalog, promises, LATER), staging, "orders", 3, undoable, timedelta(days=2))
+
+    assert going(inside) is None
+    assert going({-2: inside[-2]}) == expiry.Trim(1, 1)
+    assert going({}) == expiry.Trim(1, 2, (-1,))
+    # Once no rollback leads back to before them.
+    append(catalog.load_table("shop.orders"), 9, THROUGH)
+    assert Others(catalog, promises, LATER).undoable("orders") == {}
+    need = needs(promises, catalog, Action.EXPIRE, LATER)["sluice_staging.orders"]
+    assert need.reason.startswith("batches 1 to 2 are published and past their retention; 1 slices of backfills")
+    need = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(days=1))["sluice_staging.orders"]
+    assert "trim" not in need.steps
+
+
+def kinds(catalog: Catalog) -> list[tuple[str, str | None, str | None]]:
+    """What the ledger tells of acts by hand."""
+    rows = Ledger(catalog).table.scan(row_filter=one_of("state", [State.GAP, State.ROLLED_BACK])).to_arrow().to_pylist()
+    return [(r["state"], r["who"], r["why"]) for r in rows]
+
+
+def settled(catalog: Catalog, promises: Contracts) -> None:
+    nothing = {"tables": {"shop.orders": {}}, "stops": {}, "warnings": {}}
+    settle.settle(promises.group("shop"), catalog, nothing, run_id="next")
+
+
+def test_what_a_killed_rollback_left_to_do_is_done_once(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    (target, *_) = catalog.load_table("shop.orders").snapshots()
+    trim(catalog, 2)
+    found = look(catalog, promises, target)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "append", killed)
+        with pytest.raises(KeyboardInterrupt):
+            act(catalog, found, accept_loss="shop.orders")
+    assert head(catalog) == target
+    assert kinds(catalog) == []
+    for _ in range(2):
+        settled(catalog, promises)
+        assert sorted(kinds(catalog)) == [("gap", "ann", "wrong"), ("rolled_back", "ann", "wrong")]
+    (row,) = [r for r in Ledger(catalog).table.scan().to_arrow().to_pylist() if r["state"] == "rolled_back"]
+    assert (row["run_id"], dict(row["snapshots"])) == (
+        "by hand",
+        {"from": found.undone[0].snapshot_id, "to": target.snapshot_id},
+    )
+    assert unfinished_rollback.NOTE not in catalog.load_table("shop.orders").properties
+
+
+def test_a_rollback_whose_answer_was_lost_has_taken_effect(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    (first, second, _) = catalog.load_table("shop.orders").snapshots()
+    real, calls = catalog.commit_table, []
+
+    def lost(*given: Any) -> Any:
+        calls.append(given)
+        answer = real(*given)
+        if len(calls) == 1:
+            raise ConnectionError("reset by peer")
+        return answer
+
+    monkeypatch.setattr(catalog, "commit_table", lost)
+    act(catalog, look(catalog, promises, second))
+    assert (head(catalog), len(kinds(catalog))) == (second, 1)
+    # Not one that never came: it is asked again.
+    calls.clear()
+    monkeypatch.setattr(catalog, "commit_table", lambda *given: real(*given) if calls or calls.append(1) else 1 / 0)
+    act(catalog, look(catalog, promises, first))
+    assert (head(catalog), len(kinds(catalog))) == (first, 2)
+    # Nor one that another commit came before, however it ends.
+    monkeypatch.undo()
+    append(catalog.load_table("shop.orders"), 8, THROUGH)
+    found = look(catalog, promises, first)
+    append(catalog.load_table("shop.orders"), 9, THROUGH)
+    with pytest.raises(FencedError, match="nothing was rolled back"):
+        act(catalog, found)
+    assert len(kinds(catalog)) == 2
+
+
+def test_whether_it_was_rolled_back_is_said_to_be_unknown_while_it_is(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 2)
+    found = look(catalog, promises, catalog.load_table("shop.orders").snapshots()[0])
+    ledger = Ledger(catalog)
+
+    def away(*_: object) -> None:
+        raise ConnectionError("away")
+
+    monkeypatch.setattr(unfinished_rollback, "WAIT_S", 0.1)
+    monkeypatch.setattr(catalog, "commit_table", away)
+    monkeypatch.setattr(catalog, "load_table", away)
+    with pytest.raises(CatalogUnavailableError, match=r"not known whether .* next run of the group finishes it"):
+        rollback.roll_back(found, catalog, ledger, who="ann", why="wrong", run_id="r")
+
+
+def test_a_snapshot_that_expires_after_the_look_is_refused(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 3)
+    first, *_ = catalog.load_table("shop.orders").snapshots()
+    found = look(catalog, promises, first)
+    catalog.load_table("shop.orders").maintenance.expire_snapshots().by_ids([first.snapshot_id]).commit()
+    with pytest.raises(RefusedError, match=r"has expired since .* choose a newer snapshot"):
+        act(catalog, found)
+    assert kinds(catalog) == []
+
+
+def test_what_lies_between_the_commits_of_a_run_is_told(tmp_path: Path, catalog: Catalog) -> None:
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+    for number, run_id in enumerate(("a", "b", "a", "a", "c")):
+        append(catalog.load_table("shop.orders"), number, {**THROUGH, RUN_ID: run_id})
+
+    def told(run_id: str) -> list[str]:
+        found = rollback.look("shop.orders", promises, catalog, Ledger(catalog), before_run=run_id)
+        return [line for line in found.lines() if line.startswith("between")]
+
+    assert told("a") == ["between 1 of them lie between the run's own commits, by others: b"]
+    assert told("b") == told("c") == []

@@ -1,0 +1,319 @@
+"""Runs that failed, from a database of Airflow's to the pages: what nobody could write into the ledger stands there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.embedded.home import REPOSITORY
+from sluice.iceberg.table_names import QUARANTINE, STAGING, safe
+from sluice.pages import history, render
+from sluice.pages.failed import FailedRun
+from sluice.pages.history import History
+from sluice.status import timeline
+from sluice.status.events import INGEST, Event, Lane
+from tests.support.own_airflow import own_airflow
+
+pytestmark = pytest.mark.unit
+
+HOSTILE = "\"'><script>alert(1)</script>/../{{ 7*7 }}"
+AT = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
+
+
+def task(name: str, state: str, ago: int, tries: int = 1, index: int = -1, mapped: str | None = None) -> list[Any]:
+    return [name, index, mapped, state, tries, ago]
+
+
+# DAG, run, state, minutes since its start and its end, its tasks; and of some what they were triggered with.
+RUNS: list[list[Any]] = [
+    ["ingest_a", "good", "success", 9, 8, [task("plan", "success", 8)]],
+    ["ingest_a", "underway", "running", 9, None, [task("plan", "failed", 8)]],
+    ["ingest_a", HOSTILE, "failed", 20, 10, [
+        task("settle", "failed", 11), task("plan", "failed", 12, 4), task("a.t", "upstream_failed", 11, 0),
+    ]],
+    ["ingest_a", "of one table", "failed", 40, 30, [task("plan", "success", 39), task("a.t", "failed", 31)]],
+    ["ingest_a", "of some", "failed", 50, 40, [
+        task("a.u", "failed", 43), task("table", "failed", 42, 1, 0, "a.v"), task("table", "success", 44, 1, 1, "a.w"),
+    ]],
+    ["ingest_a", "by hand", "failed", None, 60, []],
+    ["ingest_a", "of long ago", "failed", 11_000, 10_100, [task("plan", "failed", 10_100)]],
+    ["ingest_b", "good", "failed", 6, 5, [task("ingest", "failed", 5, 2)]],
+    ["other", "not ours", "failed", 6, 5, [task("plan", "failed", 5, 2)], {"table": "a.t"}],
+]  # fmt: skip
+SHOWN = partial(task, "table", "failed", 3, 1)
+SPARK, ASSESS = task("spark_c", "failed", 4, 3), task("assess", "failed", 4, 3)
+# Of DAGs that act on tables and are no group's; who may read `ingest_a` alone is not told of `c.t`.
+OTHERS: list[list[Any]] = [
+    ["backfill", "b of a.t", "failed", 7, 6, [task("plan", "failed", 6)], {"table": "a.t", "dry_run": True}],
+    ["backfill", "b of c.t", "failed", 7, 6, [task("plan", "failed", 6)], {"table": "c.t"}],
+    ["backfill", "b of nobody's", "failed", 7, 6, [task("plan", "failed", 6)], {"table": HOSTILE}],
+    ["rollback", "r of a.t", "failed", 7, 6, [task("rollback", "failed", 6)], {"table": "a.t"}],
+    ["rollback", "good", "success", 7, 6, [task("rollback", "success", 6)], {"table": "a.t"}],
+    ["accept_gap", "g of a.u", "failed", 7, 6, [], {"name": "a.u"}],
+    ["accept_gap", "g of topic", "failed", 7, 6, [], {"name": "shared"}],
+    ["accept_gap", "of long ago", "failed", 11_000, 10_100, [], {"name": "a.t"}],
+    ["review_schema", "s without", "failed", 7, 6, [], None],
+    ["review_schema", "s odd", "failed", 7, 6, [], {"table": ["a.t"], "name": {"a.t": 1}}],
+    ["maintain_expire_snapshots", "m of some", "failed", 7, 6, [
+        SPARK, SHOWN(0, "a.t"), SHOWN(1, f"{QUARANTINE}.{safe('a.u')}"), task("table", "success", 3, 1, 2, "a.w"),
+        SHOWN(3, "c.t"),
+    ]],
+    ["maintain_expire_snapshots", "m of c.t", "failed", 7, 6, [SHOWN(0, "c.t")], {"tables": ["a.t", "c.t"]}],
+    ["maintain_rewrite_data_files", "m of staging", "failed", 7, 6, [SHOWN(0, f"{STAGING}.shared")]],
+    ["maintain_rewrite_data_files", "m of the ledger", "failed", 7, 6, [SHOWN(0, "sluice.offsets"), SHOWN(1, "c.t")]],
+    ["maintain_rewrite_data_files", "m asked for", "failed", 7, 6, [ASSESS], {"tables": ["a.v"]}],
+    ["maintain_remove_orphan_files", "m of all", "failed", 7, 6, [ASSESS], {"tables": [], "dry_run": False}],
+    ["maintain_remove_orphan_files", "m of many", "failed", 7, 6, [SHOWN(n, f"a.n{n}") for n in range(5)]],
+    ["maintain_of_others", "not ours", "failed", 7, 6, [SHOWN(0, "a.t")]],
+]  # fmt: skip
+TABLES = [*(["a", f"a.{name}"] for name in ("t", "u", "v", "w", *(f"n{n}" for n in range(5)))), ["c", "c.t"]]
+READ = f"""
+import json, sys, time
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+sys.path.insert(0, {str(REPOSITORY / "plugins")!r})
+from airflow.utils.db import initdb
+initdb()
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from types import SimpleNamespace
+from fastapi import HTTPException
+from sqlalchemy import text
+from sluice.status import timeline
+from sluice.pages.feed import Reading
+from sluice.status.model import Status, TableStatus, TopicStatus
+from sluice_web import failed, reading
+
+now = datetime.now(UTC)
+ago = lambda minutes: None if minutes is None else now - timedelta(minutes=minutes)
+with create_session() as session:
+    for dag, run, state, began, ended, tasks, *conf in json.loads(sys.argv[1]):
+        session.execute(DagRun.__table__.insert().values(
+            dag_id=dag, run_id=run, state=state, start_date=ago(began), end_date=ago(ended), run_type="manual",
+            run_after=now, conf=next(iter(conf), None),
+        ))
+        for task, index, name, state, tries, at in tasks:
+            session.execute(TaskInstance.__table__.insert().values(
+                id=uuid4(), dag_id=dag, run_id=run, task_id=task, map_index=index, rendered_map_index=name, state=state,
+                try_number=tries, end_date=ago(at), pool="default_pool",
+            ))
+
+
+known = [
+    TableStatus(n, g, "append", "me", topics=[TopicStatus("shared")] if n in ("a.t", "a.u") else [])
+    for g, n in json.loads(sys.argv[2])
+]
+reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=Status(now, known)))
+others = reading.dags({{*reading.BY_HAND, *reading.MAINTAIN, "other", "maintain_of_others"}}, known)
+
+
+def read(groups, table=None, more=(), feeds=reading._Feeds()):
+    feed = feeds.failed.of(json.dumps([[*map("ingest_{{}}".format, groups), *sorted(more)], table]))
+    while (found := feed.get(wait=1)).busy:  # as the pages do, in a thread of its own
+        time.sleep(0.01)
+    return found
+
+
+def told(groups, table=None, more=()):
+    found = read(groups, table, more)
+    assert found.error is None, found.error
+    assert all(e.at.tzinfo for e in found.value.events)
+    return [[e.dag, e.run_id, e.told, e.seconds, e.bad, e.table] for e in found.value.events]
+
+
+def whole(*known):
+    try:
+        found, unavailable = reading.whole(*known)
+    except HTTPException as error:
+        return [error.status_code, error.detail]
+    return [[e.run_id for e in found.events], unavailable]
+
+
+answers = {{
+    "a": told(["a"]), "all": told(["a", "b"]), "none": told([]), "a.t": told(["a"], "a.t"), "a.u": told(["a"], "a.u"),
+    "a.v": told(["a"], "a.v"), "a.w": told(["a"], "a.w"),
+    "others": told(["a"], None, others), "alone": told([], None, ["rollback"]),
+}}
+answers["of"] = {{t.table: told([], t.table, others) for t in known}}
+timeline.MOST = 2
+answers["newest"] = [run for _, run, *_ in told(["a"], "a.t2")]
+with create_session() as session:
+    answers["plans"] = []
+    for query in (failed._of_groups(["ingest_a"], None, now, 5), failed._of_others(["backfill"], now)):
+        query = query.compile(session.get_bind(), compile_kwargs={{"literal_binds": True}})
+        plan = session.execute(text(f"EXPLAIN QUERY PLAN {{query}}"))
+        answers["plans"].append("; ".join(row.detail for row in plan))
+answers["newest others"] = [run for _, run, *_ in told(["a"], None, ["backfill"])]
+runs, away, gone = read(["b"]), Reading(error="away"), Reading(error="gone")
+answers["whole"] = [whole(away, runs), whole(runs, gone), whole(Reading(), runs), whole(away, gone)]
+with create_session() as session:
+    session.execute(text("DROP TABLE task_instance"))
+answers["away"] = read(["a"], "a.x").error
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("failed")
+    env = own_airflow(folder) | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db"}
+    done = subprocess.run(
+        [sys.executable, "-c", READ, json.dumps([*RUNS, *OTHERS]), json.dumps(TABLES)],
+        env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_airflow_tells_which_runs_failed_and_by_which_task(answers: dict[str, Any]) -> None:
+    assert answers["a"] == answers["all"][1:] and answers["none"] == []
+    told = {run: (dag, words, seconds, bad) for dag, run, words, seconds, bad, _ in answers["all"]}
+    assert list(told) == ["good", HOSTILE, "of one table", "of some", "by hand"]
+    assert {bad for _, _, _, bad in told.values()} == {True}
+    assert told["good"][0] == "ingest_b"
+    dag, words, seconds, _ = told[HOSTILE]
+    assert (dag, seconds) == ("ingest_a", 600.0)
+    assert words.startswith("run of ingest_a: task plan failed after 4 tries; it began 2")
+    assert words.endswith(" UTC and took 10m")
+    assert "task a.t failed after 1 try; " in told["of one table"][1]
+    assert told["by hand"][1:3] == ("run of ingest_a: no task of it failed; it never began", None)
+
+
+def test_a_table_has_no_part_in_what_failed_for_others_alone(answers: dict[str, Any]) -> None:
+    told = {name: {run: words for _, run, words, *_ in answers[name]} for name in ("a.t", "a.u", "a.v", "a.w")}
+    every = {HOSTILE, "by hand"}
+    assert {name: set(runs) - every for name, runs in told.items()} == {
+        "a.t": {"of one table"}, "a.u": {"of some"}, "a.v": {"of some"}, "a.w": set(),
+    }  # fmt: skip
+    assert all(every <= set(runs) for runs in told.values())
+    assert "task table failed" in told["a.v"]["of some"]  # its own, though another table's failed first
+    assert answers["newest"] == [HOSTILE, "by hand"]  # what is left out takes the place of nothing
+
+
+def test_they_are_found_by_the_indexes_of_runs(answers: dict[str, Any]) -> None:
+    # By that of states, a week of 10,000 runs took half a minute on SQLite.
+    for told in answers["plans"]:
+        assert "INDEX dag_id_state (dag_id=? AND state=?)" in told
+        assert "INDEX ti_dag_run (dag_id=? AND run_id=?)" in told
+
+
+def test_runs_that_act_on_tables_are_told_to_those_who_see_one_of_them(answers: dict[str, Any]) -> None:
+    told = {run: (table, words) for dag, run, words, *_, table in answers["others"] if dag != "ingest_a"}
+    # What can't be known to be about others alone is told, and names nothing that the reader may not see.
+    assert {run: table for run, (table, _) in told.items()} == {
+        "b of a.t": "a.t", "r of a.t": "a.t", "g of a.u": "a.u", "m asked for": "a.v",
+        **dict.fromkeys(("b of nobody's", "g of topic", "s without", "s odd"), None),
+        **dict.fromkeys(("m of some", "m of staging", "m of the ledger", "m of all", "m of many"), None),
+    }  # fmt: skip
+    text = json.dumps(answers["others"])
+    assert "c.t" not in text and "script" not in text.replace(json.dumps(HOSTILE)[1:-1], "")
+    begins = {run: words.partition("; it began")[0] for run, (_, words) in told.items()}
+    assert begins["b of a.t"] == "run of backfill: task plan failed after 1 try"
+    assert begins["m of some"] == "run of maintain_expire_snapshots: task spark_c failed after 3 tries (a.t, a.u)"
+    assert begins["g of topic"] == "run of accept_gap: no task of it failed (a.t, a.u)"
+    assert begins["m of many"].endswith("task table failed after 1 try (a.n0, a.n1, a.n2 and 2 more)")
+    assert begins["m of all"].endswith("task assess failed after 3 tries")
+    assert answers["alone"] == []  # who sees no table
+    assert answers["newest others"] == ["b of a.t", "b of nobody's"]  # what is left out takes the place of nothing
+
+
+def test_a_tables_own_lane_has_those_runs_alone_that_were_about_it(answers: dict[str, Any]) -> None:
+    told = {table: {run: words for _, run, words, *_ in runs} for table, runs in answers["of"].items()}
+    assert {table: set(runs) for table, runs in told.items()} == {
+        "a.t": {"b of a.t", "r of a.t", "g of topic", "m of some", "m of staging"},
+        "a.u": {"g of a.u", "g of topic", "m of some", "m of staging"},
+        "a.v": {"m asked for"}, "a.w": set(), **{f"a.n{n}": {"m of many"} for n in range(5)},
+        "c.t": {"b of c.t", "m of some", "m of c.t", "m of the ledger"},
+    }  # fmt: skip
+    assert "task table failed after 1 try; it began" in told["a.t"]["m of some"]  # not by another group's application
+    assert {table for runs in answers["of"].values() for *_, table in runs} == set(told) - {"a.w"}
+
+
+def test_a_database_that_is_away_is_said_in_a_line(answers: dict[str, Any]) -> None:
+    told = answers["away"]
+    assert told.startswith("Airflow's database did not tell which runs failed: OperationalError: ") and "\n" not in told
+
+
+def test_programs_are_told_the_runs_though_the_ledger_is_away_and_what_is_away(answers: dict[str, Any]) -> None:
+    assert answers["whole"] == [
+        [["good"], ["away"]], [["good"], ["gone"]], [503, "It is being read; ask again."], [503, "away"],
+    ]  # fmt: skip
+
+
+def run(run_id: str, minutes: int = 0) -> Event:
+    began, ended = AT - timedelta(minutes=minutes + 2), AT - timedelta(minutes=minutes)
+    return FailedRun("ingest_g", run_id, began, ended, "plan", 3).event
+
+
+def test_what_the_ledger_tells_of_a_table_is_not_told_twice() -> None:
+    def ledger(run_id: str, words: str, lane: Lane, *, bad: bool = True) -> Event:
+        return Event(AT, lane, f"{words}, t, batch 1", "db.t", "t", bad, run_id)
+
+    known = [
+        ledger("r1", "blocked", Lane.REFUSED), ledger("r2", "failed", Lane.CATALOG),
+        ledger("r3", "failed", Lane.REGISTRY), ledger("r4", "retried", Lane.CATALOG),
+        ledger("r5", "published", Lane.PUBLISHED, bad=False), ledger("r6", "judged", Lane.QUALITY),
+    ]  # fmt: skip
+    runs = [run(f"r{n}", n) for n in range(1, 8)]
+    left = [e.run_id for e in history.untold([*known, *runs]) if e.lane == Lane.RUNS]
+    # What was made again within the run did not fail it, nor did what was published, or a warning.
+    assert left == ["r4", "r5", "r6", "r7"]
+
+
+def test_a_run_of_the_same_id_of_another_dag_is_another_run() -> None:
+    dag = "maintain_expire_snapshots"
+    refused = Event(AT, Lane.REFUSED, "blocked", "db.t", "t", True, "r1", dag=INGEST)
+    maintained = [Event(AT, Lane.MAINTENANCE, "failed", "db.t", bad=bad, run_id="r2", dag=dag) for bad in (True, False)]
+    runs = [FailedRun(name, run_id, AT, AT) for run_id in ("r1", "r2") for name in ("ingest_g", dag)]
+    events = [each.event for each in runs]
+
+    def left(*known: Event) -> list[tuple[str | None, str | None]]:
+        return [(e.dag, e.run_id) for e in history.untold([*known, *events]) if e.lane == Lane.RUNS]
+
+    assert left(refused, maintained[1]) == [(dag, "r1"), ("ingest_g", "r2"), (dag, "r2")]
+    assert left(maintained[0]) == [("ingest_g", "r1"), (dag, "r1"), ("ingest_g", "r2")]
+
+
+def test_runs_are_told_beside_the_ledger_and_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = AT - timedelta(hours=1)
+    ledger = History(before, [Event(before, Lane.PUBLISHED, "published", "db.t", "t")])
+    failed = History(AT, [run("r2"), run("r1", 90)])
+    both = history.together(ledger, failed)
+    assert both is not None and both.at == AT
+    assert [e.run_id for e in both.events] == ["r2", None, "r1"]
+    assert history.together(None, failed) == failed and history.together(ledger, None) == ledger
+    assert history.together(None, None) is None
+    monkeypatch.setattr(timeline, "MOST", 2)
+    assert history.window(both, 1, both.events).cut == [] and history.window(both, 24, both.events).cut == [Lane.RUNS]
+
+
+def page(name: str, known: History, *, ledger: bool = False, **values: Any) -> str:
+    return render.page(
+        "timeline.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=AT,
+        here="timeline", troubles=["The catalog did not answer."], window=history.window(known, 24, known.events),
+        hours=24, choices=history.HOURS, ledger=ledger, shown=9, groups={}, too_many=False, name=name, promised=None,
+        at="", asked=None, standing=None, trouble=None, missing=(), **{"readable": {"ingest_g"}, **values},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "db.t"])
+def test_the_page_shows_them_while_the_catalog_is_away(name: str) -> None:
+    told = page(name, History(AT, [run(HOSTILE)]))
+    assert "The ledger could not be read. What Airflow knows of stands here alone: runs that failed." in told
+    assert 'id="then"' not in told and '<tr><th scope="row">failed runs<small>1, 1 bad</small></th>' in told
+    words = "run of ingest_g: task plan failed after 3 tries; it began "
+    assert f"{words}2026-11-22 05:58:00 UTC and took 2m" in told and f"{words}<time " in told
+    assert "<script>alert" not in told and "49" not in told and ">None<" not in told
+    link = "/dags/ingest_g/runs/%22%27%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%2F..%2F%7B%7B%207%2A7%20%7D%7D"
+    assert f'data-airflow-path="{link}"' in told
+    nothing = page(name, History(AT, []))
+    assert "No run failed within 24 h." in nothing and "Nothing happened" not in nothing
+    assert "Nothing happened within 24 h." in page(name, History(AT, []), ledger=True)

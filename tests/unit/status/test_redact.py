@@ -1,0 +1,83 @@
+"""The names of tables that a reader may not see, taken out of what is told of others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sluice.errors import FolderSharedError, SluiceError, TableDamagedError
+from sluice.ledger.maintenance_table import Seen
+from sluice.maintain.orphan_guard import check_own
+from sluice.maintain.table_locations import Folders
+from sluice.status.events import Event, Lane
+from sluice.status.model import LastError, Status, TableStatus, TopicStatus
+from sluice.status.redact import of_events, of_maintenance, without
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
+NAMES = frozenset({"hr.pay", "hr.pay.items"})
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        ("latest for hr.pay, earliest for db.t.", "latest for another table, earliest for db.t."),
+        ("for hr.pay. [table hr.pay, batch 1]", "for another table. [table another table, batch 1]"),
+        ("No such table: 'hr.pay'", "No such table: 'another table'"),
+        # Others begin, or end, like it.
+        ("hr.pay_eu, hr.pay.eu, eu.hr.pay, my-hr.pay, hr.pay-eu", None),
+        ("hr.pay.items and hr.pay", "another table and another table"),
+        ("Topic 'hr.pay', for hr.pay [topic hr.pay]", "Topic 'hr.pay', for another table [topic hr.pay]"),
+    ],
+)  # fmt: skip
+def test_a_name_is_taken_out_as_a_whole(told: str, left: str | None) -> None:
+    assert without(told, NAMES) == (left or told)
+    assert without(told, frozenset()) == told
+
+
+def test_whose_files_lie_in_a_folder_is_not_told_of_any_table() -> None:
+    where = Folders({"db.t": ("s3://lake/db/t",), "any thing.else": ("s3://lake/db/t/x y/else",)})
+    lost = Folders({}, damaged={"foreign.table": None, "hr.pay": Seen((), NOW)})
+    for found, name in ((where, FolderSharedError), (lost, TableDamagedError)):
+        with pytest.raises(name) as raised:
+            check_own("db.t", "s3://lake/db/t", found)
+        told = f"failed, 1.5 s, {name.__name__}: {str(raised.value)[:500]}"
+        assert of_maintenance(told, None) == told
+        # A contract that can't be read has names that nobody knows.
+        assert "lake" not in of_maintenance(told, frozenset())
+        left = of_maintenance(told, NAMES)
+        assert left.startswith(f"failed, 1.5 s, {name.__name__}: Files of other tables lie, or may lie, in this one's")
+        assert not [word for word in ("any", "else", "foreign", "hr.pay", "lake") if word in left]
+    own = "FolderSharedError: Another table, 5e1f, writes to this one's folder, and this catalog does not know it: s3://l/t"
+    assert of_maintenance(own, NAMES) == own
+    gone = "TableDamagedError: The metadata of db.t is gone: s3://lake/db/t/metadata/1.json"
+    assert of_maintenance(gone, NAMES) == gone
+
+
+def test_a_topic_may_be_called_as_a_table_that_its_reader_may_not_see() -> None:
+    refused = LastError(NOW, "failed", "hr.pay", 3, "hr.pay, batch 3; hr.pay.items", "run", open=True)
+    mine = TableStatus("db.t", "mine", "append", "me", topics=[TopicStatus("hr.pay")], last_error=refused)
+    others = [TableStatus(name, "hr", "append", "hr") for name in NAMES]
+    seen = Status(NOW, [mine, *others]).readable(lambda group: group == "mine")
+    assert seen.unseen == NAMES and [t.table for t in seen.tables] == ["db.t"]
+    assert seen.tables[0].last_error and seen.tables[0].last_error.error == "hr.pay, batch 3; another table"
+    event = Event(NOW, Lane.PUBLISHED, "published, hr.pay, batch 3; hr.pay.items", "db.t", "hr.pay")
+    assert [e.told for e in of_events([event], NAMES)] == ["published, hr.pay, batch 3; another table"]
+
+
+@pytest.mark.parametrize(
+    ("others", "unseen"),
+    [
+        ({}, None),
+        ({"tables": [TableStatus("hr.pay", "hr", "append", "hr")]}, frozenset({"hr.pay"})),
+        ({"stopped": [("hr", SluiceError("two topics make hr.pay"))]}, frozenset()),
+        ({"broken": ["hr.yaml: no such field"]}, frozenset()),
+    ],
+)
+def test_who_may_see_all_is_told_all(others: dict[str, Any], unseen: frozenset[str] | None) -> None:
+    mine = TableStatus("db.t", "mine", "append", "me")
+    told = {**others, "tables": [mine, *others.get("tables", ())]}
+    assert Status(NOW, **told).readable(lambda group: group == "mine").unseen == unseen

@@ -1,0 +1,497 @@
+"""What happened and what was true at a moment, against real tables in a catalog of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+
+from sluice import batch
+from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, encode_through
+from sluice.cli import main
+from sluice.contract import folder as contract_folder
+from sluice.contract.contract import Contract
+from sluice.errors import CatalogUnavailableError, CursorUnknownError
+from sluice.iceberg import refs, snapshots, table_names, tables
+from sluice.ingest import settle
+from sluice.kafka import broker
+from sluice.ledger import maintenance_table, quality_table, rebuild, schemas_table
+from sluice.ledger.offsets_table import SCHEMA, SPEC, Ledger, Row, State
+from sluice.offsets import OffsetRange
+from sluice.pages import detail, history, metrics, render
+from sluice.plan import retention_warnings
+from sluice.status import sources, timeline, verdicts
+from sluice.status.events import INGEST, Event, Lane, lanes
+from sluice.status.model import LastError, PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
+from sluice.status.status import look
+
+pytestmark = pytest.mark.unit
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+NAME = "ns.t"
+ICEBERG = "org.apache.iceberg.exceptions"
+FIELDS = {"table": NAME, "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture
+def catalog(tmp_path, monkeypatch) -> Iterator[SqlCatalog]:
+    settings = {
+        "TYPE": "sql", "URI": f"sqlite:///{tmp_path}/catalog.db", "WAREHOUSE": f"file://{tmp_path}/warehouse",
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    made = SqlCatalog("lake", **{name.lower(): value for name, value in settings.items()})
+    yield made
+    made.close()
+
+
+def contract() -> Contract:
+    return Contract.model_validate(FIELDS)
+
+
+def publish(table: Any, seq: int | None) -> datetime:
+    """Commit a row, as a batch that ends at offset 10 times its number, or as a writer who says nothing of offsets."""
+    told = {} if seq is None else {PUBLISHED_THROUGH: encode_through({"t": through(seq)})}
+    table.append(pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow()), snapshot_properties=told)
+    time.sleep(0.01)  # Iceberg's clock has milliseconds
+    moment = datetime.now(UTC)
+    time.sleep(0.01)
+    return moment
+
+
+def through(seq: int) -> Any:
+    return batch.Through(seq, "id", {0: 10 * seq})
+
+
+def row(table: Any) -> dict[str, Any]:
+    values = {"string": "t", "int": 0, "long": 1, "timestamptz": LONG_AGO}
+    return {f.name: values.get(str(f.field_type)) for f in table.schema().fields}
+
+
+def typed(catalog: SqlCatalog) -> Any:
+    tables.ensure_typed(catalog, contract())
+    return catalog.load_table(NAME)
+
+
+def seq_at(table: Any, moment: datetime) -> int | None:
+    found = timeline.standing(table, moment)
+    assert found is None or (found.since <= moment and (found.until is None or moment < found.until))
+    return found.through["t"].seq if found and found.through else None
+
+
+def test_a_moment_tells_the_snapshot_that_readers_saw_and_its_offsets(catalog: SqlCatalog) -> None:
+    table = typed(catalog)
+    before = datetime.now(UTC)
+    time.sleep(0.01)
+    assert timeline.standing(table, before) is None
+    moments = [publish(table, seq) for seq in (1, 2)]
+    rewritten = publish(table, None)  # maintenance, or another writer: the offsets are those of before
+    last = publish(table, 3)
+    assert timeline.standing(table, before) is None
+    assert [seq_at(table, m) for m in (*moments, rewritten, last)] == [1, 2, 2, 3]
+    found = timeline.standing(table, rewritten)
+    assert found is not None and found.totals["records"] == 3
+    assert table.scan(snapshot_id=found.snapshot_id).count() == 3
+
+
+def test_a_rollback_does_not_change_what_was_true_before_it(catalog: SqlCatalog) -> None:
+    table = typed(catalog)
+    moments = [publish(table, seq) for seq in (1, 2, 3)]
+    table.manage_snapshots().rollback_to_snapshot(table.history()[0].snapshot_id).commit()
+    time.sleep(0.01)
+    rolled_back = datetime.now(UTC)
+    time.sleep(0.01)
+    again = publish(table, 2)
+    assert [seq_at(table, m) for m in (*moments, rolled_back, again)] == [1, 2, 3, 1, 2]
+
+
+def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
+    catalog: SqlCatalog, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "t.yaml").write_text(json.dumps(FIELDS))
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+    table = typed(catalog)
+    publish(table, 1)
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "b").commit()  # type: ignore[union-attr]
+    batch = Batch("t", "id", 2, {0: OffsetRange(10, 20)}, {0: 20})
+    told = {**batch.properties(), STEP: "publish", PUBLISHED_THROUGH: encode_through({"t": through(2)})}
+    rows = pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow())
+    table.append(rows, snapshot_properties=told, branch="b")
+    landed = table.refs()["b"].snapshot_id
+    time.sleep(0.05)  # somebody looks at it, and the clock goes on
+    refs.commit(catalog, table, (), (refs.point(refs.MAIN, landed),))
+    table = catalog.load_table(NAME)
+    snapshot = table.snapshot_by_id(landed)
+    assert snapshot is not None and seq_at(table, snapshots.committed_at(snapshot)) == 1
+    seen = snapshots.landed_at(table.metadata, snapshot)
+    assert (seq_at(table, seen), SnapshotStatus.of(table.metadata, snapshot).at) == (2, seen)
+    found = detail.read(NAME)
+    html = render.page(
+        "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=seen, here="tables",
+        troubles=[], readiness=(), window=None, kinds=9, gaps=9, table=status(NAME), detail=found,
+        verdicts=list(verdicts.said(status(NAME))), reports=False, readable=(),
+    )  # fmt: skip
+    link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
+    assert re.findall(rf'<a href="(.*?)" title="What was true then"><code>{landed}<', html) == [link] * 2
+    # What an application that was killed left untold, and a ledger that is written anew.
+    promises = contract_folder.load(tmp_path)
+    promised = {"tables": {NAME: {"t": [2]}}, "stops": {}, "warnings": {}}
+    settle.settle(promises.group("g"), catalog, promised, run_id="r")
+    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (State.PUBLISHED,))] == [seen]
+    rebuild.rebuild(promises, catalog, run_id="r")
+    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (State.PUBLISHED,))] == [seen]
+
+
+def test_what_expiry_took_is_not_guessed(catalog: SqlCatalog) -> None:
+    table = typed(catalog)
+    moments = [publish(table, seq) for seq in (1, None, 2)]  # type: ignore[arg-type]
+    first, _, _ = (entry.snapshot_id for entry in table.history())
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    table = catalog.load_table(NAME)
+    assert timeline.standing(table, moments[0]) is None
+    # PyIceberg forgets the parent of what it expired; Spark leaves it, and then nobody may say "no offsets".
+    second, *later = table.metadata.snapshots
+    cut = [second.model_copy(update={"parent_snapshot_id": first}), *later]
+    table.metadata = table.metadata.model_copy(update={"snapshots": cut})
+    with pytest.raises(CursorUnknownError):
+        timeline.standing(table, moments[1])
+    assert seq_at(table, moments[2]) == 2
+
+
+def test_the_command_tells_it(catalog: SqlCatalog, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "t.yaml").write_text(json.dumps(FIELDS))
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+    moment = publish(typed(catalog), 7)
+    assert main.main(["at", NAME, moment.isoformat()]) == 0
+    told = capsys.readouterr().out
+    assert "t: batch 7, up to but without 0: 70" in told and "until now" in told and "1 records" in told
+    assert main.main(["at", NAME, moment.isoformat(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["through"]["t"]["next_offsets"] == {"0": 70}
+    assert main.main(["at", NAME, "2020-01-01T00:00:00Z"]) == 0
+    assert "no snapshot" in capsys.readouterr().out
+    assert main.main(["at", NAME, "yesterday"]) == 3
+    assert "no moment with a time zone" in capsys.readouterr().err
+    assert main.main(["at", "no.table", moment.isoformat()]) == 3
+
+
+def happened(catalog: SqlCatalog) -> datetime:
+    """One of everything for `ns.t`, and a published batch of another table of another topic."""
+    publish(typed(catalog), None)
+    start = datetime.now(UTC) - timedelta(seconds=1)
+    batch = Batch("t", "id", 4, {0: OffsetRange(0, 10)}, {0: 10})
+    rows = [
+        Row("t", State.PLANNED, "id", 4, 0, 0, 10),
+        Row("t", State.STAGED, "id", 4, records=10, seconds=0.5, oldest=start, newest=start, unread=30),
+        Row(
+            "t",
+            State.PUBLISHED,
+            "id",
+            4,
+            table=NAME,
+            records=9,
+            rejected=1,
+            seconds=2.5,
+            snapshots={NAME: 77},
+            commit_seconds=0.25,
+        ),
+        Row("t", State.BLOCKED, "id", 5, table=NAME, error="too many bad records"),
+        Row("t", State.FAILED, "id", 5, table="ns.sister", error="not this one"),
+        Row(
+            "t",
+            State.RETRIED,
+            "id",
+            4,
+            table=NAME,
+            error="no answer",
+            exception=f"{ICEBERG}.CommitStateUnknownException",
+        ),
+        Row(
+            "t", State.FAILED, "id", 6, table=NAME, error="is away", exception="sluice.errors.RegistryUnavailableError"
+        ),
+        Row("t", State.GAP, "id", 0, 1, 3, 8, who="ann", why="Kafka was slow"),
+        Row("u", State.PUBLISHED, "id", 1, table="ns.other", records=5),
+    ]
+    Ledger(catalog).append(rows, run_id="run 1")
+    judged = [
+        quality_table.Result(NAME, "t", batch.seq, "expect_a", "id", "warn", success, 10, 2)
+        for success in (True, False)
+    ]
+    quality_table.keep(catalog, judged, run_id="run 1")
+    schemas_table.append(catalog, [schemas_table.Row(NAME, schemas_table.State.REVIEW, 2, "c", words=["drop n"])])
+    done = maintenance_table.Effect(NAME, "rewrite_data_files", "done", reason="9 small files", seconds=3.0)
+    maintenance_table.keep(
+        catalog, [done, maintenance_table.Effect("ns.other", "expire_snapshots", "failed", error="no")], run_id="run 2"
+    )
+    return start
+
+
+def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> None:
+    assert timeline.events(catalog, LONG_AGO) == []
+    start = happened(catalog)
+    found = timeline.events(catalog, start, [contract()])
+    assert [e.at for e in found] == sorted((e.at for e in found), reverse=True)
+    by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in lanes(found)}
+    (file,) = catalog.load_table(NAME).inspect.files()["file_size_in_bytes"].to_pylist()
+    assert by_lane == {
+        Lane.STAGED: [(False, "staged, t, batch 4, 10 records")],
+        Lane.PUBLISHED: [(False, "published, t, batch 4, 9 records, 1 rejected")],
+        Lane.REFUSED: [(True, "blocked, t, batch 5, too many bad records")],
+        Lane.CATALOG: [(True, "retried, t, batch 4, CommitStateUnknownException: no answer")],
+        Lane.REGISTRY: [(True, "failed, t, batch 6, RegistryUnavailableError: is away")],
+        Lane.QUALITY: [(True, "t, batch 4: warn: expect_a(id): 2 of 10 rows fail")],
+        Lane.SCHEMA: [(True, "version 2 review: drop n")],
+        Lane.OPERATOR: [(True, "gap, t, batch 0, partition 1 [3, 8), ann: Kafka was slow")],
+        Lane.FILES: [(False, f"append: 1 data file created, {file / 1000:,.1f} kB")],
+        Lane.MAINTENANCE: [(False, "rewrite data files: done, 9 small files, 3.0 s")],
+    }
+    (published,) = (e for e in found if e.lane == Lane.PUBLISHED)
+    assert (published.snapshot_id, published.seconds, published.run_id) == (77, 2.5, "run 1")
+    assert published.delay == (published.at - start).total_seconds() > 1
+    assert [e.delay for e in found if e is not published] == [None] * (len(found) - 1)
+    assert (published.unread, published.commit_seconds) == (30, 0.25)
+    assert [e.unread for e in found if e.unread is not None] == [30, 30]
+    assert {e.lane: e.dag for e in found if e.dag} == {
+        **dict.fromkeys(set(Lane) - {Lane.RUNS, Lane.SCHEMA, Lane.OPERATOR, Lane.FILES}, INGEST),
+        Lane.OPERATOR: "accept_gap",
+        Lane.MAINTENANCE: "maintain_rewrite_data_files",
+    }
+    Ledger(catalog).append([Row("t", State.REPLAYED, "id", -1, table=NAME)], run_id="manual")
+    assert timeline.events(catalog, start, [contract()])[0].dag == "backfill"
+    everything = timeline.events(catalog, start)
+    assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
+    few = timeline.events(catalog, start, most=2)
+    assert few == [e for e in everything if any(e in each[:2] for _, each in lanes(everything))]
+    assert {e.lane for e in few} == set(Lane) - {Lane.RUNS, Lane.FILES}  # for that it takes to be told of which tables
+    assert timeline.events(catalog, datetime.now(UTC)) == []
+
+
+def test_what_an_operator_did_tells_the_dag_of_its_run(catalog: SqlCatalog) -> None:
+    about = {"table": NAME, "who": "ann", "why": "it was wrong"}
+    by_run = {
+        "gave up": [Row("t", State.GAP, "id", None, 0, 3, 8, who="ann", why="lost")],
+        "healed": [Row("t", State.GAP, "id", None, 0, 1, 2, why="nobody knows")],
+        "went back": [Row("t", State.GAP, "id", None, 0, 9, 12, **about), Row("t", State.ROLLED_BACK, **about)],
+        "answered": [Row("t", State.ROLLED_BACK, **about)],
+    }
+    for run_id, rows in by_run.items():
+        Ledger(catalog).append(rows, run_id=run_id)
+    versions = [
+        (schemas_table.State.APPROVED, "answered"),
+        (schemas_table.State.APPLIED, "answered"),
+        (schemas_table.State.REVIEW, "r"),
+    ]
+    schemas_table.append(catalog, [schemas_table.Row(NAME, state, 2, "c", run_id=run_id) for state, run_id in versions])
+    found = {(e.lane, e.run_id, e.dag) for e in timeline.events(catalog, LONG_AGO, [contract()])}
+    assert found == {
+        (Lane.OPERATOR, "gave up", "accept_gap"), (Lane.OPERATOR, "healed", None),
+        (Lane.OPERATOR, "went back", "rollback"), (Lane.OPERATOR, "answered", "review_schema"),
+        (Lane.SCHEMA, "answered", "review_schema"), (Lane.SCHEMA, "r", None),
+    }  # fmt: skip
+
+
+def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: SqlCatalog, monkeypatch) -> None:
+    table = typed(catalog)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
+    for run_id, step in (("run 1", "publish"), ("manual", "replay")):
+        told = {STEP: step, RUN_ID: run_id, TOPIC: "t"}
+        rows = pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow())
+        table.append(rows, snapshot_properties=told)
+    table.delete("id = 1")  # takes both files out, and adds none
+    files = [e for e in timeline.events(catalog, LONG_AGO, [contract()]) if e.lane == Lane.FILES]
+    assert [(e.run_id, e.dag, e.topic, e.table) for e in files] == [
+        ("manual", "backfill", "t", NAME), ("run 1", INGEST, "t", NAME),
+    ]  # fmt: skip
+    assert [e.told.partition(" created")[0] for e in files] == ["replay: 1 data file", "publish: 1 data file"]
+    assert [e.snapshot_id for e in files] == [s.snapshot_id for s in table.metadata.snapshots[1::-1]]
+    # One that writes files anew tells what it took out as well.
+    rows = [row(table), {**row(table), "id": 2}]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    table.delete("id = 2")
+    told = timeline.events(catalog, LONG_AGO, [contract()])[0].told
+    assert told.startswith("overwrite: 1 data file created, ") and told.endswith(" kB, 1 data file taken out")
+    # Nobody reads the metadata of a thousand tables for it.
+    monkeypatch.setattr(timeline, "FILES_OF", 0)
+    assert timeline.events(catalog, LONG_AGO, [contract()]) == []
+
+
+def test_an_older_ledger_tells_without_the_class_of_its_errors(catalog: SqlCatalog) -> None:
+    fields = [f for f in SCHEMA.fields if f.name != "exception"]
+    older = tables.ensure(catalog, table_names.LEDGER, Schema(*fields), SPEC)
+    record = {"at": datetime.now(UTC), "topic": "t", "state": "failed", "table": NAME, "error": "why", "batch_seq": 1}
+    older.append(pa.Table.from_pylist([record], schema=older.schema().as_arrow()))
+    (event,) = timeline.events(catalog, LONG_AGO, [contract()])
+    assert (event.lane, event.told) == (Lane.REFUSED, "failed, t, batch 1, why")
+
+
+def test_a_batch_is_staged_once_though_older_versions_told_of_each_partition(catalog: SqlCatalog, monkeypatch) -> None:
+    def spread(seq: int) -> list[Row]:
+        return [Row("t", State.STAGED, "id", seq, p, 10 * seq, 10 * seq + 9) for p in range(4)]
+
+    whole = Row("t", State.STAGED, "id", 2, records=36, oldest=datetime.now(UTC), unread=40)
+    published = Row("t", State.PUBLISHED, "id", 2, table=NAME, records=36)
+    Ledger(catalog).append([*spread(1), *spread(2), whole, *spread(3), published], run_id="r")
+    monkeypatch.setattr(timeline, "MOST", 3)
+    found = timeline.events(catalog, LONG_AGO, [contract()])
+    told = sorted(e.told for e in found if e.lane == Lane.STAGED)
+    assert told == ["staged, t, batch 1", "staged, t, batch 2, 36 records", "staged, t, batch 3"]
+    assert [e.unread for e in found if e.lane == Lane.PUBLISHED] == [
+        40
+    ]  # by the row that tells of the batch as a whole
+
+
+def week(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> history.History:
+    """That of the group of `ns.t`, in which another table reads the same topic."""
+    others = ({"table": "ns.second"}, {"table": "ns.other", "topic": "u", "group": "others"})
+    for n, changes in enumerate(({}, *others)):
+        (tmp_path / f"{n}.yaml").write_text(json.dumps({**FIELDS, **changes}))
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+    return history.read_groups('["g"]')
+
+
+def test_what_others_do_crowds_nothing_out_of_what_somebody_may_see(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
+    happened(catalog)
+    busy = [Row("u", State.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
+    Ledger(catalog).append(busy, run_id="run 3")
+    judged = [quality_table.Result("ns.other", "u", n, "expect_a", "id", "warn", True, 10) for n in range(9)]
+    quality_table.keep(catalog, judged, run_id="run 3")
+    maintenance_table.keep(
+        catalog, [maintenance_table.Effect("ns.other", "expire_snapshots", "failed") for _ in range(3)], run_id="run 4"
+    )
+    monkeypatch.setattr(timeline, "MOST", 3)
+    found = week(tmp_path, monkeypatch)
+    assert {e.lane for e in found.events} == set(Lane) - {Lane.RUNS} and {e.table for e in found.events} == {NAME, None}
+    assert history.window(found, 1, found.events).cut == []
+
+
+def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
+    catalog: SqlCatalog, tmp_path, monkeypatch
+) -> None:
+    assert timeline.of_several(catalog, LONG_AGO) == ([], [])
+    start = happened(catalog)
+    busy = [Row("u", State.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
+    for row in (*busy, Row("t", State.PUBLISHED, "id", -1, table=NAME, records=1_000)):  # a slice is no batch
+        Ledger(catalog).append([row], run_id="run 3")
+    found = {e.table: e for e in timeline.of_several(catalog, start)[1]}
+    assert {name: e.records for name, e in found.items()} == {NAME: 9, "ns.other": 8}
+    assert found[NAME].delay == (found[NAME].at - start).total_seconds() and found[NAME].unread == 30
+    assert [e.table for e in week(tmp_path, monkeypatch).last] == [NAME]
+    assert timeline.of_several(catalog, datetime.now(UTC)) == ([], [])
+
+
+def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
+    happened(catalog)
+    known = week(tmp_path, monkeypatch)
+    assert known.ledger_rows == 9 and known.table is None
+    window = history.window(known, 1, known.events)
+    assert len(window.events) == len(known.events) and not window.cut
+    assert [e.table for e in window.batches] and window.start < window.middle < window.end
+    Ledger(catalog).append([Row("t", State.PUBLISHED, "id", 3, table=NAME)], run_id="run 1")
+    monkeypatch.setattr(timeline, "MOST", 2)
+    known = week(tmp_path, monkeypatch)
+    cut = history.window(known, 1, known.events).cut
+    assert Lane.PUBLISHED in cut and Lane.SCHEMA not in cut
+
+
+def status(name: str, **changes: Any) -> TableStatus:
+    topics = [TopicStatus('t\\\n"x', lag_records=7, partitions=[PartitionStatus(0, 0, 3, 3, 10, 7)])]
+    return TableStatus(name, "g", "append", "me", exists=True, topics=topics, **changes)
+
+
+def exported(
+    week: history.History | None, *known: TableStatus, unasked: list[str] | None = None, whole: bool = True
+) -> tuple[dict[str, dict[str, float]], str]:
+    text = metrics.text(Status(LONG_AGO, list(known), unasked=unasked or []), week, whole=whole).decode()
+    told: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {k: sample.labels[k] for k in ("table", "of", "source") if k in sample.labels}
+            told.setdefault(sample.name, {})["/".join(labels.values())] = sample.value
+    return told, text
+
+
+def test_prometheus_reads_what_is_known_and_only_that() -> None:
+    hostile = 'db.t"} 1\nevil{a="b'
+    failed = LastError(LONG_AGO, "failed", "t", 3, "why", "run", open=True, runs=3)
+    known = status(
+        hostile, last_error=failed, totals={"records": 10, "delete files": 2}, quarantined=3,
+        freshness_promised_seconds=900.0, freshness_now_seconds=60.0, freshness_kept=True,
+    )  # fmt: skip
+    last = [
+        Event(LONG_AGO, Lane.PUBLISHED, "new", hostile, seconds=2.0, records=20, rejected=0, commit_seconds=0.5),
+        Event(LONG_AGO, Lane.PUBLISHED, "not for this reader", "db.secret", seconds=1.0),
+    ]
+    week = history.History(LONG_AGO, (), last=last, ledger_rows=44)
+    told, text = exported(week, known, status("db.new"))
+    assert told["sluice_table_lag_offsets"] == {hostile: 7, "db.new": 7}
+    assert told["sluice_table_failing"] == {hostile: 1, "db.new": 0}
+    assert told["sluice_table_failed_runs"] == {hostile: 3, "db.new": 0}
+    assert told["sluice_table_open_batches"] == {hostile: 0, "db.new": 0}
+    assert told["sluice_read_timestamp_seconds"] == {"": LONG_AGO.timestamp()}
+    assert told["sluice_unavailable"] == {"kafka": 0, "catalog": 0}
+    assert told["sluice_table_behind_seconds"] == {hostile: 60}
+    assert told["sluice_table_freshness_kept"] == {hostile: 1}
+    assert told["sluice_table_quarantined_records"] == {hostile: 3}
+    assert told["sluice_table_size"] == {f"{hostile}/records": 10, f"{hostile}/delete_files": 2}
+    assert told["sluice_table_last_batch_seconds"] == {hostile: 2}
+    assert told["sluice_table_last_batch_commit_seconds"] == {hostile: 0.5}
+    assert told["sluice_table_last_batch_rejected"] == {hostile: 0}
+    assert told["sluice_ledger_rows"] == {"": 44}
+    assert "sluice_ledger_rows" not in exported(week, known, whole=False)[0]  # most of it may be of others
+    assert "evil" not in told and "secret" not in text
+
+
+def test_what_the_catalog_did_not_tell_is_not_exported_as_calm(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
+    (tmp_path / "t.yaml").write_text(json.dumps(FIELDS))
+    promises = contract_folder.load(tmp_path)
+    typed(catalog)
+    Ledger(catalog).append([Row("t", State.FAILED, batch_seq=1, table=NAME, error="why")], run_id="r")
+
+    def told(found: Status) -> dict[str, dict[str, float]]:
+        return exported(None, *found.tables, unasked=found.unasked)[0]
+
+    alone = told(look(promises))  # Kafka is not there, and knows nothing of it
+    assert alone["sluice_table_failing"] == alone["sluice_table_failed_runs"] == {NAME: 1}
+    assert alone["sluice_unavailable"] == {"kafka": 1, "catalog": 0}
+
+    def broke(*_: Any) -> None:
+        raise CatalogUnavailableError("It went away.")
+
+    with monkeypatch.context() as patched:  # after the first question
+        patched.setattr(sources, "_read_ledger", broke)
+        within = look(promises)
+    assert within.tables[0].exists and within.unasked == ["kafka", "catalog"]
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite:////nowhere/catalog.db")
+    for found in (within, look(promises)):
+        away = told(found)
+        assert not {"sluice_table_failing", "sluice_table_failed_runs", "sluice_table_open_batches"} & away.keys()
+        assert away["sluice_unavailable"] == {"kafka": 1, "catalog": 1}
+    kept = status(NAME, quarantined=3, totals={"records": 1}, freshness_now_seconds=1.0, unasked=["catalog"])
+    assert {n for n in exported(None, kept)[0] if n.startswith("sluice_table")} == {"sluice_table_state"}
+
+
+def test_kafka_need_not_keep_what_is_staged(catalog: SqlCatalog, monkeypatch) -> None:
+    staged = Batch("t", "id", 2, {0: OffsetRange(10, 20)}, {0: 20, 1: 5})
+    staging = tables.ensure_staging(catalog, "t")
+    staging.append(
+        pa.Table.from_pylist([], schema=staging.schema().as_arrow()), snapshot_properties=dict(staged.properties())
+    )
+    state = broker.TopicState("t", "id", {}, compacted=False, retention_ms=1)
+    monkeypatch.setattr(broker, "open_broker", lambda *_: None)
+    monkeypatch.setattr(broker, "describe", lambda *_: {"t": state})
+    monkeypatch.setattr(retention_warnings, "left", lambda _, __, reached: dict(reached))
+    published = batch.Through(1, "id", {0: 10, 1: 7})
+    assert detail._kept(catalog, contract(), {"t": published}, None) == {"t": {0: 20, 1: 7}}
+    assert detail._kept(catalog, contract(), {}, None) == {"t": {0: 20, 1: 5}}
+    again = batch.Through(1, "made anew", {0: 1})  # what was staged was another topic's
+    assert detail._kept(catalog, contract(), {"t": again}, None) == {"t": {0: 1}}
