@@ -18,7 +18,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Those of other catalogs, and one more, go beside the tests without Spark.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
+.PHONY: rooms check help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
 
 help: ## this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -29,7 +29,7 @@ setup: $(VENV)/.runtime ## make .venv with the pinned packages (once; later call
 
 setup-dev: $(VENV)/.dev ## the same, with the tools that make test and make lint use
 
-jars: $(VENV)/.runtime ## fetch and verify the pinned JVM parts into the cache (~/.cache/sluice, or SLUICE_CACHE)
+jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.cache/sluice, or SLUICE_CACHE)
 	@$(RUN) -m sluice.embedded jars
 
 demo: setup jars ## the main job on 340,000 real records, start to end, checked; stops what it started
@@ -57,6 +57,9 @@ else
 	@$(VENV)/bin/mypy
 	@$(RUN) -m pytest $(TESTS)
 endif
+
+check: style types ## lint, types and the tests without services, in under three minutes: for the inner loop
+	@$(RUN) -m pytest -n logical tests/unit
 
 lint: style types ## ruff (rules and format), the layout of the package, and mypy
 

@@ -16,7 +16,7 @@ def create(bootstrap: str, topics: Iterable[str], partitions: int = PARTITIONS) 
 
     from sluice.kafka import broker
 
-    admin = broker.admin({"bootstrap.servers": bootstrap})
+    admin = broker.make_admin_client({"bootstrap.servers": bootstrap})
     made = admin.create_topics([NewTopic(t, num_partitions=partitions, replication_factor=1) for t in topics])
     for future in made.values():
         future.result(60)

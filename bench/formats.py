@@ -20,11 +20,11 @@ message R { int64 n = 1; double amount = 2; google.protobuf.Timestamp at = 3; st
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
     """Print records per second of processor time for each format."""
-    from sluice.embedded.registry import Registry
+    from sluice.embedded.schema_registry import EmbeddedRegistry
 
     count = records or (50_000 if quick else 1_000_000)
     lake = lab.lake()
-    with Registry(lab.folder / "registry") as registry:
+    with EmbeddedRegistry(lab.folder / "registry") as registry:
         lake |= {"SCHEMA_REGISTRY_URL": registry.url, "SLUICE_SCHEMAS": f"{lake['BENCH_FOLDER']}/schemas"}
         found = lab.drive(lake, "bench.formats", count=count)
     say(f"\nf. decoding {count:,} records into 5 columns, best of {ROUNDS - 1} rounds after the first")
@@ -69,7 +69,7 @@ def main(count: int) -> dict[str, Any]:
             decoded = decode(spark.read.parquet(str(folder / name)), contract, "t")
             decoded.write.format("noop").mode("overwrite").save()
             cpu, seconds = cpu_seconds() - before, time.monotonic() - began
-            quarantine.bad(decoded, contract).write.format("noop").mode("overwrite").save()
+            quarantine.rejected_rows(decoded, contract).write.format("noop").mode("overwrite").save()
             rejected = cpu_seconds() - before - cpu
             if round_ and (name not in best or cpu < best[name]["cpu"]):
                 best[name] = {"cpu": cpu, "seconds": seconds, "bytes": size, "rejected": rejected}
@@ -142,8 +142,8 @@ def _encoder(form: str, number: int) -> Any:
     from sluice.formats import protobuf_descriptors
     from sluice.kafka.registry import WriterSchema
 
-    files = protobuf_descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
-    made = message_factory.GetMessageClass(protobuf_descriptors.descriptor(files, "R"))
+    files = protobuf_descriptors.descriptor_files(WriterSchema(0, "PROTOBUF", PROTO))
+    made = message_factory.GetMessageClass(protobuf_descriptors.find_descriptor(files, "R"))
 
     def proto(n: int) -> bytes:
         found = fields(n)

@@ -19,10 +19,10 @@ from typing import Any, Self
 import yaml
 
 from sluice import jvm
-from sluice.embedded import archive, jars
-from sluice.embedded.broker import Broker
+from sluice.embedded import class_archive, jars
 from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
+from sluice.embedded.kafka_broker import EmbeddedBroker
 
 HEAP = "2g"
 MASTER = "local[2]"
@@ -43,8 +43,10 @@ def starting(folder: Path, *, tuned: bool) -> dict[str, str]:
     found = [str(jar) for jar in sorted(folder.glob("*.jar"))]
     if not tuned:
         return {"PYSPARK_SUBMIT_ARGS": f"--driver-memory {HEAP} --jars {','.join(found)} pyspark-shell"}
-    home = archive.spark_home(folder.parent, found)
-    options = " ".join((jvm.STACK, *jvm.DRIVER, *(archive.options(home) if home else ())))
+    home = class_archive.spark_home(folder.parent, found)
+    options = " ".join(
+        (jvm.THREAD_STACK_SIZE, *jvm.DRIVER_OPTIONS, *(class_archive.driver_archive_options(home) if home else ()))
+    )
     path = f"--driver-class-path {os.pathsep.join(found)}"
     arguments = f'--driver-memory {HEAP} {path} --conf "spark.driver.extraJavaOptions={options}" pyspark-shell'
     return {"PYSPARK_SUBMIT_ARGS": arguments, **({"SPARK_HOME": str(home)} if home else {})}
@@ -55,7 +57,7 @@ class Lab:
 
     def __init__(self, *, keep: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
-        self.broker = Broker(self.folder / "kafka")
+        self.broker = EmbeddedBroker(self.folder / "kafka")
         self._keep = keep
 
     def __enter__(self) -> Self:
@@ -85,7 +87,7 @@ class Lab:
         for name in ("contracts", "warehouse", "spark"):
             (folder / name).mkdir(parents=True)
         java = find_java(cache_folder())
-        found = jars.ensure(jars.SPARK, java=java)
+        found = jars.ensure_jars(jars.SPARK, java=java)
         return {
             "BENCH_FOLDER": str(folder),
             "SLUICE_CONTRACTS": str(folder / "contracts"),

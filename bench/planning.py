@@ -44,25 +44,17 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
 
 def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
     """In a process without a JVM: the seconds of each part, over all groups; after so many batches of each topic."""
-    from confluent_kafka import Producer
-
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
     from sluice.kafka import broker
-    from sluice.ledger.offsets_table import Ledger, Row, State
+    from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+    from sluice.ledger.offsets_table import Ledger
     from sluice.plan import plan
+    from sluice.plan.model import PlanInputs
     from sluice.status import status
 
-    def send() -> None:
-        producer = Producer({"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]})
-        for topic in topics:
-            for n in range(10):
-                producer.produce(topic, b'{"n":1}', key=str(n), partition=n % 2)
-        if producer.flush(60):
-            raise RuntimeError("the broker did not take all records")
-
     seconds: dict[str, tuple[float, float]] = {}
-    send()
+    _send(topics)
     began = time.monotonic(), time.process_time()
 
     def lap(name: str) -> None:
@@ -71,40 +63,51 @@ def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
         seconds[name] = now[0] - began[0], now[1] - began[1]
         began = now
 
-    promises = contract_folder.load()
+    promises = contract_folder.load_contracts()
     groups = list(promises.groups.values())
     lap("contracts")
-    lake, client = iceberg_catalog.load(), broker.admin()
+    lake, client = iceberg_catalog.load(), broker.make_admin_client()
     lap("clients")
     for group in groups:
-        plan.look(group, promises, lake, client, None)
+        plan.make_plan(group, PlanInputs(promises, lake, client))
     lap("look at new")
-    plans = [plan.write(group, promises, lake, client, run_id="first") for group in groups]
+    plans = [plan.write_plan(group, PlanInputs(promises, lake, client), run_id="first") for group in groups]
     lap("create and write")
     if batches:
         plans = [_renumbered(each, batches + 1) for each in plans]
         _remember(lake, plans, batches)
     _stage(lake, plans)
-    send()
+    _send(topics)
     began = time.monotonic(), time.process_time()
     ledger = Ledger(lake)
     for group in groups:
-        plan.look(group, promises, lake, client, ledger)
+        plan.make_plan(group, PlanInputs(promises, lake, client, ledger))
     lap("look again")
-    plans = [plan.write(group, promises, lake, client, run_id="second") for group in groups]
+    plans = [plan.write_plan(group, PlanInputs(promises, lake, client), run_id="second") for group in groups]
     lap("write again")
     for n in range(RUNS):
-        row = Row("another", State.SETTLED, batch_seq=n, partition=0, start_offset=n, end_offset=n + 1)
+        row = LedgerRow("another", LedgerState.SETTLED, batch_seq=n, partition=0, start_offset=n, end_offset=n + 1)
         ledger.append([row], run_id="bench")
     lap(f"{RUNS} appends to the ledger")
     for group in groups:
-        plan.look(group, promises, lake, client, ledger)
+        plan.make_plan(group, PlanInputs(promises, lake, client, ledger))
     lap("look then")
-    status.look(promises)
+    status.read_status(promises)
     lap("status")
     if not all(p.has_work for p in plans) or any(p.stops for p in plans):
         raise RuntimeError("a plan was not what it should be")
     return seconds
+
+
+def _send(topics: list[str]) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]})
+    for topic in topics:
+        for n in range(10):
+            producer.produce(topic, b'{"n":1}', key=str(n), partition=n % 2)
+    if producer.flush(60):
+        raise RuntimeError("the broker did not take all records")
 
 
 def _renumbered(made: Any, seq: int) -> Any:
@@ -117,14 +120,21 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
     """Write what the ledger holds after so many batches of each topic, and the plans' own as settled."""
     import pyarrow as pa
 
-    from sluice.iceberg import own_table
-    from sluice.ledger.offsets_table import Ledger, Row, State, plan_rows
+    from sluice.iceberg import compat
+    from sluice.ledger.ledger_rows import LedgerRow, LedgerState, plan_rows
+    from sluice.ledger.offsets_table import Ledger
 
-    def told(batch: Any, at: datetime) -> list[Row]:
+    def told(batch: Any, at: datetime) -> list[LedgerRow]:
         rows = [
-            r for s in (State.PLANNED, State.STAGED, State.SETTLED) for r in plan_rows(batch, s, {"db.t": batch.seq})
+            r
+            for s in (LedgerState.PLANNED, LedgerState.STAGED, LedgerState.SETTLED)
+            for r in plan_rows(batch, s, {"db.t": batch.seq})
         ]
-        rows.append(Row(batch.topic, State.PUBLISHED, batch.topic_id, batch.seq, table="db.t", records=20, seconds=1.0))
+        rows.append(
+            LedgerRow(
+                batch.topic, LedgerState.PUBLISHED, batch.topic_id, batch.seq, table="db.t", records=20, seconds=1.0
+            )
+        )
         return [replace(r, at=at, run_id=f"scheduled__{at.isoformat()}") for r in rows]
 
     ledger = Ledger(lake)
@@ -132,7 +142,7 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
         change.set_properties({"write.target-file-size-bytes": str(FILE)})
     schema = ledger.table.schema().as_arrow()
 
-    def frame(rows: list[Row]) -> Any:
+    def frame(rows: list[LedgerRow]) -> Any:
         records = [vars(r) | {"snapshots": list((r.snapshots or {}).items())} for r in rows]
         return pa.Table.from_pylist(records, schema=schema)
 
@@ -142,16 +152,15 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
     history = frame([row for b in past for row in told(b, now - EVERY * (batches + 1 - b.seq))])
     for batch in newest:
         ledger.refresh()
-        own_table.ready_to_append(ledger.table)
         field = schema.field("topic")
         names = pa.array([batch.topic] * len(history), field.type)
         data = history.set_column(schema.get_field_index(field.name), field, names)
-        ledger.table.append(pa.concat_tables([data, frame(told(batch, now))]))
+        compat.lean_copy(ledger.table).append(pa.concat_tables([data, frame(told(batch, now))]))
 
 
 def _stage(lake: Any, plans: list[Any]) -> None:
     """Leave the snapshots that a run would leave, empty of rows, so that the next plan has history to read."""
-    from sluice.batch import PUBLISHED_THROUGH, Through, encode_through
+    from sluice.batch import PUBLISHED_THROUGH, PublishedOffsets, encode_published_through
     from sluice.iceberg import table_names, tables
 
     for each in plans:
@@ -164,6 +173,6 @@ def _stage(lake: Any, plans: list[Any]) -> None:
         for table_plan in each.tables.values():
             typed = tables.load(lake, table_names.typed(table_plan.contract))
             batches = [last[topic] for topic in table_plan.contract.topics]
-            through = {b.topic: Through(b.seq, b.topic_id, b.next_offsets) for b in batches}
-            properties = {**batches[-1].properties(), PUBLISHED_THROUGH: encode_through(through)}
+            through = {b.topic: PublishedOffsets(b.seq, b.topic_id, b.next_offsets) for b in batches}
+            properties = {**batches[-1].properties(), PUBLISHED_THROUGH: encode_published_through(through)}
             typed.append(typed.schema().as_arrow().empty_table(), snapshot_properties=properties)

@@ -39,14 +39,15 @@ def main(span: int) -> dict[str, Any]:
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
     from sluice.iceberg import table_names
-    from sluice.ingest.landing import Context
+    from sluice.ingest.context import Context
     from sluice.kafka import broker
+    from sluice.plan.model import PlanInputs
 
     spark = session()
     spark.range(1000).selectExpr("sum(id)").collect()
     seconds = {"ingest": run(spark, "bench")["run"]}
-    promises, lake, kafka = contract_folder.load(), iceberg_catalog.load(), broker.client_config()
-    client = broker.admin(kafka)
+    promises, lake, kafka = contract_folder.load_contracts(), iceberg_catalog.load(), broker.librdkafka_config()
+    client = broker.make_admin_client(kafka)
     rows = spark.table("lake.db.target").count()
     each = span // feed.PARTITIONS
     ranges = {p: [each, 2 * each] for p in range(feed.PARTITIONS)}
@@ -54,13 +55,12 @@ def main(span: int) -> dict[str, Any]:
     for words in ("hole", "again"):
         began = time.monotonic()
         request = Request("db.target", ranges, why=words)
-        found = plan.write(request, promises, lake, client, who="bench", run_id=words)
+        found = plan.write_backfill(request, PlanInputs(promises, lake, client), who="bench", run_id=words)
         context = Context(spark, lake, table_names.catalog_name(), kafka, words)
-        for seq in found.promised()["slices"]:
-            backfill_run.run(
-                context, promises, client, table=found.table, topic=found.topic, seq=seq, origin=found.origin
-            )
-        told = outcome.outcome(promises, lake, found.promised())
+        for seq in found.to_xcom()["slices"]:
+            task = backfill_run.SliceTask(found.table, found.topic, seq, found.origin)
+            backfill_run.run_slice(context, promises, client, task)
+        told = outcome.collect_outcome(promises, lake, found.to_xcom())
         if any(slice_["snapshot_id"] is None for slice_ in told):
             raise RuntimeError(str(told))
         seconds[words] = time.monotonic() - began

@@ -17,7 +17,7 @@ def session(conf: dict[str, str] | None = None) -> SparkSession:
     """The session that Sluice's own applications have; what is written by hand gets the same."""
     from sluice.ingest import session as sessions
 
-    spark = sessions.build(
+    spark = sessions.build_session(
         "bench",
         {
             "spark.master": MASTER,
@@ -63,18 +63,19 @@ def run(spark: SparkSession, run_id: str, *, group: str = "bench") -> dict[str, 
     from sluice.iceberg import table_names
     from sluice.ingest import outcome, settle
     from sluice.ingest import run as runs
-    from sluice.ingest.landing import Context
+    from sluice.ingest.context import Context
     from sluice.kafka import broker
     from sluice.plan import plan
+    from sluice.plan.model import PlanInputs
 
-    promises = contract_folder.load()
+    promises = contract_folder.load_contracts()
     promised = promises.group(group)
-    lake, kafka = iceberg_catalog.load(), broker.client_config()
-    client = broker.admin(kafka)
+    lake, kafka = iceberg_catalog.load(), broker.librdkafka_config()
+    client = broker.make_admin_client(kafka)
     steps = Steps()
     logging.getLogger("sluice.ingest.run").addHandler(steps)
     marks = [time.monotonic()]
-    planned = plan.write(promised, promises, lake, client, run_id=run_id)
+    planned = plan.write_plan(promised, PlanInputs(promises, lake, client), run_id=run_id)
     marks.append(time.monotonic())
     context = Context(spark, lake, table_names.catalog_name(), kafka, run_id)
     report = runs.run(context, promised, promises, client, deadline=time.monotonic() + 3600)
@@ -82,7 +83,7 @@ def run(spark: SparkSession, run_id: str, *, group: str = "bench") -> dict[str, 
     logging.getLogger("sluice.ingest.run").removeHandler(steps)
     if report.failed:
         raise RuntimeError(str(report.failed))
-    settle.settle(promised, lake, outcome.expected(planned), run_id=run_id)
+    settle.settle(promised, lake, outcome.summarize_plan(planned), run_id=run_id)
     marks.append(time.monotonic())
     plan_s, run_s, settle_s = (b - a for a, b in pairwise(marks))
     return {"plan": plan_s, "run": run_s, "settle": settle_s, **steps.seconds}

@@ -87,16 +87,16 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
     Args:
         ours: the snapshot says so; else the table holds rows that others have added.
     """
-    from sluice.batch import PUBLISHED_THROUGH, STEP, Through, encode_through
+    from sluice.batch import PUBLISHED_THROUGH, STEP, PublishedOffsets, encode_published_through
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
     from sluice.iceberg import tables
     from sluice.kafka import broker
 
-    promise = contract_folder.load().table(f"db.rows_{size}")
+    promise = contract_folder.load_contracts().table(f"db.rows_{size}")
     tables.ensure_typed(iceberg_catalog.load(), promise)
-    state = broker.describe(broker.admin(), [topic])[topic]
-    through = {topic: Through(0, state.topic_id, dict.fromkeys(state.watermarks, 0))}  # type: ignore[union-attr]
+    state = broker.describe_topics(broker.make_admin_client(), [topic])[topic]
+    through = {topic: PublishedOffsets(0, state.topic_id, dict.fromkeys(state.watermarks, 0))}  # type: ignore[union-attr]
     ends = ["CAST(NULL AS TIMESTAMP) AS until"] if promise.valid_to else []
     rows = spark.range(0, size, 1, max(size // 1_000_000, 1)).selectExpr(
         "concat('order-', lpad(id, 10, '0')) AS id",
@@ -113,7 +113,7 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
     columns = [*SCHEMA.split(", ")]
     assert rows.columns[1 : 1 + len(columns)] == [c.split()[0] for c in columns]
     writer = rows.writeTo(f"lake.db.rows_{size}").option(
-        f"snapshot-property.{PUBLISHED_THROUGH}", encode_through(through)
+        f"snapshot-property.{PUBLISHED_THROUGH}", encode_published_through(through)
     )
     if ours:
         writer = writer.option(f"snapshot-property.{STEP}", "publish")
@@ -127,8 +127,8 @@ def _forget(spark: Any, topic: str, size: int) -> None:
     from sluice.iceberg import deletes_table, table_names
     from sluice.ingest import merge
 
-    promise = contract_folder.load().table(f"db.rows_{size}")
-    deletes_table.ensure_deletes(iceberg_catalog.load(), promise)
+    promise = contract_folder.load_contracts().table(f"db.rows_{size}")
+    deletes_table.ensure_deletes_table(iceberg_catalog.load(), promise)
     rows = spark.range(0, size, 1, max(size // 1_000_000, 1)).selectExpr(
         f"concat('order-', lpad(pmod(xxhash64(id), {size}), 10, '0'), 'x') AS id",
         f"'{topic}' AS _kafka_topic",
@@ -136,6 +136,6 @@ def _forget(spark: Any, topic: str, size: int) -> None:
         f"CAST(id DIV {feed.PARTITIONS} AS BIGINT) - {size // feed.PARTITIONS + 1}L AS _kafka_offset",
         "timestamp_seconds(1704067200 + id % 10000000) AS _kafka_timestamp",
     )
-    rows.select(*merge.remembered(promise)).writeTo(
+    rows.select(*merge.deletes_columns(promise)).writeTo(
         table_names.spark_name("lake", table_names.deletes(promise))
     ).append()

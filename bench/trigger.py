@@ -61,13 +61,13 @@ def stack(lab: Lab) -> Iterator[Callable[[], dict[str, float]]]:
 
 
 def _runner(home: Path) -> Callable[[], dict[str, float]]:
-    from sluice.demo.api import Airflow
+    from sluice.demo.api import AirflowClient
     from sluice.embedded.env import load_env
 
     env = load_env(home)
     os.environ.update({k: v for k, v in env.items() if k.startswith(("PYICEBERG_", "SLUICE_PAGES_"))})
     feed.create(env["KAFKA_BOOTSTRAP_SERVERS"], [TOPIC])
-    airflow = Airflow(env)
+    airflow = AirflowClient(env)
     airflow.wait_for_dag(DAG, tables={TABLE})
     airflow.pause(DAG, False)
     pick = random.Random(7)

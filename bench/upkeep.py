@@ -42,18 +42,18 @@ def main(first: int, total: int) -> dict[str, Any]:
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
     from sluice.iceberg import table_names, tables
-    from sluice.ingest.landing import Context
+    from sluice.ingest.context import Context
     from sluice.kafka import broker
     from sluice.maintain import file_stats
 
     spark = session()
-    promises, lake = contract_folder.load(), iceberg_catalog.load()
+    promises, lake = contract_folder.load_contracts(), iceberg_catalog.load()
     table = tables.ensure_typed(lake, promises.table(TABLE))
-    context = Context(spark, lake, table_names.catalog_name(), broker.client_config(), "bench")
-    topic_id = broker.describe(broker.admin(), [TOPIC])[TOPIC].topic_id  # type: ignore[union-attr]
+    context = Context(spark, lake, table_names.catalog_name(), broker.librdkafka_config(), "bench")
+    topic_id = broker.describe_topics(broker.make_admin_client(), [TOPIC])[TOPIC].topic_id  # type: ignore[union-attr]
 
     def mark() -> dict[str, float]:
-        size = file_stats.size(lake.load_table((*TABLE.split("."),)))
+        size = file_stats.measure_head(lake.load_table((*TABLE.split("."),)))
         return {
             "read": _read(spark),
             "assess": _assess(promises, lake),
@@ -86,7 +86,7 @@ def _commit(table: Any, seq: int, topic_id: str) -> None:
     """A commit as a batch of an append table leaves it."""
     import pyarrow as pa
 
-    from sluice.batch import PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+    from sluice.batch import PUBLISHED_THROUGH, STEP, Batch, PublishedOffsets, encode_published_through
     from sluice.offsets import OffsetRange
 
     start, end = (seq - 1) * ROWS, seq * ROWS
@@ -105,10 +105,14 @@ def _commit(table: Any, seq: int, topic_id: str) -> None:
     }
     schema = table.schema().as_arrow()
     data = pa.table([pa.array(rows[f.name]).cast(f.type) for f in schema], schema=schema)
-    through = {TOPIC: Through(seq, topic_id, {0: end})}
+    through = {TOPIC: PublishedOffsets(seq, topic_id, {0: end})}
     table.append(
         data,
-        snapshot_properties={STEP: "publish", **batch.properties(), PUBLISHED_THROUGH: encode_through(through)},
+        snapshot_properties={
+            STEP: "publish",
+            **batch.properties(),
+            PUBLISHED_THROUGH: encode_published_through(through),
+        },
     )
 
 
@@ -125,16 +129,15 @@ def _read(spark: Any) -> float:
 
 def _assess(promises: Any, lake: Any) -> float:
     """The longest assessment of this table by one of the three actions, in seconds."""
-    from datetime import UTC, datetime
-
     from sluice.ledger import maintenance_table
-    from sluice.maintain import assess, subjects
+    from sluice.maintain import assess, targets
+    from sluice.maintain.expiry import AssessmentInputs
 
-    subject = next(s for s in subjects.subjects(promises) if s.name == TABLE)
+    subject = next(s for s in targets.list_targets(promises) if s.name == TABLE)
     longest = 0.0
     for action in maintenance_table.Action:
         began = time.monotonic()
-        assess.look(subject, promises, lake, action, now=datetime.now(UTC), cleaned={})
+        assess.assess_table(subject, action, AssessmentInputs(lake, promises), cleanups={})
         longest = max(longest, time.monotonic() - began)
     return longest
 
@@ -145,6 +148,8 @@ def _maintain(context: Any, promises: Any) -> None:
 
     time.sleep(1.1)
     for action in (Action.REWRITE, Action.EXPIRE):
-        for effect in maintain.run(context, action, [TABLE], promises, deadline=time.monotonic() + 600):
-            if effect.red:
-                raise RuntimeError(effect.told)
+        for effect in maintain.maintain_tables(
+            maintain.MaintenanceRun(context, promises, action), [TABLE], deadline=time.monotonic() + 600
+        ):
+            if effect.failed:
+                raise RuntimeError(effect.summary)

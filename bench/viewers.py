@@ -12,7 +12,7 @@ import requests
 
 from bench import trigger
 from bench.lab import Lab, say
-from sluice.demo.api import Airflow
+from sluice.demo.api import AirflowClient
 
 VIEWERS, MINUTES = 50, 5.0
 PAUSE_S = 10.0  # an open page looks again after 30 s
@@ -35,7 +35,7 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
         trigger.header()
         run()  # warms up
         alone = [run() for _ in range(2 if quick else 3)]
-        token = Airflow(dict(os.environ)).token
+        token = AirflowClient(dict(os.environ)).token
         told, over = Told(), threading.Event()
         viewers = [threading.Thread(target=_look, args=(n, token, told, over), daemon=True) for n in range(VIEWERS)]
         for viewer in viewers:

@@ -1,4 +1,4 @@
-"""The DAG `alerts`: looks where the tables stand, and tells whom `groups.yaml` names, once per incident."""
+"""The DAG `alerts`: checks the status of all tables and notifies the recipients in `groups.yaml` once per incident."""
 
 from __future__ import annotations
 
@@ -13,114 +13,118 @@ from airflow.sdk import DAG, BaseNotifier, Variable, get_current_context, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.module_loading import import_string
-from sluice_airflow.connections import errors_in_words, kafka_config, use_registry
+from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_config
 
 from sluice.contract import folder as contract_folder
-from sluice.contract.groups import Alerts, Notify
+from sluice.contract.groups import AlertSettings, NotifierSettings
 
 if TYPE_CHECKING:
     from sluice.status.incidents import Incident
 
 log = logging.getLogger(__name__)
 
-TOLD = "sluice_incidents"
+INCIDENTS_VARIABLE = "sluice_incidents"
 
 
-def told_before() -> list[Incident]:
-    """The incidents that were told and are not over, as far as anybody remembers."""
+def load_incidents() -> list[Incident]:
+    """Load the reported incidents that are not resolved."""
     from sluice.status.incidents import Incident
 
     try:
-        return [Incident(**each) for each in Variable.get(TOLD, default=[], deserialize_json=True)]
+        return [Incident(**each) for each in Variable.get(INCIDENTS_VARIABLE, default=[], deserialize_json=True)]
     except (TypeError, ValueError) as error:
-        log.warning("The variable %s holds no incidents (%s): what is open is told again.", TOLD, error)
+        log.warning(
+            "The variable %s has no valid incidents (%s): open incidents are reported again.", INCIDENTS_VARIABLE, error
+        )
         return []
 
 
-def pages() -> str:
-    """The address of the pages, for links in what is told."""
+def pages_url() -> str:
+    """The base URL of the pages, for links in messages."""
     base = conf.get("api", "base_url", fallback="").rstrip("/")
     if not base:
-        log.warning("[api] base_url is not set: the links in what is told have no host, and lead nowhere from a mail.")
+        log.warning("[api] base_url is not set: links in messages have no host.")
     return f"{base}/sluice"
 
 
 @task(retries=0, execution_timeout=timedelta(minutes=10))
 def look() -> None:
-    """Tell what is new; red where there is something. Who could not be told is told by the next run, and only they.
+    """Report new incidents; fails if there are any. The next run retries recipients that could not be notified.
 
-    The settings are read here: Airflow renders the templates in arguments, before there is an incident.
+    Settings are read here and not passed as arguments: Airflow would render their templates without an incident.
     """
     from sluice.status import incidents, status
 
-    promises = contract_folder.load(strict=False)
-    alerts = promises.common.alerts or Alerts()
-    with errors_in_words():
-        use_registry()
-        found = status.look(promises, kafka=kafka_config())
-    needs_a_person = incidents.of_status(found, alerts, pages())
-    new, goes_on, over = incidents.compare(needs_a_person, told_before(), found)
-    for each in over:
-        log.info("over: %s", each.title)
-    for each in goes_on:
-        log.info("goes on: %s", each.title)
+    contracts = contract_folder.load_contracts(strict=False)
+    alerts = contracts.common.alerts or AlertSettings()
+    with fail_with_message():
+        export_registry_config()
+        found = status.read_status(contracts, kafka=kafka_config())
+    current = incidents.find_incidents(found, alerts, pages_url())
+    new, continuing, resolved = incidents.compare_incidents(current, load_incidents(), found)
+    for each in resolved:
+        log.info("resolved: %s", each.title)
+    for each in continuing:
+        log.info("continues: %s", each.title)
     for each in new:
         log.error("%s", each.text)
-    whom = {_name(to): to for to in alerts.notifiers}
-    to_tell = [replace(each, unheard=tuple(whom)) for each in new] + [each for each in goes_on if each.unheard]
-    kept = [each for each in goes_on if not each.unheard] + to_tell
-    silent: set[str] = set()  # who fails once may hang again, until this task's time is up
-    for number, incident in enumerate(kept):
+    notifiers = {_notifier_key(each): each for each in alerts.notifiers}
+    pending = [replace(each, unheard=tuple(notifiers)) for each in new] + [each for each in continuing if each.unheard]
+    open_incidents = [each for each in continuing if not each.unheard] + pending
+    failed: set[str] = set()  # a notifier that failed might hang next time, until this task times out
+    for number, incident in enumerate(open_incidents):
+        unheard = incident.unheard
         for name in incident.unheard:
-            if name in silent:
+            if name in failed:
                 continue
-            if name in whom and not _tell(whom[name], incident):
-                silent.add(name)
+            if name in notifiers and not _notify(notifiers[name], incident):
+                failed.add(name)
                 continue
-            kept[number] = replace(kept[number], unheard=[n for n in kept[number].unheard if n != name])
-            # At once: whoever was told is not told again, should another one never come to an end.
-            Variable.set(TOLD, [asdict(each) for each in kept], serialize_json=True)
-    Variable.set(TOLD, [asdict(each) for each in kept], serialize_json=True)
-    if to_tell:
-        raise AirflowFailException(f"New: {'; '.join(each.title for each in to_tell)}. The log has what to do.")
+            unheard = tuple(other for other in unheard if other != name)
+            open_incidents[number] = replace(incident, unheard=unheard)
+            # Store each success at once, in case a later notifier hangs.
+            Variable.set(INCIDENTS_VARIABLE, [asdict(each) for each in open_incidents], serialize_json=True)
+    Variable.set(INCIDENTS_VARIABLE, [asdict(each) for each in open_incidents], serialize_json=True)
+    if pending:
+        raise AirflowFailException(f"New: {'; '.join(each.title for each in pending)}. See the log for next steps.")
 
 
-def _name(settings: Notify) -> str:
-    """What tells notifiers apart, in whatever order they stand."""
+def _notifier_key(settings: NotifierSettings) -> str:
+    """Identifies a notifier, independent of its position in the list."""
     arguments = json.dumps(settings.arguments, sort_keys=True, default=str)
     return f"{settings.notifier} {hashlib.sha256(arguments.encode()).hexdigest()[:8]}"
 
 
-def _tell(settings: Notify, incident: Incident) -> bool:
-    """Whether a notifier took it: what keeps one from telling must keep no other from it."""
+def _notify(settings: NotifierSettings, incident: Incident) -> bool:
+    """Call a notifier, and return whether it succeeded: an error of one must not stop the others."""
     context: Any = {**get_current_context(), "incident": incident}
     try:
-        made = import_string(settings.notifier)(**settings.arguments)
-        if not isinstance(made, BaseNotifier):
-            raise TypeError("It is no notifier of Airflow's: correct alerts in groups.yaml.")
-        made.render_template_fields(context)
-        made.notify(context)
+        notifier = import_string(settings.notifier)(**settings.arguments)
+        if not isinstance(notifier, BaseNotifier):
+            raise TypeError("It is not an Airflow notifier. Correct `alerts` in groups.yaml.")
+        notifier.render_template_fields(context)
+        notifier.notify(context)
     except Exception:
-        log.exception("%s could not be told by %s; the next run tries again", incident.title, settings.notifier)
+        log.exception("%s could not be sent by %s; the next run retries", incident.title, settings.notifier)
         return False
     return True
 
 
-def build(alerts: Alerts) -> DAG:
-    """The DAG."""
+def build(alerts: AlertSettings) -> DAG:
+    """Build the DAG."""
     with DAG(
         dag_id="alerts",
         schedule=alerts.schedule,
         catchup=False,
         max_active_runs=1,
         tags=["sluice"],
-        doc_md="Looks where the tables stand and tells whom `groups.yaml` names under `alerts`, once per incident. A "
-        "run is red when something new needs a person, green while nothing new does.",
+        doc_md="Checks the status of all tables and notifies the recipients of `alerts` in `groups.yaml`, once per "
+        "incident. A run fails if there is a new incident.",
     ) as dag:
         look()
     return dag
 
 
-_alerts = contract_folder.load(strict=False).common.alerts
-if _alerts:  # also where no contract can be read: then that is what it tells
+_alerts = contract_folder.load_contracts(strict=False).common.alerts
+if _alerts:  # also without any readable contract: that is an incident too
     alerts_dag = build(_alerts)

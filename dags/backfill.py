@@ -1,7 +1,6 @@
-"""Backfill, triggered by hand: plan → one Spark application per slice → outcome. A dry run, the default, only plans.
+"""The DAG `backfill`, triggered by hand: plan → one Spark application per slice → outcome. A dry run only plans.
 
-The slices of a group run in the pool of its ingestion, behind it: the live feed waits for one slice at most, and where
-the pool has slots they run side by side.
+Slices run in the pool of the group's ingestion with a lower priority: live ingest waits for at most one slice.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 from airflow.sdk import AssetAlias, Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 from sluice_airflow import lineage
-from sluice_airflow.assets import asset
-from sluice_airflow.connections import errors_in_words, kafka_client, open_lake, use_registry
-from sluice_airflow.forms import UNCHANGED, by_hand, ranges, who
-from sluice_airflow.mapped import most
-from sluice_airflow.spark import BackfillOperator
+from sluice_airflow.assets import table_asset
+from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
+from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, triggering_user
+from sluice_airflow.operators import BackfillOperator
+from sluice_airflow.task_mapping import max_instances
 
 from sluice.contract import folder as contract_folder
 from sluice.operate import operator_input
@@ -25,98 +24,101 @@ from sluice.operate import operator_input
 log = logging.getLogger(__name__)
 
 SOURCES = ["kafka", "staging", "quarantine"]
-MOMENT = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
+TIMESTAMP = {"type": ["null", "string"], "format": "date-time", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T"}
 RUNS = 8
-# Which table it is a form says: its asset comes through an alias.
+# The form names the table: its asset is only known at run time, through an alias.
 ALIAS = AssetAlias("backfill.table")
 PLAN, OUTCOME, PROMISED = "plan", "outcome", "promised"
-# A plan that is frozen is the one that a further try finds; slices are told from it, an outcome is only looked up.
-AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+# Retries are safe: they find the frozen plan, and the outcome is only read.
+RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 
 
-@task.branch(task_id=PLAN, **AGAIN)
+@task.branch(task_id=PLAN, **RETRIES)
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
-    """Resolve and show the ranges; freeze the slices, and go on with the table's group, unless this is a dry run."""
+    """Resolve and show the ranges; unless this is a dry run, freeze the slices and continue with the table's group."""
     from sluice.backfill import plan as backfill_plan
-    from sluice.backfill.ranges import Request, moment
+    from sluice.backfill.ranges import Request, parse_time
     from sluice.ledger.offsets_table import Ledger
     from sluice.ledger.slices import Origin
+    from sluice.plan.model import PlanInputs
 
-    with errors_in_words():
-        use_registry()
+    with fail_with_message():
+        export_registry_config()
         request = Request(
             params["table"],
-            operator_input.ranges(params["ranges"]),
-            moment(params["since"] or "", "since"),
-            moment(params["until"] or "", "until"),
+            operator_input.parse_ranges(params["ranges"]),
+            parse_time(params["since"] or "", "since"),
+            parse_time(params["until"] or "", "until"),
             Origin(params["source"]),
             params["topic"] or "",
             params["why"],
         )
         client = kafka_client()
-        lake, promises = open_lake(client if request.needs_kafka else None)
+        catalog, contracts = open_catalog(client if request.needs_kafka else None)
         if params["dry_run"]:
-            found = backfill_plan.look(request, promises, lake, client, Ledger(lake), mapped=most())
+            inputs = PlanInputs(contracts, catalog, client, Ledger(catalog))
+            found = backfill_plan.plan_backfill(request, inputs, max_slices=max_instances())
         else:
-            by = who(dag_run)
-            found = backfill_plan.write(request, promises, lake, client, who=by, run_id=run_id, mapped=most())
+            by = triggering_user(dag_run)
+            inputs = PlanInputs(contracts, catalog, client)
+            found = backfill_plan.write_backfill(request, inputs, who=by, run_id=run_id, max_slices=max_instances())
     for line in found.lines():
         log.warning("%s", line)
     if params["dry_run"]:
-        log.info("%s", UNCHANGED)
+        log.info("%s", DRY_RUN_NOTICE)
         return []
-    promised = found.promised()
+    promised = found.to_xcom()
     ti.xcom_push(PROMISED, promised)
     return [slices_task(promised["group"]), OUTCOME]
 
 
 def slices_task(group: str) -> str:
-    """The task that hands out the slices of a group's tables."""
+    """The id of the task that lists the slices for a group."""
     return f"slices_of_{group}"
 
 
-@task(**AGAIN)
+@task(**RETRIES)
 def slices_of(promised: dict[str, Any], *, run_id: Any = None) -> list[dict[str, Any]]:
-    """The slices, one for each application."""
-    about = {name: promised[name] for name in ("table", "topic", "origin")}
-    return [{**about, "slice": seq, "run_id": run_id} for seq in promised["slices"]]
+    """List the slices, one per application."""
+    common = {name: promised[name] for name in ("table", "topic", "origin")}
+    return [{**common, "slice": seq, "run_id": run_id} for seq in promised["slices"]]
 
 
-@task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, outlets=[ALIAS], **AGAIN)
+@task(task_id=OUTCOME, trigger_rule=TriggerRule.ALL_DONE, outlets=[ALIAS], **RETRIES)
 def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]]:
-    """Look into the table, whatever became of the applications, and say what is true: green or red.
+    """Read the outcome from the table; fails if slices are missing.
 
-    Where it is green, the table's asset has an event; OpenLineage is told of what is in the table in any case.
+    Emits the asset event if it succeeds, and an OpenLineage event in any case.
     """
     from sluice.backfill import outcome as backfill_outcome
 
     promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)
     if promised is None:
-        raise AirflowFailException("There is no plan: see the log of the task plan.")
-    with errors_in_words():
-        lake, promises = open_lake()
-        found = backfill_outcome.outcome(promises, lake, promised)
-        news = backfill_outcome.news(promises, lake, promised, found)
+        raise AirflowFailException("There is no plan. See the log of task plan.")
+    with fail_with_message():
+        catalog, contracts = open_catalog()
+        found = backfill_outcome.collect_outcome(contracts, catalog, promised)
+        event = backfill_outcome.asset_event(contracts, catalog, promised, found)
     for each in found:
         log.info("slice %s: snapshot %s, %s", each["slice"], each["snapshot_id"], each["told"])
-    if news:
-        lineage.emit(news)
+    if event:
+        lineage.emit_lineage(event)
     if missing := [each for each in found if each["snapshot_id"] is None]:
         raise AirflowFailException(
             f"{len(missing)} of {len(found)} slices are not in {promised['table']}: "
             + "; ".join(f"{each['slice']}: {each['told']}" for each in missing)
         )
-    if news:
-        extra = {name: value for name, value in news.items() if name not in ("table", "location")}
-        outlet_events[ALIAS].add(asset(promised["table"]), extra=extra)
+    if event:
+        extra = {name: value for name, value in event.items() if name not in ("table", "location")}
+        outlet_events[ALIAS].add(table_asset(promised["table"]), extra=extra)
     return found
 
 
 def build() -> None:
-    """The tasks, with two for each group: each has the group's pool and Spark settings."""
+    """Build the tasks: per group two, with the pool and Spark settings of the group."""
     planned, ended = plan(), outcome()
     planned >> ended
-    for group in contract_folder.load(strict=False).groups.values():
+    for group in contract_folder.load_contracts(strict=False).groups.values():
         settings = group.settings
         pieces = slices_of.override(task_id=slices_task(group.name))(planned[PROMISED])
         spark = BackfillOperator.partial(
@@ -124,7 +126,7 @@ def build() -> None:
             group=group.name,
             settings=settings,
             pool=settings.pool,
-            # Behind the ingestion of the group, whose weight counts what follows it.
+            # Lower than the group's ingestion, whose weight includes its downstream tasks.
             priority_weight=1,
             weight_rule="absolute",
             retries=settings.retries,
@@ -135,18 +137,18 @@ def build() -> None:
         spark >> ended
 
 
-with by_hand(
+with manual_dag(
     "backfill",
-    "Brings history, or a range again, into a table. **plan** shows the exact ranges and where they can be read; each "
-    "slice is one Spark application, validated on a branch before it becomes visible; **outcome** tells what is in the "
-    "table. The cursor stays, and the live feed goes on.",
-    # One that takes hours must not keep another group's, or a dry run, waiting: the slices share their pools.
+    "Replays history, or a range, into a table. **plan** shows the exact ranges and where they can be read. Each slice "
+    "is one Spark application, validated on a branch before it becomes visible. **outcome** reads the result from the "
+    "table. Committed offsets do not change, and live ingest continues.",
+    # Long runs must not block other groups or dry runs; the pools limit the slices.
     runs=RUNS,
-    table=Param(type="string", minLength=1, description="The typed table."),
-    topic=Param(None, type=["null", "string"], description="Which topic, where several feed the table."),
-    ranges=ranges('Offsets per partition, as {"0": [first, end]}; or leave it empty and give a time.'),
-    since=Param(None, **MOMENT, description="From this moment; empty: from the beginning."),
-    until=Param(None, **MOMENT, description="To this moment; empty: to where the live feed began."),
-    source=Param("kafka", type="string", enum=SOURCES, description="Where the records are read."),
+    table=Param(type="string", minLength=1, description="Target table, e.g. shop.orders"),
+    topic=Param(None, type=["null", "string"], description="Topic; required if several feed the table."),
+    ranges=ranges_param('Offsets per partition, as {"0": [start, end]}. Leave empty to use times.'),
+    since=Param(None, **TIMESTAMP, description="From (default: the beginning)"),
+    until=Param(None, **TIMESTAMP, description="Until (default: first offset of live ingest)"),
+    source=Param("kafka", type="string", enum=SOURCES, description="Source of the records."),
 ):
     build()

@@ -1,10 +1,10 @@
-"""Makes no DAG: shows in Airflow, as an import error, what is wrong with the folder of contracts.
+"""Shows errors in the contracts as an import error in Airflow; has no DAG.
 
-`ingest.py` leaves out what is not sound, so that one bad file does not stop the other groups; here it is said.
+`ingest.py` skips broken contracts, so that one bad file does not stop the other groups.
 """
 
 from __future__ import annotations
 
 from sluice.contract import folder as contract_folder
 
-contract_folder.load()
+contract_folder.load_contracts()

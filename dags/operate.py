@@ -1,6 +1,6 @@
-"""What an operator does by hand, one DAG each: `accept_gap` and `rollback`. A dry run, the default, only shows it.
+"""The DAGs `accept_gap` and `rollback`, triggered by hand. A dry run, the default, changes nothing.
 
-Each is one task without retries: whoever started it reads the log and decides. The work itself is in the package.
+Each is one task without retries: the operator reads the log and decides.
 """
 
 from __future__ import annotations
@@ -10,102 +10,91 @@ from typing import Any
 
 from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowFailException
-from sluice_airflow.connections import errors_in_words, kafka_client, open_lake, use_registry
-from sluice_airflow.forms import UNCHANGED, by_hand, ranges, who
+from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
+from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, triggering_user
 
 from sluice.operate import operator_input
+from sluice.operate.operator_input import Decision
 
 log = logging.getLogger(__name__)
 
 
-def number(text: Any) -> int | None:
-    """A snapshot's number. A browser rounds such great integers, so text is taken as well."""
+def parse_snapshot_id(text: Any) -> int | None:
+    """Parse a snapshot id. The form accepts text, because browsers round such large integers."""
     if text in (None, ""):
         return None
     try:
         return int(text)
     except ValueError as error:
-        raise AirflowFailException(f"{text!r} is no snapshot: it is a number, see `<table>.snapshots`.") from error
+        raise AirflowFailException(
+            f"{text!r} is not a snapshot id. Snapshot ids are numbers, see `<table>.snapshots`."
+        ) from error
 
 
-with by_hand(
+with manual_dag(
     "accept_gap",
-    "Gives up offsets that Kafka lost before they were read, by name and for good. The topic then goes on behind them; "
-    "the ledger keeps who did it and why.",
-    name=Param(type="string", minLength=1, description="A table or a topic; what both are called means the table."),
-    ranges=ranges('Exactly what is lost, as {"0": [first, end]}; empty: what planning names at this moment.'),
+    "Skips offsets permanently that Kafka lost before they were read. The topic then continues after them. The ledger "
+    "records who accepted the gap, and why.",
+    name=Param(type="string", minLength=1, description="Table or topic name; a table wins if both exist."),
+    ranges=ranges_param('The lost offsets, as {"0": [start, end]}. Default: those that planning reports now.'),
 ):
 
     @task
     def accept_gap(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
-        """Show the lost offsets, and give them up unless this is a dry run."""
+        """Show the lost offsets; unless this is a dry run, skip them permanently."""
         from sluice.operate import accept_gap
+        from sluice.plan.model import PlanInputs
 
-        with errors_in_words():
-            use_registry()
+        with fail_with_message():
+            export_registry_config()
             client = kafka_client()
-            lake, promises = open_lake(client)
-            found = accept_gap.accept(
+            catalog, contracts = open_catalog(client)
+            found = accept_gap.accept_gaps(
                 params["name"],
-                operator_input.ranges(params["ranges"]),
-                promises,
-                lake,
-                client,
-                who=who(dag_run),
-                why=params["why"],
-                run_id=run_id,
+                operator_input.parse_ranges(params["ranges"]),
+                PlanInputs(contracts, catalog, client),
+                Decision(triggering_user(dag_run), params["why"], run_id),
                 dry_run=params["dry_run"],
             )
         for gap in found:
-            log.warning("%s: %s", "would be given up for good" if params["dry_run"] else "given up", gap)
-        log.info("%s", UNCHANGED if params["dry_run"] else "The next run goes on behind it.")
+            log.warning("%s: %s", "would be skipped permanently" if params["dry_run"] else "skipped permanently", gap)
+        log.info("%s", DRY_RUN_NOTICE if params["dry_run"] else "The next run continues after the gap.")
 
     accept_gap()
 
 
-with by_hand(
+with manual_dag(
     "rollback",
-    "Takes a typed table back to a snapshot of its own, and its offsets with it, in one commit. What came after is "
-    "shown first; the next run publishes it again from staging. The ledger keeps who did it and why.",
-    table=Param(type="string", minLength=1, description="The typed table."),
-    snapshot_id=Param(None, type=["null", "string", "integer"], description="The snapshot to go back to: its number."),
-    before_run=Param(None, type=["null", "string"], description="Or: the run that is the first to be undone."),
+    "Rolls a table back to one of its snapshots, together with its offsets, in one commit. The next run republishes "
+    "later batches from staging. A dry run shows them. The ledger records who did it, and why.",
+    table=Param(type="string", minLength=1, description="Target table, e.g. shop.orders"),
+    snapshot_id=Param(None, type=["null", "string", "integer"], description="Id of the snapshot to roll back to."),
+    before_run=Param(None, type=["null", "string"], description="Or: the first run to undo."),
     accept_loss=Param(
         "",
         type="string",
-        description="The table's name once more, if batches that staging no longer holds may be lost for it.",
+        description="The table's name again, to accept the loss of batches that are no longer in staging.",
     ),
 ):
 
     @task
     def rollback(*, params: Any = None, dag_run: Any = None, run_id: Any = None) -> None:
-        """Show what would be undone and published again, and do it unless this is a dry run."""
+        """Show what would be undone and republished; unless this is a dry run, roll back."""
         from sluice.ledger.offsets_table import Ledger
         from sluice.operate import rollback as back
+        from sluice.operate.rollback_target import RestorePoint
 
-        with errors_in_words():
-            lake, promises = open_lake()
-            ledger = Ledger(lake)
-            found = back.look(
-                params["table"],
-                promises,
-                lake,
-                ledger,
-                snapshot_id=number(params["snapshot_id"]),
-                before_run=params["before_run"] or None,
-            )
+        with fail_with_message():
+            catalog, contracts = open_catalog()
+            ledger = Ledger(catalog)
+            point = RestorePoint(parse_snapshot_id(params["snapshot_id"]), params["before_run"] or None)
+            found = back.preview_rollback(params["table"], contracts, catalog, ledger, point)
             for line in found.lines():
                 log.warning("%s", line)
             if not params["dry_run"]:
-                back.roll_back(
-                    found,
-                    lake,
-                    ledger,
-                    who=who(dag_run),
-                    why=params["why"],
-                    run_id=run_id,
-                    accept_loss=params["accept_loss"],
-                )
-        log.info("%s", UNCHANGED if params["dry_run"] else "The next run publishes again what is marked so.")
+                decision = Decision(triggering_user(dag_run), params["why"], run_id)
+                back.roll_back(found, catalog, ledger, decision, accept_loss=params["accept_loss"])
+        done = "The next run publishes the batches marked `republish`."
+        log.info("%s", DRY_RUN_NOTICE if params["dry_run"] else done)
 
     rollback()

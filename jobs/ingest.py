@@ -1,6 +1,6 @@
-"""What spark-submit starts: one run of one group. Arguments → `sluice.ingest.run.run` → exit code.
+"""The Spark job of one run of one group: arguments → `sluice.ingest.run.run` → exit code.
 
-Exit codes: 0 the run ended (a table may have failed: settle tells), 2 a retry may help, 3 somebody must act, 1 a bug.
+Exit codes: 0 the run ended (settle reports tables that failed), 2 a retry may help, 3 action required, 1 a bug.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from sluice.kafka import broker
 from sluice.plan import resolve_topics
 
 
-@application.exits
+@application.as_job
 def main(argv: list[str] | None = None) -> int:
     """Run the group; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group", required=True)
     parser.add_argument("--run-id", required=True)
     arguments = parser.parse_args(argv)
-    # A broken file of another group must not stop this one; the plan has reported it.
-    promises = contract_folder.load(strict=False)
-    seconds = promises.group(arguments.group).seconds
-    kafka = broker.client_config()
-    with application.spark(f"sluice ingest {arguments.group}", arguments.run_id, kafka) as context:
-        promises = resolve_topics.resolve(promises, context.catalog, None)  # what is planned has a staging table
-        group = promises.group(arguments.group)
-        report = run.run(context, group, promises, broker.admin(kafka), deadline=time.monotonic() + seconds)
-    # A table that needs a person is settle's to report; only what another try may cure fails the submit.
+    # Not strict: an invalid file of another group must not stop this one, and planning has reported it.
+    contracts = contract_folder.load_contracts(strict=False)
+    seconds = contracts.group(arguments.group).seconds
+    kafka = broker.librdkafka_config()
+    with application.start_spark(f"sluice ingest {arguments.group}", arguments.run_id, kafka) as context:
+        contracts = resolve_topics.resolve(contracts, context.catalog, None)  # planned topics have a staging table
+        group = contracts.group(arguments.group)
+        deadline = time.monotonic() + seconds
+        report = run.run(context, group, contracts, broker.make_admin_client(kafka), deadline=deadline)
+    # Settle reports tables that require action; only an error that a retry may cure fails the application.
     return 2 if report.retryable else 0
 
 

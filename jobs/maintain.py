@@ -1,7 +1,7 @@
-"""What spark-submit starts: one maintenance action on some tables. Arguments → `maintain.maintain.run` → exit code.
+"""The Spark job of one maintenance action on some tables: arguments → `sluice.maintain.maintain` → exit code.
 
-Exit codes: 0 the run ended (a table may have failed: the table's own task tells), 4 it goes on with tables for which no
-time was left, 2 a retry may help, 3 somebody must act, 1 a bug.
+Exit codes: 0 the run ended (each table's own task reports its failure), 4 out of time before the last table, 2 a retry
+may help, 3 action required, 1 a bug.
 """
 
 from __future__ import annotations
@@ -23,33 +23,35 @@ from sluice.plan import resolve_topics
 TABLES_WAIT = 4
 
 
-@application.exits
+@application.as_job
 def main(argv: list[str] | None = None) -> int:
     """Run the action; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--action", required=True, choices=[str(a) for a in Action])
-    parser.add_argument("--tables", required=True, help="a JSON list of names, or @ and a file that holds one")
+    parser.add_argument("--tables", required=True, help="a JSON list of names, or @ and the path of a file with one")
     parser.add_argument("--run-id", required=True)
-    parser.add_argument("--seconds", type=float, default=240.0, help="no further table is begun after so many")
-    parser.add_argument("--dry-run", action="store_true", help="orphan files are listed, and stay")
+    parser.add_argument("--seconds", type=float, default=240.0, help="no further table is started after this time")
+    parser.add_argument("--dry-run", action="store_true", help="list orphan files and delete none")
     arguments = parser.parse_args(argv)
-    names = table_names(arguments.tables)
-    promises = contract_folder.load(strict=False)
+    names = read_table_names(arguments.tables)
+    contracts = contract_folder.load_contracts(strict=False)
     action = Action(arguments.action)
-    with application.spark(f"sluice {action}", arguments.run_id, {}) as context:
-        promises = resolve_topics.resolve(promises, context.catalog, None)
-        untried = maintenance_table.untried(context.catalog, action, names, run_id=arguments.run_id)
-        # None is left where somebody cleared the task: all of them again, as far as the time goes.
+    with application.start_spark(f"sluice {action}", arguments.run_id, {}) as context:
+        contracts = resolve_topics.resolve(contracts, context.catalog, None)
+        untried = maintenance_table.find_untried(context.catalog, action, names, run_id=arguments.run_id)
+        # If the task was cleared after all tables were tried, all are tried again.
         chosen, deadline = untried or names, time.monotonic() + arguments.seconds
-        effects = maintain.run(context, action, chosen, promises, deadline=deadline, dry_run=arguments.dry_run)
+        effects = maintain.maintain_tables(
+            maintain.MaintenanceRun(context, contracts, action, dry_run=arguments.dry_run), chosen, deadline=deadline
+        )
     return TABLES_WAIT if len(effects) < len(untried) else 0
 
 
-def table_names(text: str) -> list[str]:
-    """The names, from the argument itself or from the file that it names.
+def read_table_names(text: str) -> list[str]:
+    """Read table names from the argument, or from the file that `@path` names.
 
     Raises:
-        ConfigError: it is not a JSON list of text.
+        ConfigError: they are not a JSON list of strings.
     """
     try:
         names = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)

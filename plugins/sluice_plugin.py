@@ -1,6 +1,6 @@
-"""Sluice's pages in Airflow: Tables and Data quality in the navigation, what a run judged as a tab beside it.
+"""Registers Sluice's pages and JSON API in Airflow: navigation entries, and tabs of runs and tasks.
 
-Every address asks for Airflow's own login. Nothing here changes anything.
+All addresses require Airflow's login, and all are read-only.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ LIBRARIES = (
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
 )
-"""What Sluice's DAG files and tasks take longest to import. No code of Sluice: that would stay as it was when a new one
-is put in place, until Airflow is started again."""
+"""The slowest imports of Sluice's DAG files and tasks. None of Sluice's modules: a new version of them would
+only be used after a restart of Airflow."""
 
 NO_PAGES = ("/api/", "/metrics", "/static/")
-"""What programs ask for, and the pages themselves: they are told that nobody is logged in."""
+"""Paths that programs and pages request: without a login they get an error, not a redirect."""
 
 app = FastAPI(
     title="Sluice",
-    description="Where every table stands: the facts behind the pages.",
+    description="The status of all tables: the data behind the pages.",
     dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
     docs_url=None,
     redoc_url=None,
@@ -50,45 +50,45 @@ app.include_router(api.router)
 
 
 @app.middleware("http")
-async def secured(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """No answer is kept by a browser or a proxy, or taken for what it is not: JSON, metrics and errors as the pages."""
+async def add_security_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Add the security and no-cache headers to every answer."""
     from sluice.pages import render
 
     answer = await call_next(request)
-    for name, value in render.SECURITY.items():
+    for name, value in render.SECURITY_HEADERS.items():
         answer.headers.setdefault(name, value)
     return answer
 
 
 @app.exception_handler(HTTPException)
-async def refused(request: Request, error: HTTPException) -> Response:
-    """Who asks for a page and is not logged in comes to Airflow's login and back, as from Airflow's own pages."""
+async def redirect_to_login(request: Request, error: HTTPException) -> Response:
+    """Redirect page requests without a login to Airflow's login page and back."""
     base, path = request.scope.get("root_path", "").rstrip("/"), request.scope["path"]
     page = not path.removeprefix(base).startswith(NO_PAGES)
-    if page and "text/html" in request.headers.get("accept", "") and _logged_out(error):
+    if page and "text/html" in request.headers.get("accept", "") and _is_logged_out(error):
         here = quote(path) + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"{base.removesuffix(PREFIX)}/api/v2/auth/login?{urlencode({'next': here})}")
     return await http_exception_handler(request, error)
 
 
-def _logged_out(error: HTTPException) -> bool:
-    """By what Airflow's own pages tell it: the secret that a token was signed by may be gone."""
+def _is_logged_out(error: HTTPException) -> bool:
+    """Whether a login is needed: Airflow answers 403 for a token that was signed by another secret."""
     return error.status_code == 401 or (error.status_code, error.detail) == (403, "Invalid JWT token")
 
 
 @app.get("/api/openapi.json", include_in_schema=False)
 def openapi(request: Request) -> dict[str, Any]:
-    """What the API answers, and where it is."""
-    from sluice.pages import answers
+    """The OpenAPI description, with the address of the API."""
+    from sluice.pages import api_schema
 
     return {
-        **answers.described(app.openapi()),
+        **api_schema.add_answer_schemas(app.openapi()),
         "servers": [{"url": request.scope.get("root_path", "").rstrip("/") or "/"}],
     }
 
 
-def forks() -> bool:
-    """Whether this process is one that Airflow forks for each parse of a DAG file, or for each task."""
+def is_forking_process() -> bool:
+    """Whether Airflow forks this process to parse a DAG file or to run a task."""
     command = sys.argv[1:2]
     return command == ["dag-processor"] or (
         command == ["scheduler"] and "LocalExecutor" in conf.get("core", "executor", fallback="")
@@ -96,12 +96,12 @@ def forks() -> bool:
 
 
 AT = f"{API_ROOT_PATH.rstrip('/')}{PREFIX}"
-"""Where a browser finds the pages. Airflow puts the path of its `base_url` before what it mounts, but not before what
-its own pages lead to."""
+"""The path of the pages for a browser. Airflow adds the path of its `base_url` to what it mounts, but not to the links
+of `external_views`."""
 
 
 class SluicePlugin(AirflowPlugin):
-    """The pages and where Airflow shows them."""
+    """The pages, and their places in Airflow's UI."""
 
     name = "sluice"
     fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "Sluice"}]  # noqa: RUF012 - Airflow's own shape
@@ -131,7 +131,7 @@ class SluicePlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *_: Any, **__: Any) -> None:
-        """Import once what each fork would import anew: most of the processor time of a short task."""
-        for name in LIBRARIES if forks() else ():
-            with suppress(ImportError):  # of a task that needs it, it is the error
+        """Import slow libraries before forking: importing them takes most of the CPU time of a short task."""
+        for name in LIBRARIES if is_forking_process() else ():
+            with suppress(ImportError):  # the task that needs it reports the error
                 importlib.import_module(name)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from sluice import jvm
-from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY, Home
-from sluice.embedded.process import end
-from sluice.embedded.registry import Registry
-from sluice.embedded.state import load as load_state
+from sluice.embedded.kafka_broker import EmbeddedBroker
+from sluice.embedded.process import stop_services
+from sluice.embedded.schema_registry import EmbeddedRegistry
+from sluice.embedded.state import load_state
 
 # The parts of make test that a shell starts in the background would ignore Ctrl-C, and leave its services running.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,7 +27,7 @@ gc.set_threshold(50_000, 50, 50)
 # Every JVM of a test lives for seconds or minutes on small data: its second compiler costs half of all processor time
 # and never pays. What runs is the same. Hadoop runs chmod twice for each file it writes to a local disk, which takes a
 # fifth less where the JVM starts it without a helper in between.
-JVM = [*jvm.SMALL]
+JVM = [*jvm.SHORT_LIVED_OPTIONS]
 if sys.platform == "linux":
     JVM.append("-Djdk.lang.Process.launchMechanism=VFORK")
 os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(JVM))
@@ -42,18 +42,18 @@ QUICK_HOUSEKEEPING = {
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """One broker for the whole test run; tests name their topics by UUID."""
-    with Broker(tmp_path_factory.mktemp("broker"), settings=QUICK_HOUSEKEEPING) as running:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings=QUICK_HOUSEKEEPING) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegistry]:
     """One schema registry for the whole test run, started by the first test that asks for it."""
     folder = tmp_path_factory.mktemp("registry")
     patch = pytest.MonkeyPatch()
-    with Registry(folder) as running:
+    with EmbeddedRegistry(folder) as running:
         patch.setenv("SCHEMA_REGISTRY_URL", running.url)
         patch.setenv("SLUICE_SCHEMAS", str(folder / "kept"))
         yield running
@@ -61,7 +61,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def sluice_env(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def sluice_env(tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment of a stack of one's own: the run's broker, and an empty catalog and warehouse in `tmp_path`."""
     (tmp_path / "catalog").mkdir()
     (tmp_path / "warehouse").mkdir()
@@ -101,4 +101,4 @@ def embedded(tmp_path: Path) -> Iterator[Embedded]:
     for folder in homes:
         if (folder / "state.json").exists():
             state = load_state(Home(folder))
-            end([each.process for each in state.services.values()], state.mark, grace=10)
+            stop_services([each.process for each in state.services.values()], state.mark, grace=10)

@@ -1,6 +1,6 @@
-"""The values that every step passes on: offset ranges, batches, and how a commit carries them.
+"""Batches, and how snapshot summaries carry them. Every step passes these values on; nothing here does I/O.
 
-Nothing here does I/O. The property names below are a promise: they stand in the snapshot summaries of users' tables.
+The property names below are stored in users' tables: they must not change.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ CURSOR_TAG = "sluice_cursor"
 BRANCH_PREFIX = "sluice_"
 
 
-def joined_ranges(batches: Iterable[Batch]) -> dict[int, OffsetRange]:
-    """Per partition the whole range of successive batches."""
+def merge_ranges(batches: Iterable[Batch]) -> dict[int, OffsetRange]:
+    """Return, per partition, one range over successive batches."""
     joined: dict[int, OffsetRange] = {}
     for batch in batches:
         for p, r in batch.ranges.items():
@@ -42,10 +42,11 @@ class Batch:
     """One bounded set of ranges of one topic. Once planned it never changes.
 
     Attributes:
-        seq: the topic's batch number, from 1; below zero for a slice of a backfill, which moves no cursor.
-        ranges: the partitions that have something to read; may be empty for the batch that pins a topic's start.
+        seq: the topic's batch number, from 1; negative for a slice of a backfill, which moves no cursor.
+        ranges: what to read; partitions with nothing to read are left out. Empty for the batch that only records a
+            topic's start.
         next_offsets: the topic's cursor after this batch, over all its partitions.
-        gaps: what lies in the ranges and is given up: Kafka had lost it, and an operator accepted that by name.
+        gaps: accepted gaps at the beginning of the ranges: offsets that Kafka had lost and an operator accepted.
     """
 
     topic: str
@@ -57,50 +58,50 @@ class Batch:
 
     @property
     def is_slice(self) -> bool:
-        """Whether it is a slice of a backfill."""
+        """Whether the batch is a slice of a backfill."""
         return self.seq < 0
 
     @property
-    def starts(self) -> dict[int, int]:
+    def start_offsets(self) -> dict[int, int]:
         """The topic's cursor before this batch, over all its partitions."""
         return {p: self.ranges[p].start if p in self.ranges else end for p, end in self.next_offsets.items()}
 
-    def skips(self, at: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """Per partition the offsets between a cursor and this batch's beginning, in any of the topic's partitions.
+    def offsets_skipped_after(self, cursor: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """Return, per partition, the offsets `(first, end)` between a cursor and this batch's start, if any.
 
-        A batch need not read each of them, and still tells where it follows on. One that the cursor does not know was
-        added since, and begins at 0.
+        A partition that the cursor lacks was added since, and begins at 0.
         """
-        return {p: (at.get(p, 0), start) for p, start in sorted(self.starts.items()) if start > at.get(p, 0)}
+        starts = sorted(self.start_offsets.items())
+        return {p: (cursor.get(p, 0), start) for p, start in starts if start > cursor.get(p, 0)}
 
     @property
     def span(self) -> int:
-        """How many offsets there are to read; the records may be fewer on compacted or transactional topics."""
-        given_up = sum(g.span for each in self.gaps.values() for g in each)
-        return sum(r.span for r in self.ranges.values()) - given_up
+        """Number of offsets to read; compacted and transactional topics have fewer records than offsets."""
+        accepted = sum(g.span for each in self.gaps.values() for g in each)
+        return sum(r.span for r in self.ranges.values()) - accepted
 
     @property
-    def to_read(self) -> dict[int, OffsetRange]:
-        """The ranges behind the batch's gaps, which lie at their beginnings, where there is anything left."""
+    def ranges_to_read(self) -> dict[int, OffsetRange]:
+        """The non-empty ranges that are left after the accepted gaps at their beginnings."""
         ends = {p: max(g.end for g in each) for p, each in self.gaps.items()}
-        behind = {p: OffsetRange(ends.get(p, r.start), r.end) for p, r in self.ranges.items()}
-        return {p: r for p, r in behind.items() if r.span}
+        rest = {p: OffsetRange(ends.get(p, r.start), r.end) for p, r in self.ranges.items()}
+        return {p: r for p, r in rest.items() if r.span}
 
     def properties(self) -> dict[str, str]:
-        """What a stage or publish commit of this batch carries in its snapshot summary; of a slice, no cursor."""
-        about = {TOPIC: self.topic, TOPIC_ID: self.topic_id, RANGES: offsets.encode_ranges(self.ranges)}
+        """Return the snapshot summary properties of a commit of this batch; a slice of a backfill has no cursor."""
+        common = {TOPIC: self.topic, TOPIC_ID: self.topic_id, RANGES: offsets.encode_ranges(self.ranges)}
         if self.is_slice:
-            return {BACKFILL: str(self.seq), **about}
+            return {BACKFILL: str(self.seq), **common}
         return {
             BATCH_SEQ: str(self.seq),
-            **about,
+            **common,
             NEXT_OFFSETS: offsets.encode_offsets(self.next_offsets),
             **({GAPS: offsets.encode_gaps(self.gaps)} if self.gaps else {}),
         }
 
     @classmethod
     def from_properties(cls, summary: Mapping[str, str]) -> Self:
-        """Read back what `properties` wrote."""
+        """Return the batch whose `properties` are in a snapshot summary."""
         return cls(
             topic=summary[TOPIC],
             topic_id=summary[TOPIC_ID],
@@ -111,25 +112,25 @@ class Batch:
         )
 
     def __str__(self) -> str:
-        given_up = f" without {offsets.encode_gaps(self.gaps)}" if self.gaps else ""
+        without = f" without {offsets.encode_gaps(self.gaps)}" if self.gaps else ""
         kind = "backfill" if self.is_slice else "batch"
-        return f"{self.topic} {kind} {self.seq} {offsets.encode_ranges(self.ranges)}{given_up}"
+        return f"{self.topic} {kind} {self.seq} {offsets.encode_ranges(self.ranges)}{without}"
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Successive batches of one topic as one, which bears the last one's number."""
+def merge_batches(batches: Sequence[Batch]) -> Batch:
+    """Return successive batches of one topic as one batch with the last one's number."""
     if len(batches) == 1:
         return batches[0]
     gaps: dict[int, tuple[OffsetRange, ...]] = {}
     for batch in batches:
         for p, each in batch.gaps.items():
             gaps[p] = (*gaps.get(p, ()), *each)
-    return replace(batches[-1], ranges=joined_ranges(batches), gaps=gaps)
+    return replace(batches[-1], ranges=merge_ranges(batches), gaps=gaps)
 
 
 def publish_properties(batches: Sequence[Batch]) -> dict[str, str]:
-    """What a publish commit of successive batches carries: the whole, and, of several, each by itself."""
-    properties = joined(batches).properties()
+    """Return the summary properties of a commit of successive batches: the whole, and each of several."""
+    properties = merge_batches(batches).properties()
     if len(batches) > 1:
         each = [
             {
@@ -144,8 +145,8 @@ def publish_properties(batches: Sequence[Batch]) -> dict[str, str]:
     return properties
 
 
-def batches_of(summary: Mapping[str, str]) -> list[Batch]:
-    """Each batch that a commit brought, in order: the inverse of `publish_properties`, and of `Batch.properties`."""
+def batches_from_summary(summary: Mapping[str, str]) -> list[Batch]:
+    """Return the batches of a commit, in order: the inverse of `publish_properties` and of `Batch.properties`."""
     whole = Batch.from_properties(summary)
     if BATCHES not in summary:
         return [whole]
@@ -162,8 +163,8 @@ def batches_of(summary: Mapping[str, str]) -> list[Batch]:
 
 
 @dataclass(frozen=True)
-class Through:
-    """How far a typed table has come in one topic: the last batch in it, and the offsets after it."""
+class PublishedOffsets:
+    """A typed table's position in one topic: the last published batch and the next offset per partition."""
 
     seq: int
     topic_id: str
@@ -171,15 +172,15 @@ class Through:
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """What the ledger remembers of a table: how far it had come per topic, and when that was settled (epoch ms)."""
+class LedgerCursor:
+    """A table's cursor as the ledger has it: the position per topic, and when it was settled (epoch ms)."""
 
-    through: Mapping[str, Through]
+    published: Mapping[str, PublishedOffsets]
     committed_ms: int
 
 
-def encode_through(through: Mapping[str, Through]) -> str:
-    """The value of `sluice.published-through`: every topic of the table, so that one snapshot answers for all."""
+def encode_published_through(published: Mapping[str, PublishedOffsets]) -> str:
+    """Return the value of `sluice.published-through`: the table's position in every topic, as JSON."""
     return json.dumps(
         {
             topic: {
@@ -187,16 +188,16 @@ def encode_through(through: Mapping[str, Through]) -> str:
                 "topic-id": t.topic_id,
                 "next-offsets": {str(p): t.next_offsets[p] for p in sorted(t.next_offsets)},
             }
-            for topic, t in sorted(through.items())
+            for topic, t in sorted(published.items())
         },
         separators=(",", ":"),
     )
 
 
-def decode_through(text: str) -> dict[str, Through]:
-    """The inverse of `encode_through`."""
+def decode_published_through(text: str) -> dict[str, PublishedOffsets]:
+    """Return the positions by topic: the inverse of `encode_published_through`."""
     return {
-        topic: Through(
+        topic: PublishedOffsets(
             seq=int(t["batch"]),
             topic_id=t["topic-id"],
             next_offsets={int(p): int(o) for p, o in t["next-offsets"].items()},

@@ -1,6 +1,6 @@
-"""Every error Sluice raises: two families, fields instead of prose, and what the operator can do.
+"""Every error that Sluice raises: the message, the fields that locate it, and the operator's next step.
 
-A `RetryableError` may pass when the same step runs again; a `TerminalError` stops its table until somebody acts.
+A `RetryableError` may pass when the step runs again; a `TerminalError` stops its table until the operator acts.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ class SluiceError(Exception):
 
     Args:
         message: what is wrong, in one sentence.
-        way_out: what the operator can do; the class's own advice when left out.
-        fields: where it is: table, topic, partition, offsets, batch, ….
+        next_step: what the operator can do; by default the class's `advice`.
+        fields: where it happened: table, topic, partition, offsets, batch, …; those that are None are left out.
     """
 
     advice: ClassVar[str] = ""
 
-    def __init__(self, message: str, *, way_out: str | None = None, **fields: Any) -> None:
+    def __init__(self, message: str, *, next_step: str | None = None, **fields: Any) -> None:
         self.message = message
-        self.way_out = self.advice if way_out is None else way_out
+        self.next_step = self.advice if next_step is None else next_step
         self.fields = fields
         where = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
         super().__init__(
-            message + (f" [{where}]" if where else "") + (f" Way out: {self.way_out}" if self.way_out else "")
+            message + (f" [{where}]" if where else "") + (f" Next step: {self.next_step}" if self.next_step else "")
         )
 
 
@@ -35,11 +35,11 @@ class RetryableError(SluiceError):
 
 
 class TerminalError(SluiceError):
-    """Stays until somebody acts."""
+    """Stays until the operator acts."""
 
 
 class ContractError(TerminalError):
-    """A contract, or the group settings beside it, is not valid."""
+    """A contract, or `groups.yaml`, is not valid."""
 
 
 class ConfigError(TerminalError):
@@ -55,97 +55,97 @@ class BrokerUnavailableError(RetryableError):
 
 
 class BrokerRefusedError(BrokerUnavailableError):
-    """Kafka does not let the user of connection sluice_kafka in, or there is no token to be had for it."""
+    """Kafka rejected the login of connection sluice_kafka, or no OAuth token could be obtained for it."""
 
     advice = (
         "Correct connection sluice_kafka: sasl.username and sasl.password, or with OAUTHBEARER "
-        "sasl.oauthbearer.client.id, .client.secret and .scope. Where no token comes: does .token.endpoint.url answer, "
-        "here and on Spark's machines, and has https.ca.location its certificate's CA? Spark's own log may tell more. "
-        "The next run continues from the same offsets."
+        "sasl.oauthbearer.client.id, .client.secret and .scope. If no token is issued, check that .token.endpoint.url "
+        "answers from here and from Spark's machines, and that https.ca.location holds its certificate's CA. Spark's "
+        "own log may say more. The next run continues from the same offsets."
     )
 
 
 class RegistryUnavailableError(RetryableError):
-    """The schema registry did not answer, and a schema that is needed was never seen before."""
+    """The schema registry did not answer, and a schema that is needed was never fetched before."""
 
     advice = (
-        "Check that the schema registry of connection sluice_registry is reachable. The records are staged, nothing is "
-        "guessed and nothing was set apart: the next run publishes them."
+        "Check that the schema registry of connection sluice_registry is reachable. The records are staged and none "
+        "was quarantined for this; the next run publishes them."
     )
 
 
 class SchemaMissingError(RetryableError):
-    """Columns are to come from a subject's newest schema, and nothing is registered under it."""
+    """The contract takes columns from a subject's newest schema, and none is registered under that subject."""
 
     advice = (
         "Let a producer register its schema, or name the subject in the contract: `- auto: {subject: …}`. The records "
-        "are staged; a table that exists goes on with the columns that it has."
+        "are staged; an existing table continues with its current columns."
     )
 
 
 class CatalogUnavailableError(RetryableError):
     """The Iceberg catalog did not answer in time."""
 
-    advice = "Nothing is lost: the next run looks up what was committed and goes on from there."
+    advice = "Nothing is lost: the next run looks up what was committed and continues from there."
 
 
 class TableUnavailableError(RetryableError):
-    """The catalog answers, but it, or the storage below it, does not do for one table what it does for others."""
+    """The catalog answers, but it, or the storage below it, rejects operations on this table only."""
 
     advice = (
-        "See whether Sluice's user may make, read and change this table in the catalog, and write to its folder. The "
-        "group's other tables go on."
+        "Check that Sluice's user may create, read and change this table in the catalog, and write to its folder. "
+        "The group's other tables continue."
     )
 
 
 class ClockBehindError(RetryableError):
-    """This machine's clock is behind a table's last commit; what it would write, Iceberg's Java could not read."""
+    """This machine's clock is behind a table's last commit; Iceberg's Java library could not read a commit made now."""
 
     advice = (
-        "Set the clocks of all machines that write to the catalog alike (NTP). Where it is the table's last commit "
-        "that was stamped in the future, wait until then: nothing is lost, as long as Kafka keeps what is unread."
+        "Synchronise the clocks of all machines that write to the catalog (NTP). If the last commit was stamped in "
+        "the future, wait until that time: nothing is lost while Kafka retains the unread records."
     )
 
 
 class PlanLostError(RetryableError):
     """Another planner wrote a plan for the same topic first."""
 
-    advice = "Nothing to do: the retry picks up the plan that won."
+    advice = "No action: the retry picks up the plan that was written."
 
 
 class FencedError(RetryableError):
-    """The table's main branch moved while this attempt was at work, so that its result was refused."""
+    """The table's main branch moved during the write, so the result was rejected."""
 
-    advice = "Nothing to do: the retry starts from the table's new head."
+    advice = "No action: the retry starts from the table's new head."
 
 
 class RejectedDifferError(RetryableError):
-    """Records of a batch were judged otherwise when they were read again for quarantine; main was not moved."""
+    """Reading a batch's records again for quarantine gave another result than the first read; main was not moved."""
 
     advice = (
-        "Nothing to do: the batch is read anew. If it comes again, look for an expression of the contract whose "
-        "outcome changes from one reading to the next; else keep the log, and report it."
+        "No action: the batch is read again. If this repeats, look for an expression in the contract whose result "
+        "differs between reads; otherwise keep the log and report it."
     )
 
 
 class TopicMissingError(TerminalError):
     """The topic does not exist."""
 
-    advice = "Create the topic, or correct `topic:` in the contract; one that a pattern matched goes into its `omit:`."
+    advice = "Create the topic, or correct `topic:` in the contract; if a pattern matched it, add it to `omit:`."
 
 
 class TopicForbiddenError(TerminalError):
-    """Kafka does not let the user of connection sluice_kafka see the topic."""
+    """The user of connection sluice_kafka may not see the topic."""
 
-    advice = "Grant Describe, DescribeConfigs and Read on the topic to that user; the next run goes on."
+    advice = "Grant that user Describe, DescribeConfigs and Read on the topic; the next run continues."
 
 
 class TopicRecreatedError(TerminalError):
-    """The topic was deleted and created again: its offsets no longer mean the records that were read."""
+    """The topic was deleted and created again: its offsets now mean other records."""
 
     advice = (
-        "The records of the old topic that were not read are gone. Give the new topic another name and put that name "
-        "into the contract: the table goes on, and keeps the old records (an upsert table then needs `order:`)."
+        "The old topic's unread records are gone. Give the new topic another name and put that name into the "
+        "contract: the table continues and keeps the old records (an upsert table then needs `order:`)."
     )
 
 
@@ -153,8 +153,8 @@ class OffsetsLostError(TerminalError):
     """Records were deleted from Kafka before they were read."""
 
     advice = (
-        "Raise the topic's retention. The range can't be read from Kafka any more; the table stays as it is "
-        "until an operator accepts the gap: DAG accept_gap, or `python -m sluice gap accept`."
+        "Raise the topic's retention. Kafka no longer holds the range; the table stays as it is until an operator "
+        "accepts the gap: DAG accept_gap, or `python -m sluice gap accept`."
     )
 
 
@@ -162,26 +162,26 @@ class StagingTrimmedError(TerminalError):
     """A table needs raw records that staging no longer holds."""
 
     advice = (
-        "Staging keeps the records of a published batch for `maintenance.staging_retention`; nobody else may delete "
-        "any. A table that was put back to an old snapshot: no DAG or command puts it forward again, only SQL by hand "
-        "in Spark: CALL system.set_current_snapshot('<table>', <snapshot>), as long as a newer one that held "
-        "them is among `<table>.snapshots`; its offsets come with it, and so does all that was undone. Raise "
-        "`snapshot_age` if rollbacks must reach further. A table that is new on an old topic: its history must be "
-        "loaded anew, from Kafka as far as that still has it. It stays as it is until an operator gives them up for "
-        "it: DAG accept_gap, or `python -m sluice gap accept TABLE`."
+        "Staging keeps a published batch's records for `maintenance.staging_retention`; nothing but Sluice may delete "
+        "them. If the table was rolled back too far, move it forward with Spark SQL: CALL "
+        "system.set_current_snapshot('<table>', <snapshot>), as long as a newer snapshot with these batches is in "
+        "`<table>.snapshots`; this restores its offsets and everything the rollback undid. Raise `snapshot_age` if "
+        "rollbacks must reach further back. If the table is new on an old topic, load its history again from Kafka, "
+        "as far as Kafka still has it. To skip these batches permanently: DAG accept_gap, or `python -m sluice gap "
+        "accept TABLE`."
     )
 
 
 class OffsetsBeyondEndError(TerminalError):
-    """The cursor lies beyond the end of the partition: the log was truncated."""
+    """The committed offset is beyond the partition's log end offset: the log was truncated."""
 
     advice = "Find out what truncated the partition (unclean leader election, a restored broker) before reading on."
 
 
 class PartitionsGoneError(TerminalError):
-    """Partitions that were read before are no longer there."""
+    """Partitions that were read before no longer exist."""
 
-    advice = "Kafka never removes partitions: look whether the topic was deleted and created again."
+    advice = "Kafka never removes partitions: check whether the topic was deleted and created again."
 
 
 class OffsetsMissingError(TerminalError):
@@ -191,35 +191,35 @@ class OffsetsMissingError(TerminalError):
 
 
 class CompactedDeletesError(TerminalError):
-    """A compacted topic may hold a delete's tombstone alone, and the contract does not say what that means."""
+    """A compacted topic may keep only a delete's tombstone, and the contract does not say what a tombstone means."""
 
     advice = (
-        "Say it in the contract: `cdc.tombstones: delete`, where the record's key names the row and `order` takes no "
-        "columns; or `ignore`, where `min.compaction.lag.ms` leaves time enough to read every delete."
+        "Set `cdc.tombstones: delete` in the contract if the record's key names the row and `order` uses no columns; "
+        "or `ignore` if `min.compaction.lag.ms` leaves enough time to read every delete."
     )
 
 
 class TableDamagedError(TerminalError):
-    """A metadata file, manifest list or manifest that the table names is not there or can't be read."""
+    """A metadata file, manifest list or manifest that the table references is missing or can't be read."""
 
     advice = (
         "Restore the file from the storage's versions or a backup, or register the table at an older metadata file "
-        "(catalog.register_table): Sluice goes on from the offsets that it carries."
+        "(catalog.register_table): Sluice continues from the offsets in that file."
     )
 
 
 class EqualityDeletesError(TerminalError):
-    """Another engine deleted rows of the table by their values; which are left only an engine can tell."""
+    """Another engine wrote equality deletes; Sluice can't tell which rows are left."""
 
     advice = (
-        "Let Spark write the files anew without those rows: CALL system.rewrite_data_files(table => '…', options => "
-        "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')). What was deleted from staging is then "
-        "missed by name."
+        "Apply the deletes by rewriting the files in Spark: CALL system.rewrite_data_files(table => '…', options => "
+        "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')). Records that were deleted from "
+        "staging are then reported as missing."
     )
 
 
 class CursorUnknownError(TerminalError):
-    """Neither the table's snapshots, nor its tag, nor the ledger tell which offsets the table holds."""
+    """Neither the table's snapshots, nor its tag, nor the ledger records which offsets the table holds."""
 
     advice = (
         "Roll the table back to a snapshot that carries `sluice.published-through` or `sluice.next-offsets`, "
@@ -228,25 +228,25 @@ class CursorUnknownError(TerminalError):
 
 
 class RefusedError(TerminalError):
-    """What an operator asked for can't be done, or not as it was asked; nothing was changed."""
+    """An operator's request can't be carried out as given; nothing was changed."""
 
 
 class AddressMismatchError(TerminalError):
-    """A table names files by another scheme or authority than storage lists them; no file can be told an orphan."""
+    """A table names its files by another scheme or host than the storage; orphan files can't be identified."""
 
     advice = (
         "Nothing was removed. Write the warehouse's address in one way everywhere (s3 or s3a, with or without a port); "
-        "files that were named in the other way go when their snapshots expire."
+        "files with the other address are removed when their snapshots expire."
     )
 
 
 class FolderSharedError(TerminalError):
-    """Another table's files lie in a table's folder: a clean-up would take them for orphans."""
+    """Another table's files are in this table's folder: orphan clean-up would remove them."""
 
     advice = (
-        "Nothing was removed. Give one of them a folder of its own, and write an old table anew there (CREATE TABLE … "
-        "LOCATION … AS SELECT): files stay where they were, whatever location or write.data.path say now. Drop the old "
-        "one without PURGE, which may take this one's files. Until then this one's orphan files stay."
+        "Nothing was removed. Give each table its own folder: recreate one of them elsewhere (CREATE TABLE … LOCATION "
+        "… AS SELECT), since existing files stay where they are whatever location or write.data.path say. Drop the old "
+        "table without PURGE, which could remove the other table's files. Until then this table's orphan files stay."
     )
 
 
@@ -254,56 +254,56 @@ class SchemaChangeError(TerminalError):
     """The contract and the table disagree on columns, identifier or partitioning."""
 
     advice = (
-        "Put the contract back as it was, set another `schema_policy:` for that kind of change, or write to a new "
-        "table name and backfill it."
+        "Restore the contract, set another `schema_policy:` for that kind of change, or write to a new table name and "
+        "backfill it."
     )
 
 
 class BlockedError(TerminalError):
-    """A batch holds more bad records than the contract tolerates; it is staged, not published."""
+    """A batch has more failed records than the contract tolerates; it is staged, not published."""
 
     advice = (
-        "Look at the quarantine table, then repair the producer or the contract (columns, errors.max_ratio, "
-        "errors.max_count); the batch is published from staging by the next run."
+        "Look at the quarantine table, then correct the producer or the contract (columns, errors.max_ratio, "
+        "errors.max_count); the next run publishes the batch from staging."
     )
 
 
 class ExpectationsFailedError(BlockedError):
-    """An expectation of severity `block` does not hold for a batch; it is staged, not published."""
+    """An expectation of severity `block` failed for a batch; it is staged, not published."""
 
     advice = (
         "Look at the batch's results in sluice.quality (`status TABLE` shows them). If the data is right, change the "
-        "contract's `expectations` (bounds, or severity: warn); if it is wrong, severity: quarantine_rows sets apart "
+        "contract's `expectations` (bounds, or severity: warn); if it is wrong, severity: quarantine_rows quarantines "
         "the rows that fail. The next run publishes the batch from staging."
     )
 
 
 class OrderUnknownError(TerminalError):
-    """One key was met in two partitions, and the contract names no order between them."""
+    """One key occurs in two partitions, and the contract does not say which version is newer."""
 
     advice = (
-        "Name `order:` in the contract, for example `order: [_kafka_timestamp]`. Where its file names one already, the "
-        "file waits for an answer: see `python -m sluice schema TABLE`, and answer it in the DAG review_schema."
+        "Set `order:` in the contract, for example `order: [_kafka_timestamp]`. If it is set already, the change "
+        "awaits review: see `python -m sluice schema TABLE`, and decide in the DAG review_schema."
     )
 
 
 class BatchOrderError(TerminalError):
-    """A batch was asked for before the one that comes before it."""
+    """A batch was to be published before its predecessor."""
 
     advice = (
-        "Nothing to do where the table was rolled back while the run was at work: the next run goes on from there. "
-        "Else keep the log, and report it."
+        "No action if the table was rolled back during the run: the next run continues from there. Otherwise keep the "
+        "log and report it."
     )
 
 
 class AuditError(TerminalError):
-    """What a write left on its branch is not what the batch holds; main was not moved."""
+    """A write's branch does not hold what the batch holds; main was not moved."""
 
-    advice = "This should not happen: keep the log and the branch's snapshot, and report it."
+    advice = "This is a bug: keep the log and the branch's snapshot, and report it."
 
 
 class InvalidReplayError(TerminalError):
-    """What a slice of a backfill left on its branch does not stand the look at it; main was not moved."""
+    """The branch of a backfill's slice failed validation; main was not moved."""
 
 
 class LedgerError(TerminalError):
@@ -312,29 +312,29 @@ class LedgerError(TerminalError):
     advice = "Run `python -m sluice ledger rebuild`: the tables hold everything that is needed."
 
 
-def naming(error: SluiceError, table: str) -> SluiceError:
-    """The same error, naming the table that it stops."""
-    return type(error)(error.message, way_out=error.way_out, **{"table": table, **error.fields})
+def with_table(error: SluiceError, table: str) -> SluiceError:
+    """Return a copy of the error that names the table it stops."""
+    return type(error)(error.message, next_step=error.next_step, **{"table": table, **error.fields})
 
 
 def first_line(error: BaseException) -> str:
-    """The error's type and the first line of what it says, at most 300 characters."""
+    """Return the error's type and the first line of its text, at most 300 characters."""
     text = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
 
 
-def discreet(text: str) -> str:
-    """What an error says, without the files and addresses in it: they name tables of which not everybody may know."""
+def without_paths(text: str) -> str:
+    """Return the text with paths and addresses replaced by `…`: they may name tables that the reader may not see."""
     return re.sub(r"[^\s'\"(]*/[^\s'\"]*/[^\s'\"]*", "…", text)
 
 
-def gone(error: FileNotFoundError) -> str:
-    """What is said of a file that a table's metadata names and that storage does not have."""
-    return f"A file is gone: {first_line(error)}"
+def missing_file_message(error: FileNotFoundError) -> str:
+    """Return the message for a file that a table's metadata references and the storage does not have."""
+    return f"A file is missing: {first_line(error)}"
 
 
 def exit_code(error: BaseException | None) -> int:
-    """The exit code of a job or command that ended with `error`: 0, 2 (retryable), 3 (terminal) or 1 (a bug)."""
+    """Return the exit code for `error`: 0 if None, 2 if retryable, 3 if terminal, 1 otherwise (a bug)."""
     if error is None:
         return 0
     return 2 if isinstance(error, RetryableError) else 3 if isinstance(error, TerminalError) else 1

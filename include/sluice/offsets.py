@@ -1,4 +1,4 @@
-"""TODO docstring of sluice.offsets."""
+"""Offset ranges of partitions, and their JSON in the ledger, in snapshot summaries and in requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def span(self) -> int:
-        """How many offsets the range spans."""
+        """Number of offsets in the range."""
         return self.end - self.start
 
 
@@ -25,37 +25,37 @@ Gaps = Mapping[int, Sequence[OffsetRange]]
 
 
 def encode_ranges(ranges: Ranges) -> str:
-    """`{"0": [start, end], …}`, partitions in order."""
+    """Return `{"0": [start, end], …}`, partitions in order."""
     return json.dumps({str(p): list(ranges[p]) for p in sorted(ranges)}, separators=(",", ":"))
 
 
 def decode_ranges(text: str) -> dict[int, OffsetRange]:
-    """The inverse of `encode_ranges`."""
+    """Return the ranges: the inverse of `encode_ranges`."""
     return {int(p): OffsetRange(*map(int, bounds)) for p, bounds in json.loads(text).items()}
 
 
 def encode_gaps(gaps: Gaps) -> str:
-    """`{"0": [[start, end], …], …}`, partitions in order."""
+    """Return `{"0": [[start, end], …], …}`, partitions in order."""
     return json.dumps({str(p): [list(g) for g in gaps[p]] for p in sorted(gaps)}, separators=(",", ":"))
 
 
 def decode_gaps(text: str) -> dict[int, tuple[OffsetRange, ...]]:
-    """The inverse of `encode_gaps`."""
+    """Return the gaps: the inverse of `encode_gaps`."""
     return {int(p): tuple(OffsetRange(*map(int, g)) for g in each) for p, each in json.loads(text).items()}
 
 
 def encode_offsets(offsets: Offsets) -> str:
-    """`{"0": next offset, …}`, partitions in order."""
+    """Return `{"0": next offset, …}`, partitions in order."""
     return json.dumps({str(p): offsets[p] for p in sorted(offsets)}, separators=(",", ":"))
 
 
 def decode_offsets(text: str) -> dict[int, int]:
-    """The inverse of `encode_offsets`."""
+    """Return the offsets: the inverse of `encode_offsets`."""
     return {int(p): int(offset) for p, offset in json.loads(text).items()}
 
 
-def _united(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The ranges in order, those that touch or overlap as one."""
+def merge_overlapping(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges in order; those that touch or overlap become one."""
     united: list[OffsetRange] = []
     for r in sorted(ranges):
         if united and r.start <= united[-1].end:
@@ -65,8 +65,8 @@ def _united(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     return united
 
 
-def _reached(start: int, accepted: Sequence[OffsetRange]) -> int:
-    """How far the accepted ranges lead on from `start` without a hole."""
+def skip_accepted(start: int, accepted: Sequence[OffsetRange]) -> int:
+    """Return the first offset from `start` on that no accepted range covers."""
     for gap in sorted(accepted):
         if gap.start <= start < gap.end:
             start = gap.end

@@ -1,18 +1,18 @@
-"""TODO docstring of sluice.timestamps."""
+"""Epoch numbers of Kafka and Iceberg as Python's timestamps."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-ENDS = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
-"""What is beyond is told as these: in no time zone are they other years."""
+BOUNDS = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+"""Times beyond are cut to these; far enough from the first and last year that no time zone leaves them."""
 
 
-def moment(micros: int) -> datetime:
-    """Epoch microseconds as a time within `ENDS`.
+def utc_from_micros(micros: int) -> datetime:
+    """Return epoch microseconds as a UTC time, cut to `BOUNDS`.
 
-    A producer may stamp records with any number, such as microseconds for milliseconds, and Python's years end.
+    Producers may stamp records with any number, such as microseconds where milliseconds are meant.
     """
-    first, last = ((end - EPOCH) // timedelta(microseconds=1) for end in ENDS)
+    first, last = ((end - EPOCH) // timedelta(microseconds=1) for end in BOUNDS)
     return EPOCH + timedelta(microseconds=min(max(micros, first), last))

@@ -1,4 +1,4 @@
-"""The asset of a table: by its name and URI Airflow knows that ingestion and a backfill tell of the same one."""
+"""The Airflow asset of a table; ingestion and backfill emit events of the same one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from airflow.sdk import Asset
 from sluice.iceberg import table_names
 
 
-def asset(table: str) -> Asset:
-    """The asset of a typed table."""
+def table_asset(table: str) -> Asset:
+    """Make the asset of a typed table."""
     return Asset(name=table, uri=f"iceberg://{table_names.catalog_name()}/{table.replace('.', '/')}")

@@ -1,4 +1,4 @@
-"""What a task asks: Kafka and the registry by Airflow's connections, and the catalog; and how it ends without them."""
+"""Connects a task to Kafka, the registry and the catalog, and turns errors into the right task state."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
 
-# For a task that nobody sits before; below the least timeout that one has.
-PATIENCE_S = 60.0
+# Below the shortest timeout of the tasks.
+CATALOG_TIMEOUT_S = 60.0
 
-KAFKA_CONNECTION = connections.KAFKA
-REGISTRY_CONNECTION = connections.REGISTRY
+KAFKA_CONNECTION = connections.KAFKA_CONN_ID
+REGISTRY_CONNECTION = connections.REGISTRY_CONN_ID
 
 
 @contextmanager
-def errors_in_words() -> Iterator[None]:
-    """End a task in one sentence: what did not answer or can't be, and the way out.
+def fail_with_message() -> Iterator[None]:
+    """Turn errors into a task failure with the error and its next step.
 
     Raises:
-        AirflowFailException: somebody must act, and no further try helps.
-        RetryableError: it may pass: the task is tried again, where it has tries left.
+        AirflowFailException: A terminal error; the task is not retried.
+        RetryableError: A passing error; the task is retried if it has retries left.
     """
     try:
-        with availability.catalog_errors():
+        with availability.translate_catalog_errors():
             yield
     except TerminalError as error:
         raise AirflowFailException(str(error)) from error
 
 
-def open_lake(client: AdminClient | None = None) -> tuple[Catalog, Contracts]:
-    """The catalog, and the contracts with the topics that were staged, and with those of Kafka where it is asked.
+def open_catalog(client: AdminClient | None = None) -> tuple[Catalog, Contracts]:
+    """Open the catalog, and resolve the contracts' topic patterns with staging, and with Kafka if a client is given.
 
     Raises:
         BrokerUnavailableError: Kafka did not answer.
-        CatalogUnavailableError: the catalog did not answer in time.
-        ConfigError: it is not configured.
+        CatalogUnavailableError: The catalog did not answer in time.
+        ConfigError: The catalog is not configured.
     """
     from sluice.plan import resolve_topics
 
-    lake = availability.open_catalog(PATIENCE_S)
-    return lake, resolve_topics.resolve(contract_folder.load(strict=False), lake, client)
+    lake = availability.open_catalog(CATALOG_TIMEOUT_S)
+    return lake, resolve_topics.resolve(contract_folder.load_contracts(strict=False), lake, client)
 
 
 def kafka_client() -> AdminClient:
-    """A client of the cluster that the connection names.
+    """Make a client of the connection's cluster.
 
     Raises:
-        ConfigError: no cluster is configured, or librdkafka does not take the settings.
+        ConfigError: No cluster is configured, or librdkafka rejects the settings.
     """
     from sluice.kafka import broker
 
-    return broker.admin(kafka_config())
+    return broker.make_admin_client(kafka_config())
 
 
 def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:
-    """The librdkafka settings of an Airflow connection; nothing where there is none: then the environment decides."""
-    found = _found(connection)
+    """Read the librdkafka settings of an Airflow connection; empty without one: the environment decides."""
+    found = _get_connection(connection)
     return connections.kafka_settings(found) if found else {}
 
 
-def use_registry() -> None:
-    """Let this task's process ask the registry of the connection, for contracts with `columns: auto`."""
+def export_registry_config() -> None:
+    """Set the registry of the connection for this process; contracts with `columns: auto` need it."""
     if settings := registry_config():
         os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
 
 
 def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:
-    """The registry's settings of an Airflow connection; nothing where there is none: then the environment decides."""
-    found = _found(connection)
+    """Read the registry settings of an Airflow connection; empty without one: the environment decides."""
+    found = _get_connection(connection)
     return connections.registry_settings(found) if found else {}
 
 
-def _found(connection: str) -> Connection | None:
+def _get_connection(connection: str) -> Connection | None:
     try:
         return Connection.get(connection)
     except AirflowNotFoundException:

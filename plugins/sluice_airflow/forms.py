@@ -1,4 +1,4 @@
-"""What the DAGs that are triggered by hand have in common: the form's fields, and who filled it in."""
+"""Common parts of the DAGs that are triggered by hand: form fields, and who triggered the run."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from airflow.sdk import DAG, Param
 
 from sluice.operate import operator_input
 
-QUICK = timedelta(minutes=5)
+SHORT_TIMEOUT = timedelta(minutes=5)
 RANGE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
-UNCHANGED = (
-    "This was a dry run: nothing was changed. To do it, choose 'Trigger again with this config' under Trigger on this "
-    "run's page: the form is filled in as it was; turn dry_run off."
+DRY_RUN_NOTICE = (
+    "This was a dry run: nothing was changed. To apply it, choose 'Trigger again with this config' under Trigger on "
+    "the page of this run, and turn dry_run off."
 )
-WHY = Param(type="string", minLength=3, description="The reason; kept in the ledger with your name.")
-DRY_RUN = Param(True, type="boolean", description="Only show what would be done.")
+WHY = Param(type="string", minLength=3, description="Reason; recorded in the ledger with your name.")
+DRY_RUN = Param(True, type="boolean", description="Only show what would happen.")
 
 
-def ranges(description: str) -> Param:
-    """A field for offset ranges per partition."""
+def ranges_param(description: str) -> Param:
+    """Make a field for offset ranges per partition."""
     return Param(
         {},
         type="object",
-        propertyNames={"pattern": f"^{operator_input.PARTITION}$"},
+        propertyNames={"pattern": f"^{operator_input.PARTITION_PATTERN}$"},
         additionalProperties=RANGE,
         description=description,
     )
 
 
-def by_hand(dag_id: str, doc: str, *, runs: int = 1, **params: Param) -> DAG:
-    """A DAG that is only triggered by hand, so many runs at a time."""
+def manual_dag(dag_id: str, doc: str, *, runs: int = 1, **params: Param) -> DAG:
+    """Make a DAG that is only triggered by hand; `runs` limits the concurrent runs."""
     return DAG(
         dag_id=dag_id,
         schedule=None,
@@ -40,10 +40,10 @@ def by_hand(dag_id: str, doc: str, *, runs: int = 1, **params: Param) -> DAG:
         tags=["sluice", "by hand"],
         params={**params, "why": WHY, "dry_run": DRY_RUN},
         doc_md=doc,
-        default_args={"retries": 0, "execution_timeout": QUICK},
+        default_args={"retries": 0, "execution_timeout": SHORT_TIMEOUT},
     )
 
 
-def who(dag_run: Any) -> str:
-    """Who triggered the run, where Airflow knows."""
+def triggering_user(dag_run: Any) -> str:
+    """The user who triggered the run, if Airflow knows."""
     return getattr(dag_run, "triggering_user_name", None) or "unknown"

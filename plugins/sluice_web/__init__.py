@@ -1,1 +1,1 @@
-"""What the plugin shows: `reading` is what is known and to whom it is told, `pages` and `api` are the addresses."""
+"""The routes of the pages (`pages`) and of the JSON API (`api`), and what each user may see (`reading`)."""

@@ -1,4 +1,4 @@
-"""The same facts as JSON, and as metrics."""
+"""The routes of the JSON API and of the Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from sluice_web import reading
-from sluice_web.pages import visible
+from sluice_web.pages import visible_events
 from sluice_web.reading import Hours, MayStart, Moment, Readable
 
 if TYPE_CHECKING:
-    from sluice.pages.detail import Detail
+    from sluice.pages.detail import TableDetail
     from sluice.pages.history import History
     from sluice.pages.trends import Trend
     from sluice.status.events import Event
@@ -24,128 +24,128 @@ router = APIRouter()
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(readable: Readable) -> Response:
-    """The tables that the caller may see, in Prometheus' text format; 503 until they were read once.
+    """The readable tables in Prometheus' text format; 503 until they were read once.
 
-    What is not of now is left out: `sluice_unavailable` says whose word is missing.
+    Values that are not current are left out; `sluice_unavailable` shows the source that did not answer.
     """
     from sluice.pages import metrics as pages_metrics
     from sluice.pages import render
     from sluice.status.model import CATALOG
 
-    until = reading.soon()
-    status = reading.known_status(readable, until)
-    past = reading.past(status, until)
-    if past.error:  # what it told last is not of now
+    until = reading.answer_deadline()
+    status = reading.require_status(readable, until)
+    past = reading.read_history(status, until)
+    if past.error:  # its last value is not current
         status = replace(status, unasked=[*{*status.unasked, CATALOG}])
-    text = pages_metrics.text(status, None if past.error else past.value, whole=reading.sees_all(readable))
-    return Response(text, media_type=pages_metrics.CONTENT_TYPE, headers=render.SECURITY)
+    text = pages_metrics.metrics_text(status, None if past.error else past.value, all_tables=reading.sees_all(readable))
+    return Response(text, media_type=pages_metrics.CONTENT_TYPE, headers=render.SECURITY_HEADERS)
 
 
 @router.get("/api/tables", response_class=JSONResponse)
 def api_tables(readable: Readable) -> JSONResponse:
-    """Where every table stands, as `python -m sluice status --json` tells it; 503 until it was read once."""
+    """The status of the readable tables, as in `python -m sluice status --json`; 503 until it was read once."""
     from sluice.status import text
 
-    # As a response: what is JSON already would be gone through once more.
-    return JSONResponse(text.as_json(reading.known_status(readable, reading.soon())))
+    # A response: FastAPI would convert the values a second time.
+    return JSONResponse(text.as_json(reading.require_status(readable, reading.answer_deadline())))
 
 
 @router.get("/api/tables/{name}", response_class=JSONResponse)
 def api_table(readable: Readable, name: str) -> dict[str, Any]:
-    """Where one table stands; 404 where there is none of that name that the caller may read."""
+    """The status of one table; 404 if it does not exist, or the caller may not read it."""
     from sluice.status import text
 
-    status = reading.known_status(readable, reading.soon())
-    (told,) = text.as_json(replace(status, tables=[reading.known_table(status, name)]))["tables"]
-    return dict(told)
+    status = reading.require_status(readable, reading.answer_deadline())
+    (table,) = text.as_json(replace(status, tables=[reading.require_table(status, name)]))["tables"]
+    return dict(table)
 
 
 @router.get("/api/timeline", response_class=JSONResponse)
 def api_timeline(readable: Readable, hours: Hours = 24) -> dict[str, Any]:
-    """What happened to all tables, newest first; 503 until it was read once.
+    """The events of the readable tables, newest first; 503 until they were read once.
 
-    `unavailable` says what could not be read: its events are missing, or older than `at`.
+    `unavailable` lists errors of sources whose events are missing, or older than `at`.
     """
-    until = reading.soon()
-    status = reading.known_status(readable, until)
-    failed = reading.failed_runs(readable, status, until=until)
-    past, unavailable = reading.whole(reading.past(status, until), failed)
-    return _events(past, visible(past, readable, status.tables), hours, unavailable, status.unseen)
+    until = reading.answer_deadline()
+    status = reading.require_status(readable, until)
+    failed = reading.read_failed_runs(readable, status, until=until)
+    past, unavailable = reading.require_history(reading.read_history(status, until), failed)
+    return _events(past, visible_events(past, readable, status.tables), hours, unavailable, status.hidden_tables)
 
 
 @router.get("/api/tables/{name}/timeline", response_class=JSONResponse)
 def api_table_timeline(readable: Readable, name: str, hours: Hours = 24, at: Moment = "") -> dict[str, Any]:
-    """What happened to one table, newest first, and the snapshot and offsets that readers saw at a moment, or now.
+    """The events of one table, newest first, and the snapshot and offsets that readers saw at a time, or now.
 
-    `standing` is null where the table's own history does not reach back so far, or `trouble` says why it is not known.
+    `standing` is null if the snapshot log does not reach back that far, or for the reason in `trouble`.
     """
-    from sluice.backfill.ranges import moment
+    from sluice.backfill.ranges import parse_time
     from sluice.errors import RefusedError, SluiceError
     from sluice.pages import history
     from sluice.status import text, timeline
 
-    until = reading.soon()
-    status = reading.known_status(readable, until)
-    of = reading.known_table(status, name)
-    known = reading.feeds().histories.of(name).get(wait=reading.FIRST_WAIT_S, until=until)
-    past, unavailable = reading.whole(known, reading.failed_runs(readable, status, of, until))
-    told = _events(past, history.untold(past.events), hours, unavailable, status.unseen)
-    told |= {"standing": None, "trouble": known.value.trouble if known.value else known.error}
+    until = reading.answer_deadline()
+    status = reading.require_status(readable, until)
+    table = reading.require_table(status, name)
+    known = reading.feeds().histories.get_feed(name).get(wait=reading.FIRST_WAIT_S, until=until)
+    past, unavailable = reading.require_history(known, reading.read_failed_runs(readable, status, table, until))
+    answer = _events(past, history.drop_explained_runs(past.events), hours, unavailable, status.hidden_tables)
+    answer |= {"standing": None, "trouble": known.value.trouble if known.value else known.error}
     try:
-        asked, table = moment(at, "The moment"), known.value and known.value.table
-        standing = timeline.standing(table, asked or known.value.at) if table is not None else None
-        told["standing"] = text.plain(standing)
+        asked, snapshots = parse_time(at, "at"), known.value and known.value.table
+        as_of = timeline.find_table_as_of(snapshots, asked or known.value.at) if snapshots is not None else None
+        answer["standing"] = text.to_json_types(as_of)
     except RefusedError as error:
         raise HTTPException(400, str(error)) from error
     except SluiceError as error:
-        told["trouble"] = str(error)
-    return told
+        answer["trouble"] = str(error)
+    return answer
 
 
 @router.get("/api/tables/{name}/readiness", response_class=JSONResponse)
 def api_readiness(readable: Readable, may_start: MayStart, name: str) -> list[dict[str, Any]]:
-    """The scorecard of one table: `ready` is null where the facts that would tell are not there yet.
+    """The readiness checks of one table; `ready` is null if the facts are not there yet.
 
-    `unavailable` says why there is no newer one, where the last reading failed or hangs.
+    `unavailable` is the error, if reading newer ones failed or hangs.
     """
-    until = reading.soon()
-    table = reading.known_table(reading.known_status(readable, until), name)
-    known = reading.feeds().details.of(name).get(wait=reading.FIRST_WAIT_S, until=until)
-    found: Detail = reading.value(known)
+    until = reading.answer_deadline()
+    table = reading.require_table(reading.require_status(readable, until), name)
+    known = reading.feeds().details.get_feed(name).get(wait=reading.FIRST_WAIT_S, until=until)
+    found: TableDetail = reading.require_value(known)
     why = known.error or found.missing.get("readiness")
-    return [asdict(line) | {"unavailable": why} for line in reading.ready(found, table, may_start)]
+    return [asdict(line) | {"unavailable": why} for line in reading.list_readiness(found, table, may_start)]
 
 
 @router.get("/api/quality", response_class=JSONResponse)
 def api_quality(readable: Readable) -> dict[str, list[dict[str, Any]]]:
-    """Per table every expectation judged within a week, with the results of its last batches, the oldest first.
+    """The expectations evaluated within a week by table, with the results of their last batches, oldest first.
 
-    `unavailable` says why there are no newer ones, where the last reading failed or hangs.
+    `unavailable` is the error, if reading newer ones failed or hangs.
     """
     from sluice.status import text
 
-    until = reading.soon()
+    until = reading.answer_deadline()
     known = reading.feeds().quality.get(wait=reading.FIRST_WAIT_S, until=until)
-    found: dict[str, list[Trend]] = reading.value(known)
-    names = {t.table for t in reading.known_status(readable, until).tables}
-    told = {n: [text.plain(t) for t in trends] for n, trends in sorted(found.items()) if n in names}
-    for trend in (t for trends in told.values() for t in trends):
+    found: dict[str, list[Trend]] = reading.require_value(known)
+    names = {t.table for t in reading.require_status(readable, until).tables}
+    answer = {n: [text.to_json_types(t) for t in trends] for n, trends in sorted(found.items()) if n in names}
+    for trend in (t for trends in answer.values() for t in trends):
         trend["unavailable"] = known.error
         for result in trend["results"]:
-            del result["values"]  # of records, which are shown nowhere
-    return told
+            del result["values"]  # values of records are never shown
+    return answer
 
 
 def _events(
-    past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str], unseen: frozenset[str] | None
+    past: History, events: Sequence[Event], hours: int, unavailable: Sequence[str], hidden: frozenset[str] | None
 ) -> dict[str, Any]:
     from sluice.pages import history
     from sluice.status import text
-    from sluice.status.redact import of_events
+    from sluice.status.redact import redact_events
 
-    shown = history.window(past, hours, of_events(events, unseen))
-    whole = {
+    shown = history.select_hours(past, hours, redact_events(events, hidden))
+    answer = {
         "at": past.at, "start": shown.start, "cut": shown.cut, "unavailable": unavailable, "events": shown.events,
     }  # fmt: skip
-    found: dict[str, Any] = text.plain(whole)
+    found: dict[str, Any] = text.to_json_types(answer)
     return found

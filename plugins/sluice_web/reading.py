@@ -1,7 +1,7 @@
-"""What is known of the tables, and to whom it is told.
+"""What is known of the tables, and what each user may see of it.
 
-A table is told of to those who may read the DAG of its group. The API server does not wait for Kafka or the catalog:
-they are read in threads of their own.
+Users see the tables of the groups whose DAG they may read. Kafka and the catalog are read in background threads: the
+API server never waits for them.
 """
 
 from __future__ import annotations
@@ -19,234 +19,236 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
-from airflow.exceptions import AirflowNotFoundException
-from airflow.models.connection import Connection
-from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Query
 
 from sluice.kafka import connections
-from sluice.status.events import BY_HAND, MAINTAIN
+from sluice.status.events import MAINTENANCE_DAGS, OPERATOR_DAGS
+from sluice_web.compat import get_connection, get_team
 
 if TYPE_CHECKING:
-    from sluice.pages.detail import Detail
+    from sluice.pages.detail import TableDetail
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
     from sluice.pages.trends import Trend
     from sluice.status.model import Status, TableStatus
-    from sluice.status.readiness import Line
+    from sluice.status.readiness import ReadinessCheck
 
-FIRST_WAIT_S = 0.2  # the very first visitor after a start is not kept longer
-SOON_S = 8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
-NO_TABLE = "There is no such table, or you may not read its DAG."
+FIRST_WAIT_S = 0.2  # limit for the very first page after a start
+ANSWER_WAIT_S = (
+    8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
+)
+NO_TABLE = "This table does not exist, or you may not read its DAG."
 
 
 def _read_status() -> Status:
     from sluice.contract import folder as contract_folder
-    from sluice.pages import known
+    from sluice.pages import last_known
     from sluice.status import status as status_status
 
-    if registry := _connection(connections.REGISTRY):
+    if registry := get_connection(connections.REGISTRY_CONN_ID):
         os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
-    found = status_status.look(contract_folder.load(strict=False), kafka=_kafka())
-    return known.beside(found, feeds().status.last)
+    found = status_status.read_status(contract_folder.load_contracts(strict=False), kafka=_kafka_settings())
+    return last_known.fill_from_last(found, feeds().status.last)
 
 
-def _read_detail(name: str) -> Detail:
+def _read_detail(name: str) -> TableDetail:
     from sluice.pages import detail
 
-    return detail.read(name, _kafka())
+    return detail.read_detail(name, _kafka_settings())
 
 
 def _read_failed(key: str) -> History:
-    from sluice_web import failed  # models of Airflow's database, which no other process loads for this plugin
+    from sluice_web import failed_runs
 
     dags, table = json.loads(key)
     last = feeds().status.last
-    return failed.read(dags, table, last.tables if last else ())
+    return failed_runs.read_failed_runs(dags, table, last.tables if last else ())
 
 
-def _kafka() -> dict[str, Any] | None:
-    found = _connection(connections.KAFKA)
+def _kafka_settings() -> dict[str, Any] | None:
+    found = get_connection(connections.KAFKA_CONN_ID)
     return connections.kafka_settings(found) if found else None
 
 
-def _reader(module: str, name: str) -> Callable[..., Any]:
-    """A function of `sluice.pages`, imported where it is called: in a feed's thread, and no visitor waits for it."""
+def _lazy_reader(module: str, name: str) -> Callable[..., Any]:
+    """A function of `sluice.pages` that is imported on its first call, in the thread of a feed."""
 
-    def read(*given: str) -> Any:
-        return getattr(import_module(f"sluice.pages.{module}"), name)(*given)
+    def read(*args: str) -> Any:
+        return getattr(import_module(f"sluice.pages.{module}"), name)(*args)
 
     return read
 
 
-def _connection(name: str) -> Connection | None:
-    try:
-        return Connection.get_connection_from_secrets(name)
-    except AirflowNotFoundException:
-        return None
-
-
-class _Feeds:
-    """What was read; made at the first request, so that loading the plugin costs nothing."""
+class ReadingFeeds:
+    """The feeds of this process; made at the first request, so that loading the plugin is cheap."""
 
     def __init__(self) -> None:
         from sluice.pages.feed import Feed, Feeds, Slots
 
         self.status: Feed[Status] = Feed(_read_status)
-        self.details: Feeds[Detail] = Feeds(_read_detail)
-        self.quality: Feed[dict[str, list[Trend]]] = Feed(_reader("trends", "of_all"))
-        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_reader("trends", "of_run"))
-        self.histories: Feeds[History] = Feeds(_reader("history", "read"))
-        self.groups: Feeds[History] = Feeds(_reader("history", "read_groups"))
-        self.reports: Feeds[str] = Feeds(_reader("report", "read"))
-        # It is while the catalog hangs that somebody looks at them.
+        self.details: Feeds[TableDetail] = Feeds(_read_detail)
+        self.quality: Feed[dict[str, list[Trend]]] = Feed(_lazy_reader("trends", "read_all_trends"))
+        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_lazy_reader("trends", "read_run_trends"))
+        self.histories: Feeds[History] = Feeds(_lazy_reader("history", "read_history"))
+        self.groups: Feeds[History] = Feeds(_lazy_reader("history", "read_group_history"))
+        self.reports: Feeds[str] = Feeds(_lazy_reader("report", "read_report"))
+        # Own slots: failed runs must be readable while the catalog hangs.
         self.failed: Feeds[History] = Feeds(_read_failed, slots=Slots())
 
 
 @cache
-def feeds() -> _Feeds:
-    """The readings of this process."""
-    return _Feeds()
+def feeds() -> ReadingFeeds:
+    """The feeds of this process."""
+    return ReadingFeeds()
 
 
-def _readable(user: GetUserDep) -> set[str]:
+def _readable_dags(user: GetUserDep) -> set[str]:
     return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
-def _may_start(user: GetUserDep) -> Callable[[str], bool]:
+def _start_permission(user: GetUserDep) -> Callable[[str], bool]:
     def may(dag: str) -> bool:
         return get_auth_manager().is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=_details(dag), user=user
+            method="POST", access_entity=DagAccessEntity.RUN, details=_dag_details(dag), user=user
         )
 
     return may
 
 
-def _details(dag: str) -> DagDetails:
-    """What is asked about, as Airflow asks it: where it has teams, a DAG that names none is everybody's."""
+def _dag_details(dag: str) -> DagDetails:
+    """The DAG as Airflow's auth manager expects it: with its team, if Airflow has teams."""
     if not conf.getboolean("core", "multi_team", fallback=False):
         return DagDetails(id=dag)
-    return DagDetails(id=dag, team_name=DagModel.get_team_name(dag))
+    return DagDetails(id=dag, team_name=get_team(dag))
 
 
-Readable = Annotated[set[str], Depends(_readable)]
-MayStart = Annotated[Callable[[str], bool], Depends(_may_start)]
-Hours = Annotated[int, Query(ge=1, le=168, description="How far back, at most a week.")]
+Readable = Annotated[set[str], Depends(_readable_dags)]
+MayStart = Annotated[Callable[[str], bool], Depends(_start_permission)]
+Hours = Annotated[int, Query(ge=1, le=168, description="Hours back, at most a week.")]
 Name = Annotated[str | None, Query(max_length=250)]
 Search = Annotated[str, Query(max_length=250)]
-Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; none: now.")]
+Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; default: now.")]
 
 
-def soon() -> float:
-    """Until when an answer that nobody asks for again waits for what is due, all of its readings together."""
-    return time.monotonic() + SOON_S
+def answer_deadline() -> float:
+    """The monotonic time until which an answer waits for all of its readings."""
+    return time.monotonic() + ANSWER_WAIT_S
 
 
-def status(readable: set[str], until: float | None = None) -> Reading[Status]:
-    """What is known of the tables that somebody may read."""
+def read_status(readable: set[str], until: float | None = None) -> Reading[Status]:
+    """Read the status of the readable tables."""
     known = feeds().status.get(wait=FIRST_WAIT_S, until=until)
-    mine = known.value.readable(lambda group: f"ingest_{group}" in readable) if known.value else None
-    return replace(known, value=mine)
+    visible = known.value.filter_groups(lambda group: f"ingest_{group}" in readable) if known.value else None
+    return replace(known, value=visible)
 
 
 def sees_all(readable: set[str]) -> bool:
-    """Whether somebody may read the DAGs of all groups, so that what is counted over all of them may be told."""
+    """Whether the user may read the DAGs of all groups."""
     known = feeds().status.get().value
     groups = {t.group for t in known.tables} | {group for group, _ in known.stopped} if known else set()
     return known is not None and all(f"ingest_{group}" in readable for group in groups)
 
 
-def past(known: Status | None, until: float | None = None) -> Reading[History]:
-    """What happened to the tables that somebody may read; a reading of its own for each set of groups."""
+def read_history(status: Status | None, until: float | None = None) -> Reading[History]:
+    """Read the events of the readable tables; each set of groups has its own feed."""
     from sluice.pages.feed import Reading
 
-    if known is None:
+    if status is None:
         return Reading()
-    groups = json.dumps(sorted({t.group for t in known.tables}))
-    return feeds().groups.of(groups).get(wait=FIRST_WAIT_S, until=until)
+    groups = json.dumps(sorted({t.group for t in status.tables}))
+    return feeds().groups.get_feed(groups).get(wait=FIRST_WAIT_S, until=until)
 
 
-def dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:
-    """The DAGs that act on these tables and that somebody may read."""
-    return ({f"ingest_{t.group}" for t in tables} | {*BY_HAND, *MAINTAIN}) & readable
+def readable_dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:
+    """The readable DAGs that act on these tables."""
+    return ({f"ingest_{t.group}" for t in tables} | {*OPERATOR_DAGS, *MAINTENANCE_DAGS}) & readable
 
 
-def failed_runs(
-    readable: set[str], known: Status | None, of: TableStatus | None = None, until: float | None = None
+def read_failed_runs(
+    readable: set[str], status: Status | None, table: TableStatus | None = None, until: float | None = None
 ) -> Reading[History]:
-    """The runs that failed of the DAGs that somebody may read; or those that may be about one table."""
+    """Read the failed runs of the readable DAGs, or those that may concern one table."""
     from sluice.pages.feed import Reading
 
-    if known is None:
+    if status is None:
         return Reading()
-    mine = sorted(dags(readable, [of] if of else known.tables))
-    return feeds().failed.of(json.dumps([mine, of and of.table])).get(wait=FIRST_WAIT_S, until=until)
+    dags = sorted(readable_dags(readable, [table] if table else status.tables))
+    return feeds().failed.get_feed(json.dumps([dags, table and table.table])).get(wait=FIRST_WAIT_S, until=until)
 
 
-def reports(read: Reading[Any]) -> bool:
-    """Whether runs leave reports; no before anything was read, as to say more takes imports that nobody waits for."""
-    return read.value is not None and bool(_reader("report", "wanted")())
+def has_reports(read: Reading[Any]) -> bool:
+    """Whether runs write reports; False before the first reading, because the check takes slow imports."""
+    return read.value is not None and bool(_lazy_reader("report", "is_enabled")())
 
 
-def table(known: Status | None, name: str) -> TableStatus | None:
-    """One of the tables that are known."""
-    return next((t for t in known.tables if t.table == name), None) if known else None
+def find_table(status: Status | None, name: str) -> TableStatus | None:
+    """Find a table in a status."""
+    return next((t for t in status.tables if t.table == name), None) if status else None
 
 
-def value(known: Reading[Any]) -> Any:
-    """What was read.
+def require_value(reading: Reading[Any]) -> Any:
+    """The value of a reading.
 
     Raises:
-        HTTPException: 503, there is nothing yet.
+        HTTPException: 503: there is no value yet.
     """
-    if known.value is None:
-        raise HTTPException(503, known.error or "It is being read; ask again.", headers={"Retry-After": "2"})
-    return known.value
+    if reading.value is None:
+        raise HTTPException(
+            503, reading.error or "The first reading is under way. Retry.", headers={"Retry-After": "2"}
+        )
+    return reading.value
 
 
-def whole(*known: Reading[History]) -> tuple[History, list[str]]:
-    """What several tell together, and why not all is told.
+def require_history(*readings: Reading[History]) -> tuple[History, list[str]]:
+    """Merge histories, and list the errors of those that could not be read.
 
     Raises:
-        HTTPException: 503, one of them is being read for the first time, or none could be.
+        HTTPException: 503: one is being read for the first time, or none could be read.
     """
     from sluice.pages import history
 
-    for each in known:
+    for each in readings:
         if each.error is None:
-            value(each)
-    told = history.together(*(each.value for each in known))
-    found = told or value(known[0])
-    return found, [*(each.error for each in known if each.error), *found.unread]
+            require_value(each)
+    merged = history.merge_histories(*(each.value for each in readings))
+    found = merged or require_value(readings[0])
+    return found, [*(each.error for each in readings if each.error), *found.unread]
 
 
-def known_status(readable: set[str], until: float | None = None) -> Status:
-    """What is known of the tables that somebody may read; 503 where nothing is.
+def require_status(readable: set[str], until: float | None = None) -> Status:
+    """The status of the readable tables, marked as stale if it is old, or reading a newer one hangs or failed.
 
-    Where the reading hangs or failed since, or is old, all of it is marked as of when it was read.
+    Raises:
+        HTTPException: 503: there is no status yet.
     """
-    from sluice.pages import known
+    from sluice.pages import last_known
 
-    told = status(readable, until)
-    found: Status = value(told)
-    return known.unanswered(found, told.error) if told.error else found
+    reading = read_status(readable, until)
+    found: Status = require_value(reading)
+    return last_known.mark_stale(found, reading.error) if reading.error else found
 
 
-def known_table(known: Status, name: str) -> TableStatus:
-    """One table; 404 where there is none that somebody may read."""
-    found = table(known, name)
+def require_table(status: Status, name: str) -> TableStatus:
+    """Find a table in a status.
+
+    Raises:
+        HTTPException: 404: there is no such table, or the user may not read it.
+    """
+    found = find_table(status, name)
     if found is None:
         raise HTTPException(404, NO_TABLE)
     return found
 
 
-def ready(detail: Detail | None, table: TableStatus, may_start: Callable[[str], bool]) -> Sequence[Line]:
-    """The scorecard of a table; empty until it was read."""
+def list_readiness(
+    detail: TableDetail | None, table: TableStatus, may_start: Callable[[str], bool]
+) -> Sequence[ReadinessCheck]:
+    """The readiness checks of a table; empty until they were read."""
     if detail is None:
         return ()
     readiness = import_module("sluice.status.readiness")
-    # Without a login each visitor is an administrator: only this one of Airflow's auth managers can be so.
+    # Only Airflow's simple auth manager can make every visitor an administrator.
     anybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
-    asked = {dag: may_start(dag) for dag in (f"ingest_{table.group}", *BY_HAND)}
-    access = readiness.access(table.group, type(get_auth_manager()).__name__, asked, anybody=anybody)
-    return [*readiness.standing(detail.readiness, table), access]
+    permissions = {dag: may_start(dag) for dag in (f"ingest_{table.group}", *OPERATOR_DAGS)}
+    access = readiness.check_access(table.group, type(get_auth_manager()).__name__, permissions, anybody=anybody)
+    return [*readiness.with_current_freshness(detail.readiness, table), access]

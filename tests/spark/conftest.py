@@ -15,15 +15,16 @@ from pyspark.sql import SparkSession
 
 from sluice import jvm
 from sluice.embedded import jars
-from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
+from sluice.embedded.kafka_broker import EmbeddedBroker
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.iceberg import table_names
 from sluice.ingest import session
-from sluice.ingest.landing import Context
-from tests.support import pinned, s3
+from sluice.ingest.context import Context
+from tests.support import pinned_jars
 from tests.support.lake import Lake
+from tests.support.services import s3
 
 # Code that Spark generates and compiles for each plan costs a quarter of all time here, where each test's tables have
 # plans of their own; a tenth, that each plan is made anew behind each shuffle, to put what so few rows leave into one
@@ -57,7 +58,7 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
         patch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{folder}/warehouse")
     # A folder of jars that is new has no archive of classes, by which drivers start in half the time.
     on_s3 = any("postgres" in getattr(item, "fixturenames", ()) for item in request.session.items)
-    patch.setenv("SLUICE_JARS", str(s3.with_client(folder / "jars") if on_s3 else jars.ensure(jars.SPARK)))
+    patch.setenv("SLUICE_JARS", str(s3.link_spark_jars(folder / "jars") if on_s3 else jars.ensure_jars(jars.SPARK)))
     patch.setenv("JAVA_HOME", str(find_java(cache_folder()).home))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     (folder / "warehouse").mkdir()
@@ -70,15 +71,15 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
     """The one session."""
     settings = {
         "spark.master": "local[2]",
-        "spark.jars": ",".join(session.jars()),
+        "spark.jars": ",".join(session.spark_jars()),
         "spark.sql.warehouse.dir": str(lake_folder / "spark"),
         "spark.driver.memory": "2g",
-        **pinned.QUICK_FILES,
+        **pinned_jars.FAST_FILE_SETTINGS,
     }
-    (files,) = pinned.jars_of(pinned.LOCAL_FILES)
-    options = f'--driver-memory 2g --driver-class-path {files} --driver-java-options "{" ".join(jvm.DRIVER)}"'
+    (files,) = pinned_jars.jars_in_set(pinned_jars.LOCAL_FILES)
+    options = f'--driver-memory 2g --driver-class-path {files} --driver-java-options "{" ".join(jvm.DRIVER_OPTIONS)}"'
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{options} pyspark-shell"
-    spark = session.build("sluice tests", settings)
+    spark = session.build_session("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")
     _set(spark, QUICK)
     patch = pytest.MonkeyPatch()
@@ -114,7 +115,7 @@ def generated_code(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, broker: Broker, lake_folder: Path, tmp_path: Path) -> Callable[..., Lake]:
+def lake(spark: SparkSession, broker: EmbeddedBroker, lake_folder: Path, tmp_path: Path) -> Callable[..., Lake]:
     """Make a `Lake` of one's own."""
     jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     if jvm.poll() is not None:

@@ -8,53 +8,52 @@ from typing import Any
 
 from sluice import batch
 from sluice.backfill import outcome, plan, run
-from sluice.backfill.plan import Backfill
+from sluice.backfill.plan import BackfillPlan
 from sluice.backfill.ranges import Request
 from sluice.batch import CURSOR_TAG
 from sluice.iceberg import cursor, snapshots, table_names
+from sluice.plan.model import PlanInputs
 from tests.support.lake import Lake
 
 WHY = "a hole was found"
 
 
-def asked(table: str, ranges: Mapping[int, Sequence[int]] | None = None, **more: Any) -> Request:
+def backfill_request(table: str, ranges: Mapping[int, Sequence[int]] | None = None, **more: Any) -> Request:
     return Request(table, ranges or {}, **{"why": WHY, **more})
 
 
-def planned(it: Lake, request: Request, run_id: str = "by hand") -> Backfill:
-    return plan.write(request, it.contracts, it.catalog, it.admin, who="ann", run_id=run_id)
+def plan_backfill(it: Lake, request: Request, run_id: str = "by hand") -> BackfillPlan:
+    return plan.write_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin), who="ann", run_id=run_id)
 
 
-def carry_out(it: Lake, found: Backfill, *numbers: int, run_id: str = "by hand") -> None:
-    for seq in numbers or found.promised()["slices"]:
-        run.run(
-            it.context(run_id), it.contracts, it.admin,
-            table=found.table, topic=found.topic, seq=seq, origin=found.origin,
-        )  # fmt: skip
+def run_slices(it: Lake, found: BackfillPlan, *numbers: int, run_id: str = "by hand") -> None:
+    for seq in numbers or found.to_xcom()["slices"]:
+        task = run.SliceTask(found.table, found.topic, seq, found.origin)
+        run.run_slice(it.context(run_id), it.contracts, it.admin, task)
 
 
-def told(it: Lake, found: Backfill) -> list[dict[str, Any]]:
-    return outcome.outcome(it.contracts, it.catalog, found.promised())
+def read_outcome(it: Lake, found: BackfillPlan) -> list[dict[str, Any]]:
+    return outcome.collect_outcome(it.contracts, it.catalog, found.to_xcom())
 
 
-def fill_in(it: Lake, request: Request, run_id: str = "by hand") -> list[dict[str, Any]]:
+def run_backfill(it: Lake, request: Request, run_id: str = "by hand") -> list[dict[str, Any]]:
     """Plan, carry out, and tell."""
-    found = planned(it, request, run_id)
-    carry_out(it, found, run_id=run_id)
-    return told(it, found)
+    found = plan_backfill(it, request, run_id)
+    run_slices(it, found, run_id=run_id)
+    return read_outcome(it, found)
 
 
-def by_hand(it: Lake, table: str, statement: str) -> None:
+def run_sql(it: Lake, table: str, statement: str) -> None:
     """A statement of SQL on a table, as a user would run it."""
     name = table_names.spark_name(it.context().catalog_name, tuple(table.split(".")))
     it.spark.sql(statement.format(name))
 
 
-def cut_out(it: Lake, table: str, where: str) -> None:
-    by_hand(it, table, f"DELETE FROM {{}} WHERE {where}")
+def delete_rows(it: Lake, table: str, where: str) -> None:
+    run_sql(it, table, f"DELETE FROM {{}} WHERE {where}")
 
 
-def delete_by_key(it: Lake, table: str, key: str, partition: str) -> None:
+def delete_by_equality(it: Lake, table: str, key: str, partition: str) -> None:
     """Delete rows as Flink does, by a file of their values; Spark writes none, so Iceberg is asked itself."""
     jvm = it.spark._jvm
     name = f"{it.context().catalog_name}.{table}"
@@ -77,11 +76,11 @@ def delete_by_key(it: Lake, table: str, key: str, partition: str) -> None:
     found.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
 
 
-def where_it_stands(it: Lake, table: str) -> Any:
+def read_checked_cursor(it: Lake, table: str) -> Any:
     """The table's cursor, and that the tag tells the same."""
     found = it.catalog.load_table(table)
-    through = cursor.published(found)
+    through = cursor.read_table_cursor(found)
     tagged = found.metadata.snapshot_by_id(found.metadata.refs[CURSOR_TAG].snapshot_id)
     assert tagged is not None
-    assert batch.decode_through(snapshots.summary(tagged)["sluice.published-through"]) == through
+    assert batch.decode_published_through(snapshots.summary(tagged)["sluice.published-through"]) == through
     return through

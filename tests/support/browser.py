@@ -25,7 +25,7 @@ FLAGS = [
 ]
 
 
-def chromium() -> str:
+def find_chromium() -> str:
     """Where it is; without one the test is skipped, and says how to get it."""
     found = os.environ.get("SLUICE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
@@ -34,7 +34,7 @@ def chromium() -> str:
 
 
 # By Airflow's address, what a browser keeps of a login: Airflow's own page behind it is the dearest of all pages.
-KEPT: dict[str, StorageState] = {}
+LOGIN_STATES: dict[str, StorageState] = {}
 
 
 @contextmanager
@@ -46,14 +46,14 @@ def logged_in(env: Mapping[str, str], **settings: Any) -> Iterator[BrowserContex
         settings: of Playwright's `new_context`.
     """
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         try:
             url = env["SLUICE_PAGES_URL"]
-            view = {"viewport": {"width": 1280, "height": 900}, "storage_state": KEPT.get(url)}
+            view = {"viewport": {"width": 1280, "height": 900}, "storage_state": LOGIN_STATES.get(url)}
             context = browser.new_context(**{**view, **settings})  # type: ignore[arg-type]
             context.set_default_timeout(60_000)
             context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
-            if url not in KEPT:
+            if url not in LOGIN_STATES:
                 page = context.new_page()
                 page.goto(url)
                 page.fill("input[name=username]", env["SLUICE_PAGES_USER"])
@@ -61,13 +61,13 @@ def logged_in(env: Mapping[str, str], **settings: Any) -> Iterator[BrowserContex
                 page.click("button[type=submit]")
                 page.get_by_role("link", name="Dags").first.wait_for()
                 page.close()
-                KEPT[url] = context.storage_state()
+                LOGIN_STATES[url] = context.storage_state()
             yield context
         finally:
             browser.close()
 
 
-def told_by_axe(page: Page | Frame) -> list[str]:
+def axe_violations(page: Page | Frame) -> list[str]:
     """What axe finds serious or critical on a page: rule, and the first element that it is about."""
     found = Axe().run(page).response["violations"]  # type: ignore[arg-type]
     return [

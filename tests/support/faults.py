@@ -16,7 +16,7 @@ from pyspark import InheritableThread
 PATIENCE_S = 120.0
 
 
-class Driver:
+class StepThread:
     """One of two drivers that are at work at the same time: a step in a thread of its own, with what came of it."""
 
     def __init__(self, step: Callable[[], Any]) -> None:
@@ -42,7 +42,7 @@ class Driver:
         return self._thread.is_alive()
 
 
-class Pause:
+class PausedCall:
     """Holds the first call of a function for which `when` is true, until `go` is called.
 
     The function is replaced in `owner` until the test's end; other calls, and later ones, pass.
@@ -62,7 +62,7 @@ class Pause:
 
         patch.setattr(owner, name, held)
 
-    def reached(self, driver: Driver | None = None) -> None:
+    def reached(self, driver: StepThread | None = None) -> None:
         """Wait until the call is there."""
         until = time.monotonic() + PATIENCE_S
         while not self._reached.wait(0.2):
@@ -78,7 +78,7 @@ class Pause:
 
 def by_run(run_id: str) -> Callable[..., bool]:
     """Only attempts of the driver with this run id."""
-    return lambda attempt, *_, **__: attempt._context.run_id == run_id
+    return lambda attempt, *_, **__: attempt.context.run_id == run_id
 
 
 def lose_commit(
@@ -108,7 +108,7 @@ def lose_commit(
 
 
 @contextmanager
-def away(database: Path) -> Iterator[None]:
+def catalog_away(database: Path) -> Iterator[None]:
     """Take the SQLite catalog away: nobody, in Python or the JVM, can open it or write to it until the block ends."""
     hidden = database.with_suffix(".away")
     database.rename(hidden)

@@ -20,11 +20,11 @@ from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
 from sluice.iceberg import table_names, tables
 from sluice.ingest import outcome, run, settle
-from sluice.ingest.landing import Context
+from sluice.ingest.context import Context
 from sluice.kafka import broker as brokers
-from sluice.maintain import subjects
+from sluice.maintain import targets
 from sluice.plan import plan, resolve_topics
-from sluice.plan.model import GroupPlan
+from sluice.plan.model import GroupPlan, PlanInputs
 
 
 def _until(true: Callable[[], bool]) -> None:
@@ -47,7 +47,7 @@ class Lake:
     sent: dict[int, dict[int, tuple[str | None, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.admin: AdminClient = brokers.admin(self.kafka)
+        self.admin: AdminClient = brokers.make_admin_client(self.kafka)
         self._runs = 0
 
     @property
@@ -132,23 +132,25 @@ class Lake:
     @property
     def contracts(self) -> contracts.Contracts:
         """As a plan sees them: with the topics that there are."""
-        return resolve_topics.resolve(contract_folder.load(self.folder), self.catalog, self.admin)
+        return resolve_topics.resolve(contract_folder.load_contracts(self.folder), self.catalog, self.admin)
 
     @property
     def maintained(self) -> list[str]:
         """The tables that the contracts bring about, without those of Sluice's own."""
-        return [subject.name for subject in subjects.subjects(self.contracts) if subject.group]
+        return [subject.name for subject in targets.list_targets(self.contracts) if subject.group]
 
     def loaded(self, table: str) -> Contract:
         return self.contracts.table(table)
 
     def plan(self, run_id: str = "test") -> GroupPlan:
         promises = self.contracts
-        return plan.write(promises.group(self.group), promises, self.catalog, self.admin, run_id=run_id)
+        return plan.write_plan(
+            promises.group(self.group), PlanInputs(promises, self.catalog, self.admin), run_id=run_id
+        )
 
     def look(self) -> GroupPlan:
         promises = self.contracts
-        return plan.look(promises.group(self.group), promises, self.catalog, self.admin, None, extend=False)
+        return plan.make_plan(promises.group(self.group), PlanInputs(promises, self.catalog, self.admin), extend=False)
 
     def context(self, run_id: str = "test") -> Context:
         return Context(self.spark, self.catalog, table_names.catalog_name(), self.kafka, run_id)
@@ -159,12 +161,12 @@ class Lake:
         run_id = f"{self.group}-{self._runs}"
         planned = self.plan(run_id)
         promises = resolve_topics.resolve(
-            contract_folder.load(self.folder), self.catalog, None
+            contract_folder.load_contracts(self.folder), self.catalog, None
         )  # as the driver and settle do
         group = promises.group(self.group)
         if planned.has_work:
             run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
-        return settle.settle(group, self.catalog, outcome.expected(planned), run_id=run_id)
+        return settle.settle(group, self.catalog, outcome.summarize_plan(planned), run_id=run_id)
 
     def decided(self) -> None:
         """Wait until the marks of all transactions are written: Kafka answers before, and plans stop short of them."""

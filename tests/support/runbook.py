@@ -24,7 +24,7 @@ SQL = sorted({each for each in CODE if re.match(r"(SELECT|CALL|ALTER TABLE|DROP 
 COMMANDS = sorted({each.removeprefix("python -m sluice ") for each in CODE if each.startswith("python -m sluice ")})
 
 
-def sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
+def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
     """Run the statement that begins so, in a session as `python -m sluice sql` makes it.
 
     Args:
@@ -40,7 +40,7 @@ def sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
     return session.sql(statement).collect()
 
 
-def command(it: Lake, text: str, *more: str, **names: str) -> str:
+def run_command(it: Lake, text: str, *more: str, **names: str) -> str:
     """Run a command of the page; returns what it prints.
 
     Args:

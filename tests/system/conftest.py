@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from sluice.embedded.broker import Broker
+from sluice.embedded.kafka_broker import EmbeddedBroker
 from sluice.iceberg import catalog as catalogs
-from tests.support.site import Site
+from tests.support.light_lake import LightLake
 
 
 @pytest.fixture
-def site(tmp_path: Path, broker: Broker, sluice_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(
+    tmp_path: Path, broker: EmbeddedBroker, sluice_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LightLake]:
     folder = tmp_path / "contracts"
     folder.mkdir()
     monkeypatch.setenv("SLUICE_CONTRACTS", str(folder))
     catalog = catalogs.load()
-    yield Site(folder, broker.bootstrap, catalog)
+    yield LightLake(folder, broker.bootstrap, catalog)
     catalog.close()

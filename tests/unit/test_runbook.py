@@ -17,8 +17,8 @@ from sluice.contract.contract import Contract
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import RetryableError, SluiceError, TerminalError
 from sluice.iceberg import schema
-from sluice.ledger import maintenance_table, offsets_table, quality_table, schemas_table
-from tests.support.own_airflow import ask, own_airflow
+from sluice.ledger import ledger_rows, maintenance_table, quality_table, schemas_table
+from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
 from tests.support.runbook import COMMANDS, SQL, TEXT
 from tests.unit.dags.test_dags import LOAD
 
@@ -82,7 +82,7 @@ def test_the_columns_of_sluices_own_tables_are_those_that_they_have() -> None:
     keys = {"table": "a.b", "topic": "t", "group": "g", "owner": "me", "mode": "upsert", "identifier": ["id"]}
     contract = Contract.model_validate({**keys, "columns": [{"name": "id", "type": "long", "source": "$key"}]})
     schemas_of = {
-        "sluice.offsets": offsets_table.SCHEMA,
+        "sluice.offsets": ledger_rows.SCHEMA,
         "sluice.quality": quality_table.SCHEMA,
         "sluice.maintenance": maintenance_table.SCHEMA,
         "sluice.schemas": schemas_table.SCHEMA,
@@ -95,7 +95,7 @@ def test_the_columns_of_sluices_own_tables_are_those_that_they_have() -> None:
     told = {name: re.findall(r"`(\w+)`", re.sub(r"\((?:[^()]|\([^()]*\))*\)", "", cell)) for name, cell in rows}
     there = {name: [n for n in each.column_names if n != "id" and "." not in n] for name, each in schemas_of.items()}
     assert told == there
-    for name, states in (("sluice.offsets", offsets_table.State), ("sluice.schemas", schemas_table.State)):
+    for name, states in (("sluice.offsets", ledger_rows.LedgerState), ("sluice.schemas", schemas_table.SchemaState)):
         assert f"`state` ({', '.join(states)})" in dict(rows)[name]
 
 
@@ -115,12 +115,12 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     (folder / "contracts" / "groups.yaml").write_text("alerts: {}\n")
     env = {
-        **own_airflow(folder),
+        **isolated_airflow_env(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
         "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
         "SLUICE_CONTRACTS": str(folder / "contracts"),
     }
-    found = ask(LOAD, env)
+    found = run_in_airflow(LOAD, env)
     assert found["errors"] == {}
     return dict(found["dags"])
 

@@ -1,4 +1,4 @@
-"""What a backfill came to: the table is asked first, the ledger says why a slice is not in it. No JVM."""
+"""The outcome of a backfill: the table's snapshots say whether a slice is in it, the ledger why not. No JVM."""
 
 from __future__ import annotations
 
@@ -13,36 +13,41 @@ from pyiceberg.table import Table
 from sluice.contract.folder import Contracts
 from sluice.iceberg import refs, snapshots, table_names, tables
 from sluice.ledger import slices
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import encode_ranges
 
 log = logging.getLogger(__name__)
 
-NOT_THERE = "it is not in the table: the Spark application ended before it reported, or the table was rolled back"
-ENDS = (State.REPLAYED, State.BLOCKED, State.FAILED)
+MISSING = "it is not in the table: the Spark application ended before it reported, or the table was rolled back"
+END_STATES = (LedgerState.REPLAYED, LedgerState.BLOCKED, LedgerState.FAILED)
 
 
-def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Per slice: its number and ranges, the snapshot that brought it or None, records, rejected, what is told of it.
+def collect_outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Per slice its number, ranges, snapshot (None if it is not in the table), records, rejected records, and a text.
+
+    Branches that its writers left are dropped.
 
     Args:
-        promised: what `Backfill.promised` gave.
+        contracts: all contracts.
+        catalog: where the table is.
+        promised: as of `BackfillPlan.to_xcom`.
     """
     identifier = table_names.typed(contracts.table(promised["table"]))
     table = catalog.load_table(identifier)
-    known = slices.rows(Ledger(catalog), promised["topic"])
-    pieces = {seq: b for seq, b in slices.planned(known).items() if seq in promised["slices"]}
-    ends = {r.batch_seq: r for r in known if r.state in ENDS and r.table == promised["table"]}
+    known = slices.read_slice_rows(Ledger(catalog), promised["topic"])
+    pieces = {seq: b for seq, b in slices.planned_slices(known).items() if seq in promised["slices"]}
+    ends = {r.batch_seq: r for r in known if r.state in END_STATES and r.table == promised["table"]}
     out = []
     for seq in promised["slices"]:
         piece = pieces.get(seq)
-        snapshot_id = slices.landed_as(table, promised["table"], piece, known) if piece else None
+        snapshot_id = slices.find_replay_snapshot_id(table, promised["table"], piece, known) if piece else None
         end = ends.get(seq)
         if snapshot_id is not None:
-            told = end.why if end and end.state == State.REPLAYED else "landed"
+            text = end.why if end and end.state == LedgerState.REPLAYED else "replayed"
         else:
-            # A slice that landed and was rolled back since is not there either.
-            told = (end and end.error) or NOT_THERE
+            # This includes a slice that was replayed and rolled back since.
+            text = (end and end.error) or MISSING
         out.append(
             {
                 "slice": seq,
@@ -50,31 +55,34 @@ def outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any])
                 "snapshot_id": snapshot_id,
                 "records": end.records if end else None,
                 "rejected": end.rejected if end else None,
-                "told": told,
+                "told": text,
             }
         )
-    for left in filter(None, (table, tables.load(catalog, table_names.staging(promised["topic"])))):
+    for each in filter(None, (table, tables.load(catalog, table_names.staging(promised["topic"])))):
         try:
-            refs.drop_branches(catalog, left.name(), slices.leftovers(left, pieces.values()))
+            refs.drop_branches(catalog, each.name(), slices.find_slice_branches(each, pieces.values()))
         except CommitFailedException as error:
-            log.info("%s: left branches behind: %s", ".".join(left.name()), error)
+            log.info("%s: branches of the backfill were not dropped: %s", ".".join(each.name()), error)
     return out
 
 
-def news(
+def asset_event(
     contracts: Contracts, catalog: Catalog, promised: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """What the slices brought that changed the table, as settle tells it of batches; None where none did.
+    """The asset event of the slices that changed the table, in the same form as for batches; None where none did.
 
     Args:
-        found: the `outcome`.
+        contracts: all contracts.
+        catalog: where the table is.
+        promised: as of `BackfillPlan.to_xcom`.
+        found: as of `collect_outcome`.
     """
     table = catalog.load_table(table_names.typed(contracts.table(promised["table"])))
-    mine = [each for each in found if each["snapshot_id"] is not None and _changed(table, each["snapshot_id"])]
+    mine = [each for each in found if each["snapshot_id"] is not None and _changed_rows(table, each["snapshot_id"])]
     if not mine:
         return None
     ids = [each["snapshot_id"] for each in mine]
-    line = (s.snapshot_id for s in snapshots.ancestors(table.metadata))
+    newest_first = (s.snapshot_id for s in snapshots.ancestors(table.metadata))
     counts = {name: [each[name] for each in mine] for name in ("records", "rejected")}
     return {
         "table": promised["table"],
@@ -83,14 +91,14 @@ def news(
         "batches": {promised["topic"]: [each["slice"] for each in mine]},
         "ranges": {promised["topic"]: [each["ranges"] for each in mine]},
         "gaps": {},
-        "snapshot_id": next((each for each in line if each in ids), ids[-1]),
+        "snapshot_id": next((each for each in newest_first if each in ids), ids[-1]),
         "snapshot_ids": ids,
         **{name: None if None in each else sum(each) for name, each in counts.items()},
     }
 
 
-def _changed(table: Table, snapshot_id: int) -> bool:
-    """Whether the snapshot that a slice made added or took away rows; of one that expired it is not known."""
+def _changed_rows(table: Table, snapshot_id: int) -> bool:
+    """Whether the snapshot of a slice added or removed rows; assumed for one that has expired."""
     snapshot = table.snapshot_by_id(snapshot_id)
-    told = snapshots.summary(snapshot) if snapshot else {"added-records": "1"}
-    return any(int(told.get(name, "0")) for name in ("added-records", "deleted-records", "added-position-deletes"))
+    summary = snapshots.summary(snapshot) if snapshot else {"added-records": "1"}
+    return any(int(summary.get(name, "0")) for name in ("added-records", "deleted-records", "added-position-deletes"))

@@ -1,7 +1,6 @@
-"""Backfill: bring ranges of a topic that lie below a table's cursor into the table, in slices. No JVM.
+"""Plans a backfill: offset ranges below a table's cursor become slices in the ledger. Runs without a JVM.
 
-`look` resolves, refuses and shows, changing nothing; `write` freezes the slices in the ledger; `outcome` tells what the
-tables say became of them. The slices themselves are `sluice.backfill.replay`'s.
+`plan_backfill` changes nothing; `write_backfill` writes the slices. `sluice.backfill.replay` carries out one slice.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.backfill import estimate as figures
+from sluice.backfill import estimate
 from sluice.backfill import ranges as backfill_ranges
-from sluice.backfill.ranges import Request, Sources
-from sluice.batch import Batch, Through, joined_ranges
+from sluice.backfill.ranges import RangeSources, Request
+from sluice.batch import Batch, PublishedOffsets, merge_ranges
 from sluice.contract.contract import Contract
-from sluice.contract.folder import Contracts
 from sluice.errors import BrokerUnavailableError, PlanLostError, RefusedError, SluiceError
 from sluice.evolve import evolve
 from sluice.iceberg import cursor, table_names, tables
 from sluice.kafka import broker
 from sluice.ledger import backlog, slices
+from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import ConflictError, Ledger
 from sluice.ledger.slices import Origin
 from sluice.offsets import OffsetRange, Ranges, encode_gaps, encode_ranges
-from sluice.plan.batches import cut
+from sluice.plan.batches import cut_ranges
+from sluice.plan.model import PlanInputs
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
-# Airflow maps no more tasks than 1024 by default; where it maps fewer, the DAG says so.
-MOST_SLICES = 1_000
+# By default Airflow maps at most 1024 tasks; a DAG passes a lower limit.
+MAX_SLICES = 1_000
 
 
 @dataclass(frozen=True)
-class Backfill:
+class BackfillPlan:
     """A backfill before it runs.
 
     Attributes:
-        ranges: what is asked for, resolved.
-        slices: the parts, each a task and a commit of its own.
-        not_in_kafka: what of it Kafka lacks; with `not_in_staging` likewise.
-        records: how many there are to read, in words.
-        there: rows of the range that the table holds now, and whether that is exact.
-        beyond: where the time that was asked for ends, in partitions where that is behind the table's cursor.
-        away: why Kafka can't be asked about the topic that the table was filled from; empty where it can.
-        seconds: what the ledger's own figures let expect; None where there are none.
-        frozen: the slices stand in the ledger.
+        ranges: the requested offsets.
+        slices: the parts, each with a task and a commit of its own.
+        not_in_kafka: what of the ranges Kafka lacks; `not_in_staging` likewise.
+        records: how many records there are to read, as text.
+        existing_rows: how many rows of the ranges the table holds, and whether that is exact.
+        seconds: the expected time, from earlier runs in the ledger; None where there are none.
+        cut_at: per partition the requested end, where it is above the table's cursor and was cut off there.
+        kafka_error: why Kafka has no answer for the topic that the table was filled from; empty where it has.
+        frozen: the slices are in the ledger already.
     """
 
     table: str
@@ -63,13 +63,13 @@ class Backfill:
     origin: Origin
     ranges: Ranges
     slices: tuple[Batch, ...]
-    not_in_kafka: Mapping[int, Sequence[OffsetRange]]
-    not_in_staging: Mapping[int, Sequence[OffsetRange]]
-    records: str
-    there: tuple[int, bool]
-    seconds: float | None
-    beyond: Mapping[int, int] = field(default_factory=dict)
-    away: str = ""
+    not_in_kafka: Mapping[int, Sequence[OffsetRange]] = field(default_factory=dict)
+    not_in_staging: Mapping[int, Sequence[OffsetRange]] = field(default_factory=dict)
+    records: str = ""
+    existing_rows: tuple[int, bool] = (0, True)
+    seconds: float | None = None
+    cut_at: Mapping[int, int] = field(default_factory=dict)
+    kafka_error: str = ""
     frozen: bool = False
 
     @property
@@ -78,27 +78,29 @@ class Backfill:
         return sum(r.span for r in self.ranges.values())
 
     def lines(self) -> list[str]:
-        """The plan in words."""
+        """The plan as text."""
         about = f"{self.table} from {self.topic} ({self.origin}) {encode_ranges(self.ranges)}: {self.span:,} offsets"
         if self.frozen:
             return [about, *(f"slice   {s} (planned earlier)" for s in self.slices)]
-        rows, exact = self.there
-        takes = "unknown" if self.seconds is None else f"about {self.seconds:,.0f} s, and the start of each slice"
-        kafka = f"is not needed, and can not be asked: {self.away}" if self.away else _lacks(self.not_in_kafka)
-        cursor = f"ends at the table's cursor: the ingest DAG brings what lies behind, to {dict(self.beyond)}"
+        rows, exact = self.existing_rows
+        takes = "unknown" if self.seconds is None else f"about {self.seconds:,.0f} s, plus the start of each slice"
+        kafka = (
+            f"not needed, and no answer: {self.kafka_error}" if self.kafka_error else _describe_holes(self.not_in_kafka)
+        )
+        cursor = f"the ranges end at the table's cursor; the ingest DAG publishes the rest, up to {dict(self.cut_at)}"
         return [
             about,
-            *([f"cursor  {cursor}"] if self.beyond else []),
+            *([f"cursor  {cursor}"] if self.cut_at else []),
             f"records {self.records}",
             f"kafka   {kafka}",
-            f"staging {_lacks(self.not_in_staging)}",
+            f"staging {_describe_holes(self.not_in_staging)}",
             f"table   {'' if exact else 'at most '}{rows:,} rows of the range are in it now",
             f"time    {takes}",
             *(f"slice   {s}" for s in self.slices),
         ]
 
-    def promised(self) -> dict[str, Any]:
-        """What the tasks that follow need to know, as JSON for XCom."""
+    def to_xcom(self) -> dict[str, Any]:
+        """What the tasks that follow need to know, as JSON."""
         return {
             "table": self.table,
             "group": self.group,
@@ -108,133 +110,163 @@ class Backfill:
         }
 
 
-def _lacks(holes: Mapping[int, Sequence[OffsetRange]]) -> str:
+def _describe_holes(holes: Mapping[int, Sequence[OffsetRange]]) -> str:
     return f"holds all but {encode_gaps(holes)}" if holes else "holds all of it"
 
 
-def look(
-    request: Request,
-    contracts: Contracts,
-    catalog: Catalog,
-    client: AdminClient,
-    ledger: Ledger | None,
-    *,
-    mapped: int = MOST_SLICES,
-) -> Backfill:
-    """Work out a backfill, changing nothing.
+def plan_backfill(request: Request, inputs: PlanInputs, *, max_slices: int = MAX_SLICES) -> BackfillPlan:
+    """Plan a backfill, changing nothing.
 
     Args:
-        mapped: so many instances of a task Airflow maps.
+        request: what an operator asks for.
+        inputs: what the plan is made from.
+        max_slices: how many instances of a task Airflow maps.
 
     Raises:
-        ContractError: no contract names the table, or what its pattern finds contradicts another one.
+        ContractError: no contract names the table, or its topics contradict another contract.
         RefusedError: with the reason, and what can be asked for instead.
-        StagingTrimmedError: staging does not hold what is to be read from it.
-        TopicRecreatedError: the topic is not the one that the table was filled from, and is to be read from Kafka.
-        BrokerUnavailableError, TopicMissingError, TopicForbiddenError: likewise, where Kafka does not tell of it.
+        StagingTrimmedError: staging does not hold the ranges that are to be read from it.
+        TopicRecreatedError: the ranges are to be read from Kafka, and the topic was created again.
+        BrokerUnavailableError, TopicMissingError, TopicForbiddenError: they are to be read from Kafka, which failed.
     """
+    contracts, catalog, ledger = inputs.contracts, inputs.catalog, inputs.ledger
     contract = contracts.table(request.table)
     if stop := contracts.stopped.get(contract.table):
         raise stop
-    topic = _topic(request, contract)
-    if request.origin == Origin.QUARANTINE and contract.drops_raw:
+    topic = _choose_topic(request, contract)
+    if request.origin == Origin.QUARANTINE and contract.drops_raw_records:
         raise RefusedError(
             "The quarantine holds no raw records (errors.raw: drop, the default where a column is masked).",
             table=contract.table,
             topic=topic,
-            way_out="Backfill their offsets from staging, or from Kafka.",
+            next_step="Backfill their offsets from staging, or from Kafka.",
         )
     typed = tables.load(catalog, table_names.typed(contract))
-    through = cursor.published(typed, partial(ledger.remembered, contract.table) if ledger else None)
-    state, away = _kafka(request, client, topic, through.get(topic))
-    # First of all: a topic that was created again has other offsets.
-    backfill_ranges.check_below(contract.table, Batch(topic, state.topic_id, -1, {}, {}), through.get(topic))
-    staging = tables.load(catalog, table_names.staging(topic))
-    known = slices.rows(ledger, topic)
-    staged = slices.in_staging(staging, topic, known, ledger)
-    quarantine = tables.load(catalog, table_names.quarantine(contract))
-    began = backfill_ranges.cutover(ledger, staging, topic)
-    sources = Sources(state, staged, began, quarantine, through[topic].next_offsets, staging, away)
-    resolved = backfill_ranges.resolve(request, sources, client)
+    published = cursor.read_table_cursor(typed, partial(ledger.last_settled_cursor, contract.table) if ledger else None)
+    known = slices.read_slice_rows(ledger, topic)
+    sources = _find_sources(request, inputs, topic, known, published)
+    resolved = backfill_ranges.resolve_ranges(request, sources, inputs.client)
     ranges = resolved.ranges
-    whole = Batch(topic, state.topic_id, -1, ranges, {})
-    _check_open(contract, catalog, ledger, whole, through)
-    backfill_ranges.check_below(contract.table, whole, through[topic])
+    whole = Batch(topic, sources.state.topic_id, -1, ranges, {})
+    _check_no_open_batches(contract, catalog, ledger, whole, published)
+    backfill_ranges.check_below_cursor(contract.table, whole, published[topic])
     if request.origin == Origin.STAGING:
-        backfill_ranges.check_held(contract.table, whole, staged)
-    last = slices.last_number(catalog, contracts.topics[topic].tables, topic, known)
-    lows = {p: m.start for p, m in state.watermarks.items()}
-    gone = {p: [OffsetRange(r.start, min(r.end, lows[p]))] for p, r in ranges.items() if r.start < lows[p]}
-    holes = slices.missing(ranges, staged)
-    sparse = contracts.topics[topic].transactional or state.compacted
-    count, records = figures.records(request.origin, whole, ledger, sparse, quarantine, None if holes else staging)
-    return Backfill(
+        backfill_ranges.check_in_staging(contract.table, whole, sources.staged)
+    starts = {p: m.start for p, m in sources.state.watermarks.items()}
+    gone = {p: [OffsetRange(r.start, min(r.end, starts[p]))] for p, r in ranges.items() if r.start < starts[p]}
+    holes = slices.find_missing_ranges(ranges, sources.staged)
+    sparse = contracts.topics[topic].transactional or sources.state.compacted
+    countable = replace(sources, staging=None) if holes else sources
+    count, records = estimate.count_records(request.origin, whole, countable, ledger, sparse=sparse)
+    cap = contracts.topics[topic].limits.records_per_batch
+    pieces = _cut_slices(request, whole, sources.quarantine, cap, min(max_slices, MAX_SLICES))
+    last = slices.lowest_slice_number(catalog, contracts.topics[topic].tables, topic, known)
+    return BackfillPlan(
         table=contract.table,
         group=contract.group,
         topic=topic,
         origin=request.origin,
         ranges=ranges,
-        slices=_slices(request, contracts, whole, last, quarantine, min(mapped, MOST_SLICES)),
+        slices=tuple(replace(whole, seq=last - 1 - i, ranges=piece) for i, piece in enumerate(pieces)),
         not_in_kafka=gone,
         not_in_staging=holes,
         records=records,
-        there=figures.rows(typed, whole) if typed else (0, True),
-        seconds=figures.seconds(ledger, contract.table, topic, count, known),
-        beyond=resolved.beyond,
-        away=away,
+        existing_rows=estimate.count_rows(typed, whole) if typed else (0, True),
+        seconds=estimate.estimate_seconds(ledger, contract.table, topic, count, known),
+        cut_at=resolved.cut_at,
+        kafka_error=sources.kafka_error,
     )
 
 
-def _kafka(request: Request, client: AdminClient, topic: str, at: Through | None) -> tuple[broker.TopicState, str]:
-    """What Kafka says of the topic, and why it can't say it of the one that the table was filled from.
+def _find_sources(
+    request: Request,
+    inputs: PlanInputs,
+    topic: str,
+    known: Sequence[LedgerRow],
+    published: Mapping[str, PublishedOffsets],
+) -> RangeSources:
+    """Where the records of the topic may be: Kafka, staging, quarantine.
 
-    What is read elsewhere needs no Kafka. In its place stands then a topic that holds no record, and may have lacked
-    some, as far as the table has come.
+    Args:
+        request: what an operator asks for.
+        inputs: what the plan is made from.
+        topic: one of the table's topics.
+        known: the ledger's rows of earlier slices.
+        published: the table's cursors.
+
+    Raises:
+        RefusedError: the table has no cursor for the topic.
+        TopicRecreatedError: its cursor belongs to an older topic of that name.
+        BrokerUnavailableError, TopicMissingError, TopicForbiddenError: Kafka is needed and failed.
+    """
+    catalog, ledger = inputs.catalog, inputs.ledger
+    contract = inputs.contracts.table(request.table)
+    state, kafka_error = _describe_topic(request, inputs.client, topic, published.get(topic))
+    # Before anything else: a topic that was created again has other offsets.
+    backfill_ranges.check_below_cursor(contract.table, Batch(topic, state.topic_id, -1, {}, {}), published.get(topic))
+    staging = tables.load(catalog, table_names.staging(topic))
+    return RangeSources(
+        state=state,
+        staged=slices.find_staged_batches(staging, topic, known, ledger),
+        cutover=backfill_ranges.find_cutover(ledger, staging, topic),
+        quarantine=tables.load(catalog, table_names.quarantine(contract)),
+        cursor=published[topic].next_offsets,
+        staging=staging,
+        kafka_error=kafka_error,
+    )
+
+
+def _describe_topic(
+    request: Request, client: AdminClient, topic: str, at: PublishedOffsets | None
+) -> tuple[broker.TopicState, str]:
+    """Kafka's answer for the topic; where it is not needed and fails, a stand-in, and the error.
+
+    The stand-in is a topic that holds no records any more, up to the table's cursor, and may lack offsets.
     """
     try:
-        state = broker.describe(client, [topic])[topic]
-    except BrokerUnavailableError as error:
-        state = error
+        state = broker.describe_topics(client, [topic])[topic]
+    except BrokerUnavailableError as failure:
+        state = failure
     if request.needs_kafka and isinstance(state, SluiceError):
         raise state
     if isinstance(state, SluiceError):
-        away = state.message
+        error = state.message
     elif request.needs_kafka or at is None or at.topic_id == state.topic_id:
         return state, ""
     else:
-        away = f"Topic {topic!r} is not the one that the table was filled from."
+        error = f"Topic {topic!r} is not the one that the table was filled from."
     marks = {p: OffsetRange(end, end) for p, end in at.next_offsets.items()} if at else {}
-    return broker.TopicState(topic, at.topic_id if at else "", marks, compacted=True, retention_ms=-1), away
+    return broker.TopicState(topic, at.topic_id if at else "", marks, compacted=True, retention_ms=-1), error
 
 
-def _topic(request: Request, contract: Contract) -> str:
+def _choose_topic(request: Request, contract: Contract) -> str:
     if request.topic and request.topic not in contract.topics:
         raise RefusedError(
             f"Topic {request.topic!r} does not feed the table.",
             table=contract.table,
-            way_out=f"It is fed by {', '.join(contract.topics)}.",
+            next_step=f"It is fed by {', '.join(contract.topics)}.",
         )
     if not request.topic and len(contract.topics) > 1:
         raise RefusedError(
-            "Several topics feed the table.", table=contract.table, way_out=f"Name one: {', '.join(contract.topics)}."
+            "Several topics feed the table.", table=contract.table, next_step=f"Name one: {', '.join(contract.topics)}."
         )
     return request.topic or contract.topics[0]
 
 
-def _check_open(
-    contract: Contract, catalog: Catalog, ledger: Ledger | None, whole: Batch, through: Mapping[str, Through]
+def _check_no_open_batches(
+    contract: Contract, catalog: Catalog, ledger: Ledger | None, whole: Batch, through: Mapping[str, PublishedOffsets]
 ) -> None:
-    """Refuse what a batch is about to bring.
+    """Refuse ranges that batches of the ingest DAG are about to publish.
 
     Raises:
         RefusedError: with the batches' numbers.
     """
     broken: dict[str, SluiceError] = {}
-    loaded = backlog.staged(catalog, [whole.topic], ledger, broken)
+    loaded = backlog.load_staging(catalog, [whole.topic], ledger, broken)
     if broken:
         raise broken[whole.topic]
-    known, _ = backlog.known_batches([contract], loaded, {contract.table: through}, ledger)
-    waiting = [b for seq, b in sorted(known[whole.topic].items()) if seq > through[whole.topic].seq]
+    known = backlog.find_known_batches([contract], loaded, {contract.table: through}, ledger).for_topic(whole.topic)
+    waiting = [b for seq, b in sorted(known.items()) if seq > through[whole.topic].seq]
     overlapping = [
         b.seq
         for b in waiting
@@ -246,67 +278,69 @@ def _check_open(
             f"The range overlaps batches that are planned and not published yet: {', '.join(map(str, overlapping))}.",
             table=contract.table,
             topic=whole.topic,
-            way_out="The ingest DAG brings these by itself; end the range before them.",
+            next_step="The ingest DAG publishes them; end the range before them.",
         )
 
 
-def _slices(
-    request: Request, contracts: Contracts, whole: Batch, last: int, quarantine: Table | None, most: int
-) -> tuple[Batch, ...]:
-    cap = contracts.topics[whole.topic].limits.records_per_batch
+def _cut_slices(
+    request: Request, whole: Batch, quarantine: Table | None, cap: int, max_slices: int
+) -> list[dict[int, OffsetRange]]:
     if request.origin == Origin.QUARANTINE:
-        pieces = backfill_ranges.cut_rejected(whole, quarantine, cap)
+        pieces = backfill_ranges.cut_by_quarantine(whole, quarantine, cap)
     else:
-        pieces = cut(whole.ranges, cap, most + 1)
-    if len(pieces) > most:
+        pieces = cut_ranges(whole.ranges, cap, max_slices + 1)
+    if len(pieces) > max_slices:
         raise RefusedError(
-            f"The range makes more than {most:,} slices of records_per_batch each.",
+            f"The range makes more than {max_slices:,} slices of records_per_batch each.",
             table=request.table,
             topic=whole.topic,
-            way_out="Backfill a part of it at a time.",
+            next_step="Backfill one part of it at a time.",
         )
-    return tuple(replace(whole, seq=last - 1 - i, ranges=piece) for i, piece in enumerate(pieces))
+    return pieces
 
 
-def write(
-    request: Request,
-    contracts: Contracts,
-    catalog: Catalog,
-    client: AdminClient,
-    *,
-    who: str,
-    run_id: str,
-    mapped: int = MOST_SLICES,
-) -> Backfill:
-    """Freeze the slices in the ledger by a compare-and-set; a run that has frozen its own already gets them again.
+def write_backfill(
+    request: Request, inputs: PlanInputs, *, who: str, run_id: str, max_slices: int = MAX_SLICES
+) -> BackfillPlan:
+    """Plan a backfill and write its slices into the ledger by a compare-and-set; a second call returns the same slices.
+
+    Args:
+        request: what an operator asks for.
+        inputs: what the plan is made from; the ledger is created if it is missing.
+        who: the operator.
+        run_id: the run that owns the slices.
+        max_slices: how many instances of a task Airflow maps.
 
     Raises:
-        RefusedError: as `look`; or no reason is given.
-        PlanLostError: the ledger was written to each time before the slices could be.
+        RefusedError: as `plan_backfill`; or no reason is given.
+        PlanLostError: the ledger changed during each attempt.
     """
     if not request.why.strip():
-        raise RefusedError("No reason is given.", table=request.table, way_out="Say why: it is kept in the ledger.")
-    contract = contracts.table(request.table)
-    topic = _topic(request, contract)
+        raise RefusedError(
+            "No reason is given.", table=request.table, next_step="Give a reason: it is kept in the ledger."
+        )
+    contract = inputs.contracts.table(request.table)
+    topic = _choose_topic(request, contract)
     for _ in range(ATTEMPTS):
-        ledger = Ledger(catalog)
-        own = slices.planned(slices.rows(ledger, topic), run_id)
+        ledger = Ledger(inputs.catalog)
+        own = slices.planned_slices(slices.read_slice_rows(ledger, topic), run_id)
         if own:
-            return _again(request, contract, topic, tuple(own.values()))
-        found = look(request, contracts, catalog, client, ledger, mapped=mapped)
-        # A contract that was repaired comes into force before its records are brought again.
-        evolve.settle(catalog, contract, run_id=run_id)
-        rows = [row for s in found.slices for row in slices.plan_rows(s, contract.table, who=who, why=request.why)]
+            return _frozen_plan(request, contract, topic, tuple(own.values()))
+        found = plan_backfill(request, replace(inputs, ledger=ledger), max_slices=max_slices)
+        # A repaired contract must be active before records are replayed by it.
+        evolve.apply_pending(inputs.catalog, contract, run_id=run_id)
+        rows = [
+            row for s in found.slices for row in slices.slice_plan_rows(s, contract.table, who=who, why=request.why)
+        ]
         try:
-            ledger.append(rows, run_id=run_id, cas=True)
+            ledger.append(rows, run_id=run_id, if_unchanged=True)
             return found
         except ConflictError:
-            log.info("backfill: the ledger moved on, looking again")
-    raise PlanLostError("The ledger never stood still long enough to write the slices.", run=run_id)
+            log.info("backfill: the ledger changed meanwhile, planning again")
+    raise PlanLostError(f"The ledger changed during each of {ATTEMPTS} attempts to write the slices.", run=run_id)
 
 
-def _again(request: Request, contract: Contract, topic: str, own: tuple[Batch, ...]) -> Backfill:
-    """The same slices once more; what was told when they were planned is not asked again."""
-    ranges = joined_ranges(sorted(own, key=lambda s: -s.seq))
-    name, group = contract.table, contract.group
-    return Backfill(name, group, topic, request.origin, ranges, own, {}, {}, "", (0, False), None, frozen=True)
+def _frozen_plan(request: Request, contract: Contract, topic: str, own: tuple[Batch, ...]) -> BackfillPlan:
+    """The plan of slices that are in the ledger already; its numbers are not computed again."""
+    ranges = merge_ranges(sorted(own, key=lambda s: -s.seq))
+    return BackfillPlan(contract.table, contract.group, topic, request.origin, ranges, own, frozen=True)

@@ -1,84 +1,98 @@
-"""One Spark application carries out one slice of a backfill, and tells the ledger what came of it."""
+"""Runs one slice of a backfill in one Spark application, and records its outcome in the ledger."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from sluice.backfill.replay import Replayed, replay
+from sluice.backfill.replay import ReplayResult, replay
 from sluice.batch import Batch
 from sluice.contract.folder import Contracts
 from sluice.errors import BlockedError, BrokerUnavailableError, LedgerError, SluiceError
-from sluice.ingest.landing import Context
-from sluice.ingest.run import again
+from sluice.ingest.context import Context
+from sluice.ingest.run import retry_step
 from sluice.kafka import broker
 from sluice.ledger import error_causes, slices
-from sluice.ledger.offsets_table import Ledger, Row, State
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
 
 log = logging.getLogger(__name__)
 
-# Slices that run side by side overtake each other; each of them lands at some time.
-TRIES = 12
+# Slices that run in parallel overtake each other: each of them needs several attempts.
+ATTEMPTS = 12
 
 
-def run(
-    context: Context, contracts: Contracts, client: AdminClient, *, table: str, topic: str, seq: int, origin: Origin
-) -> Replayed:
-    """Bring one slice into its table.
+class SliceTask(NamedTuple):
+    """One slice of a backfill, as its task is given it.
+
+    Attributes:
+        seq: its number, below zero, as in the ledger.
+        origin: where its records are read.
+    """
+
+    table: str
+    topic: str
+    seq: int
+    origin: Origin
+
+
+def run_slice(context: Context, contracts: Contracts, client: AdminClient, task: SliceTask) -> ReplayResult:
+    """Replay one slice into its table, and record the outcome in the ledger.
 
     Raises:
-        LedgerError: the ledger does not know the slice.
-        SluiceError: as `replay`; the ledger keeps it.
+        LedgerError: the ledger has no such slice.
+        SluiceError: as `replay`; it is recorded in the ledger.
     """
+    table, topic, seq, origin = task
     contract = contracts.table(table)
     ledger = Ledger(context.catalog)
-    known = slices.rows(ledger, topic)
-    piece = slices.planned(known).get(seq)
+    known = slices.read_slice_rows(ledger, topic)
+    piece = slices.planned_slices(known).get(seq)
     if piece is None:
         raise LedgerError(
-            f"The ledger knows no slice {seq} of topic {topic!r}.", way_out="Trigger the backfill again.", table=table
+            f"The ledger has no slice {seq} of topic {topic!r}.", next_step="Trigger the backfill again.", table=table
         )
-    gaps = contracts.topics[topic].transactional or _may_lack(client, piece, origin)
-    about = (topic, piece.topic_id, seq)
-    told_of: list[Row] = []
+    gaps = contracts.topics[topic].transactional or _may_have_gaps(client, piece, origin)
+    rows: list[LedgerRow] = []
+
+    def failure_row(state: LedgerState, columns: error_causes.ErrorColumns) -> LedgerRow:
+        return LedgerRow(topic, state, piece.topic_id, seq, table=table, **columns)
 
     def retried(error: Exception) -> None:
-        kept = error_causes.facts(error)
-        if error_causes.cause(kept["exception"]):
-            told_of.append(Row(about[0], State.RETRIED, *about[1:], table=table, **kept))
+        columns = error_causes.error_columns(error)
+        if error_causes.classify(columns["exception"]):
+            rows.append(failure_row(LedgerState.RETRIED, columns))
 
     try:
-        done = again(
+        done = retry_step(
             context,
             f"replay {table}",
             lambda: replay(context, contract, piece, origin, gaps_expected=gaps),
-            tries=TRIES,
-            retried=retried,
+            tries=ATTEMPTS,
+            on_retry=retried,
         )
     except Exception as error:
-        end = State.BLOCKED if isinstance(error, BlockedError) else State.FAILED
+        end = LedgerState.BLOCKED if isinstance(error, BlockedError) else LedgerState.FAILED
         log.error("replay  %s: %s", piece, error, exc_info=not isinstance(error, SluiceError))
-        failed = Row(about[0], end, *about[1:], table=table, **error_causes.facts(error))
-        ledger.append([*told_of, failed], run_id=context.run_id)
+        rows.append(failure_row(end, error_causes.error_columns(error)))
+        ledger.append(rows, run_id=context.run_id)
         raise
-    log.info("replay  %s: snapshot %s, %s, in %.1f s", piece, done.snapshot_id, told(done), done.seconds)
-    told_already = any(r.batch_seq == seq and r.state == State.REPLAYED for r in known)
-    if done.counts or not told_already:
-        told_of.append(row(piece, table, done))
-    ledger.append(told_of, run_id=context.run_id)
+    log.info("replay  %s: snapshot %s, %s, in %.1f s", piece, done.snapshot_id, describe_result(done), done.seconds)
+    recorded = any(r.batch_seq == seq and r.state == LedgerState.REPLAYED for r in known)
+    if done.counts or not recorded:
+        rows.append(replayed_row(piece, table, done))
+    ledger.append(rows, run_id=context.run_id)
     return done
 
 
-def _may_lack(client: AdminClient, piece: Batch, origin: Origin) -> bool:
-    """Whether offsets may lack a record, for all that Kafka tells: of what is read elsewhere it need not tell.
-
-    That staging holds what was staged is looked at by itself.
-    """
+def _may_have_gaps(client: AdminClient, piece: Batch, origin: Origin) -> bool:
+    """Whether offsets of the slice may have no record; assumed where it is read elsewhere and Kafka has no answer."""
     try:
-        state = broker.describe(client, [piece.topic])[piece.topic]
+        state = broker.describe_topics(client, [piece.topic])[piece.topic]
     except BrokerUnavailableError:
         if origin == Origin.KAFKA:
             raise
@@ -88,18 +102,18 @@ def _may_lack(client: AdminClient, piece: Batch, origin: Origin) -> bool:
     return origin != Origin.KAFKA
 
 
-def told(done: Replayed) -> str:
-    """What a slice changed."""
+def describe_result(done: ReplayResult) -> str:
+    """What a slice changed, as text."""
     if done.counts is None:
-        return "landed before"
+        return "was in the table already"
     return f"rows of the range: {done.before:,} before, {done.after:,} after, {done.added:,} written"
 
 
-def row(piece: Batch, table: str, done: Replayed) -> Row:
-    """The ledger's row of a slice that landed."""
-    found = Row(
+def replayed_row(piece: Batch, table: str, done: ReplayResult) -> LedgerRow:
+    """The ledger's row of a slice that is in the table."""
+    found = LedgerRow(
         topic=piece.topic,
-        state=State.REPLAYED,
+        state=LedgerState.REPLAYED,
         topic_id=piece.topic_id,
         batch_seq=piece.seq,
         table=table,
@@ -107,7 +121,7 @@ def row(piece: Batch, table: str, done: Replayed) -> Row:
         records=done.counts.records if done.counts else None,
         rejected=done.counts.rejected if done.counts else None,
         seconds=done.seconds if done.counts else None,
-        why=told(done),
+        why=describe_result(done),
     )
-    # When it landed, not when that is told: a rollback in between has undone it.
+    # The time of the commit, not of this row: a rollback in between has undone it.
     return replace(found, at=done.at) if done.at else found

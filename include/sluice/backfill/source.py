@@ -1,4 +1,4 @@
-"""What one slice of a backfill reads: its records in staging, or those of them that were set apart."""
+"""Reads the records of one slice of a backfill from staging or from quarantine, decoded. Out: DataFrames."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from sluice.contract.values import KAFKA_COLUMNS
 from sluice.formats.decode import decode
 from sluice.formats.internal_columns import ERROR
 from sluice.iceberg import range_scan, table_names, tables
-from sluice.ingest import decoded_rows, expectations, merge, staged_records
+from sluice.ingest import check, expectations, merge, staged_batches
 from sluice.ingest import quarantine as ingest_quarantine
-from sluice.ingest.landing import Context
+from sluice.ingest.context import Context
 from sluice.ledger.slices import Origin
 
-RAW = ["batch_seq", *KAFKA_COLUMNS[1:], "key", "value", "headers"]
+RAW_COLUMNS = ["batch_seq", *KAFKA_COLUMNS[1:], "key", "value", "headers"]
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a slice reads.
+class SliceSource:
+    """The records of a slice.
 
     Attributes:
-        landed: the slice is in the table: only what it set apart is still to come.
-        seen: the quarantine's snapshot that is read; None while there is none. What is set apart later, by another
-            attempt, is not in what lands here, and must not be taken out of there.
+        replayed: whether the slice is in the table already: then only its quarantined records are read again.
+        quarantine_id: the quarantine's snapshot that is read; None where it has none. Records that another attempt
+            quarantines later are not read here, so they must not be removed from there.
     """
 
     context: Context
     contract: Contract
     piece: Batch
     origin: Origin
-    landed: bool = False
-    seen: int | None = None
+    replayed: bool = False
+    quarantine_id: int | None = None
 
     @classmethod
-    def of(cls, context: Context, contract: Contract, piece: Batch, origin: Origin) -> Self:
-        """The source, with the quarantine as it is now."""
+    def open(cls, context: Context, contract: Contract, piece: Batch, origin: Origin) -> Self:
+        """Fix the quarantine's current snapshot as the one to read."""
         found = tables.load(context.catalog, table_names.quarantine(contract))
-        return cls(context, contract, piece, origin, seen=found.metadata.current_snapshot_id if found else None)
+        snapshot_id = found.metadata.current_snapshot_id if found else None
+        return cls(context, contract, piece, origin, quarantine_id=snapshot_id)
 
     @property
-    def set_apart(self) -> bool:
-        """Whether it reads records that were rejected: most of them are going to be again."""
-        return self.landed or self.origin == Origin.QUARANTINE
+    def reads_quarantine(self) -> bool:
+        """Whether it reads quarantined records: most of them are likely to be rejected again."""
+        return self.replayed or self.origin == Origin.QUARANTINE
 
     @property
     def quarantine(self) -> str:
@@ -58,44 +59,44 @@ class Source:
 
     def decoded(self, session: SparkSession) -> DataFrame:
         """The slice's records, each once."""
-        inside = F.expr(merge.within(self.piece))
+        inside = F.expr(merge.in_ranges(self.piece))
         if self.origin == Origin.QUARANTINE:
-            # Of what was set apart without its raw record nothing can be read: it would pass for another record.
-            raw = self._rejected(session).where(inside).where(ingest_quarantine.has_raw())
+            # A record that was quarantined without its raw value would be decoded as an empty one.
+            raw = self._quarantined(session).where(inside).where(ingest_quarantine.has_raw())
         else:
             name = table_names.spark_name(self.context.catalog_name, table_names.staging(self.piece.topic))
             staging = tables.load(self.context.catalog, table_names.staging(self.piece.topic))
-            raw = session.read.options(**staged_records.how(staging)).table(name)
+            raw = session.read.options(**staged_batches.read_options(staging)).table(name)
             if self.origin == Origin.KAFKA:
                 raw = raw.where(F.col("batch_seq") == self.piece.seq)
             else:
                 raw = raw.withColumn("_kafka_topic", F.lit(self.piece.topic)).where(inside)
-            if self.landed:
-                raw = raw.join(self._rejected(session).where(inside), validate.PLACE, "left_semi")
-        raw = raw.select(*RAW)
-        if self.origin != Origin.KAFKA:  # live and backfilled, a record may lie there twice
-            raw = raw.dropDuplicates(validate.PLACE)
-        return expectations.marked(decode(raw, self.contract, self.piece.topic), self.contract)
+            if self.replayed:
+                raw = raw.join(self._quarantined(session).where(inside), validate.KEY, "left_semi")
+        raw = raw.select(*RAW_COLUMNS)
+        if self.origin != Origin.KAFKA:  # a record may be there twice: from live ingest and from a backfill
+            raw = raw.dropDuplicates(validate.KEY)
+        return expectations.mark_failing_rows(decode(raw, self.contract, self.piece.topic), self.contract)
 
-    def _rejected(self, session: SparkSession) -> DataFrame:
-        then = () if self.seen is None else (f"snapshot_id_{self.seen}",)
-        name = table_names.spark_name(self.context.catalog_name, (*table_names.quarantine(self.contract), *then))
-        return session.read.options(**staged_records.by_record(None)).table(name)
+    def _quarantined(self, session: SparkSession) -> DataFrame:
+        snapshot = () if self.quarantine_id is None else (f"snapshot_id_{self.quarantine_id}",)
+        name = table_names.spark_name(self.context.catalog_name, (*table_names.quarantine(self.contract), *snapshot))
+        return session.read.options(**staged_batches.batch_options(None)).table(name)
 
-    def passed(self) -> DataFrame:
-        """The records that are good now."""
-        return decoded_rows.sifted(self.decoded(self.context.spark), F.col(ERROR).isNull())
+    def good_records(self) -> DataFrame:
+        """The records that pass now."""
+        return check.filter_decoded(self.decoded(self.context.spark), F.col(ERROR).isNull())
 
-    def any_quarantined(self) -> bool:
+    def may_be_quarantined(self) -> bool:
         """Whether the quarantine may hold records of the slice."""
         found = tables.load(self.context.catalog, table_names.quarantine(self.contract))
-        return found is not None and bool(range_scan.files(found, self.piece))
+        return found is not None and bool(range_scan.plan_slice_files(found, self.piece))
 
-    def passes(self) -> bool:
-        """Whether something in the quarantine is good now."""
-        return self.any_quarantined() and not self.passed().isEmpty()
+    def has_released_records(self) -> bool:
+        """Whether quarantined records of the slice pass now."""
+        return self.may_be_quarantined() and not self.good_records().isEmpty()
 
     def release(self) -> None:
-        """Take the records that are good now out of the quarantine; run again, it finds none."""
-        if self.any_quarantined():
-            merge.release(self.passed().select(*KAFKA_COLUMNS[:3]), self.quarantine, self.piece)
+        """Remove the records that pass now from quarantine; a second call finds none."""
+        if self.may_be_quarantined():
+            merge.delete_quarantined(self.good_records().select(*KAFKA_COLUMNS[:3]), self.quarantine, self.piece)

@@ -1,7 +1,7 @@
-"""Sample: what a contract makes of some records, from a file or from the topic's end. Nothing is written anywhere.
+"""`python -m sluice contract test`: runs sample records through a contract's decoder and expectations.
 
-`python -m sluice contract test`. The records go through the same decoder and the same expectations as a batch does, in
-a Spark session of this process without a catalog.
+In: records from a file, or the newest of a topic. Out: a line per record and expectation, nothing is written. Runs the
+code that a batch runs, in a local Spark session without a catalog.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,14 +29,14 @@ from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
 from sluice.formats.decode import decode
-from sluice.formats.internal_columns import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, STAGED
+from sluice.formats.internal_columns import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, STAGED_COLUMNS
 from sluice.ingest import expectations, librdkafka_source, session
 from sluice.kafka import broker, login
-from sluice.ledger.quality_table import Result
+from sluice.ledger.quality_table import ExpectationResult
 from sluice.offsets import OffsetRange, Ranges
 
 _HEADER = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
-RAW = T.StructType(
+RAW_SCHEMA = T.StructType(
     [
         T.StructField("batch_seq", T.LongType()),
         T.StructField("_kafka_partition", T.IntegerType()),
@@ -47,85 +47,87 @@ RAW = T.StructType(
         T.StructField("headers", T.ArrayType(_HEADER)),
     ]
 )
-AS_JSON = {
+JSON_OPTIONS = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-SLICE = -1
-"""The number that the sample bears: as a slice of a backfill, it is no batch whose size or age could be judged."""
+SAMPLE_SEQ = -1
+"""The sample's batch number. It is that of a backfill slice, so that batch size and freshness are not evaluated."""
 
-READ_S = 30.0
-FIELDS = frozenset({"key", "value", "key_base64", "value_base64", "headers"})
+READ_SECONDS = 30.0
+JSON_FIELDS = frozenset({"key", "value", "key_base64", "value_base64", "headers"})
 Raw = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Fate:
-    """What becomes of one record: a `row`, `deleted`, `ignored`, or `rejected` with class, field and detail.
+class SampleResult:
+    """The outcome for one record.
 
     Attributes:
-        row: Its columns as JSON: moments in UTC, bytes in base64, decimals with all their digits.
+        outcome: `row`, `deleted`, `ignored`, or `quarantined`, which has an error class, field and detail.
+        row: the columns as JSON: timestamps in UTC, bytes in base64, decimals with all digits.
     """
 
     partition: int
     offset: int
-    what: str
+    outcome: str
     row: str
     error: str | None = None
     field: str | None = None
     detail: str | None = None
 
     def __str__(self) -> str:
-        at = f"{self.partition}:{self.offset}"
+        position = f"{self.partition}:{self.offset}"
         if self.error:
-            about = ", ".join(part for part in (self.field and f"field {self.field}", self.detail) if part)
-            return f"{at}  rejected: {self.error}" + (f" ({about})" if about else "")
-        return f"{at}  {self.what}: {self.row}"
+            details = ", ".join(part for part in (self.field and f"field {self.field}", self.detail) if part)
+            return f"{position}  quarantined: {self.error}" + (f" ({details})" if details else "")
+        return f"{position}  {self.outcome}: {self.row}"
 
 
-def test(
+def evaluate_sample(
     contract: Contract, topic: str, records: Iterable[Raw], spark: SparkSession
-) -> tuple[list[Fate], list[Result]]:
-    """Send records through decoder and expectations.
+) -> tuple[list[SampleResult], list[ExpectationResult]]:
+    """Run records through the decoder and the expectations.
 
     Args:
-        records: rows of `RAW`.
+        records: rows of `RAW_SCHEMA`.
     """
     rows = list(records)
-    staged = spark.createDataFrame(rows, RAW)
-    marked = expectations.marked(decode(staged, contract, topic), contract).persist()
+    staged = spark.createDataFrame(rows, RAW_SCHEMA)
+    marked = expectations.mark_failing_rows(decode(staged, contract, topic), contract).persist()
     try:
         names = [c for c in marked.columns if not c.startswith(("_kafka_", "_sluice_"))]
-        row = F.to_json(F.struct(*names), AS_JSON)
-        told = marked.select(*KAFKA_COLUMNS[1:3], OP, ERROR, FIELD, DETAIL, row.alias("row"))
-        fates = [_fate(each) for each in told.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
+        row = F.to_json(F.struct(*names), JSON_OPTIONS)
+        columns = marked.select(*KAFKA_COLUMNS[1:3], OP, ERROR, FIELD, DETAIL, row.alias("row"))
+        found = [_sample_result(each) for each in columns.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
         if not contract.expectations:
-            return fates, []
-        span = Batch(topic, "", SLICE, {0: OffsetRange(0, len(rows))}, {})
-        return fates, expectations.look(contract, [span], marked.withColumn(STAGED["batch_seq"], F.lit(SLICE)))
+            return found, []
+        span = Batch(topic, "", SAMPLE_SEQ, {0: OffsetRange(0, len(rows))}, {})
+        numbered = marked.withColumn(STAGED_COLUMNS["batch_seq"], F.lit(SAMPLE_SEQ))
+        return found, expectations.Evaluation(contract, numbered).evaluate([span])
     finally:
         marked.unpersist()
 
 
-def _fate(found: Row) -> Fate:
-    what = "rejected" if found[ERROR] else {DELETE: "deleted", IGNORE: "ignored"}.get(found[OP], "row")
-    place = found["_kafka_partition"], found["_kafka_offset"]
-    return Fate(*place, what, found["row"], found[ERROR], found[FIELD], found[DETAIL])
+def _sample_result(row: Row) -> SampleResult:
+    outcome = "quarantined" if row[ERROR] else {DELETE: "deleted", IGNORE: "ignored"}.get(row[OP], "row")
+    position = row["_kafka_partition"], row["_kafka_offset"]
+    return SampleResult(*position, outcome, row["row"], row[ERROR], row[FIELD], row[DETAIL])
 
 
-def from_file(path: Path) -> list[Raw]:
-    """Records from a file: a JSON object per line, with `key` and `value`; a line's number is the record's offset.
+def read_file(path: Path) -> list[Raw]:
+    """Records from a file with a JSON object per line; the line number is the record's offset.
 
-    A value that is text stands for its UTF-8, null for none, anything else for its JSON; bytes come as `value_base64`
-    and `key_base64`.
+    Keys are `key`, `value` and `headers`. Text is encoded as UTF-8, null means no value, anything else is encoded as
+    JSON; bytes come as `key_base64` and `value_base64`.
 
     Raises:
-        ConfigError: a line that is none, by its number.
+        ConfigError: a line is not a record; with its number.
     """
     records: list[Raw] = []
     try:
-        lines = path.read_text("utf-8").split("\n")  # a text may hold what else Python takes for the end of a line
+        lines = path.read_text("utf-8").split("\n")  # not splitlines: JSON text may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
     for number, line in enumerate(lines, start=1):
@@ -133,64 +135,73 @@ def from_file(path: Path) -> list[Raw]:
             continue
         try:
             found = json.loads(line)
-            if not isinstance(found, dict) or not found.keys() & {"value", "value_base64"} or found.keys() - FIELDS:
-                raise ValueError("it must be an object with `value`, and perhaps `key` and `headers`")
-            headers = [(name, _bytes(value)) for name, value in (found.get("headers") or {}).items()]
-            key, value = (_given(found, name) for name in ("key", "value"))
+            if (
+                not isinstance(found, dict)
+                or not found.keys() & {"value", "value_base64"}
+                or found.keys() - JSON_FIELDS
+            ):
+                raise ValueError("it must be an object with `value` and, optionally, `key` and `headers`")
+            headers = [(name, _to_bytes(value)) for name, value in (found.get("headers") or {}).items()]
+            key, value = (_field_bytes(found, name) for name in ("key", "value"))
         except (ValueError, AttributeError) as error:
             raise ConfigError(
-                f"Line {number} of {path} is no record: {error}.",
-                way_out='Write {"key": "k1", "value": {…}} on each line; docs/contracts.md tells the rest.',
+                f"Line {number} of {path} is not a record: {error}.",
+                next_step='Write {"key": "k1", "value": {…}} on each line; see docs/contracts.md.',
             ) from error
-        records.append((SLICE, 0, number, datetime.now(UTC), key, value, headers))
+        records.append((SAMPLE_SEQ, 0, number, datetime.now(UTC), key, value, headers))
     return records
 
 
-def _given(found: dict[str, Any], name: str) -> bytes | None:
+def _field_bytes(found: dict[str, Any], name: str) -> bytes | None:
     if f"{name}_base64" in found:
         return base64.b64decode(found[f"{name}_base64"], validate=True)
-    return _bytes(found.get(name))
+    return _to_bytes(found.get(name))
 
 
-def _bytes(value: Any) -> bytes | None:
+def _to_bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
 
 
-def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
-    """The newest records of a topic, at most so many; no offset is committed, no group is joined.
+def read_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
+    """The newest records of a topic, at most `number`. No offset is committed, no consumer group is joined.
 
     Raises:
         BrokerUnavailableError: Kafka did not answer in time.
-        TopicMissingError, TopicForbiddenError: there is no such topic, or none that may be seen.
+        TopicMissingError, TopicForbiddenError: the topic does not exist, or access is denied.
     """
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-    config = broker.client_config()
-    state = broker.describe(broker.admin(config), [topic])[topic]
+    config = broker.librdkafka_config()
+    state = broker.describe_topics(broker.make_admin_client(config), [topic])[topic]
     if isinstance(state, SluiceError):
         raise state
-    left = _newest(state.watermarks, number)
+    left = _newest_ranges(state.watermarks, number)
     own = {"group.id": "sluice-contract-test", "enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = Consumer({**login.trusting(config), **own, "isolation.level": "read_committed"})
+    consumer = Consumer({**login.with_system_cas(config), **own, "isolation.level": "read_committed"})
     found: list[Raw] = []
     try:
         consumer.assign([TopicPartition(topic, p, r.start) for p, r in left.items()])
-        until = time.monotonic() + patience + READ_S
+        until = time.monotonic() + patience + READ_SECONDS
         while left and time.monotonic() < until:
             message = consumer.poll(0.5)
             if message is None:
                 continue
             partition, offset = message.partition() or 0, message.offset() or 0
-            if (error := message.error()) is not None:  # the end of a partition is one, too
-                if error.code() not in librdkafka_source.harmless():
+            if (error := message.error()) is not None:  # the end of a partition is an error, too
+                if error.code() not in librdkafka_source.ignorable_codes():
                     raise KafkaException(error)
                 if error.code() != KafkaError._PARTITION_EOF:
                     continue
             elif offset < state.watermarks[partition].end:
                 micros = message.timestamp()[1] * 1000
-                place = (SLICE, partition, offset, timestamps.moment(micros) if micros < 1 << 63 else None)
+                place = (
+                    SAMPLE_SEQ,
+                    partition,
+                    offset,
+                    timestamps.utc_from_micros(micros) if micros < 1 << 63 else None,
+                )
                 found.append((*place, message.key(), message.value(), message.headers() or []))
                 if offset + 1 < state.watermarks[partition].end:
                     continue
@@ -201,11 +212,11 @@ def from_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
         consumer.close()
     if left:
         raise BrokerUnavailableError("The sample could not be read in time.", topic=topic)
-    return sorted(found, key=lambda r: r[3] or timestamps.ENDS[1])[-number:]
+    return sorted(found, key=lambda r: r[3] or timestamps.BOUNDS[1])[-number:]
 
 
-def _newest(watermarks: Ranges, number: int) -> dict[int, OffsetRange]:
-    """The ends of the partitions, so many offsets together: like shares, and more where others have less to give."""
+def _newest_ranges(watermarks: Ranges, number: int) -> dict[int, OffsetRange]:
+    """The last `number` offsets of all partitions together, in equal shares; full ones take over what others lack."""
     chosen = {}
     by_span = sorted((p for p, w in watermarks.items() if w.span), key=lambda p: watermarks[p].span)
     for i, p in enumerate(by_span):
@@ -217,7 +228,7 @@ def _newest(watermarks: Ranges, number: int) -> dict[int, OffsetRange]:
 
 
 def local_session() -> SparkSession:
-    """A Spark session of this process that knows no catalog."""
+    """A Spark session in this process, without a catalog."""
     from sluice.embedded.home import cache_folder
     from sluice.embedded.java import find_java
 
@@ -226,36 +237,43 @@ def local_session() -> SparkSession:
     builder = SparkSession.Builder().appName("sluice contract test").master("local[2]")
     for name, value in {**session.DEFAULTS, "spark.sql.shuffle.partitions": "2"}.items():
         builder = builder.config(name, value)
-    with suppress(ConfigError):  # JSON needs none
-        builder = builder.config("spark.jars", ",".join(session.jars()))
+    with suppress(ConfigError):  # JSON needs no jars
+        builder = builder.config("spark.jars", ",".join(session.spark_jars()))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def command(contract: Contract, file: Path | None, newest: int, topic: str, patience: float) -> int:
-    """Test and print; returns the exit code: 3 where a record, or an expectation that blocks, failed."""
+def run_test(contract: Contract, file: Path | None, newest: int, topic: str, patience: float) -> int:
+    """Test a sample and print the outcome.
+
+    Args:
+        file: read records from there; None: the `newest` ones of the topic.
+
+    Returns:
+        The exit code: 3 if a record is quarantined, or an expectation that blocks fails.
+    """
     chosen = topic or contract.topics[0]
     if chosen not in contract.topics:
-        raise TerminalError(f"{chosen!r} does not feed {contract.table}: {', '.join(contract.topics)} do.")
-    records = from_file(file) if file else from_topic(chosen, newest, patience=patience)
+        raise TerminalError(f"{contract.table} does not read {chosen!r}. Its topics: {', '.join(contract.topics)}.")
+    records = read_file(file) if file else read_topic(chosen, newest, patience=patience)
     if not records:
-        print("There is no record to test.")
+        print("There are no records to test.")
         return 0
     spark = local_session()
     try:
-        fates, results = test(contract, chosen, records, spark)
+        found, results = evaluate_sample(contract, chosen, records, spark)
     finally:
         spark.stop()
-    print("\n".join(lines(fates, results)))
-    failed = any(f.error for f in fates) or any(r.success is False and r.severity == "block" for r in results)
+    print("\n".join(report_lines(found, results)))
+    failed = any(each.error for each in found) or any(r.success is False and r.severity == "block" for r in results)
     return 3 if failed else 0
 
 
-def lines(fates: Iterable[Fate], results: Iterable[Result]) -> list[str]:
-    """What became of each record, of each expectation, and of all together."""
-    known = list(fates)
-    counts = Counter(f.what for f in known)
-    verdicts = {True: "holds", False: "FAILS", None: "not judged"}
-    told = [f"{r.severity:<15}  {verdicts[r.success]:<10}  {r.told}" for r in results]
-    return [*map(str, known), *told, f"{len(known)} records: " + ", ".join(f"{n} {what}" for what, n in counts.items())]
+def report_lines(found: Sequence[SampleResult], results: Iterable[ExpectationResult]) -> list[str]:
+    """The outcome of each record, of each expectation, and the totals."""
+    counts = Counter(each.outcome for each in found)
+    verdicts = {True: "passed", False: "FAILED", None: "not evaluated"}
+    expected = [f"{r.severity:<15}  {verdicts[r.success]:<13}  {r.summary}" for r in results]
+    totals = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    return [*map(str, found), *expected, f"{len(found)} records: {totals}"]

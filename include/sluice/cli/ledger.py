@@ -1,4 +1,7 @@
-"""The command line of the ledger: its last rows, and writing it anew from the tables."""
+"""`python -m sluice ledger`: shows the ledger's last rows, or rebuilds it from the tables' snapshots.
+
+In: arguments and the contracts. Out: rows as text, or a rebuilt ledger.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from sluice.operate import operator_input
 
 if TYPE_CHECKING:
     from sluice.contract.folder import Contracts
-    from sluice.ledger.offsets_table import Row
+    from sluice.ledger.ledger_rows import LedgerRow
 
 
-def add(
-    commands: Any, known: Callable[[], Contracts], count: Callable[[str], int]
+def add_commands(
+    commands: Any, contracts: Callable[[], Contracts], count: Callable[[str], int]
 ) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """Join the commands.
+    """Add the commands; returns their parsers.
 
     Args:
-        commands: what `add_subparsers` gave.
-        known: loads the contracts.
-        count: reads a number of rows.
+        commands: argparse's subparsers.
+        contracts: loads the contracts.
+        count: parses a number of rows.
     """
     ledger = commands.add_parser("ledger", help="the table sluice.offsets").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    rebuild = ledger.add_parser("rebuild", help="write it anew from the tables' own snapshots")
-    rebuild.set_defaults(run=partial(_rebuild, known))
+    rebuild = ledger.add_parser("rebuild", help="rebuild it from the tables' snapshots")
+    rebuild.set_defaults(run=partial(_rebuild, contracts))
     show = ledger.add_parser("show", help="its last rows")
     show.add_argument("topic", nargs="?", metavar="TOPIC")
     show.add_argument("-n", type=count, default=20, metavar="ROWS", help="how many (default 20)")
@@ -37,16 +40,16 @@ def add(
     return rebuild, show
 
 
-def _rebuild(known: Callable[[], Contracts], given: argparse.Namespace) -> int:
+def _rebuild(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
     from sluice.iceberg import availability
     from sluice.ledger import rebuild
     from sluice.plan import resolve_topics
 
     catalog = availability.open_catalog(given.patience)
-    contracts = known()
-    with availability.catalog_errors():
-        contracts = resolve_topics.resolve(contracts, catalog, None)
-        lines = rebuild.rebuild(contracts, catalog, run_id=f"ledger rebuild by {operator_input.user()}")
+    known = contracts()
+    with availability.translate_catalog_errors():
+        known = resolve_topics.resolve(known, catalog, None)
+        lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {operator_input.current_user()}")
     print("\n".join(lines))
     return 0
 
@@ -57,31 +60,31 @@ def _show(given: argparse.Namespace) -> int:
     from sluice.iceberg import availability
     from sluice.iceberg.filters import equal
     from sluice.ledger import offsets_table
-    from sluice.ledger.offsets_table import row_of
+    from sluice.ledger.ledger_rows import row_from_record
 
     catalog = availability.open_catalog(given.patience)
-    table = offsets_table.existing_ledger_table(catalog)
+    table = offsets_table.load_ledger_table(catalog)
     if table is None or table.current_snapshot() is None:
         print("There is no ledger yet: no run has planned anything.")
         return 0
-    with availability.catalog_errors():
+    with availability.translate_catalog_errors():
         wanted = equal("topic", given.topic) if given.topic else AlwaysTrue()
         records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).to_pylist()
-    rows = list(map(row_of, records[-given.n :]))
-    print("\n".join(_lines(rows)) if rows else "No rows.")
+    rows = list(map(row_from_record, records[-given.n :]))
+    print("\n".join(_format_rows(rows)) if rows else "No rows.")
     return 0
 
 
-def _lines(rows: Sequence[Row]) -> list[str]:
+def _format_rows(rows: Sequence[LedgerRow]) -> list[str]:
     lines = [f"{'UTC':<14}  {'TOPIC':<20} {'BATCH':>6}  {'STATE':<9}  RANGE OR TABLE"]
     for row in rows:
         where = (
             f"{row.partition}: [{row.start_offset}, {row.end_offset})" if row.partition is not None else row.table or ""
         )
         counts = f"{row.records:,} records" if row.records is not None else ""
-        rejected = f", {row.rejected:,} rejected" if row.rejected else ""
+        quarantined = f", {row.rejected:,} quarantined" if row.rejected else ""
         at = row.at.astimezone(UTC) if row.at else datetime.now(UTC)
-        what = f"{row.topic:<20} {row.batch_seq or '':>6}  {row.state:<9}  {where:<28} {counts}{rejected}"
+        what = f"{row.topic:<20} {row.batch_seq or '':>6}  {row.state:<9}  {where:<28} {counts}{quarantined}"
         lines.append(f"{at:%m-%d %H:%M:%S}  {what}".rstrip())
         if row.error:
             lines.append(f"    {row.error}")

@@ -1,4 +1,7 @@
-"""`python -m sluice schema TABLE`: the versions of its contract; `schema approve|reject TABLE`: answer a review."""
+"""`python -m sluice schema`: lists the versions of a table's contract, or answers a review.
+
+In: arguments and the contracts. Out: the versions, or the review; with `--yes`, the answer.
+"""
 
 from __future__ import annotations
 
@@ -17,63 +20,60 @@ if TYPE_CHECKING:
     from sluice.contract.folder import Contracts
 
 
-def add(commands: Any, contracts: Callable[[], Contracts]) -> argparse.ArgumentParser:
+def add_commands(commands: Any, contracts: Callable[[], Contracts]) -> argparse.ArgumentParser:
     """Add the command; returns its parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "schema", help="the versions of a table's contract; approve or reject a change that is under review"
+        "schema", help="list the versions of a table's contract; approve or reject a change under review"
     )
-    parser.add_argument("answer", nargs="?", choices=["approve", "reject"], help="left out: list the versions")
+    parser.add_argument("answer", nargs="?", choices=["approve", "reject"], help="default: list the versions")
     parser.add_argument("table", metavar="TABLE")
-    parser.add_argument("--why", default="", metavar="REASON", help="kept in sluice.schemas, with your name")
+    parser.add_argument("--why", default="", metavar="REASON", help="recorded in sluice.schemas with your name")
     parser.add_argument(
-        "--republish", action="store_true", help="approve: publish again from staging what came since the review began"
+        "--republish",
+        action="store_true",
+        help="approve: also publish again, under the new contract, what was published since the review began",
     )
-    parser.add_argument("--yes", action="store_true", help="do it; without it, only tell what would be done")
+    parser.add_argument("--yes", action="store_true", help="apply it; without it, only show the review")
     parser.set_defaults(run=partial(_schema, contracts))
     return parser
 
 
 def _schema(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+    from sluice.evolve.pending_change import ReviewDecision
     from sluice.iceberg import availability
     from sluice.operate import review_schema
     from sluice.plan import resolve_topics
 
     known = contracts()
     catalog = availability.open_catalog(given.patience)
-    with availability.catalog_errors():
+    with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, None)
         file = known.table(given.table)
         if given.answer is None:
-            print("\n".join(review_schema.listed(catalog, file)) or f"{file.table}: no version yet.")
+            print("\n".join(review_schema.list_versions(catalog, file)) or f"{file.table}: no version is recorded yet.")
             return 0
         if not given.yes:
-            print("\n".join(review_schema.look(catalog, file, again=given.answer == "approve").lines()))
-            print(UNCHANGED)
+            review = review_schema.load_review(catalog, file, include_rejected=given.answer == "approve")
+            print("\n".join([*review.lines(), UNCHANGED]))
             return 0
-        user = operator_input.user()
-        done = review_schema.answer(
-            catalog,
-            known,
-            file.table,
-            approve=given.answer == "approve",
-            who=user,
-            why=given.why,
-            run_id=f"schema {given.answer} by {user}",
-            republish=given.republish,
+        user = operator_input.current_user()
+        decision = ReviewDecision(
+            approve=given.answer == "approve", who=user, why=given.why, run_id=f"schema {given.answer} by {user}"
         )
+        done = review_schema.answer_review(catalog, known, file.table, decision, republish=given.republish)
     print("\n".join(done.lines))
     for form in done.forms():
-        print(f"Bring what was set apart: airflow dags trigger backfill --conf {shlex.quote(json.dumps(form))}")
+        print(f"Replay quarantined records: airflow dags trigger backfill --conf {shlex.quote(json.dumps(form))}")
     return 0
 
 
-def would_list(contract: Contract) -> int:
-    """Say which columns a table that is not there yet would get; 1 where it can get none."""
+def print_new_columns(contract: Contract) -> int:
+    """Print the columns that a table to be created would get; returns 1 if they can't be determined."""
     from sluice.errors import RetryableError, SluiceError
     from sluice.evolve import auto_columns
 
     try:
-        columns = auto_columns.resolved(contract).columns
+        columns = auto_columns.resolve_columns(contract).columns
         print(f"{contract.table}: columns {', '.join(f'{c.name} {c.type}' for c in columns)}")
     except SluiceError as error:
         print(f"{contract.table}: {error}")

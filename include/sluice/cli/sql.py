@@ -1,4 +1,7 @@
-"""`python -m sluice sql [STATEMENT]`: Spark's own SQL shell on the catalog, configured as the steps are."""
+"""`python -m sluice sql`: starts Spark's SQL shell on the catalog, configured as for the steps.
+
+In: a statement, or none for an interactive shell. Out: its output and exit code.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# What fails is printed by the shell itself. Without an appender Spark would take the file for none.
+# The shell prints errors itself. Without an appender Spark would ignore the file.
 LOG4J = """\
 appender.console.type = Console
 appender.console.name = console
@@ -19,10 +22,10 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-def add(commands: Any) -> None:
+def add_command(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("sql", help="Spark's SQL shell on the catalog; or run one statement and end")
-    parser.add_argument("statement", nargs="?", metavar="STATEMENT", help="several are parted by semicolons")
+    parser = commands.add_parser("sql", help="open Spark's SQL shell on the catalog, or run one statement")
+    parser.add_argument("statement", nargs="?", metavar="STATEMENT", help="separate several by semicolons")
     parser.set_defaults(run=_sql)
 
 
@@ -35,7 +38,7 @@ def _sql(given: argparse.Namespace) -> int:
 
     name = table_names.catalog_name()
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    # The shell leaves a folder for tables of its own where it starts; credentials stand in a file, never in a command.
+    # The shell creates a warehouse folder where it starts. Credentials go into a file, never onto the command line.
     with tempfile.TemporaryDirectory(prefix="sluice-sql-") as folder:
         logging = Path(folder, "log4j2.properties")
         logging.write_text(LOG4J, encoding="utf-8")
@@ -46,7 +49,7 @@ def _sql(given: argparse.Namespace) -> int:
             "spark.sql.defaultCatalog": name,
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.cli.print.header": "true",
-            "spark.jars": ",".join(session.jars()),
+            "spark.jars": ",".join(session.spark_jars()),
         }
         properties = Path(folder, "spark.conf")
         properties.touch(0o600)
@@ -59,5 +62,5 @@ def _sql(given: argparse.Namespace) -> int:
 
 
 def _escaped(value: str) -> str:
-    """As java.util.Properties reads it, from a file in UTF-8."""
+    """Escape a value for java.util.Properties in a UTF-8 file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

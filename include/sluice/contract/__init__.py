@@ -1,4 +1,4 @@
-"""The contract: the YAML files that say what each table promises, and `groups.yaml`.
+"""Contracts: one YAML file per table, and `groups.yaml` with the settings of their groups.
 
-In: YAML files. Out: frozen, checked values (`Contract`, `Contracts`, `GroupSettings`). Light: DAG files import it.
+In: YAML files. Out: frozen, validated values (`Contract`, `Contracts`, `GroupSettings`). Light, as DAG files import it.
 """

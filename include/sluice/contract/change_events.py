@@ -1,42 +1,39 @@
-"""What a contract says of change events: which envelope they come in, what their operations mean, where the order is.
+"""`cdc:` of a contract: the envelope of change events, their operations, and what tombstones do.
 
-`sluice.formats.change_events` reads them by it. Light, as all of the contract.
+`formats.change_events` decodes events by these settings.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sluice.contract.values import ListField, Source, Strict
-
-if TYPE_CHECKING:
-    pass
+from sluice.contract.values import ListField, Source, StrictModel
 
 DELETED_SOURCE, OP_SOURCE = "$deleted", "$op"
-"""Sources of columns that hold whether, or when, the row was deleted, and the operation as its source wrote it."""
+"""Sources of columns that hold whether or when the row was deleted, and the operation as the source wrote it."""
 
-_Words = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField, Field(min_length=1)]
-
-
-class Operations(Strict):
-    """Which values of the operation's field mean what, whatever their case. Any other is an error of its record."""
-
-    upsert: _Words = ("c", "r", "u", "i", "create", "insert", "read", "update", "upsert")
-    delete: _Words = ("d", "delete")
+_Values = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField, Field(min_length=1)]
 
 
-class Cdc(Strict):
+class Operations(StrictModel):
+    """The values of the operation's field, in any case. A record with another value is an error."""
+
+    upsert: _Values = ("c", "r", "u", "i", "create", "insert", "read", "update", "upsert")
+    delete: _Values = ("d", "delete")
+
+
+class Cdc(StrictModel):
     """How change events are read.
 
     Attributes:
         format: `debezium` is the whole envelope (before, after, source, op); `debezium_unwrapped` what
-            ExtractNewRecordState leaves of it; `op_field` a flat record with a field that names the operation.
-        op: That field, for `op_field`: a name, or a dotted path. It may not be left out there.
-        ops: What its values mean, for `op_field`.
-        tombstones: What a record without a value does: `delete` by its key, or `ignore`, where an event before it
-            has done the work. Default: ignore for `debezium` and in mode append, delete for the others.
+            ExtractNewRecordState makes of it; `op_field` a flat record with a field that names the operation.
+        op: That field, required for `op_field`: a name, or a dotted path.
+        ops: The field's values, for `op_field`.
+        tombstones: What a record without a value does: `delete` the row of its key, or `ignore` if the event before it
+            is the delete. Default: ignore for `debezium` and in mode append, delete for the others.
     """
 
     format: Literal["debezium", "debezium_unwrapped", "op_field"]
@@ -46,10 +43,10 @@ class Cdc(Strict):
 
     @property
     def tombstones_delete(self) -> bool:
-        """Whether a record without a value deletes."""
+        """Whether a record without a value deletes a row."""
         return (self.tombstones or ("ignore" if self.format == "debezium" else "delete")) == "delete"
 
     @property
     def op_path(self) -> tuple[str, ...]:
-        """Where in the value the operation stands, if it does: after Debezium's unwrap only where it is asked to."""
+        """Path of the operation in the value; Debezium's unwrap adds it only if configured to."""
         return tuple({"debezium": "op", "debezium_unwrapped": "__op"}.get(self.format, self.op or "").split("."))

@@ -1,36 +1,36 @@
-"""What must hold between the fields of one contract: names that exist, keys that can be merged on, sources that agree.
+"""Checks between the fields of one contract: names that exist, keys that can be merged on, sources that agree.
 
-`contract.contract.Contract` calls them when all of its fields are well formed. Each check adds every flaw it finds.
+`contract.contract.Contract` calls them once each field is valid by itself; each check adds all errors it finds.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.contract import topic_pattern, values
-from sluice.contract.checks_columns import check_auto, check_cdc, check_columns, check_history, check_whole
-from sluice.contract.columns import KAFKA_TYPES, PLAIN, REGISTERED
-from sluice.contract.partitioning import PartitionField, misfit, parse_partition
+from sluice.contract import suggestions, topic_pattern
+from sluice.contract.checks_columns import check_auto, check_cdc, check_columns, check_history, check_whole_source
+from sluice.contract.columns import KAFKA_TYPES, REGISTRY_FORMATS, TEXT_AND_BYTES
+from sluice.contract.partitioning import PartitionField, parse_partition, type_mismatch
 from sluice.contract.types import Decimal, IcebergType, Struct, is_primitive
-from sluice.contract.values import Flaws
+from sluice.contract.values import FieldErrors
 
 if TYPE_CHECKING:
     from sluice.contract.fields import ContractFields
 
-_INVARIANT = "Sluice's exactly-once rests on it"
+_INVARIANT = "Sluice's exactly-once guarantee depends on it"
 _FIXED_PROPERTIES = {
     "write.merge.isolation-level": ("serializable", _INVARIANT),
     "write.update.isolation-level": ("serializable", _INVARIANT),
     "write.delete.isolation-level": ("serializable", _INVARIANT),
-    "write.format.default": ("parquet", "PyIceberg reads nothing else"),
-    "write.wap.enabled": ("false", "publishing has a branch of its own"),
-    "write.spark.accept-any-schema": ("false", "the contract is the schema"),
+    "write.format.default": ("parquet", "PyIceberg reads no other format"),
+    "write.wap.enabled": ("false", "publishing uses its own branch"),
+    "write.spark.accept-any-schema": ("false", "the contract defines the schema"),
 }
 _REFUSED_PROPERTIES = {
     "format-version": "use the field format_version",
-    "history.expire.max-ref-age-ms": "it would expire the tag that keeps the table's offsets",
-    "history.expire.max-snapshot-age-ms": "use maintenance.snapshot_age: Sluice expires by that",
-    "history.expire.min-snapshots-to-keep": "use maintenance.min_snapshots: Sluice expires by that",
+    "history.expire.max-ref-age-ms": "it would expire the tag that holds the table's offsets",
+    "history.expire.max-snapshot-age-ms": "use maintenance.snapshot_age",
+    "history.expire.min-snapshots-to-keep": "use maintenance.min_snapshots",
 }
 _RESERVED_PROPERTIES = frozenset(
     {
@@ -46,102 +46,110 @@ _RESERVED_PROPERTIES = frozenset(
 )
 
 
-def check_contract(contract: ContractFields, flaws: Flaws) -> None:
-    """Note in `flaws` whatever contradicts itself in `contract`."""
-    check_auto(contract, flaws)
-    _check_columns(contract, flaws)
-    check_columns(contract, flaws)
-    check_history(contract, flaws)
-    check_cdc(contract, flaws)
-    if contract.value.types and contract.value.format not in REGISTERED:
-        message = f"stand in a registry's schemas ({', '.join(REGISTERED)}), not in {contract.value.format}"
-        flaws.add("value", "types", message=message)
-    _check_sources(contract, flaws)
-    check_topics(contract, flaws)
-    _check_identifier(contract, flaws)
-    _check_order(contract, flaws)
-    _check_partitions(contract, flaws)
-    _check_properties(contract, flaws)
-    _check_sort(contract, flaws)
+def check_contract(contract: ContractFields, errors: FieldErrors) -> None:
+    """Add to `errors` all contradictions between the contract's fields."""
+    check_auto(contract, errors)
+    _check_columns(contract, errors)
+    check_columns(contract, errors)
+    check_history(contract, errors)
+    check_cdc(contract, errors)
+    if contract.value.types and contract.value.format not in REGISTRY_FORMATS:
+        message = f"needs a schema registry's format ({', '.join(REGISTRY_FORMATS)}), not {contract.value.format}"
+        errors.add("value", "types", message=message)
+    _check_sources(contract, errors)
+    check_topics(contract, errors)
+    _check_identifier(contract, errors)
+    _check_order(contract, errors)
+    _check_partitions(contract, errors)
+    _check_properties(contract, errors)
+    _check_sort(contract, errors)
 
 
-def _check_columns(contract: ContractFields, flaws: Flaws) -> None:
+def _check_columns(contract: ContractFields, errors: FieldErrors) -> None:
     seen: dict[str, str] = {}
     for index, column in enumerate(contract.columns):
         first = seen.setdefault(column.name.lower(), column.name)
         if index and any(first.lower() == each.name.lower() for each in contract.columns[:index]):
-            same = "" if first == column.name else f" (as {first!r}: case makes no difference)"
-            flaws.add("columns", index, "name", message=f"column {column.name!r} stands twice{same}")
-    _check_renames(contract, flaws)
+            same = "" if first == column.name else f" (as {first!r}: names are not case-sensitive)"
+            errors.add("columns", index, "name", message=f"column {column.name!r} is a duplicate{same}")
+    _check_renames(contract, errors)
 
 
-def _check_renames(contract: ContractFields, flaws: Flaws) -> None:
-    """What a column was called must not be another column of the contract, nor be claimed twice."""
+def _check_renames(contract: ContractFields, errors: FieldErrors) -> None:
+    """A column's earlier name must not be another column of the contract, nor be used twice."""
     names = {column.name for column in contract.columns}
-    claimed: set[str] = set()
+    renamed: set[str] = set()
     for index, column in enumerate(contract.columns):
         was = column.renamed_from
         if was is None:
             continue
         if was in names:
-            flaws.add("columns", index, "renamed_from", message=f"{was!r} is a column of this contract")
-        elif was in claimed:
-            flaws.add("columns", index, "renamed_from", message=f"{was!r} stands twice")
-        claimed.add(was)
+            errors.add("columns", index, "renamed_from", message=f"{was!r} is a column of this contract")
+        elif was in renamed:
+            errors.add("columns", index, "renamed_from", message=f"{was!r} is a duplicate")
+        renamed.add(was)
 
 
-_Taken = dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]]
-"""What is read, by its path in small letters: the path as it is written, and the type."""
+_Fields = dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]]
+"""Fields that are read, by path in lower case: the path as written, and the type."""
 
 
-def _check_sources(contract: ContractFields, flaws: Flaws) -> None:
-    """One field of the value is read with one type, so two columns may share it only if they agree."""
-    taken: _Taken = {}
-    read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source and not c.ends]
+def _check_sources(contract: ContractFields, errors: FieldErrors) -> None:
+    """Two columns may read the same field only with the same type."""
+    fields: _Fields = {}
+    read = [("columns", i, c) for i, c in enumerate(contract.columns) if c.source and not c.is_valid_to]
     for part, index, column in [*read, *(("inputs", i, c) for i, c in enumerate(contract.inputs))]:
         at = (part, index, "source")
         side, form = ("key", contract.key.format) if column.from_key else ("value", contract.value.format)
-        check_whole(column, side, form, flaws, (part, index))
-        path_here = ("$key", *column.key_path) if column.from_key else column.path
-        if path_here == ("$key", "$key") and form in PLAIN:
+        check_whole_source(column, side, form, errors, (part, index))
+        path = ("$key", *column.key_path) if column.from_key else column.path
+        if path == ("$key", "$key") and form in TEXT_AND_BYTES:
             continue
-        if wrong := _contradiction(column.source, path_here, column.type, taken):
-            flaws.add(*at, message=wrong)
-        taken.setdefault(_folded(path_here), (path_here, column.type))
+        if conflict := _source_conflict(column.source, path, column.type, fields):
+            errors.add(*at, message=conflict)
+        fields.setdefault(_lower(path), (path, column.type))
     cdc = contract.cdc
-    if cdc and cdc.format == "op_field" and cdc.op and (wrong := _contradiction(cdc.op, cdc.op_path, None, taken)):
-        flaws.add("cdc", "op", message=wrong)
+    if (
+        cdc
+        and cdc.format == "op_field"
+        and cdc.op
+        and (conflict := _source_conflict(cdc.op, cdc.op_path, None, fields))
+    ):
+        errors.add("cdc", "op", message=conflict)
 
 
-def _folded(path: tuple[str, ...]) -> tuple[str, ...]:
+def _lower(path: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(part.lower() for part in path)
 
 
-def _contradiction(source: str, path: tuple[str, ...], kind: IcebergType | None, taken: _Taken) -> str | None:
-    """How what is read at a path contradicts what else is read.
+def _source_conflict(source: str, path: tuple[str, ...], kind: IcebergType | None, fields: _Fields) -> str | None:
+    """Return why a path can't be read beside the other fields; None if it can.
 
     Args:
-        kind: as which type; None for what the operation is told by, which may stand in a struct that is read.
+        source: the path as the contract has it.
+        path: its parts.
+        kind: its type; None for the operation's field, which may be inside a struct that is read.
+        fields: the other fields.
     """
-    for other, (there, known) in taken.items():
+    for other, (there, known) in fields.items():
         shorter = min(len(other), len(path))
-        if other[:shorter] != _folded(path)[:shorter]:
+        if other[:shorter] != _lower(path)[:shorter]:
             continue
         if there[:shorter] != path[:shorter]:
-            return f"{source!r} and {'.'.join(there)!r} differ only by case, and Spark tells them not apart"
+            return f"{source!r} and {'.'.join(there)!r} differ only by case, which Spark does not distinguish"
         if kind is None:
-            if len(path) < len(other) or not _holds(known, path[shorter:]):
-                return f"{source!r} is no plain value where {'.'.join(there)!r} is read as {known}"
+            if len(path) < len(other) or not _has_primitive(known, path[shorter:]):
+                return f"{source!r} is not a primitive value, since {'.'.join(there)!r} is read as {known}"
             continue
         if len(other) != len(path):
-            return f"{source!r} and {'.'.join(there)!r}: one is a field inside the other; read the outer one"
+            return f"{source!r} and {'.'.join(there)!r}: one contains the other; read only the outer one"
         if kind != known:
-            return f"field {source!r} is read as {kind} by another column; one field has one type"
+            return f"field {source!r} is read as {known} by another column; use one type"
     return None
 
 
-def _holds(kind: IcebergType, path: tuple[str, ...]) -> bool:
-    """Whether a value of that type has a plain value at a path."""
+def _has_primitive(kind: IcebergType, path: tuple[str, ...]) -> bool:
+    """Return whether a value of that type has a primitive value at a path."""
     for name in path:
         fields = dict(kind.fields) if isinstance(kind, Struct) else {}
         if name not in fields:
@@ -150,67 +158,67 @@ def _holds(kind: IcebergType, path: tuple[str, ...]) -> bool:
     return is_primitive(kind)
 
 
-def _check_identifier(contract: ContractFields, flaws: Flaws) -> None:
+def _check_identifier(contract: ContractFields, errors: FieldErrors) -> None:
     if contract.keyed and not contract.identifier:
-        message = f"mode {contract.mode} needs identifier: the columns that make up the key of a row"
-        flaws.add("identifier", message=message)
+        message = f"mode {contract.mode} needs identifier: the columns that identify a row"
+        errors.add("identifier", message=message)
     if not contract.keyed and contract.identifier:
-        flaws.add("identifier", message="mode append has no identifier; use mode: upsert or history, or leave it out")
+        errors.add("identifier", message="mode append has no identifier; use mode: upsert or history, or remove it")
     if not contract.keyed and "deletes" in contract.model_fields_set:
-        flaws.add("deletes", message="mode append deletes nothing; use mode: upsert, or leave it out")
-    _refuse_repeats(contract.identifier, "identifier", flaws)
+        errors.add("deletes", message="mode append never deletes; use mode: upsert, or remove it")
+    _refuse_repeats(contract.identifier, "identifier", errors)
     types = {column.name: column.type for column in contract.columns}
     for index, name in enumerate(contract.identifier):
         kind = types.get(name)
         if kind is None and contract.auto:
-            continue  # the registry may know it: what it gives is checked as well
+            continue  # it may be a column from the registry; those are checked later
         if kind is None:
-            flaws.add("identifier", index, message=f"there is no column {name!r}{values.nearest(name, types)}")
+            errors.add(
+                "identifier", index, message=f"there is no column {name!r}{suggestions.did_you_mean(name, types)}"
+            )
         elif not is_primitive(kind) or str(kind) in {"float", "double"}:
-            flaws.add("identifier", index, message=f"a {kind} cannot be a key: equality of it is not reliable")
+            errors.add("identifier", index, message=f"a {kind} cannot be a key: its equality is not reliable")
     given = contract.cdc is None and "deletes" in contract.model_fields_set
     explicit = contract.upsert and given and contract.deletes == "tombstone"
-    # Whoever asks for tombstones must get them; whoever is silent gets an error only if one arrives.
+    # An error only if the contract sets tombstones itself; by default an arriving tombstone is the error.
     known = bool(contract.identifier) and set(contract.identifier) <= set(types)
     if explicit and known and not contract.tombstone_column and not contract.key_names_rows:
         message = (
-            "a tombstone carries only the record's key, which cannot name a row here: it takes an identifier of one "
-            f"column that a key of format {contract.key.format} can be read as; otherwise deletes: ignore"
+            "a tombstone has only the record's key, which does not identify a row here: use an identifier of one "
+            f"column that a key of format {contract.key.format} can be read as, or deletes: ignore"
         )
-        flaws.add("deletes", message=message)
+        errors.add("deletes", message=message)
 
 
-def _check_order(contract: ContractFields, flaws: Flaws) -> None:
+def _check_order(contract: ContractFields, errors: FieldErrors) -> None:
     if contract.order and not contract.keyed:
-        flaws.add("order", message="mode append keeps every record: there are no versions to order")
+        errors.add("order", message="mode append keeps every record: it has no versions to order")
         return
-    if contract.keyed and contract.mixed and not contract.order:
-        message = "with several topics, offsets do not order the versions of a key: name columns, or _kafka_timestamp"
-        flaws.add("order", message=message)
-    _refuse_repeats(contract.order, "order", flaws)
+    if contract.keyed and contract.reads_several_topics and not contract.order:
+        message = "with several topics, offsets do not order the versions of a key: set columns, or _kafka_timestamp"
+        errors.add("order", message=message)
+    _refuse_repeats(contract.order, "order", errors)
     columns = {column.name: column for column in contract.columns}
     for index, name in enumerate(contract.order):
         column = columns.get(name)
         if name == "_kafka_timestamp" or (column is None and contract.auto):
             continue
         if column is None:
-            hint = values.nearest(name, [*columns, "_kafka_timestamp"])
-            flaws.add("order", index, message=f"there is no column {name!r}{hint}")
+            hint = suggestions.did_you_mean(name, [*columns, "_kafka_timestamp"])
+            errors.add("order", index, message=f"there is no column {name!r}{hint}")
         elif name in contract.identifier or column.from_key:
-            flaws.add("order", index, message=f"{name!r} is the same in all versions of a key, so it orders nothing")
+            errors.add("order", index, message=f"{name!r} is the same in all versions of a key, so it can't order them")
         elif not is_primitive(column.type):
-            flaws.add("order", index, message=f"{column.type} has no order")
+            errors.add("order", index, message=f"{column.type} has no order")
         elif not column.required:
-            flaws.add(
-                "order", index, message=f"{name!r} must be required: a version without it has no place in the order"
-            )
+            errors.add("order", index, message=f"{name!r} must be required: a version without it can't be ordered")
         elif contract.tombstones_delete:
-            way_out = "cdc.tombstones: ignore, if an event before it deletes" if contract.cdc else "deletes: ignore"
-            message = f"a tombstone has no value, hence no {name!r}: order by _kafka_timestamp, or set {way_out}"
-            flaws.add("order", index, message=message)
+            next_step = "cdc.tombstones: ignore, if an event before it deletes" if contract.cdc else "deletes: ignore"
+            message = f"a tombstone has no {name!r}: order by _kafka_timestamp, or set {next_step}"
+            errors.add("order", index, message=message)
 
 
-def _check_partitions(contract: ContractFields, flaws: Flaws) -> None:
+def _check_partitions(contract: ContractFields, errors: FieldErrors) -> None:
     types = {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
     names: dict[str, PartitionField] = {}
     families: dict[tuple[str, str], PartitionField] = {}
@@ -218,40 +226,40 @@ def _check_partitions(contract: ContractFields, flaws: Flaws) -> None:
         try:
             field = parse_partition(text)
         except ValueError as error:
-            flaws.add("partition_by", index, message=str(error))
+            errors.add("partition_by", index, message=str(error))
             continue
         kind = types.get(field.column)
         if kind is None and contract.auto:
             continue
-        wrong = (
-            f"there is no column {field.column!r}{values.nearest(field.column, types)}"
+        problem = (
+            f"there is no column {field.column!r}{suggestions.did_you_mean(field.column, types)}"
             if kind is None
-            else misfit(field, kind)
+            else type_mismatch(field, kind)
         )
-        if not wrong and (twin := families.setdefault(field.family, field)) is not field:
-            wrong = f"{field} and {twin} are redundant: keep one"
-        if not wrong and field.transform != "identity" and field.name.lower() in {each.lower() for each in types}:
-            wrong = f"the partition field would be called {field.name!r}, which is a column"
-        if not wrong and names.setdefault(field.name.lower(), field) is not field:
-            wrong = f"{field} and {names[field.name.lower()]} would both be called {field.name!r}"
-        if wrong:
-            flaws.add("partition_by", index, message=wrong)
+        if not problem and (twin := families.setdefault(field.family, field)) is not field:
+            problem = f"{field} and {twin} are redundant: keep one"
+        if not problem and field.transform != "identity" and field.name.lower() in {each.lower() for each in types}:
+            problem = f"the partition field would be called {field.name!r}, which is a column"
+        if not problem and names.setdefault(field.name.lower(), field) is not field:
+            problem = f"{field} and {names[field.name.lower()]} would both be called {field.name!r}"
+        if problem:
+            errors.add("partition_by", index, message=problem)
 
 
-def _check_properties(contract: ContractFields, flaws: Flaws) -> None:
+def _check_properties(contract: ContractFields, errors: FieldErrors) -> None:
     for key, value in contract.properties.items():
         if key in _FIXED_PROPERTIES and value != _FIXED_PROPERTIES[key][0]:
             wanted, why = _FIXED_PROPERTIES[key]
-            flaws.add("properties", key, message=f"must stay {wanted}: {why}")
+            errors.add("properties", key, message=f"must be {wanted}: {why}")
         elif key in _REFUSED_PROPERTIES:
-            flaws.add("properties", key, message=_REFUSED_PROPERTIES[key])
+            errors.add("properties", key, message=_REFUSED_PROPERTIES[key])
         elif key in _RESERVED_PROPERTIES or key.startswith("sluice."):
             owner = "Sluice" if key.startswith("sluice.") else "Iceberg"
-            flaws.add("properties", key, message=f"is written by {owner} itself")
+            errors.add("properties", key, message=f"is set by {owner} itself")
 
 
-def _check_sort(contract: ContractFields, flaws: Flaws) -> None:
-    """Names and types of `maintenance.sort_by`, by what Iceberg's rewrite can sort."""
+def _check_sort(contract: ContractFields, errors: FieldErrors) -> None:
+    """Check `maintenance.sort_by` against what Iceberg's rewrite can sort by."""
     settings = contract.maintenance
     types = {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
     constant = {text.strip() for text in contract.partition_by}
@@ -260,42 +268,42 @@ def _check_sort(contract: ContractFields, flaws: Flaws) -> None:
         if kind is None and contract.auto:
             continue
         if kind is None:
-            wrong = f"there is no column {name!r}{values.nearest(name, types)}"
+            problem = f"there is no column {name!r}{suggestions.did_you_mean(name, types)}"
         elif not is_primitive(kind):
-            wrong = f"{kind} has no order"
+            problem = f"{kind} has no order"
         elif settings.strategy == "zorder" and isinstance(kind, Decimal):
-            wrong = f"zorder does not take {kind}: use strategy: sort, or leave the column out"
+            problem = f"zorder does not support {kind}: use strategy: sort, or remove the column"
         elif name in constant:
-            wrong = f"{name!r} is the same in all rows of a partition, so it sorts nothing"
+            problem = f"{name!r} is the same in all rows of a partition, so sorting by it has no effect"
         elif name in settings.sort_by[:index]:
-            wrong = f"{name!r} stands twice"
+            problem = f"{name!r} is a duplicate"
         else:
             continue
-        flaws.add("maintenance", "sort_by", index, message=wrong)
+        errors.add("maintenance", "sort_by", index, message=problem)
 
 
-def _refuse_repeats(names: tuple[str, ...], field: str, flaws: Flaws) -> None:
+def _refuse_repeats(names: tuple[str, ...], field: str, errors: FieldErrors) -> None:
     for index, name in enumerate(names):
         if name in names[:index]:
-            flaws.add(field, index, message=f"{name!r} stands twice")
+            errors.add(field, index, message=f"{name!r} is a duplicate")
 
 
-def check_topics(contract: ContractFields, flaws: Flaws) -> None:
-    """Note in `flaws` what is wrong with the topics, and with the names that a template makes of them."""
-    if not contract.topic and not contract.matching:
-        flaws.add("topic", message="must not be empty")
-    if isinstance(contract.start, dict) and (len(contract.topic) > 1 or contract.matching):
-        flaws.add("start", message="offsets per partition need a single topic; use a timestamp, earliest or latest")
-    made: dict[str, str] = {}
+def check_topics(contract: ContractFields, errors: FieldErrors) -> None:
+    """Add to `errors` what is wrong with the topics, and with the table names that a template makes of them."""
+    if not contract.topic and not contract.topic_pattern:
+        errors.add("topic", message="must not be empty")
+    if isinstance(contract.start, dict) and (len(contract.topic) > 1 or contract.topic_pattern):
+        errors.add("start", message="offsets per partition need a single topic; use a timestamp, earliest or latest")
+    tables: dict[str, str] = {}
     for index, topic in enumerate(contract.topic):
         if topic in contract.topic[:index]:
-            flaws.add("topic", index, message=f"{topic!r} stands twice")
-        elif contract.template:
+            errors.add("topic", index, message=f"{topic!r} is a duplicate")
+        elif contract.is_template:
             try:
-                table = topic_pattern.table_of(contract.table, topic)
+                table = topic_pattern.table_for_topic(contract.table, topic)
             except ValueError as error:
-                flaws.add("topic", index, message=f"{error}. Give it a contract of its own")
+                errors.add("topic", index, message=f"{error}. Write a separate contract for it")
                 continue
-            if (other := made.setdefault(table.lower(), topic)) != topic:
-                message = f"{topic!r} and {other!r} both make the table {table!r}: give one a contract of its own"
-                flaws.add("topic", index, message=message)
+            if (other := tables.setdefault(table.lower(), topic)) != topic:
+                message = f"{topic!r} and {other!r} both map to table {table!r}: write a separate contract for one"
+                errors.add("topic", index, message=message)

@@ -1,4 +1,7 @@
-"""TODO docstring of sluice.contract.checks_columns."""
+"""Checks of a contract's columns: change events, `auto`, expressions, masks, and mode history.
+
+Called by `contract.checks`; each check adds all errors it finds.
+"""
 
 from __future__ import annotations
 
@@ -7,182 +10,204 @@ from typing import TYPE_CHECKING
 
 from sluice.contract import columns
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE, Cdc
-from sluice.contract.columns import KAFKA_TIMESTAMP, OBJECTS, PLAIN, REGISTERED, VALID_TO_SOURCE, WHOLE_NUMBERS
+from sluice.contract.columns import (
+    INTEGER_FORMATS,
+    KAFKA_TIMESTAMP,
+    OBJECT_FORMATS,
+    REGISTRY_FORMATS,
+    TEXT_AND_BYTES,
+    VALID_TO_SOURCE,
+)
+from sluice.contract.suggestions import did_you_mean
 from sluice.contract.types import IcebergType, Primitive, is_primitive
-from sluice.contract.values import KEY_SOURCE, VALUE_SOURCE, Flaws
+from sluice.contract.values import KEY_SOURCE, VALUE_SOURCE, FieldErrors
 
 if TYPE_CHECKING:
     from sluice.contract.columns import Input
     from sluice.contract.fields import ContractFields
 
 
-def check_cdc(contract: ContractFields, flaws: Flaws) -> None:
-    """Note in `flaws` what contradicts itself in what the contract says of change events."""
+def check_cdc(contract: ContractFields, errors: FieldErrors) -> None:
+    """Add to `errors` what is wrong with `cdc` and `deletes`."""
     cdc = contract.cdc
     for index, column in enumerate([*contract.columns, *contract.inputs]):
         at = ("columns", index) if index < len(contract.columns) else ("inputs", index - len(contract.columns))
-        if column.special:
-            _check_special(column, cdc, (*at, "source"), flaws)
+        if column.from_envelope:
+            _check_special(column, cdc, (*at, "source"), errors)
     soft = [c for c in contract.columns if c.source == DELETED_SOURCE]
     if contract.deletes in ("hard", "soft") and cdc is None:
-        flaws.add("deletes", message=f"{contract.deletes} is for change events: add cdc:, or use tombstone or ignore")
+        errors.add("deletes", message=f"{contract.deletes} needs change events: add cdc:, or use tombstone or ignore")
     elif contract.deletes == "soft" and not soft:
         message = f"soft needs a column with source: '{DELETED_SOURCE}', of type boolean or timestamptz"
-        flaws.add("deletes", message=message)
+        errors.add("deletes", message=message)
     if cdc is None:
         return
     if contract.deletes == "tombstone" and "deletes" in contract.model_fields_set:
-        message = "with cdc:, deletes are hard, soft or ignore; what tombstones do is said by cdc.tombstones"
-        flaws.add("deletes", message=message)
+        message = "with cdc:, use hard, soft or ignore; cdc.tombstones says what tombstones do"
+        errors.add("deletes", message=message)
     if contract.deletes == "soft" and cdc.tombstones_delete:
-        message = "must be ignore with deletes: soft: a tombstone has no row that could be kept"
-        flaws.add("cdc", "tombstones", message=message)
+        message = "must be ignore with deletes: soft: a tombstone has no row to keep"
+        errors.add("cdc", "tombstones", message=message)
     if (cdc.format == "op_field") != (cdc.op is not None):
-        does = "needs op: the field that names the operation" if cdc.op is None else "knows its operations by itself"
-        flaws.add("cdc", "op", message=f"format {cdc.format} {does}")
+        problem = "needs op: the field that names the operation" if cdc.op is None else "has fixed operations"
+        errors.add("cdc", "op", message=f"format {cdc.format} {problem}")
     elif cdc.op is not None and cdc.op.startswith("$"):
-        flaws.add("cdc", "op", message="must be a field of the value")
+        errors.add("cdc", "op", message="must be a field of the value")
     if cdc.ops and cdc.format != "op_field":
-        flaws.add("cdc", "ops", message=f"format {cdc.format} knows its operations by itself")
+        errors.add("cdc", "ops", message=f"format {cdc.format} has fixed operations")
     if cdc.ops and (both := {w.lower() for w in cdc.ops.upsert} & {w.lower() for w in cdc.ops.delete}):
-        flaws.add("cdc", "ops", message=f"{sorted(both)[0]!r} cannot mean both")
+        errors.add("cdc", "ops", message=f"{sorted(both)[0]!r} cannot mean both upsert and delete")
 
 
-def _check_special(column: Input, cdc: Cdc | None, at: tuple[str | int, ...], flaws: Flaws) -> None:
+def _check_special(column: Input, cdc: Cdc | None, at: tuple[str | int, ...], errors: FieldErrors) -> None:
     name, *rest = column.source.split(".")
     takes: tuple[str, ...] = ()
     if cdc is None:
-        known = (
-            f"those with a $ are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}' (did you mean '{KEY_SOURCE}'?)"
-        )
-        known += "; others need cdc:"
-        flaws.add(*at, message=f"{column.source!r} is no source: {known}")
+        known = f"with a $ there are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}'; others need cdc:"
+        hint = did_you_mean(name, (KEY_SOURCE, VALUE_SOURCE))
+        errors.add(*at, message=f"{column.source!r} is not a source{hint}: {known}")
     elif name == DELETED_SOURCE:
         takes = ("boolean", "timestamptz")
     elif name == OP_SOURCE:
         takes = ("string",)
     elif cdc.format != "debezium":
-        flaws.add(*at, message=f"{column.source!r} is in Debezium's envelope alone; name the field of the value")
+        errors.add(*at, message=f"{column.source!r} exists only in Debezium's envelope; name a field of the value")
     elif name in ("$before", "$after", "$payload", "$schema"):
-        flaws.add(*at, message=f"{column.source!r} is read by the names of its fields, without a $")
+        errors.add(*at, message=f"{column.source!r} is not needed: name its fields, without a $")
     if takes and rest:
-        flaws.add(*at, message=f"{name!r} has no fields")
+        errors.add(*at, message=f"{name!r} has no fields")
     elif takes and str(column.type) not in takes:
-        flaws.add(*at[:-1], "type", message=f"{name!r} needs {' or '.join(takes)}, not {column.type}")
+        errors.add(*at[:-1], "type", message=f"{name!r} needs {' or '.join(takes)}, not {column.type}")
 
 
-def check_auto(contract: ContractFields, flaws: Flaws) -> None:
-    """Note in `flaws` what `auto` can't go with."""
+def check_auto(contract: ContractFields, errors: FieldErrors) -> None:
+    """Add to `errors` what can't be combined with `auto`."""
     auto = contract.auto
     if auto is None:
         if not contract.columns:
-            flaws.add("columns", message="must not be empty")
+            errors.add("columns", message="must not be empty")
         return
-    if contract.value.format not in REGISTERED:
-        formats = ", ".join(REGISTERED)
-        flaws.add("columns", message=f"auto needs a schema registry's format ({formats}), not {contract.value.format}")
+    if contract.value.format not in REGISTRY_FORMATS:
+        formats = ", ".join(REGISTRY_FORMATS)
+        errors.add("columns", message=f"auto needs a schema registry's format ({formats}), not {contract.value.format}")
     if contract.cdc and contract.cdc.format == "debezium":
-        message = "auto takes the value's own fields, which are those of the envelope here: list the columns"
-        flaws.add("columns", message=message)
-    if auto.subject is None and (contract.mixed or contract.value.types):
-        flaws.add("auto", message="with several topics, or types, name the subject: - auto: {subject: …}")
+        message = "auto takes the fields of the value, which is Debezium's envelope: list the columns"
+        errors.add("columns", message=message)
+    if auto.subject is None and (contract.reads_several_topics or contract.value.types):
+        errors.add("auto", message="with several topics or types, name the subject: - auto: {subject: …}")
 
 
-def check_columns(contract: ContractFields, flaws: Flaws) -> None:
-    """Note in `flaws` what contradicts itself in inputs, expressions and masks."""
-    taken = {column.name.lower() for column in contract.columns}
+def check_columns(contract: ContractFields, errors: FieldErrors) -> None:
+    """Add to `errors` what is wrong with inputs, expressions and masks."""
+    names = {column.name.lower() for column in contract.columns}
     for index, each in enumerate(contract.inputs):
-        if each.name.lower() in taken:
-            flaws.add("inputs", index, "name", message=f"{each.name!r} stands twice among columns and inputs")
-        taken.add(each.name.lower())
+        if each.name.lower() in names:
+            errors.add("inputs", index, "name", message=f"{each.name!r} is a duplicate among columns and inputs")
+        names.add(each.name.lower())
     for index, column in enumerate(contract.columns):
         at = ("columns", index)
         if column.expression and column.source:
-            flaws.add(*at, "expression", message="a column has a source or an expression, not both: name an input")
+            errors.add(
+                *at, "expression", message="a column has either a source or an expression: use an input for the source"
+            )
         if column.mask and column.type != Primitive("string"):
-            flaws.add(*at, "mask", message=f"hides text: read the field as string, not {column.type}, or leave it out")
+            errors.add(
+                *at, "mask", message=f"only masks text: read the field as string, not {column.type}, or omit the column"
+            )
         if column.mask == "redact" and column.name in contract.identifier:
-            flaws.add(*at, "mask", message="redact makes all keys the same: use sha256")
+            errors.add(*at, "mask", message="redact would make all keys equal: use sha256")
         if column.mask and column.name in contract.order:
-            flaws.add(*at, "mask", message="what is masked has no order any more")
+            errors.add(*at, "mask", message="a masked column can't be used in order")
     if contract.where and contract.deletes == "soft":
-        message = "does not go with deletes: soft: a delete may lack the fields that it asks for"
-        flaws.add("where", message=message)
-    if contract.inputs and not contract.computes:
-        flaws.add("inputs", message="are read for expressions and where alone, and there are none")
+        message = "can't be combined with deletes: soft: a delete may lack the fields that the condition reads"
+        errors.add("where", message=message)
+    if contract.inputs and not contract.has_expressions:
+        errors.add("inputs", message="are only read for expressions and where, and there are none")
 
 
-def check_whole(column: Input, side: str, form: str, flaws: Flaws, at: tuple[str | int, ...]) -> None:
-    """Whether a key or value of that format has what the column is to hold of it."""
+def check_whole_source(column: Input, side: str, form: str, errors: FieldErrors, at: tuple[str | int, ...]) -> None:
+    """Add to `errors` why the column can't be read from a key or value of that format.
+
+    Args:
+        column: the column or input.
+        side: `key` or `value`.
+        form: its format.
+        errors: where to add.
+        at: the column's location in the contract.
+    """
     whole = column.source in (KEY_SOURCE, VALUE_SOURCE)
-    if whole and form in OBJECTS:
-        flaws.add(*at, "source", message=f"a {side} of format {form} is an object: name a field of it")
-    elif not whole and form in (*PLAIN, *WHOLE_NUMBERS):
+    if whole and form in OBJECT_FORMATS:
+        errors.add(*at, "source", message=f"a {side} of format {form} is an object: name one of its fields")
+    elif not whole and form in (*TEXT_AND_BYTES, *INTEGER_FORMATS):
         source = KEY_SOURCE if side == "key" else VALUE_SOURCE
-        flaws.add(*at, "source", message=f"a {side} of format {form} has no fields: use source: {source}")
-    elif whole and not columns.key_holds(column.type, form):
+        errors.add(*at, "source", message=f"a {side} of format {form} has no fields: use source: {source}")
+    elif whole and not columns.is_readable_as(column.type, form):
         takes = {"bytes": "binary or fixed[n]", "string": "a primitive type other than binary"}.get(
-            form, " or ".join(WHOLE_NUMBERS.get(form, ()))
+            form, " or ".join(INTEGER_FORMATS.get(form, ()))
         )
-        flaws.add(*at, "type", message=f"a {side} of format {form} needs {takes}, not {column.type}")
+        errors.add(*at, "type", message=f"a {side} of format {form} needs {takes}, not {column.type}")
 
 
-def check_history(contract: ContractFields, flaws: Flaws) -> None:
-    """Note in `flaws` what contradicts itself in mode history, and what is asked for outside of it."""
-    ends = [i for i, c in enumerate(contract.columns) if c.ends]
+def check_history(contract: ContractFields, errors: FieldErrors) -> None:
+    """Add to `errors` what is wrong with mode history, or only possible in it."""
+    ends = [i for i, c in enumerate(contract.columns) if c.is_valid_to]
     for index, each in enumerate(contract.inputs):
-        if each.ends:
-            flaws.add("inputs", index, "source", message=f"{VALID_TO_SOURCE} is no field of a record: it is a column")
+        if each.is_valid_to:
+            errors.add("inputs", index, "source", message=f"{VALID_TO_SOURCE} can only be the source of a column")
     if contract.mode != "history":
         for index in ends:
-            flaws.add("columns", index, "source", message=f"{VALID_TO_SOURCE} is for mode history")
+            errors.add("columns", index, "source", message=f"{VALID_TO_SOURCE} needs mode history")
         if contract.valid_from != KAFKA_TIMESTAMP:
-            flaws.add("valid_from", message="is for mode history; leave it out")
+            errors.add("valid_from", message="needs mode history: remove it")
         return
-    kind = _begins(contract, flaws)
+    kind = _check_valid_from(contract, errors)
     if not ends:
         wanted = f"of type {kind}" if kind else "of the type of valid_from"
-        flaws.add("columns", message=f"mode history needs a column with source: '{VALID_TO_SOURCE}', {wanted}")
-    _check_ends(contract, ends, kind, flaws)
+        errors.add("columns", message=f"mode history needs a column with source: '{VALID_TO_SOURCE}', {wanted}")
+    _check_valid_to(contract, ends, kind, errors)
     if contract.deletes not in ("soft", "ignore"):
         message = (
-            f"mode history removes nothing, so it can't be {contract.deletes}: soft keeps each delete as a version "
-            "(of change events), ignore passes them over"
+            f"mode history never removes rows, so it can't be {contract.deletes}: use soft to keep each delete as a "
+            "version (of change events), or ignore to skip them"
         )
-        flaws.add("deletes", message=message)
+        errors.add("deletes", message=message)
 
 
-def _begins(contract: ContractFields, flaws: Flaws) -> IcebergType | None:
-    """The type of `valid_from`; None where it is not known, or wrong."""
+def _check_valid_from(contract: ContractFields, errors: FieldErrors) -> IcebergType | None:
+    """Return the type of `valid_from`; None if it is wrong, or a column from the registry."""
     name = contract.valid_from
     if name == KAFKA_TIMESTAMP:
         return Primitive("timestamptz")
     column = next((c for c in contract.columns if c.name == name), None)
     if column is None:
-        if not contract.auto:  # else the registry may know it
-            flaws.add("valid_from", message=f"there is no column {name!r}; {KAFKA_TIMESTAMP} is there always")
+        if not contract.auto:  # else it may be a column from the registry
+            errors.add("valid_from", message=f"there is no column {name!r}; {KAFKA_TIMESTAMP} always exists")
         return None
-    if column.ends or not is_primitive(column.type) or column.mask:
-        flaws.add("valid_from", message=f"{name!r} does not say when a version begins")
+    if column.is_valid_to or not is_primitive(column.type) or column.mask:
+        errors.add("valid_from", message=f"{name!r} can't be valid_from: use an unmasked column of a primitive type")
     elif not column.required:
-        flaws.add("valid_from", message=f"{name!r} must be required: a version without it has no beginning")
+        errors.add("valid_from", message=f"{name!r} must be required: every version needs a start")
     else:
         return column.type
     return None
 
 
-def _check_ends(contract: ContractFields, ends: Sequence[int], kind: IcebergType | None, flaws: Flaws) -> None:
+def _check_valid_to(
+    contract: ContractFields, ends: Sequence[int], kind: IcebergType | None, errors: FieldErrors
+) -> None:
     for index in ends[1:]:
-        flaws.add("columns", index, "source", message=f"{VALID_TO_SOURCE} stands twice")
+        errors.add("columns", index, "source", message=f"{VALID_TO_SOURCE} is used twice")
     for index in ends[:1]:
         column = contract.columns[index]
         if kind and column.type != kind:
-            message = f"ends where the next version begins, so it needs the type of {contract.valid_from}: {kind}"
-            flaws.add("columns", index, "type", message=message)
+            message = f"must have the type of valid_from ({contract.valid_from}): {kind}"
+            errors.add("columns", index, "type", message=message)
         if column.required:
-            flaws.add("columns", index, "required", message="can't be required: the version that is valid has no end")
+            errors.add("columns", index, "required", message="can't be required: the current version has no end")
         if column.mask:
-            flaws.add("columns", index, "mask", message="hides what a record holds, and this is in none")
+            errors.add("columns", index, "mask", message="masks fields of records, and this column is not one")
         for part in ("identifier", "order"):
             if column.name in getattr(contract, part):
-                flaws.add(part, message=f"{column.name!r} changes when the next version comes, so it can't stand here")
+                errors.add(
+                    part, message=f"{column.name!r} changes when the next version arrives, so it can't be used here"
+                )

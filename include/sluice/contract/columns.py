@@ -1,4 +1,4 @@
-"""Columns of a contract, the inputs of their expressions, and what must hold between them. Light, as all of it."""
+"""Columns of a contract, the inputs of its expressions, and `auto`: columns from the schema registry."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sluice.contract.values import (
     KEY_SOURCE,
     VALUE_SOURCE,
     ColumnName,
-    Flag,
+    ColumnType,
     Identifier,
     ListField,
     Source,
-    Strict,
-    Type,
+    StrictBool,
+    StrictModel,
 )
 
 KAFKA_TYPES: dict[str, IcebergType] = dict(
@@ -26,34 +26,34 @@ KAFKA_TYPES: dict[str, IcebergType] = dict(
 """Types of the Kafka coordinates in a typed table."""
 
 Format = Literal["json", "json_connect", "json_schema", "avro", "protobuf", "string", "bytes", "int", "long"]
-"""`json_connect` is JSON that brings its own schema; the three after it are Confluent's wire format, and need a schema
-registry; the last four have no fields."""
+"""`json_connect` is JSON with its schema in each record; `json_schema`, `avro` and `protobuf` are in Confluent's wire
+format and need a schema registry; the last four have no fields."""
 
-PLAIN = ("string", "bytes")
-REGISTERED = ("avro", "protobuf", "json_schema")
-WHOLE_NUMBERS = {"int": ("int", "long"), "long": ("long",)}
-OBJECTS = ("json", "json_schema", "protobuf")
-"""Formats that are always objects with fields; `avro` and `json_connect` may be, the others never are."""
+TEXT_AND_BYTES = ("string", "bytes")
+REGISTRY_FORMATS = ("avro", "protobuf", "json_schema")
+INTEGER_FORMATS = {"int": ("int", "long"), "long": ("long",)}
+OBJECT_FORMATS = ("json", "json_schema", "protobuf")
+"""Formats that always have fields; `avro` and `json_connect` may have some, the others never do."""
 
 VALID_TO_SOURCE = "$valid_to"
-"""Source of the column that holds when a version ended: where the next of its key begins; null while there is none."""
+"""Source of the column that holds when a version ended (when the next one begins); null for the current one."""
 
 KAFKA_TIMESTAMP = KAFKA_COLUMNS[3]
 
 
-class Input(Strict):
-    """A field that is read, for expressions and `where`, and is no column of the table.
+class Input(StrictModel):
+    """A field that is read for expressions and `where` without being a column of the table.
 
     Attributes:
         name: Letters, digits and `_`; unique without regard to case among inputs and columns; not a reserved name.
         type: As Iceberg writes it, for example `decimal(10, 2)` or `list<string>`.
-        source: Field of the value, a dotted path of nested fields; `$key` for the record's key, `$key.a` for a field of
-            it; `$value` for a value without fields; of a change event also `$op`, `$deleted`, `$source.lsn` and alike.
+        source: Field of the value, with dots for nested fields; `$key` for the record's key, `$key.a` for a field of
+            it; `$value` for a value without fields; for change events also `$op`, `$deleted`, `$source.lsn` and others.
             Default: the name.
     """
 
     name: ColumnName
-    type: Type
+    type: ColumnType
     source: Annotated[Source, Field(validate_default=False)] = ""
 
     @model_validator(mode="before")
@@ -62,54 +62,56 @@ class Input(Strict):
         if isinstance(data, dict) and data.get("source") is None and isinstance(data.get("name"), str):
             return data if data.get("expression") else {**data, "source": data["name"]}
         if isinstance(data, dict) and data.get("expression") and data.get("source") == "":
-            return {k: v for k, v in data.items() if k != "source"}  # as it is written out
+            return {k: v for k, v in data.items() if k != "source"}  # as model_dump writes it
         return data
 
     @property
     def from_key(self) -> bool:
-        """Whether it holds the record's key, or a field of it."""
+        """Whether the source is the record's key, or a field of it."""
         return self.source == KEY_SOURCE or self.source.startswith(f"{KEY_SOURCE}.")
 
     @property
     def key_path(self) -> tuple[str, ...]:
-        """A source in the key as field names from the outside in, `$key` alone for the whole; empty for the value."""
+        """Path of the source in the key, outermost first; `$key` for the whole key, empty for a source in the value."""
         if not self.from_key:
             return ()
         return tuple(self.source.split(".")[1:]) or (KEY_SOURCE,)
 
     @property
-    def special(self) -> bool:
-        """Whether it is read from the envelope of a change event, instead of from its row."""
-        return self.source.startswith("$") and self.source != VALUE_SOURCE and not (self.from_key or self.ends)
+    def from_envelope(self) -> bool:
+        """Whether the source is in the envelope of a change event, not in its row."""
+        return self.source.startswith("$") and self.source != VALUE_SOURCE and not (self.from_key or self.is_valid_to)
 
     @property
-    def ends(self) -> bool:
-        """Whether it holds when a version ended, which no record tells."""
+    def is_valid_to(self) -> bool:
+        """Whether the column holds when a version ended, which is in no record."""
         return self.source == VALID_TO_SOURCE
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The source as field names from the outside in; empty for the key, and where no field is read."""
-        return () if self.from_key or self.ends or not self.source else tuple(self.source.split("."))
+        """Path of the source in the value, outermost first; empty for the key, and if no field is read."""
+        return () if self.from_key or self.is_valid_to or not self.source else tuple(self.source.split("."))
 
 
-class Auto(Strict):
-    """The columns that the newest schema of a subject gives, besides those that the contract lists.
+class Auto(StrictModel):
+    """Columns from the newest schema of a subject, after those that the contract lists.
 
     Attributes:
         subject: The subject in the schema registry. Default: the topic's name and `-value` (TopicNameStrategy).
-        omit: Fields of the value that become no column.
+        omit: Fields of the value that do not become columns.
     """
 
     subject: Annotated[str, Field(min_length=1)] | None = None
     omit: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField] = ()
 
 
-def auto_apart(data: object) -> object:
-    """The contract's plain values with `auto`, the last entry of `columns` or all that it says, in a field of its own.
+def split_auto_columns(data: object) -> object:
+    """Return the contract's plain values with `auto` moved from `columns` to a field of its own.
+
+    In the YAML it is the last entry of `columns`, or the only one.
 
     Raises:
-        ValueError: it stands elsewhere, or twice.
+        ValueError: it is not the last entry, or occurs twice.
     """
     if not isinstance(data, dict):
         return data
@@ -122,38 +124,37 @@ def auto_apart(data: object) -> object:
     if not at:
         return data
     if at != [len(listed) - 1] or data.get("auto") is not None:
-        raise ValueError("columns: auto stands once, and last: the other columns of the schema follow those listed")
+        raise ValueError("columns: auto must be the last entry: the schema's other columns follow the listed ones")
     last = listed[-1]
     return {**data, "columns": listed[:-1], "auto": {} if last == "auto" else last["auto"] or {}}
 
 
 class Column(Input):
-    """One column of the typed table: an input that is kept, or an expression over inputs and other columns.
+    """One column of the typed table: a field, or an expression over inputs and other columns.
 
     Attributes:
-        required: Whether null is refused (the record is an error). Default false; true for identifier columns.
-        expression: Spark SQL that computes it, instead of `source`.
-        mask: How personal data is hidden before the table sees it: `sha256`, keyed by the environment's secret, or
+        required: Whether null makes the record an error. Default false; true for identifier columns.
+        expression: Spark SQL that computes the column, instead of `source`.
+        mask: How personal data is masked before it is written: `sha256`, keyed by the environment's secret, or
             `redact`.
-        doc: Comment kept in the table's schema.
-        renamed_from: The name that this column had in the table before: it is renamed, and keeps its values. May stay
-            when that is done.
+        doc: The column's comment in the table's schema.
+        renamed_from: The column's earlier name: it is renamed and keeps its values. May stay afterwards.
     """
 
-    required: Flag = False
+    required: StrictBool = False
     expression: Annotated[str, Field(min_length=1)] | None = None
     mask: Literal["sha256", "redact"] | None = None
     doc: str | None = None
     renamed_from: Identifier | None = None
 
 
-def key_holds(kind: IcebergType, key_format: str) -> bool:
-    """Tell whether a whole key or value of that format can be read as a value of type `kind`."""
-    if key_format in OBJECTS:
+def is_readable_as(kind: IcebergType, key_format: str) -> bool:
+    """Return whether a whole key or value of that format can be read as type `kind`."""
+    if key_format in OBJECT_FORMATS:
         return False
-    if key_format in WHOLE_NUMBERS:
-        return str(kind) in WHOLE_NUMBERS[key_format]
-    if key_format not in PLAIN:
+    if key_format in INTEGER_FORMATS:
+        return str(kind) in INTEGER_FORMATS[key_format]
+    if key_format not in TEXT_AND_BYTES:
         return True
     binary = isinstance(kind, Fixed) or kind == Primitive("binary")
     return is_primitive(kind) and binary == (key_format == "bytes")

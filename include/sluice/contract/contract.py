@@ -1,8 +1,6 @@
-"""What a table promises: the contract, one YAML file per table, as a frozen value.
+"""The contract of a table, validated: DAGs are generated from it, and every step receives it.
 
-Stands before the first step: the DAGs are generated from contracts, and every step is given one. Only pydantic and the
-standard library are imported, because DAG files are parsed every few seconds. `sluice.contract.folder` reads the files,
-`sluice.iceberg.schema` turns a contract into what Iceberg wants to know, and `docs/contracts.md` is the reference.
+Imports only pydantic and the standard library, because DAG files import it. `contract.folder` reads the files.
 """
 
 from __future__ import annotations
@@ -11,35 +9,51 @@ from typing import Self
 
 from pydantic import model_validator
 
+from sluice.contract import topic_pattern
 from sluice.contract.checks import check_contract
 from sluice.contract.checks_expectations import check_expectations
-from sluice.contract.columns import auto_apart
+from sluice.contract.columns import split_auto_columns
 from sluice.contract.fields import ContractFields
-from sluice.contract.values import (
-    Flaws,
-)
+from sluice.contract.values import FieldErrors
 
 
 class Contract(ContractFields):  # type: ignore[no-redef] # two of its fields are read from one key
-    """The promise of one table, or of like tables, with all of its fields checked. The reference: `docs/contracts.md`.
+    """The contract of one table, or of one table per topic. Field by field: `docs/contracts.md`.
 
     Raises:
-        pydantic.ValidationError: with every flaw that was found, each at its field.
+        pydantic.ValidationError: with every error, each at its field.
     """
 
     @model_validator(mode="before")
     @classmethod
-    def _auto_apart(cls, data: object) -> object:
-        return auto_apart(data)
+    def _split_auto(cls, data: object) -> object:
+        return split_auto_columns(data)
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
-        flaws = Flaws()
-        check_contract(self, flaws)
-        check_expectations(self, flaws)
-        flaws.raise_any("Contract")
+    def _check(self) -> Self:
+        errors = FieldErrors()
+        check_contract(self, errors)
+        check_expectations(self, errors)
+        errors.raise_any("Contract")
         keys = set(self.identifier)
         columns = tuple(c.model_copy(update={"required": True}) if c.name in keys else c for c in self.columns)
-        # A key without a value identifies nothing. The model is frozen for everybody but its own construction.
+        # Identifier columns are always required. The model is frozen once it is constructed.
         object.__setattr__(self, "columns", columns)
         return self
+
+
+def contract_for_topic(contract: Contract, topic: str) -> Contract:
+    """Return the contract for one of its topics; for a template, the contract of that topic's table.
+
+    Raises:
+        ValueError: the topic's name does not make a valid table name.
+    """
+    table = topic_pattern.table_for_topic(contract.table, topic) if contract.is_template else contract.table
+    return contract.model_copy(update={"table": table, "topic": (topic,), "topic_pattern": None})
+
+
+def expand_template(contract: Contract) -> list[Contract]:
+    """Return one contract per topic for a template with a list of topics, else the contract itself."""
+    if not (contract.is_template and contract.topic):
+        return [contract]
+    return [contract_for_topic(contract, topic) for topic in contract.topic]

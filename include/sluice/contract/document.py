@@ -1,8 +1,7 @@
-"""YAML for people: plain data only, and the line of every field is remembered.
+"""YAML files as plain Python values, with the line of every field for error messages.
 
-Narrower than YAML on purpose. No tags, anchors or aliases (nothing is ever constructed but text, numbers, booleans,
-null, lists and maps), no key twice in one map, no second document; and the scalars of YAML 1.2, so that `no`, `on`,
-`12:30` and `2024-01-31` stay the text they look like.
+A strict subset of YAML: no tags, anchors, aliases or duplicate keys, one document. Scalars are those of YAML 1.2, so
+that `no`, `on`, `12:30` and `2024-01-31` stay text.
 """
 
 from __future__ import annotations
@@ -17,16 +16,14 @@ Location = tuple[str | int, ...]
 """Where a value stands: keys and list indices from the top."""
 
 MAX_BYTES = 1_000_000
-"""Longest file that is read."""
+"""Size limit of a file."""
 
 _MAX_DEPTH = 50
 _FLOAT, _LONGEST_FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?", 40
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """SafeLoader whose plain scalars are resolved as in YAML 1.2; libyaml's, where PyYAML was built with it."""
-
-    yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 - PyYAML's own attribute, emptied so that 1.1's resolvers do not apply
+class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
+    """Resolves plain scalars as in YAML 1.2: BaseLoader resolves none by itself. Uses libyaml if PyYAML has it."""
 
 
 for _tag, _pattern, _first in (
@@ -40,13 +37,13 @@ for _tag, _pattern, _first in (
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing that is wrong with a file of contracts.
+    """One error in a contract's file or in `groups.yaml`.
 
     Attributes:
-        file: The file, as it was named to the loader.
-        line: Line from 1; 0 where the problem is the file itself.
+        file: The file's name, as given to `read_document`.
+        line: Line from 1; 0 if the file itself is the problem.
         path: The field, such as `columns[2].type`; empty for the whole file.
-        message: What is wrong and, where it can be told, what was meant.
+        message: What is wrong, perhaps with a suggestion.
     """
 
     file: str
@@ -61,13 +58,13 @@ class Problem:
 
 @dataclass
 class Document:
-    """A file that was read.
+    """The content of a YAML file.
 
     Attributes:
         file: Its name, for messages.
-        data: Its content as plain Python values; None if it could not be read.
+        data: Its content as plain Python values; None if it has problems.
         lines: Line of each value (for a field, the line of its key).
-        problems: What is wrong with it.
+        problems: Its syntax errors.
     """
 
     file: str
@@ -76,18 +73,18 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def problem(self, location: Location, message: str) -> Problem:
-        """Make a problem of the value at `location`, or of the nearest thing around it that stands in the file."""
+        """Return a problem of the value at `location`, with the line of the innermost part that is in the file."""
         known = location
         while known and known not in self.lines:
             known = known[:-1]
-        # A scalar that was taken for a list of one has no index in the file.
+        # A scalar in place of a list has no index in the file.
         while len(location) > len(known) and isinstance(location[-1], int):
             location = location[:-1]
-        return Problem(self.file, self.lines.get(known, 1), path_text(location), message)
+        return Problem(self.file, self.lines.get(known, 1), format_location(location), message)
 
 
-def path_text(location: Location) -> str:
-    """Write a location the way people do: `columns[2].type`."""
+def format_location(location: Location) -> str:
+    """Return a location as text: `columns[2].type`."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -95,22 +92,22 @@ def path_text(location: Location) -> str:
 
 
 def read_document(path: Path, name: str) -> Document:
-    """Read one YAML file; whatever is wrong with it goes into the result's `problems`.
+    """Read a YAML file; its errors are in the result's `problems`.
 
     Args:
         path: The file.
-        name: How messages call it.
+        name: Its name in messages.
     """
     document = Document(name)
     try:
         raw = path.read_bytes()
         if len(raw) > MAX_BYTES:
-            document.problems.append(Problem(name, 0, "", f"is longer than {MAX_BYTES:,} bytes"))
+            document.problems.append(Problem(name, 0, "", f"is larger than {MAX_BYTES:,} bytes"))
             return document
         text = raw.decode("utf-8")
         _check_depth(text)
         root = _Loader(text).get_single_node()
-        document.data = None if root is None else _Plain(document).value(root, ())
+        document.data = None if root is None else _NodeReader(document).value(root, ())
     except OSError as error:
         document.problems.append(Problem(name, 0, "", f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError as error:
@@ -123,17 +120,17 @@ def read_document(path: Path, name: str) -> Document:
     except yaml.YAMLError as error:
         document.problems.append(Problem(name, 1, "", f"is not YAML: {str(error).splitlines()[0]}"))
     except RecursionError:
-        document.problems.append(Problem(name, 1, "", f"is nested more than {_MAX_DEPTH} deep"))
+        document.problems.append(Problem(name, 1, "", f"is nested more than {_MAX_DEPTH} levels deep"))
     if document.problems:
         document.data = None
     return document
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested so deep that libyaml, which goes down by itself, would end the process.
+    """Raise if the text is nested so deeply that libyaml's recursion could overflow the stack.
 
     Raises:
-        RecursionError: it is.
+        RecursionError: the text has more than `_MAX_DEPTH` levels.
     """
     depth = 0
     for event in yaml.parse(text, _Loader):
@@ -142,21 +139,23 @@ def _check_depth(text: str) -> None:
             raise RecursionError
 
 
-class _Plain:
-    """Turns YAML nodes into plain values, noting lines."""
+class _NodeReader:
+    """Converts YAML nodes to plain values, and records their lines in a document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self.seen: set[int] = set()
 
-    def wrong(self, node: yaml.Node, at: Location, message: str) -> None:
-        self.document.problems.append(Problem(self.document.file, node.start_mark.line + 1, path_text(at), message))
+    def add_problem(self, node: yaml.Node, at: Location, message: str) -> None:
+        self.document.problems.append(
+            Problem(self.document.file, node.start_mark.line + 1, format_location(at), message)
+        )
 
     def value(self, node: yaml.Node, at: Location) -> object:
         self.document.lines.setdefault(at, node.start_mark.line + 1)
         if id(node) in self.seen:
-            # Aliases make a small file huge, and a field's line ambiguous.
-            self.wrong(node, at, "anchors and aliases (& and *) are not allowed: write the value out")
+            # Aliases can make a small file huge, and a field's line ambiguous.
+            self.add_problem(node, at, "anchors and aliases (& and *) are not allowed: write the value out")
             return None
         self.seen.add(id(node))
         if len(at) > _MAX_DEPTH:
@@ -167,7 +166,7 @@ class _Plain:
             return [self.value(each, (*at, index)) for index, each in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, at)
-        self.wrong(node, at, f"the tag {node.tag} is not allowed: only plain values are")
+        self.add_problem(node, at, f"the tag {node.tag} is not allowed: use plain values")
         return None
 
     def scalar(self, node: yaml.ScalarNode, at: Location) -> object:
@@ -183,7 +182,7 @@ class _Plain:
                 return int(text.replace("_", ""))
             case "float" if len(text) <= _LONGEST_FLOAT and re.fullmatch(_FLOAT, text):
                 return float(text)
-        self.wrong(node, at, f"the value {text[:40]!r} with the tag {node.tag} is not allowed: only plain values are")
+        self.add_problem(node, at, f"the value {text[:40]!r} with the tag {node.tag} is not allowed: use plain values")
         return None
 
     def mapping(self, node: yaml.MappingNode, at: Location) -> dict[object, object]:
@@ -191,13 +190,13 @@ class _Plain:
         first: dict[object, int] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self.wrong(key_node, at, "a key must be plain text")
+                self.add_problem(key_node, at, "a key must be plain text")
                 continue
             key = self.scalar(key_node, at)
             line = key_node.start_mark.line + 1
             step = key if isinstance(key, (str, int)) and not isinstance(key, bool) else str(key)
             if key in first:
-                self.wrong(key_node, (*at, step), f"stands twice; first on line {first[key]}")
+                self.add_problem(key_node, (*at, step), f"is a duplicate of line {first[key]}")
                 continue
             first[key] = line
             self.document.lines[(*at, step)] = line

@@ -1,7 +1,7 @@
-"""`expectations:` of a contract: what Great Expectations shall find true of each batch, and what happens if it is not.
+"""`expectations:` of a contract: checks that Great Expectations runs on each batch, and what happens if one fails.
 
-DAG files read contracts too, so the expectations that Sluice runs stand here by name, with what they take, and Great
-Expectations itself is imported by the Spark application alone. A test holds the list against its own models.
+The supported types are listed here, because DAG files must not import Great Expectations; a test compares the list with
+its models.
 """
 
 from __future__ import annotations
@@ -19,105 +19,108 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field
 
 from sluice.contract.types import Decimal, IcebergType
-from sluice.contract.values import Duration, Strict, Whole
+from sluice.contract.values import Duration, PositiveInt, StrictModel
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What Sluice knows of one expectation of Great Expectations.
+class ExpectationType:
+    """One type of expectation that Great Expectations has and Sluice runs.
 
     Attributes:
-        takes: its parameters; of several in one tuple, one must be given.
-        of: the columns it fits: any, flat (no list, map or struct), ordered, number, text; or whole, the table.
-        by_row: it judges each row by itself, so that the rows that fail can be set apart.
+        arguments: its parameters besides columns; of several in one tuple, at least one is required.
+        column_kind: the columns it applies to: any, flat (no list, map or struct), ordered, number, text; or whole, the
+            table.
+        by_row: it evaluates each row by itself, so that failing rows can be quarantined.
         columns: the parameters that name columns.
-        told: its observed value is a statistic; else it is, or may be, a value of some record.
+        is_statistic: its observed value is a statistic; else it is, or may be, a value of some record.
     """
 
-    takes: tuple[str | tuple[str, ...], ...] = ()
-    of: Literal["any", "flat", "ordered", "number", "text", "whole"] = "any"
+    arguments: tuple[str | tuple[str, ...], ...] = ()
+    column_kind: Literal["any", "flat", "ordered", "number", "text", "whole"] = "any"
     by_row: bool = False
     columns: tuple[str, ...] = ("column",)
-    told: bool = False
+    is_statistic: bool = False
 
     @property
     def parameters(self) -> list[str]:
-        """All that it takes besides columns."""
-        return [name for each in self.takes for name in ((each,) if isinstance(each, str) else each)]
+        """The names of all parameters besides columns."""
+        return [name for each in self.arguments for name in ((each,) if isinstance(each, str) else each)]
 
 
-def _between(of: Literal["flat", "ordered", "number", "whole"], **values: Any) -> Kind:
-    return Kind((("min_value", "max_value"), "strict_min", "strict_max"), of, **values)
+def _between(column_kind: Literal["flat", "ordered", "number", "whole"], **values: Any) -> ExpectationType:
+    return ExpectationType((("min_value", "max_value"), "strict_min", "strict_max"), column_kind, **values)
 
 
 NUMBERS = frozenset({"int", "long", "float", "double"})
 _SET, _PAIR = (("value_set",),), ("column_A", "column_B")
-KINDS: Mapping[str, Kind] = MappingProxyType(
+EXPECTATION_TYPES: Mapping[str, ExpectationType] = MappingProxyType(
     {
-        "expect_column_values_to_not_be_null": Kind(("mostly",), by_row=True),
-        "expect_column_values_to_be_null": Kind(("mostly",), by_row=True),
-        "expect_column_values_to_be_between": Kind(
+        "expect_column_values_to_not_be_null": ExpectationType(("mostly",), by_row=True),
+        "expect_column_values_to_be_null": ExpectationType(("mostly",), by_row=True),
+        "expect_column_values_to_be_between": ExpectationType(
             (("min_value", "max_value"), "strict_min", "strict_max", "mostly"), "ordered", by_row=True
         ),
-        "expect_column_values_to_be_in_set": Kind((*_SET, "mostly"), "flat", by_row=True),
-        "expect_column_values_to_not_be_in_set": Kind((*_SET, "mostly"), "flat", by_row=True),
-        "expect_column_values_to_match_regex": Kind((("regex",), "mostly"), "text", by_row=True),
-        "expect_column_values_to_not_match_regex": Kind((("regex",), "mostly"), "text", by_row=True),
-        "expect_column_value_lengths_to_equal": Kind((("value",), "mostly"), "text", by_row=True),
-        "expect_column_value_lengths_to_be_between": Kind(
+        "expect_column_values_to_be_in_set": ExpectationType((*_SET, "mostly"), "flat", by_row=True),
+        "expect_column_values_to_not_be_in_set": ExpectationType((*_SET, "mostly"), "flat", by_row=True),
+        "expect_column_values_to_match_regex": ExpectationType((("regex",), "mostly"), "text", by_row=True),
+        "expect_column_values_to_not_match_regex": ExpectationType((("regex",), "mostly"), "text", by_row=True),
+        "expect_column_value_lengths_to_equal": ExpectationType((("value",), "mostly"), "text", by_row=True),
+        "expect_column_value_lengths_to_be_between": ExpectationType(
             (("min_value", "max_value"), "strict_min", "strict_max", "mostly"), "text", by_row=True
         ),
-        "expect_column_pair_values_a_to_be_greater_than_b": Kind(("or_equal", "mostly"), "ordered", columns=_PAIR),
-        "expect_column_pair_values_to_be_equal": Kind(("mostly",), "flat", columns=_PAIR),
-        "expect_column_values_to_be_unique": Kind(("mostly",), "flat"),
-        "expect_compound_columns_to_be_unique": Kind(("mostly",), "flat", columns=("column_list",)),
-        "expect_column_proportion_of_unique_values_to_be_between": _between("flat", told=True),
-        "expect_column_proportion_of_non_null_values_to_be_between": _between("flat", told=True),
-        "expect_column_unique_value_count_to_be_between": _between("flat", told=True),
-        "expect_column_distinct_values_to_be_in_set": Kind(_SET, "flat"),
-        "expect_column_distinct_values_to_contain_set": Kind(_SET, "flat"),
-        "expect_column_distinct_values_to_equal_set": Kind(_SET, "flat"),
-        "expect_column_mean_to_be_between": _between("number", told=True),
-        "expect_column_stdev_to_be_between": _between("number", told=True),
-        "expect_column_sum_to_be_between": _between("number", told=True),
+        "expect_column_pair_values_a_to_be_greater_than_b": ExpectationType(
+            ("or_equal", "mostly"), "ordered", columns=_PAIR
+        ),
+        "expect_column_pair_values_to_be_equal": ExpectationType(("mostly",), "flat", columns=_PAIR),
+        "expect_column_values_to_be_unique": ExpectationType(("mostly",), "flat"),
+        "expect_compound_columns_to_be_unique": ExpectationType(("mostly",), "flat", columns=("column_list",)),
+        "expect_column_proportion_of_unique_values_to_be_between": _between("flat", is_statistic=True),
+        "expect_column_proportion_of_non_null_values_to_be_between": _between("flat", is_statistic=True),
+        "expect_column_unique_value_count_to_be_between": _between("flat", is_statistic=True),
+        "expect_column_distinct_values_to_be_in_set": ExpectationType(_SET, "flat"),
+        "expect_column_distinct_values_to_contain_set": ExpectationType(_SET, "flat"),
+        "expect_column_distinct_values_to_equal_set": ExpectationType(_SET, "flat"),
+        "expect_column_mean_to_be_between": _between("number", is_statistic=True),
+        "expect_column_stdev_to_be_between": _between("number", is_statistic=True),
+        "expect_column_sum_to_be_between": _between("number", is_statistic=True),
         "expect_column_median_to_be_between": _between("number"),
         "expect_column_min_to_be_between": _between("ordered"),
         "expect_column_max_to_be_between": _between("ordered"),
-        "expect_table_row_count_to_be_between": _between("whole", columns=(), told=True),
-        "expect_table_row_count_to_equal": Kind((("value",),), "whole", columns=(), told=True),
+        "expect_table_row_count_to_be_between": _between("whole", columns=(), is_statistic=True),
+        "expect_table_row_count_to_equal": ExpectationType((("value",),), "whole", columns=(), is_statistic=True),
     }
 )
-"""The expectations that Sluice runs, by the names that Great Expectations gives them."""
+"""The types that Sluice supports, by Great Expectations' names."""
 
-NEWEST = "expect_column_max_to_be_between"
+MAX_BETWEEN = "expect_column_max_to_be_between"
 
-SHOWN = 200
-"""So many characters of an expectation's parameters are told."""
+MAX_PARAMETERS_LENGTH = 200
+"""Characters of an expectation's parameters that are stored and shown."""
 
 
-class Drift(Strict):
-    """Bounds taken from the batches before: their mean observed value, give or take a share of it.
+class Drift(StrictModel):
+    """Bounds around the mean observed value of earlier batches.
 
     Attributes:
-        tolerance: Share of the mean, above 0: 0.5 allows half of it to three halves.
-        batches: How many of the last batches. Default 10.
-        at_least: With fewer batches to compare with, nothing is judged. Default 3.
+        tolerance: Allowed share of the mean above and below it: 0.5 allows 50 % to 150 %.
+        batches: How many of the last batches to use. Default 10.
+        at_least: With fewer earlier batches the expectation is not evaluated. Default 3.
     """
 
     tolerance: Annotated[float, Field(strict=True, gt=0)]
-    batches: Whole = 10
-    at_least: Whole = 3
+    batches: PositiveInt = 10
+    at_least: PositiveInt = 3
 
 
-class Expectation(Strict):
-    """One expectation of Great Expectations; its own parameters stand beside these, as it names them.
+class Expectation(StrictModel):
+    """One expectation of Great Expectations; its own parameters are given beside these fields.
 
     Attributes:
-        type: Its name, for example `expect_column_values_to_be_in_set`.
-        severity: `warn` tells; `quarantine_rows` sets the rows that fail apart, as if they could not be decoded;
-            `block` stops the table before the batch is published. Default `warn`.
-        drift: Instead of `min_value` and `max_value`: bounds from the batches before.
-        max_age: Of `expect_column_max_to_be_between`, instead of its bounds: how old the newest value may be.
+        type: Its type, for example `expect_column_values_to_be_in_set`.
+        severity: `warn` logs a warning; `quarantine_rows` quarantines the failing rows; `block` stops the table before
+            the batch is published. Default `warn`.
+        drift: Bounds from earlier batches, instead of `min_value` and `max_value`.
+        max_age: For `expect_column_max_to_be_between`, instead of its bounds: how old the newest value may be.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -128,72 +131,72 @@ class Expectation(Strict):
     max_age: Duration | None = None
 
     @property
-    def kind(self) -> Kind:
-        """What is known of its type."""
-        return KINDS[self.type]
+    def kind(self) -> ExpectationType:
+        """Its type's properties."""
+        return EXPECTATION_TYPES[self.type]
 
     @property
     def given(self) -> dict[str, Any]:
-        """What Great Expectations is given, columns among it."""
+        """The parameters for Great Expectations, columns included."""
         return dict(self.model_extra or {})
 
     @property
     def parameters(self) -> str:
-        """What it is given besides its columns, as JSON: it tells it from another of its type about the same column.
+        """Its parameters without columns, as JSON; long ones are cut and end in a hash.
 
-        Of one that is long there is the beginning, and a digest of the whole.
+        Identifies it among expectations of one type about the same columns.
         """
         given = self.model_dump(mode="json", exclude_unset=True, exclude={"type", "severity", *self.kind.columns})
         text = json.dumps(given, sort_keys=True, ensure_ascii=False)
-        if len(text) <= SHOWN:
+        if len(text) <= MAX_PARAMETERS_LENGTH:
             return text
-        return f"{text[:SHOWN]}… sha256:{sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
+        return f"{text[:MAX_PARAMETERS_LENGTH]}… sha256:{sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it looks at; none for those of the table, nor for what is no name."""
-        named = [self.given.get(name, ()) for name in self.kind.columns]
-        given = [c for each in named for c in (each if isinstance(each, list | tuple) else (each,))]
+        """The columns that it is about; empty for the table's expectations."""
+        values = [self.given.get(name, ()) for name in self.kind.columns]
+        given = [c for each in values for c in (each if isinstance(each, list | tuple) else (each,))]
         return tuple(c for c in given if isinstance(c, str))
 
-    def about(self, names: Mapping[str, str]) -> Self:
-        """The same of columns that have other names: those that are in `names`."""
+    def with_columns(self, names: Mapping[str, str]) -> Self:
+        """Return the same expectation about renamed columns; `names` maps old to new names."""
 
-        def named(given: Any) -> Any:
-            return [named(each) for each in given] if isinstance(given, list | tuple) else names.get(given, given)
+        def rename(given: Any) -> Any:
+            return [rename(each) for each in given] if isinstance(given, list | tuple) else names.get(given, given)
 
-        there = {name: named(self.given[name]) for name in self.kind.columns if name in self.given}
-        return self.model_validate({**self.model_dump(exclude_unset=True), **there})
+        columns = {name: rename(self.given[name]) for name in self.kind.columns if name in self.given}
+        return self.model_validate({**self.model_dump(exclude_unset=True), **columns})
 
     @property
     def name(self) -> tuple[str, str, str, str]:
-        """What tells it from others of the contract, as `quality.Result.name` has it."""
+        """Its identity within the contract; equal to the `name` of its results in `sluice.quality`."""
         return self.type, ",".join(self.columns), self.severity, self.parameters
 
     @property
     def label(self) -> str:
-        """For messages: the type, and its columns."""
+        """Type and columns, for messages."""
         return f"{self.type}({', '.join(self.columns)})"
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one that Spark takes: a whole one has 64 bits."""
+    """Return whether a value is a finite number that fits Spark's types (64 bits)."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return abs(value) < 1 << 63 if whole else isinstance(value, float) and isfinite(value)
 
 
-def typed(value: Any, kind: IcebergType) -> Any:
-    """A value of the YAML as one of a column of type `kind`; None where it is none.
+def to_column_value(value: Any, kind: IcebergType) -> Any:
+    """Convert a value of the YAML to a column's type; None if it is not one.
 
-    Dates and times stand there as text, `2024-01-31` and `2024-01-31T00:00:00Z`; a timestamp without a zone is UTC,
-    as it is in the Spark application.
+    Dates and timestamps are text in the YAML, `2024-01-31` and `2024-01-31T00:00:00Z`; a timestamp without a time zone
+    is UTC, as in the Spark application.
     """
     name = str(kind)
     if isinstance(kind, Decimal) or name in NUMBERS:
         fits = is_number(value) and (name not in {"int", "long"} or value == int(value))
         if fits and name == "float":
             try:
-                return struct.unpack("<f", struct.pack("<f", value))[0]  # 0.1 is another number there
+                return struct.unpack("<f", struct.pack("<f", value))[0]  # 0.1 is another number as a float
             except OverflowError:
                 return None
         return value if fits else None
@@ -202,19 +205,19 @@ def typed(value: Any, kind: IcebergType) -> Any:
     if not isinstance(value, str):
         return None
     if name in {"date", "timestamp", "timestamptz"}:
-        return _moment(value, name)
-    if name == "uuid":  # which a column has in small letters
+        return _parse_date_or_time(value, name)
+    if name == "uuid":  # columns hold lower case
         return value.lower()
     return value if name == "string" else None
 
 
-def _moment(value: str, name: str) -> date | datetime | None:
+def _parse_date_or_time(value: str, name: str) -> date | datetime | None:
     try:
         if name == "date":
             return date.fromisoformat(value)
-        moment = datetime.fromisoformat(value)
+        parsed = datetime.fromisoformat(value)
     except ValueError:
         return None
-    if (moment.tzinfo is None) == (name == "timestamptz"):
+    if (parsed.tzinfo is None) == (name == "timestamptz"):
         return None
-    return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    return parsed.replace(tzinfo=parsed.tzinfo or UTC).astimezone(UTC)

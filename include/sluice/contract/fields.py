@@ -1,7 +1,6 @@
 """The fields of a contract, each checked by itself, and the properties derived from them.
 
-`contract.contract.Contract` adds the checks that compare fields with one another; those checks are typed against this
-class, so that no module imports the one that calls it.
+`contract.contract.Contract` adds the checks between fields, which use this class as their argument's type.
 """
 
 from __future__ import annotations
@@ -11,52 +10,52 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_serializer
 
 from sluice.contract.change_events import Cdc
-from sluice.contract.columns import PLAIN, Auto, Column, Format, Input, key_holds
+from sluice.contract.columns import TEXT_AND_BYTES, Auto, Column, Format, Input, is_readable_as
 from sluice.contract.expectations import Expectation
 from sluice.contract.partitioning import PartitionField, parse_partition
 from sluice.contract.settings import ErrorPolicy, Limits, Maintenance, SchemaPolicy
-from sluice.contract.topic_pattern import TopicPattern, names_only, pattern_only
+from sluice.contract.topic_pattern import TopicPattern, read_names, read_pattern
 from sluice.contract.values import (
     TEMPLATE,
     Duration,
-    Flag,
     GroupName,
     Identifier,
     ListField,
     Properties,
-    Start,
-    Strict,
+    StartPosition,
+    StrictBool,
+    StrictModel,
     TableName,
     Topic,
 )
 
 
-class KeyFormat(Strict):
-    """How the record's key is read: `string` (UTF-8, the default), `bytes` (as it is), or as a value may be."""
+class KeyFormat(StrictModel):
+    """Format of the record's key: `string` (UTF-8, the default), `bytes`, or any format of a value."""
 
     format: Format = "string"
 
 
-class ValueFormat(Strict):
-    """How the record's value is read: `json`, an object without a schema, unless another format is named.
+class ValueFormat(StrictModel):
+    """Format of the record's value.
 
     Attributes:
-        types: Of a topic with several record types, the names of those that the table takes, as the schemas have them:
-            Avro's and Protobuf's full names, a JSON Schema's title. Default: all are read alike.
+        format: Default `json`, an object without a schema.
+        types: The record types that the table takes of a topic with several: Avro's and Protobuf's full names, a JSON
+            Schema's title. Default: all records are read alike.
     """
 
     format: Format = "json"
     types: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField] = ()
 
 
-class ContractFields(Strict):  # type: ignore[no-redef] # two of its fields are read from one key
-    """The fields of a contract, and what follows from them alone. Field by field: `docs/contracts.md`."""
+class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields are read from one key
+    """The fields of a contract. Field by field: `docs/contracts.md`."""
 
     table: TableName
-    topic: Annotated[tuple[Topic, ...], BeforeValidator(names_only)]
-    # The same key of the YAML, read as the other thing that it may be;
-    # `plan.resolve_topics` fills in `topic` by it.
-    matching: Annotated[TopicPattern | None, BeforeValidator(pattern_only)] = Field(
+    topic: Annotated[tuple[Topic, ...], BeforeValidator(read_names)]
+    # The YAML's `topic` if it is a pattern; `plan.resolve_topics` then sets `topic` to the matching topics.
+    topic_pattern: Annotated[TopicPattern | None, BeforeValidator(read_pattern)] = Field(
         None, validation_alias="topic", exclude=True
     )
     group: GroupName
@@ -76,12 +75,12 @@ class ContractFields(Strict):  # type: ignore[no-redef] # two of its fields are 
     partition_by: Annotated[tuple[str, ...], ListField] = ()
     properties: Properties = Field(default_factory=dict)
     format_version: Literal[2] = 2
-    start: Start = "earliest"
+    start: StartPosition = "earliest"
     limits: Limits = Limits()
-    transactional: Flag = False
+    transactional: StrictBool = False
     errors: ErrorPolicy = ErrorPolicy()
     expectations: Annotated[tuple[Expectation, ...], ListField] = ()
-    expectations_show_values: Flag = False
+    expectations_show_values: StrictBool = False
     freshness: Duration | None = None
     maintenance: Maintenance = Maintenance()
     schema_policy: SchemaPolicy = SchemaPolicy()
@@ -89,26 +88,26 @@ class ContractFields(Strict):  # type: ignore[no-redef] # two of its fields are 
 
     @field_serializer("topic")
     def _as_written(self, names: tuple[str, ...]) -> tuple[str, ...] | TopicPattern:
-        return names or self.matching or ()
+        return names or self.topic_pattern or ()
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that feed the table; by a pattern those that were found, none before anybody has looked."""
+        """The topics that feed the table; for a pattern those that were resolved, none before."""
         return self.topic
 
     @property
-    def template(self) -> bool:
-        """Whether it stands for a table of each of its topics."""
+    def is_template(self) -> bool:
+        """Whether each of its topics gets its own table."""
         return TEMPLATE in self.table
 
     @property
-    def mixed(self) -> bool:
+    def reads_several_topics(self) -> bool:
         """Whether several topics may feed one table."""
-        return not self.template and (self.matching is not None or len(self.topic) > 1)
+        return not self.is_template and (self.topic_pattern is not None or len(self.topic) > 1)
 
     @property
     def namespace(self) -> tuple[str, ...]:
-        """All parts of the table's name but the last."""
+        """The parts of the table's name without the last."""
         return tuple(self.table.split(".")[:-1])
 
     @property
@@ -123,13 +122,13 @@ class ContractFields(Strict):  # type: ignore[no-redef] # two of its fields are 
 
     @property
     def keyed(self) -> bool:
-        """Whether `identifier` tells which records are about the same thing: one row each, or all of its versions."""
+        """Whether rows are identified by `identifier` (modes upsert and history)."""
         return self.mode != "append"
 
     @property
     def valid_to(self) -> str | None:
-        """The column that says when a version ended, in mode history."""
-        return next((c.name for c in self.columns if c.ends), None)
+        """In mode history, the column that holds when a version ended."""
+        return next((c.name for c in self.columns if c.is_valid_to), None)
 
     @property
     def partitioning(self) -> tuple[PartitionField, ...]:
@@ -138,49 +137,49 @@ class ContractFields(Strict):  # type: ignore[no-redef] # two of its fields are 
 
     @property
     def key_names_rows(self) -> bool:
-        """Whether all identifier columns are taken from the record's key, so that a tombstone names its row."""
+        """Whether all identifier columns are read from the record's key, so that a tombstone identifies its row."""
         return self.upsert and all(self.column(name).from_key for name in self.identifier)
 
     @property
     def tombstone_column(self) -> str | None:
-        """The identifier column that a tombstone's key gives.
+        """The identifier column that holds a tombstone's whole key.
 
-        None if tombstones delete nothing, or if the key alone cannot name a row (an identifier of several columns):
-        a tombstone is then an error of that record, never skipped in silence.
+        None if tombstones delete nothing, or if the key can't identify a row (say, an identifier of several columns); a
+        tombstone is then an error of that record, never skipped silently.
         """
         if not self.upsert or not self.tombstones_delete or len(self.identifier) != 1:
             return None
         name = self.identifier[0]
         column = self.column(name)
-        if column.expression or (self.key.format not in PLAIN and not column.from_key):
+        if column.expression or (self.key.format not in TEXT_AND_BYTES and not column.from_key):
             return None
-        return name if key_holds(column.type, self.key.format) else None
+        return name if is_readable_as(column.type, self.key.format) else None
 
     @property
-    def computes(self) -> bool:
-        """Whether it holds expressions."""
+    def has_expressions(self) -> bool:
+        """Whether it has expressions or `where`."""
         return self.where is not None or any(column.expression for column in self.columns)
 
     @property
-    def drops_raw(self) -> bool:
-        """Whether the quarantine holds no raw keys, values and headers: what a mask hides must not stand there."""
-        return self.personal and self.errors.raw != "keep"
+    def drops_raw_records(self) -> bool:
+        """Whether the quarantine table holds no raw keys, values and headers, which would show masked data."""
+        return self.has_personal_data and self.errors.raw != "keep"
 
     @property
-    def personal(self) -> bool:
-        """Whether raw records hold what is not for the table's readers: a column is masked, or the quarantine hides."""
+    def has_personal_data(self) -> bool:
+        """Whether raw records hold personal data: a column is masked, or `errors.raw` is `drop`."""
         return self.errors.raw == "drop" or any(c.mask for c in self.columns)
 
     @property
     def tombstones_delete(self) -> bool:
-        """Whether a record without a value deletes the row that its key names, instead of being passed over."""
+        """Whether a record without a value deletes the row of its key; otherwise it is skipped."""
         return self.deletes != "ignore" and (self.cdc is None or self.cdc.tombstones_delete)
 
     def column(self, name: str) -> Column:
         """Return the column of that name.
 
         Raises:
-            KeyError: If there is none.
+            KeyError: There is none.
         """
         for column in self.columns:
             if column.name == name:
@@ -188,6 +187,6 @@ class ContractFields(Strict):  # type: ignore[no-redef] # two of its fields are 
         raise KeyError(name)
 
 
-def rows_at(contract: ContractFields) -> tuple[tuple[str, ...], ...]:
-    """Where in the value a row's fields may stand."""
+def row_paths(contract: ContractFields) -> tuple[tuple[str, ...], ...]:
+    """Return the paths in the value under which a row's fields may be."""
     return (("after",), ("before",)) if contract.cdc and contract.cdc.format == "debezium" else ((),)

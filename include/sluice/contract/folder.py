@@ -1,7 +1,6 @@
-"""Reads the folder of contracts: one YAML file per table, and `groups.yaml` for the groups' settings.
+"""Reads the folder of contracts: one YAML file per table, and `groups.yaml` with the groups' settings.
 
-The first thing on the data's way: DAG files call `load(strict=False)` and go on with what is sound, `contract check`
-and the jobs call `load()` and get every problem of every file at once. Light: PyYAML and pydantic only.
+DAG files load without `strict` and use the valid contracts; jobs and `contract check` get all problems as one error.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from sluice.contract.checks_between import cross_problems
-from sluice.contract.contract import Contract
+from sluice.contract.checks_across import check_across_contracts
+from sluice.contract.contract import Contract, expand_template
 from sluice.contract.document import Document, Problem, read_document
-from sluice.contract.groups import GROUPS_FILE, Common, GroupSettings, read_groups
-from sluice.contract.messages import explain
+from sluice.contract.groups import GROUPS_FILE, CommonSettings, GroupSettings, read_groups
 from sluice.contract.settings import Limits
-from sluice.contract.topic_tables import each_table
-from sluice.contract.values import Start, nearest
+from sluice.contract.suggestions import did_you_mean
+from sluice.contract.validation_messages import describe_errors
+from sluice.contract.values import StartPosition
 from sluice.errors import ContractError, SluiceError, first_line
 
 FOLDER_VARIABLE = "SLUICE_CONTRACTS"
@@ -36,9 +35,9 @@ class Group:
 
     Attributes:
         name: Its name; the DAG is `ingest_<name>`.
-        settings: Schedule, Spark and so on, defaults filled in.
-        contracts: Its tables' contracts, by table name.
-        templates: Contracts whose tables nobody knows before the broker is asked.
+        settings: Its settings, with defaults filled in.
+        contracts: Its tables' contracts, sorted by table name.
+        templates: Contracts whose tables depend on the topics in Kafka.
     """
 
     name: str
@@ -47,32 +46,32 @@ class Group:
     templates: tuple[Contract, ...] = ()
 
     @property
-    def promises(self) -> tuple[Contract, ...]:
-        """All that its files say; there is at least one."""
+    def all_contracts(self) -> tuple[Contract, ...]:
+        """Contracts and templates; there is at least one."""
         return (*self.contracts, *self.templates)
 
     @property
     def seconds(self) -> int:
-        """After how many seconds of a run no further batch is begun."""
-        return min(c.limits.seconds_per_run for c in self.promises)
+        """Seconds of a run after which no further batch starts."""
+        return min(c.limits.seconds_per_run for c in self.all_contracts)
 
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What the contracts that read one topic agree on.
+    """The settings of a topic, equal in all contracts that read it.
 
     Attributes:
         topic: The Kafka topic.
         group: Group that ingests it.
-        start: Where its first batch begins.
+        start: Where its first batch starts.
         limits: Bounds of its batches.
-        transactional: Whether gaps in its offsets are expected because it is written in transactions.
+        transactional: Whether it is written in transactions, so that offsets may be missing.
         tables: Names of the tables that it feeds, sorted.
     """
 
     topic: str
     group: str
-    start: Start
+    start: StartPosition
     limits: Limits
     transactional: bool
     tables: tuple[str, ...]
@@ -86,13 +85,13 @@ class Contracts:
         folder: Where they were read.
         tables: Contract by table name, sorted.
         groups: Group by name, sorted; each has at least one table or template.
-        topics: Settings by topic, sorted; those of patterns are among them when `plan.resolve_topics` has looked.
-        templates: Contract by the name that it has in place of a table's, where its topics are a pattern.
-        stopped: Tables, and templates, that the topics found do not let go on, with the reason.
+        topics: Settings by topic, sorted; `plan.resolve_topics` adds the topics that match patterns.
+        templates: Template by its table name, with the placeholder.
+        stopped: Tables and templates that can't run with the resolved topics, with the error.
         resolved: Whether the topics of all patterns are known.
-        problems: What is wrong with the folder; empty unless read with `strict=False`. What a problem concerns is in
-            none of the maps.
-        common: What holds for all groups together: when the maintenance DAGs run, and whom to alert.
+        problems: The folder's problems, if read without `strict`. Contracts and groups with problems are in none of the
+            maps.
+        common: Settings for all groups: maintenance schedules and alerts.
     """
 
     folder: Path
@@ -103,34 +102,33 @@ class Contracts:
     stopped: Mapping[str, SluiceError] = field(default_factory=dict)
     resolved: bool = True
     problems: tuple[Problem, ...] = ()
-    common: Common = field(default_factory=Common)
+    common: CommonSettings = field(default_factory=CommonSettings)
 
     def table(self, name: str) -> Contract:
         """Return the contract of a table.
 
         Raises:
-            ContractError: If there is none of that name.
+            ContractError: There is none.
         """
         if name not in self.tables and self.templates:
-            more = f"; those of {', '.join(self.templates)} are there when their topics are"
-            raise ContractError(
-                f"no contract in {self.folder} names the table {name!r}{nearest(name, self.tables)}{more}"
-            )
-        return _look_up("table", name, self.tables, self.folder)
+            hint = did_you_mean(name, self.tables)
+            more = f"; tables of {', '.join(self.templates)} exist once their topics do"
+            raise ContractError(f"no contract in {self.folder} defines the table {name!r}{hint}{more}")
+        return _get_or_suggest("table", name, self.tables, self.folder)
 
     def group(self, name: str) -> Group:
         """Return a group.
 
         Raises:
-            ContractError: If no table is in a group of that name.
+            ContractError: No table is in a group of that name.
         """
-        return _look_up("group", name, self.groups, self.folder)
+        return _get_or_suggest("group", name, self.groups, self.folder)
 
-    def together(self, names: Iterable[str]) -> Group:
-        """Several groups as one, for a look at all of their tables at once; it has no settings of its own.
+    def merge_groups(self, names: Iterable[str]) -> Group:
+        """Return one group with the tables of several, and default settings.
 
         Raises:
-            ContractError: If no table is in a group of one of the names.
+            ContractError: No table is in a group of one of the names.
         """
         groups = [self.group(name) for name in names]
         contracts = tuple(c for g in groups for c in g.contracts)
@@ -138,54 +136,54 @@ class Contracts:
         return Group(", ".join(g.name for g in groups), GroupSettings(), contracts, templates)
 
     def with_topics(self, tables: Iterable[Contract], stopped: Mapping[str, SluiceError]) -> Contracts:
-        """The same with the topics and tables that were found; the templates stay as they are."""
+        """Return a copy with the resolved topics and tables; the templates stay as they are."""
         settings = {g.name: g.settings for g in self.groups.values()}
         found = _assemble(self.folder, [*tables, *self.templates.values()], settings, self.common, self.problems)
         return replace(found, stopped=stopped, resolved=True)
 
 
-def _look_up(kind: str, name: str, known: Mapping[str, _T], folder: Path) -> _T:
+def _get_or_suggest(kind: str, name: str, known: Mapping[str, _T], folder: Path) -> _T:
     if name not in known:
-        hint = nearest(name, known) or f" (there are: {', '.join(known) or 'none'})"
-        raise ContractError(f"no contract in {folder} names the {kind} {name!r}{hint}")
+        hint = did_you_mean(name, known) or f" (known: {', '.join(known) or 'none'})"
+        raise ContractError(f"no contract in {folder} defines the {kind} {name!r}{hint}")
     return known[name]
 
 
 def default_folder() -> Path:
-    """Return the folder that `SLUICE_CONTRACTS` names, else `contracts` beside this package."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    return Path(named).expanduser() if named else Path(__file__).resolve().parents[2] / "contracts"
+    """Return the folder in `SLUICE_CONTRACTS`, else `contracts` beside this package."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return Path(folder).expanduser() if folder else Path(__file__).resolve().parents[2] / "contracts"
 
 
-def load(folder: Path | None = None, *, strict: bool = True) -> Contracts:
+def load_contracts(folder: Path | None = None, *, strict: bool = True) -> Contracts:
     """Read every contract of a folder.
 
     Args:
-        folder: Where the YAML files are. Default: `default_folder()`.
-        strict: Whether any problem is an error. If not, the problems are in the result, and what they concern is left
-            out of it.
+        folder: The folder of the YAML files. Default: `default_folder()`.
+        strict: Raise an error for any problem. Otherwise the problems are in the result, and the contracts and groups
+            with problems are left out.
 
     Raises:
-        ContractError: With `strict`, if anything is wrong; one line per problem, `file:line: field: message`.
+        ContractError: With `strict`, all problems, one per line: `file:line: field: message`.
     """
     where = folder or default_folder()
     problems: list[Problem] = []
-    sound: list[tuple[Document, Contract]] = []
-    raw_groups: set[str] = set()
+    valid: list[tuple[Document, Contract]] = []
+    group_names: set[str] = set()
     for path in _files(where, problems):
         document = read_document(path, str(path))
         contract = _validated(document, problems)
         if isinstance(document.data, dict):
-            raw_groups.add(str(document.data.get("group")))
+            group_names.add(str(document.data.get("group")))
         if contract is not None:
-            sound += [(document, each) for each in each_table(contract)]
-    settings, broken_groups, common = read_groups(where, raw_groups, problems)
-    wrong = cross_problems(sound, settings)
-    problems += [each for found in wrong.values() for each in found]
+            valid += [(document, each) for each in expand_template(contract)]
+    settings, broken_groups, common = read_groups(where, group_names, problems)
+    conflicts = check_across_contracts(valid, settings)
+    problems += [each for found in conflicts.values() for each in found]
     if strict and problems:
         raise ContractError("\n".join(str(each) for each in sorted(set(problems))))
-    kept = [c for d, c in sound if d.file not in wrong and settings is not None and c.group not in broken_groups]
-    return _assemble(where, kept, settings or {}, common, tuple(sorted(set(problems))))
+    usable = [c for d, c in valid if d.file not in conflicts and settings is not None and c.group not in broken_groups]
+    return _assemble(where, usable, settings or {}, common, tuple(sorted(set(problems))))
 
 
 def _files(folder: Path, problems: list[Problem]) -> list[Path]:
@@ -199,9 +197,9 @@ def _files(folder: Path, problems: list[Problem]) -> list[Path]:
         return []
     tables = [folder / name for name in names if name not in {GROUPS_FILE, "groups.yml"}]
     if "groups.yml" in names:
-        problems.append(Problem(str(folder / "groups.yml"), 0, "", f"is not read: call it {GROUPS_FILE}"))
+        problems.append(Problem(str(folder / "groups.yml"), 0, "", f"is not read: rename it to {GROUPS_FILE}"))
     if not tables:
-        problems.append(Problem(str(folder), 0, "", "holds no contract: one *.yaml file per table"))
+        problems.append(Problem(str(folder), 0, "", "has no contracts: add one *.yaml file per table"))
     return tables
 
 
@@ -215,10 +213,10 @@ def _validated(document: Document, problems: list[Problem]) -> Contract | None:
     try:
         return Contract.model_validate(document.data)
     except ValidationError as error:
-        for location, message in explain(error, Contract, document.data):
+        for location, message in describe_errors(error, Contract, document.data):
             problems.append(document.problem(location, message))
-    except Exception as error:  # noqa: BLE001 - whatever one contract holds, it takes no other one away
-        problems.append(Problem(document.file, 1, "", f"can't be read: {type(error).__name__}: {first_line(error)}"))
+    except Exception as error:  # noqa: BLE001 - one contract must not make the others unusable
+        problems.append(Problem(document.file, 1, "", f"cannot be read: {type(error).__name__}: {first_line(error)}"))
     return None
 
 
@@ -226,24 +224,24 @@ def _assemble(
     folder: Path,
     contracts: list[Contract],
     settings: dict[str, GroupSettings],
-    common: Common,
+    common: CommonSettings,
     problems: tuple[Problem, ...],
 ) -> Contracts:
     contracts = sorted(contracts, key=lambda each: each.table)
-    tables = {each.table: each for each in contracts if not each.template}
-    templates = {each.table: each for each in contracts if each.template}
+    tables = {each.table: each for each in contracts if not each.is_template}
+    templates = {each.table: each for each in contracts if each.is_template}
     groups = {}
     for name in sorted({each.group for each in contracts}):
-        mine = [tuple(c for c in each.values() if c.group == name) for each in (tables, templates)]
-        groups[name] = Group(name, settings[name], *mine)
-    fed: dict[str, list[Contract]] = {}
+        members = [tuple(c for c in each.values() if c.group == name) for each in (tables, templates)]
+        groups[name] = Group(name, settings[name], *members)
+    readers: dict[str, list[Contract]] = {}
     for contract in tables.values():
         for topic in contract.topics:
-            fed.setdefault(topic, []).append(contract)
+            readers.setdefault(topic, []).append(contract)
     topics = {}
-    for topic in sorted(fed):
-        one = fed[topic][0]
-        names = tuple(c.table for c in fed[topic])
-        topics[topic] = TopicSettings(topic, one.group, one.start, one.limits, one.transactional, names)
-    resolved = all(each.matching is None for each in contracts)
+    for topic in sorted(readers):
+        first = readers[topic][0]
+        names = tuple(c.table for c in readers[topic])
+        topics[topic] = TopicSettings(topic, first.group, first.start, first.limits, first.transactional, names)
+    resolved = all(each.topic_pattern is None for each in contracts)
     return Contracts(folder, tables, groups, topics, templates, {}, resolved, problems, common)

@@ -1,14 +1,14 @@
-"""Partition transforms of a contract: `flight_date`, `month(flight_date)`, `bucket(16, id)`, `truncate(8, name)`.
+"""Partition transforms: parses `flight_date`, `month(flight_date)`, `bucket(16, id)` and `truncate(8, name)`.
 
-Light, like `contract.types`: DAG files read contracts. `iceberg.schema` turns the result into a PyIceberg spec.
+`iceberg.schema` converts the result into a PyIceberg spec.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 
+from sluice.contract.suggestions import did_you_mean
 from sluice.contract.types import Decimal, Fixed, IcebergType, is_primitive
 
 TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
@@ -23,7 +23,7 @@ _FITS: dict[str, frozenset[str]] = {
     "bucket": _DATES | {"int", "long", "decimal", "string", "uuid", "fixed", "binary"},
     "truncate": frozenset({"int", "long", "decimal", "string", "binary"}),
 }
-# Iceberg's own naming, so that a spec made here looks like one made by its builder.
+# The names that Iceberg's own spec builder gives.
 _SUFFIX = {"identity": "", "truncate": "_trunc"}
 _FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\(\s*([^()]*?)\s*\)\s*)?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -57,7 +57,7 @@ class PartitionField:
 
     @property
     def family(self) -> tuple[str, str]:
-        """Two fields of one family make the finer one redundant, which Iceberg refuses."""
+        """Two fields of one family are redundant, which Iceberg rejects."""
         kind = "time" if self.transform in {"year", "month", "day", "hour"} else self.transform
         return self.column, kind
 
@@ -65,10 +65,10 @@ class PartitionField:
 def parse_partition(text: str) -> PartitionField:
     """Parse one entry of `partition_by`.
 
-    `bucket` and `truncate` are written as in Spark, number first; the other order is understood as well.
+    `bucket` and `truncate` take the number first, as in Spark; the other order is accepted too.
 
     Raises:
-        ValueError: If the text is not a column name or a known transform of one.
+        ValueError: The text is not a column name or a known transform of one.
     """
     found = _FORM.fullmatch(text)
     if not found:
@@ -77,9 +77,8 @@ def parse_partition(text: str) -> PartitionField:
     if inside is None:
         return PartitionField(head)
     if head not in TRANSFORMS:
-        near = difflib.get_close_matches(head.lower(), TRANSFORMS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(TRANSFORMS)}"
-        raise ValueError(f"unknown transform {head!r} ({hint})")
+        hint = did_you_mean(head, TRANSFORMS) or f" (known: {', '.join(TRANSFORMS)})"
+        raise ValueError(f"unknown transform {head!r}{hint}")
     arguments = [each.strip() for each in inside.split(",")]
     if head not in {"bucket", "truncate"}:
         if len(arguments) != 1 or not _NAME.fullmatch(arguments[0]):
@@ -94,17 +93,17 @@ def parse_partition(text: str) -> PartitionField:
     return PartitionField(names[0], head, int(numbers[0]))
 
 
-def misfit(field: PartitionField, kind: IcebergType) -> str | None:
-    """Say why `field`'s transform cannot be applied to a column of type `kind`, or None if it can."""
+def type_mismatch(field: PartitionField, kind: IcebergType) -> str | None:
+    """Return why `field`'s transform can't be applied to a column of type `kind`; None if it can."""
     if not is_primitive(kind):
-        return f"{kind} cannot be a partition: lists, maps and structs have no single value"
+        return f"{kind} cannot be a partition: it must be a primitive type"
     base = "decimal" if isinstance(kind, Decimal) else "fixed" if isinstance(kind, Fixed) else str(kind)
     if field.transform == "identity":
-        # Seen with Spark 4.1.1, Iceberg 1.12.0 and PyIceberg 0.12.0: a uuid breaks Spark's table of partitions, and
-        # PyIceberg cannot read the manifests of a fixed.
+        # With Spark 4.1.1, Iceberg 1.12.0 and PyIceberg 0.12.0 a uuid breaks Spark's table of partitions, and PyIceberg
+        # cannot read manifests with a fixed.
         hint = f"bucket(16, {field.column})"
         return f"identity does not work with {kind}: use {hint}" if base in {"uuid", "fixed"} else None
     fits = _FITS[field.transform]
     if base in fits:
         return None
-    return f"{field.transform} does not fit {kind}; it takes {', '.join(sorted(fits))}"
+    return f"{field.transform} does not apply to {kind}; it takes {', '.join(sorted(fits))}"

@@ -1,4 +1,7 @@
-"""TODO docstring of sluice.contract.shape."""
+"""The shape of a contract: the fields that decide the table's schema and how records are read.
+
+A changed shape is a schema change (`evolve`); all other fields take effect with the next run.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from sluice.contract.contract import Contract
 
 OPERATIONAL = frozenset(
     {
-        "table", "topic", "matching", "group", "owner", "properties", "format_version", "start", "limits",
+        "table", "topic", "topic_pattern", "group", "owner", "properties", "format_version", "start", "limits",
         "transactional", "errors", "expectations", "expectations_show_values", "freshness", "maintenance",
         "schema_policy", "doc",
     }
 )  # fmt: skip
-"""Fields that say how a table is run. All others are its shape, those to come among them."""
+"""Fields that are not part of the shape; new fields are part of it unless listed here."""
 
 
 def shape(contract: Contract) -> dict[str, Any]:
-    """What of a contract decides how its table looks and how records are read, in JSON's own types."""
+    """Return the contract's shape as JSON values."""
     body = contract.model_dump(mode="json", exclude=set(OPERATIONAL), exclude_defaults=True)
     for column in body["columns"]:
         column.pop("renamed_from", None)
@@ -28,13 +31,13 @@ def shape(contract: Contract) -> dict[str, Any]:
 
 
 def shape_id(contract: Contract) -> str:
-    """A name for the shape: the same for the same shape, whatever else the contracts say."""
+    """Return a hash of the contract's shape, 12 hexadecimal digits."""
     return hashlib.sha256(json.dumps(shape(contract), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def origins(old: Contract, new: Contract) -> dict[str, Column]:
-    """Per column of the new contract the column of the old one that it was; those that are new are not in it."""
+def previous_columns(old: Contract, new: Contract) -> dict[str, Column]:
+    """Return, by name of a new contract's column, its column in the old contract; added columns are left out."""
     before = {c.name: c for c in old.columns}
-    # What is to be renamed and is there has not been renamed yet, even where the new name is there, too.
-    was = {c.name: c.renamed_from if c.renamed_from in before else c.name for c in new.columns}
-    return {name: before[at] for name, at in was.items() if at in before}
+    # If the earlier name still exists, the rename has not happened, even if the new name exists too.
+    old_names = {c.name: c.renamed_from if c.renamed_from in before else c.name for c in new.columns}
+    return {name: before[old_name] for name, old_name in old_names.items() if old_name in before}

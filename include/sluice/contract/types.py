@@ -1,17 +1,15 @@
-"""Column types, written the way Iceberg writes them, as a small frozen tree.
+"""Column types: parses Iceberg's type syntax into a frozen tree, and reports where a text is wrong.
 
-Contracts are read by DAG files, which are parsed every few seconds, so this module knows neither PyIceberg nor Spark:
-`iceberg.schema` turns the tree into a PyIceberg type. `parse_type("list<bigint>")` says where the text is wrong and
-what
-was probably meant.
+Imports neither PyIceberg nor Spark, because DAG files import it; `iceberg.schema` converts the tree for PyIceberg.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from sluice.contract.suggestions import closest
 
 PRIMITIVES = frozenset(
     (
@@ -55,7 +53,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>()\[\],:])")
 
 
 class TypeSyntaxError(ValueError):
-    """The text is not a type; the message names the position (counted from 1) and what was probably meant."""
+    """The text is not a type; the message has the position (counted from 1) and a suggestion."""
 
 
 @dataclass(frozen=True)
@@ -125,32 +123,32 @@ IcebergType = Primitive | Decimal | Fixed | ListOf | MapOf | Struct
 
 
 def is_primitive(kind: IcebergType) -> bool:
-    """Tell whether `kind` is no list, map or struct."""
+    """Return whether `kind` is not a list, map or struct."""
     return isinstance(kind, (Primitive, Decimal, Fixed))
 
 
-def parts(kind: IcebergType) -> Iterator[IcebergType]:
+def walk_types(kind: IcebergType) -> Iterator[IcebergType]:
     """Yield `kind` and every type inside it."""
     yield kind
     match kind:
         case ListOf(element):
-            yield from parts(element)
+            yield from walk_types(element)
         case MapOf(key, value):
-            yield from parts(key)
-            yield from parts(value)
+            yield from walk_types(key)
+            yield from walk_types(value)
         case Struct(fields):
             for _, inner in fields:
-                yield from parts(inner)
+                yield from walk_types(inner)
 
 
 def parse_type(text: str) -> IcebergType:
     """Parse a type such as `map<string, decimal(10, 2)>`.
 
     Args:
-        text: The type as Iceberg writes it; `fixed(4)` is taken for `fixed[4]`. White space means nothing.
+        text: The type as Iceberg writes it; `fixed(4)` means `fixed[4]`. White space is ignored.
 
     Raises:
-        TypeSyntaxError: If the text is no type that Iceberg knows, or is nested more than 32 deep.
+        TypeSyntaxError: The text is not an Iceberg type, or is nested more than 32 levels deep.
     """
     if len(text) > _MAX_LENGTH:
         raise TypeSyntaxError(f"a type of {len(text)} characters is too long (at most {_MAX_LENGTH})")
@@ -247,7 +245,7 @@ class _Parser:
             if not name.isidentifier():
                 raise self.error("expected a field name (letters, digits and _)", at)
             if name.lower() in seen:
-                raise self.error(f"field {name!r} stands twice in one struct", at)
+                raise self.error(f"field {name!r} is defined twice in one struct", at)
             seen.add(name.lower())
             self.expect(":")
             yield name, self.type(depth + 1)
@@ -259,8 +257,7 @@ def _unknown(head: str) -> str:
     if not head or not head.isidentifier():
         return f"expected a type, found {repr(head) if head else 'the end'}"
     lower = head.lower()
-    near = difflib.get_close_matches(lower, _HEADS, n=1)
-    meant = _ALIASES.get(lower) or _HEADS.get(near[0] if near else "")
+    meant = _ALIASES.get(lower) or _HEADS.get(closest(lower, _HEADS) or "")
     if meant:
         return f"unknown type {head!r} (did you mean {meant!r}?)"
     return f"unknown type {head!r} (known: {', '.join(_KNOWN)})"

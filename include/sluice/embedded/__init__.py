@@ -1,1 +1,1 @@
-"""The embedded stack: a real broker, catalog, warehouse and Airflow on loopback, for demo, tests and a look around."""
+"""The embedded stack: a real broker, schema registry, catalog and Airflow on loopback, for the demo and the tests."""

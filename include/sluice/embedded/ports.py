@@ -1,4 +1,4 @@
-"""Loopback ports: choosing free ones, and saying who holds a busy one."""
+"""Loopback ports: finds free ones and names the process that uses a taken one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Collection
 import psutil
 
 HOST = "127.0.0.1"
-# Below the range from which systems lend ports to outgoing connections, so that a remembered port is rarely taken.
-RANGE = range(20_000, 32_000)
+# Below the range of ephemeral ports, so that a stored port is rarely taken by an outgoing connection.
+PORT_RANGE = range(20_000, 32_000)
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port now."""
+    """Whether a server can listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do it: a port whose last connections are still winding down counts as free.
+        # As servers do: a port with connections in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -28,14 +28,14 @@ def is_free(port: int) -> bool:
 
 
 def free_port(taken: Collection[int] = ()) -> int:
-    """A free port that is none of those already given away."""
+    """Return a free port that is not in `taken`."""
     while True:
-        port = random.choice(RANGE)  # noqa: S311 - no secret
+        port = random.choice(PORT_RANGE)  # noqa: S311 - no secret
         if port not in taken and is_free(port):
             return port
 
 
-def answers(port: int) -> bool:
+def accepts_connections(port: int) -> bool:
     """Whether something accepts connections on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1):
@@ -44,8 +44,8 @@ def answers(port: int) -> bool:
         return False
 
 
-def is_ok(url: str) -> bool:
-    """Whether a server on loopback answers a question with 200, whatever proxy is set."""
+def answers_ok(url: str) -> bool:
+    """Whether a GET request on loopback is answered with 200; proxy settings are ignored."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(url, timeout=3) as answer:
@@ -54,8 +54,8 @@ def is_ok(url: str) -> bool:
         return False
 
 
-def holder(port: int) -> str:
-    """Who listens on a port, in words, as far as the system tells us."""
+def describe_port_owner(port: int) -> str:
+    """Describe the process that listens on a port, for a message."""
     try:
         for connection in psutil.net_connections(kind="tcp"):
             local = connection.laddr
@@ -64,4 +64,4 @@ def holder(port: int) -> str:
                 return f"process {process.pid} ({' '.join(process.cmdline())[:120] or process.name()})"
     except psutil.Error:
         pass
-    return "another process (which one, this system tells only its owner)"
+    return "another process (only its owner can see which one)"

@@ -1,7 +1,7 @@
-"""Starting, recognising and ending the processes of a stack, and never anyone else's.
+"""Starts, identifies and stops the processes of a stack, and no others.
 
-A process is known by its id and its start time, since ids are used again; and each process that a stack starts, with
-all that descend from it, carries the stack's mark in its environment. So `down` finds also what a killed parent left.
+A process is identified by its id and start time, because ids are reused. All processes of a stack have its mark in
+their environment, so `down` also finds the children of a killed parent.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from pydantic import BaseModel
 
 from sluice.embedded.failure import StackError, last_lines
 
-MARK = "SLUICE_STACK"
+MARK_VARIABLE = "SLUICE_STACK"
 
 
-class Identity(BaseModel, frozen=True, extra="forbid"):
-    """One process, told from a later one with the same id.
+class ProcessIdentity(BaseModel, frozen=True, extra="forbid"):
+    """A process, distinguished from a later one with the same id.
 
     Attributes:
-        pid: Its process id, which is also its group's: every service leads a group.
-        created: When it was started, in seconds since the epoch.
+        pid: The id of the process, and of the process group that it leads.
+        created: Its start time in seconds since the epoch.
     """
 
     pid: int
     created: float
 
     def alive(self) -> bool:
-        """Whether this very process runs."""
+        """Whether this process still runs."""
         try:
             process = psutil.Process(self.pid)
-            # The system derives the start time from the boot time, which a clock correction moves a little.
+            # The start time is derived from the boot time, which changes a little when the clock is corrected.
             return abs(process.create_time() - self.created) < 2 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:  # there is none, or it is somebody else's
+        except psutil.Error:  # it does not exist, or belongs to another user
             return False
 
 
 @dataclass(frozen=True)
 class Service:
-    """What to start and how to tell that it works.
+    """A service to start.
 
     Attributes:
         name: Its name in messages and logs.
         argv: The command.
         env: Its whole environment.
-        cwd: Where it runs.
-        log: Where its output goes, appended.
-        ready: Whether it answers as it should, asked again and again.
-        patience: Seconds until an unready service counts as failed.
+        cwd: Its working directory.
+        log: The file that its output is appended to.
+        ready: A check whether it answers; called repeatedly.
+        patience: Seconds after which a service that is not ready counts as failed.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Service:
     patience: float = 120
 
 
-def start(service: Service) -> subprocess.Popen[bytes]:
-    """Start a service in a session of its own, so that a Ctrl-C in the terminal is not its end."""
+def start_service(service: Service) -> subprocess.Popen[bytes]:
+    """Start a service in its own session, so that Ctrl-C in the terminal does not stop it."""
     service.log.parent.mkdir(parents=True, exist_ok=True)
     with service.log.open("ab") as log:
         return subprocess.Popen(
@@ -82,20 +82,20 @@ def start(service: Service) -> subprocess.Popen[bytes]:
         )
 
 
-def identity(process: subprocess.Popen[bytes]) -> Identity:
-    """What to remember of a process that was just started."""
+def identify(process: subprocess.Popen[bytes]) -> ProcessIdentity:
+    """Return the identity of a process that was just started."""
     try:
         created = psutil.Process(process.pid).create_time()
     except psutil.NoSuchProcess:
-        created = 0.0  # already gone: matches no process
-    return Identity(pid=process.pid, created=created)
+        created = 0.0  # it has already ended; matches no process
+    return ProcessIdentity(pid=process.pid, created=created)
 
 
 def wait_ready(services: Mapping[str, tuple[Service, subprocess.Popen[bytes]]]) -> None:
-    """Wait until all services answer; a service that dies is reported at once.
+    """Wait until all services answer.
 
     Raises:
-        StackError: If a service ended, or does not answer in time; with the end of its log.
+        StackError: A service ended or does not answer in time; the message has the end of its log.
     """
     began = time.monotonic()
     waiting = dict(services)
@@ -117,38 +117,40 @@ def wait_ready(services: Mapping[str, tuple[Service, subprocess.Popen[bytes]]]) 
             time.sleep(0.1)
 
 
-def start_alone(service: Service) -> subprocess.Popen[bytes]:
-    """Start a service, marked by its environment, and wait until it answers; where it does not, it is ended.
+def start_and_wait(service: Service) -> subprocess.Popen[bytes]:
+    """Start a service, whose environment has a mark, and wait until it answers; stop it if it does not.
 
     Raises:
-        StackError: as `wait_ready`.
+        StackError: As `wait_ready`.
     """
-    process = start(service)
+    process = start_service(service)
     try:
         wait_ready({service.name: (service, process)})
     except BaseException:
-        end_alone(process, service.env[MARK], grace=0)
+        stop_service(process, service.env[MARK_VARIABLE], grace=0)
         raise
     return process
 
 
-def end_alone(process: subprocess.Popen[bytes], mark: str, *, grace: float) -> None:
-    """End one that was started here, with all that descends from it, and wait until it is gone."""
-    end([identity(process)], mark, grace=grace)
+def stop_service(process: subprocess.Popen[bytes], mark: str, *, grace: float) -> None:
+    """Stop a child process and its descendants, and wait until it has ended."""
+    stop_services([identify(process)], mark, grace=grace)
     process.wait()
 
 
-def end(leaders: Sequence[Identity], mark: str, *, keep: Collection[int] = (), grace: float = 20) -> int:
-    """End services and all that descends from them: TERM, and KILL for what does not go within the grace.
+def stop_services(
+    leaders: Sequence[ProcessIdentity], mark: str, *, keep: Collection[int] = (), grace: float = 20
+) -> int:
+    """Stop services and their descendants with SIGTERM, and SIGKILL for those that outlive the grace period.
 
     Args:
-        leaders: The recorded services; one whose id belongs to another process by now is left alone.
-        mark: The stack's mark, by which stray descendants are found.
-        keep: The ids of the stack's other services, which stay with all that belongs to their sessions.
-        grace: Seconds between TERM and KILL.
+        leaders: The recorded services; one whose id now belongs to another process is not touched.
+        mark: The stack's mark, by which orphaned descendants are found.
+        keep: The ids of services that go on, with all processes in their sessions.
+        grace: Seconds between SIGTERM and SIGKILL.
 
     Returns:
-        How many processes had to be killed.
+        The number of processes that had to be killed.
     """
     for leader in leaders:
         if leader.alive():
@@ -158,34 +160,33 @@ def end(leaders: Sequence[Identity], mark: str, *, keep: Collection[int] = (), g
     while time.monotonic() < deadline and any(leader.alive() for leader in leaders):
         _reap(leaders)
         time.sleep(0.05)
-    # What is left has lost its leader, or outlived the grace.
-    strays = descendants(leaders, mark, keep)
-    for process in strays:
+    # The rest is orphaned or has outlived the grace period.
+    remaining = find_descendants(leaders, mark, keep)
+    for process in remaining:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    psutil.wait_procs(strays, timeout=3)
-    stubborn = descendants(leaders, mark, keep)
-    for process in stubborn:
+    psutil.wait_procs(remaining, timeout=3)
+    survivors = find_descendants(leaders, mark, keep)
+    for process in survivors:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(stubborn, timeout=5)
+    psutil.wait_procs(survivors, timeout=5)
     _reap(leaders)
-    return len(stubborn)
+    return len(survivors)
 
 
-def descendants(leaders: Sequence[Identity], mark: str, keep: Collection[int] = ()) -> list[psutil.Process]:
-    """All processes of the services, found by two signs.
+def find_descendants(leaders: Sequence[ProcessIdentity], mark: str, keep: Collection[int] = ()) -> list[psutil.Process]:
+    """Return all processes of the services, by the mark in their environment or by their session.
 
-    The first is the mark in the environment; some programs overwrite theirs to change their title. The second is the
-    session of a service, which keeps its id for as long as any process is in it.
+    Both are needed: some programs overwrite their environment to change their title, and others start new sessions.
 
     Args:
         leaders: The services.
         mark: The stack's mark.
-        keep: The ids of services whose sessions are not to be touched.
+        keep: The ids of services whose sessions are left out.
     """
-    # A leader that lives answers for itself; of a dead one, the id is free for others after a reboot.
-    sessions = {each.pid: each for each in leaders if each.alive() or _gone(each)}
+    # A session keeps its id while any process is in it, even if its leader has ended.
+    sessions = {each.pid: each for each in leaders if each.alive() or _has_ended(each)}
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -194,13 +195,13 @@ def descendants(leaders: Sequence[Identity], mark: str, keep: Collection[int] = 
             session = os.getsid(process.pid)
             leader = sessions.get(session)
             ours = leader is not None and process.create_time() > leader.created - 2
-            if session not in keep and (ours or process.environ().get(MARK) == mark):
+            if session not in keep and (ours or process.environ().get(MARK_VARIABLE) == mark):
                 found.append(process)
     return found
 
 
-def _gone(leader: Identity) -> bool:
-    """Whether a leader of this boot is dead and nobody else has its id."""
+def _has_ended(leader: ProcessIdentity) -> bool:
+    """Whether a leader that was started since the last boot has ended, and no other process has its id."""
     if leader.created < psutil.boot_time():
         return False
     try:
@@ -211,8 +212,8 @@ def _gone(leader: Identity) -> bool:
         return False
 
 
-def _reap(leaders: Sequence[Identity]) -> None:
-    """Collect the exit of services that are this process's own children, or they stay as zombies."""
+def _reap(leaders: Sequence[ProcessIdentity]) -> None:
+    """Collect the exit codes of services that are children of this process, so that they do not stay as zombies."""
     for leader in leaders:
         with contextlib.suppress(ChildProcessError, OSError):
             os.waitpid(leader.pid, os.WNOHANG)

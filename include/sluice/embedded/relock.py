@@ -1,4 +1,4 @@
-"""Write `jars.lock` anew: resolve what the stack asks for and pin each file's checksum."""
+"""Writes `jars.lock`: resolves the stack's jars with Ivy and pins each file's checksum."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sluice.embedded.jars import KAFKA, LOCK, REGISTRY, SPARK, sha256
 from sluice.embedded.java import find_java
 
 HEADER = """\
-# The JVM parts, pinned: "organisation:name:revision" = SHA-256 of the jar.
+# The pinned jars: "organisation:name:revision" = SHA-256 of the jar.
 # Written by `python -m sluice.embedded lock` from the sets in relock.py; read by jars.py.
 """
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a set is made of.
+class JarSet:
+    """A set of jars to resolve.
 
     Attributes:
-        coordinates: The artifacts asked for.
-        transitive: Whether what they need belongs to the set too.
+        coordinates: The artifacts.
+        transitive: Whether their dependencies belong to the set too.
     """
 
     coordinates: tuple[str, ...]
@@ -34,12 +34,12 @@ class Asked:
 
 
 SETS = {
-    # Spark brings most of what these need with it, so each is named and nothing else comes along.
-    SPARK: Asked(
+    # Not transitive: PySpark already contains most of their dependencies; the others are listed.
+    SPARK: JarSet(
         (
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
             "org.apache.spark:spark-avro_2.13:4.1.1",
-            # The token provider of 4.1.x is not published everywhere; 4.0.0's serves the same interface.
+            # The token provider of 4.1.x is not in every repository; 4.0.0 has the same interface.
             "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
             "org.apache.kafka:kafka-clients:3.9.1",
             "org.apache.commons:commons-pool2:2.12.1",
@@ -50,29 +50,29 @@ SETS = {
         ),
         transitive=False,
     ),
-    # The broker logs through SLF4J and comes without a backend for it: without the last one it would be silent.
-    KAFKA: Asked(
+    # Kafka logs through SLF4J without a backend; without log4j-slf4j-impl there are no logs.
+    KAFKA: JarSet(
         ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
         transitive=True,
     ),
-    # A whole application with all that it needs, as one archive.
-    REGISTRY: Asked(("io.apicurio:apicurio-registry-app:3.3.3:all@tar.gz",), transitive=False),
+    # One archive with the application and its dependencies.
+    REGISTRY: JarSet(("io.apicurio:apicurio-registry-app:3.3.3:all@tar.gz",), transitive=False),
 }
 
 
-def write_lock(path: Path = LOCK, sets: Mapping[str, Asked] = SETS, header: str = HEADER) -> None:
-    """Resolve every set and write its pins, below a header.
+def write_lock(path: Path = LOCK, sets: Mapping[str, JarSet] = SETS, header: str = HEADER) -> None:
+    """Resolve every set and write its pins below a header.
 
     Raises:
-        StackError: If something cannot be resolved; the old lock is then unchanged.
+        StackError: An artifact cannot be resolved; the old lock stays unchanged.
     """
     cache = cache_folder() / "relock"
     cache.mkdir(exist_ok=True)
     java = find_java(cache_folder())
     text = header
-    for name, asked in sets.items():
-        wanted = [Coordinate.parse(each) for each in asked.coordinates]
-        found = ivy.fetch(wanted, java=java, cache=cache, transitive=asked.transitive)
+    for name, jar_set in sets.items():
+        wanted = [Coordinate.parse(each) for each in jar_set.coordinates]
+        found = ivy.fetch(wanted, java=java, cache=cache, transitive=jar_set.transitive)
         text += f"\n[{name}]\n"
         text += "".join(f'"{coordinate}" = "{sha256(jar)}"\n' for coordinate, jar in sorted(found.items()))
         say(f"lock: {len(found)} jars in the set {name}")

@@ -1,4 +1,4 @@
-"""What a stack remembers between commands, and the lock that keeps two commands from working on it at once."""
+"""The state that a stack stores between commands, and the lock that lets one command at a time change it."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from pydantic import BaseModel, Field, ValidationError
 
 from sluice.embedded.failure import StackError, say
 from sluice.embedded.home import Home
-from sluice.embedded.process import Identity
+from sluice.embedded.process import ProcessIdentity
 
 
-class Record(BaseModel, extra="forbid"):
+class ServiceRecord(BaseModel, extra="forbid"):
     """One started service.
 
     Attributes:
-        process: Which process it is.
-        log: Where its output goes.
-        ready: Whether it has answered; False means that the start never came to its end.
+        process: Its process.
+        log: The file with its output.
+        ready: Whether it has answered; False if its start did not finish.
     """
 
-    process: Identity
+    process: ProcessIdentity
     log: Path
     ready: bool = False
 
 
-class State(BaseModel, extra="forbid"):
-    """The memory of one stack.
+class StackState(BaseModel, extra="forbid"):
+    """The stored state of one stack.
 
     Attributes:
-        mark: What its processes carry in their environment.
-        ports: By use; chosen once, so that a restart keeps every address.
-        password: Of the user `admin` on Airflow's pages.
-        fernet_key: With which Airflow encrypts what it stores.
-        jwt_secret: With which Airflow's parts sign their tokens.
-        airflow_version: The version whose schema the metadata database has.
+        mark: An id in the environment of its processes; see `process`.
+        ports: Ports by use; chosen once, so that a restart keeps every address.
+        password: The password of Airflow's user `admin`.
+        fernet_key: The key with which Airflow encrypts connections and variables.
+        jwt_secret: The secret with which Airflow signs its tokens.
+        airflow_version: The Airflow version of the metadata database's schema.
         services: The started services by name.
     """
 
@@ -52,29 +52,33 @@ class State(BaseModel, extra="forbid"):
     fernet_key: str = Field(default_factory=lambda: Fernet.generate_key().decode())
     jwt_secret: str = Field(default_factory=lambda: secrets.token_urlsafe(64))
     airflow_version: str = ""
-    services: dict[str, Record] = Field(default_factory=dict)
+    services: dict[str, ServiceRecord] = Field(default_factory=dict)
 
 
-def load(home: Home) -> State:
-    """The stack's memory; a new one where there is none yet."""
+def load_state(home: Home) -> StackState:
+    """Read the stack's state; return a new one if there is none yet.
+
+    Raises:
+        StackError: The file is not valid.
+    """
     if not home.state_file.exists():
-        return State()
+        return StackState()
     try:
-        return State.model_validate_json(home.state_file.read_bytes())
+        return StackState.model_validate_json(home.state_file.read_bytes())
     except ValidationError as error:
         raise StackError(
             f"{home.state_file} is not readable: {error}",
-            way_out="end the stack's processes by hand, then remove the file; the tables are not affected",
+            next_step="stop the stack's processes by hand, then remove the file; the tables are not affected",
         ) from error
 
 
-def save(home: Home, state: State) -> None:
-    """Write the memory in one act, for its owner's eyes only."""
+def save_state(home: Home, state: StackState) -> None:
+    """Write the state atomically, readable by its owner only."""
     write_private(home.state_file, state.model_dump_json(indent=1) + "\n")
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one act, with mode 0600."""
+    """Replace a file atomically, with mode 0600."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
         stream.write(text)
@@ -82,23 +86,23 @@ def write_private(path: Path, text: str) -> None:
 
 
 @contextmanager
-def exclusive(home: Home, *, patience: float = 300) -> Iterator[None]:
-    """Hold the stack's lock; where another command holds it, wait for that to finish.
+def lock_stack(home: Home, *, patience: float = 300) -> Iterator[None]:
+    """Hold the stack's lock for a `with` block; wait while another command holds it.
 
     Raises:
-        StackError: If it does not finish in time.
+        StackError: The other command does not finish within `patience` seconds.
     """
     with home.lock_file.open("a+") as stream:
-        began, told = time.monotonic(), False
+        began, reported = time.monotonic(), False
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                who = f"another command (process {at_work(home) or 'unknown'})"
-                if not told:
-                    say(f"{who} is at work on {home.root}: waiting for it")
-                    told = True
+                who = f"another command (process {lock_owner(home) or 'unknown'})"
+                if not reported:
+                    say(f"waiting: {who} is changing the stack in {home.root}")
+                    reported = True
                 if time.monotonic() - began > patience:
                     raise StackError(f"{who} has held {home.lock_file} for {patience:.0f} s") from None
                 time.sleep(0.2)
@@ -111,8 +115,8 @@ def exclusive(home: Home, *, patience: float = 300) -> Iterator[None]:
             stream.truncate(0)
 
 
-def at_work(home: Home) -> int | None:
-    """The id of the process that holds the stack's lock, or None if nobody does."""
+def lock_owner(home: Home) -> int | None:
+    """Return the id of the process that holds the stack's lock (-1 if unknown), or None if it is free."""
     if not home.lock_file.exists():
         return None
     with home.lock_file.open("r") as stream:

@@ -1,4 +1,4 @@
-"""What a stack is doing: each service's condition, told apart and explained."""
+"""The status of a stack: the condition of each service, and details for those that fail."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sluice.embedded import pages, registry
-from sluice.embedded.broker import is_ready
+from sluice.embedded import airflow_services, schema_registry
 from sluice.embedded.env import pages_url
 from sluice.embedded.failure import last_lines
 from sluice.embedded.home import Home
-from sluice.embedded.ports import HOST, holder, is_free
-from sluice.embedded.state import State, at_work, load
+from sluice.embedded.kafka_broker import broker_is_ready
+from sluice.embedded.ports import HOST, describe_port_owner, is_free
+from sluice.embedded.state import StackState, load_state, lock_owner
 
 KAFKA = "kafka"
 REGISTRY = "registry"
-SERVICES = (KAFKA, REGISTRY, *pages.PARTS)
+SERVICES = (KAFKA, REGISTRY, *airflow_services.PARTS)
 PORT_OF = {KAFKA: "kafka", REGISTRY: "registry", "api-server": "pages"}
 
 
 class Condition(StrEnum):
-    """What can be true of a service, or of the stack."""
+    """The condition of a service or of the whole stack."""
 
     STOPPED = "stopped"
     BUSY = "stopped, port taken"
@@ -35,13 +35,13 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """One service, now.
+    """The status of one service.
 
     Attributes:
         name: The service.
-        condition: What is true of it.
-        detail: Where it is, or what is wrong with it.
-        log: Where its output goes; None if it was never started.
+        condition: Its condition.
+        detail: Its address and process, or the problem.
+        log: The file with its output; None if it was never started.
     """
 
     name: str
@@ -52,15 +52,15 @@ class ServiceStatus:
 
 @dataclass(frozen=True)
 class StackStatus:
-    """A whole stack, now."""
+    """The status of a stack."""
 
     home: Home
     services: tuple[ServiceStatus, ...]
 
     @property
     def condition(self) -> Condition:
-        """The worst of what is true of its services; a stack of which some run and others were not asked for, runs."""
-        seen = {each.condition for each in self.services}
+        """The first of `order` that any service has; RUNNING comes before BUSY, as not all services must run."""
+        present = {each.condition for each in self.services}
         order = (
             Condition.STARTING,
             Condition.CRASHED,
@@ -69,7 +69,7 @@ class StackStatus:
             Condition.RUNNING,
             Condition.BUSY,
         )
-        return next((each for each in order if each in seen), Condition.STOPPED)
+        return next((each for each in order if each in present), Condition.STOPPED)
 
     def __str__(self) -> str:
         lines = [f"stack {self.home.root}: {self.condition}"]
@@ -85,50 +85,54 @@ class StackStatus:
 
 
 def stack_status(home: Home) -> StackStatus:
-    """Look at every service of a stack."""
-    state = load(home)
-    busy = at_work(home) is not None
-    return StackStatus(home, tuple(service_status(state, name, at_work=busy) for name in SERVICES))
+    """Check every service of a stack."""
+    state = load_state(home)
+    command_runs = lock_owner(home) is not None
+    return StackStatus(home, tuple(service_status(state, name, command_runs=command_runs) for name in SERVICES))
 
 
-def service_status(state: State, name: str, *, at_work: bool) -> ServiceStatus:
-    """Look at one service.
+def service_status(state: StackState, name: str, *, command_runs: bool) -> ServiceStatus:
+    """Check one service.
 
     Args:
-        state: The stack's memory.
+        state: The stack's state.
         name: The service.
-        at_work: Whether a command is at work on the stack, so that an unready service is on its way.
+        command_runs: Whether `up` or `down` is running, so that a service which is not ready may be starting.
     """
     record = state.services.get(name)
     if record is None:
         port = state.ports.get(PORT_OF.get(name, ""))
-        if port and not at_work and not is_free(port):
-            return ServiceStatus(name, Condition.BUSY, f"its port {port} is held by {holder(port)}")
+        if port and not command_runs and not is_free(port):
+            return ServiceStatus(name, Condition.BUSY, f"port {port} is in use by {describe_port_owner(port)}")
         return ServiceStatus(name, Condition.STOPPED)
     pid = record.process.pid
     if not record.process.alive():
         if record.ready:
-            return ServiceStatus(name, Condition.CRASHED, f"process {pid} is gone", record.log)
-        return ServiceStatus(name, Condition.HALF, "its start never came to an end", record.log)
+            return ServiceStatus(name, Condition.CRASHED, f"process {pid} has ended", record.log)
+        return ServiceStatus(name, Condition.HALF, "its start did not finish", record.log)
     if not record.ready:
-        if at_work:
+        if command_runs:
             return ServiceStatus(name, Condition.STARTING, f"process {pid}", record.log)
-        return ServiceStatus(name, Condition.HALF, f"process {pid}; whoever started it is gone", record.log)
+        return ServiceStatus(name, Condition.HALF, f"process {pid}; the command that started it has ended", record.log)
     answers = _answers(state, name)
     if not answers:
         return ServiceStatus(name, Condition.SILENT, f"process {pid} runs but does not answer", record.log)
-    return ServiceStatus(name, Condition.RUNNING, f"{_place(state, name)}process {pid}", record.log)
+    return ServiceStatus(name, Condition.RUNNING, f"{_address(state, name)}process {pid}", record.log)
 
 
-def _answers(state: State, name: str) -> bool:
+def _answers(state: StackState, name: str) -> bool:
     if name == KAFKA:
-        return is_ready(state.ports["kafka"])
-    return registry.is_ready(state.ports["registry"]) if name == REGISTRY else pages.healthy(state, name)
+        return broker_is_ready(state.ports["kafka"])
+    return (
+        schema_registry.registry_is_ready(state.ports["registry"])
+        if name == REGISTRY
+        else airflow_services.is_healthy(state, name)
+    )
 
 
-def _place(state: State, name: str) -> str:
+def _address(state: StackState, name: str) -> str:
     if name == KAFKA:
         return f"{HOST}:{state.ports['kafka']}, "
     if name == REGISTRY:
-        return f"{registry.url(state.ports['registry'])}, "
+        return f"{schema_registry.registry_url(state.ports['registry'])}, "
     return f"{pages_url(state)}, " if name == "api-server" else ""

@@ -1,7 +1,6 @@
-"""A Java truststore from the certificate bundle that the user's environment names.
+"""Builds a Java truststore from SSL_CERT_FILE or REQUESTS_CA_BUNDLE, which Java does not read.
 
-Java reads neither SSL_CERT_FILE nor REQUESTS_CA_BUNDLE. Behind a company's TLS gateway pip works and Ivy would not,
-unless the same certificates reach it as a truststore.
+Without it, Ivy fails behind a company's TLS gateway where pip works.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ PASSWORD = "changeit"  # noqa: S105 - Java's own default; the file holds public 
 
 
 def certificate_bundle() -> Path | None:
-    """The PEM file that the environment names, or None where the system's default is meant."""
+    """Return the PEM file that the environment names, or None for the system's default."""
     for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         named = os.environ.get(variable)
         if named:
             path = Path(named)
             if not path.is_file():
                 raise StackError(
-                    f"{variable} names {path}, which is not a file", way_out=f"correct or unset {variable}"
+                    f"{variable} points to {path}, which is not a file", next_step=f"correct or unset {variable}"
                 )
             return path
     return None
 
 
 def java_options(cache: Path) -> list[str]:
-    """The JVM options that make Java trust what the environment's bundle trusts; none where no bundle is named."""
+    """Return the JVM options that make Java trust the environment's certificates; empty without a bundle."""
     bundle = certificate_bundle()
     if bundle is None:
         return []
@@ -49,7 +48,7 @@ def java_options(cache: Path) -> list[str]:
 
 def _write(store: Path, pem: bytes, bundle: Path) -> None:
     with warnings.catch_warnings():
-        # Old roots in a bundle (negative serials, odd encodings) each warn; Java judges them by itself.
+        # Old root certificates (negative serials, odd encodings) cause warnings; Java decides on them by itself.
         warnings.simplefilter("ignore")
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
@@ -57,7 +56,7 @@ def _write(store: Path, pem: bytes, bundle: Path) -> None:
         try:
             certificates = x509.load_pem_x509_certificates(pem)
         except ValueError as error:
-            raise StackError(f"{bundle} holds no readable PEM certificates: {error}") from error
+            raise StackError(f"{bundle} contains no readable PEM certificates: {error}") from error
         entries = [pkcs12.PKCS12Certificate(each, str(n).encode()) for n, each in enumerate(certificates)]
         data = pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(PASSWORD.encode()))
     with tempfile.NamedTemporaryFile(dir=store.parent, delete=False) as stream:

@@ -1,4 +1,4 @@
-"""Change a table to another contract: schema, partitions, layout and the contract in force, in one catalog commit."""
+"""Changes a table to another contract: schema, partitions, layout and the stored active contract, in one commit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertRefSnapshotId,
-    RemovePropertiesUpdate,
-    TableRequirement,
-    TableUpdate,
 )
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
@@ -21,141 +18,152 @@ from pyiceberg.types import PrimitiveType
 from sluice.batch import RUN_ID, STEP
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
-from sluice.contract.shape import origins
+from sluice.contract.shape import previous_columns
 from sluice.contract.types import is_primitive
 from sluice.contract.values import KAFKA_COLUMNS
-from sluice.evolve.diff import Change, nested, type_change
+from sluice.evolve.compat import staged_commit
+from sluice.evolve.diff import ContractChange, classify_type_change, nested_steps
+from sluice.evolve.pending_change import PendingChange
 from sluice.iceberg import refs, schema
-from sluice.iceberg.active_contract import CONTRACT, InForce, alike
+from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, normalize_type
 
-CHANGED = "contract"
-"""What the snapshot says by which main moves on when the contract in force changes."""
+CONTRACT_STEP = "contract"
+"""The step that the snapshot of a contract change names."""
 
 
-def impossible(table: Table, old: Contract, new: Contract, changes: Sequence[Change]) -> str | None:
-    """Why the table can't be changed so where it stands, and what to do instead; None where it can."""
-    instead = f"Write to a new table name, bring the history by DAG backfill, then drop {old.table}."
+def find_obstacle(table: Table, old: Contract, new: Contract, changes: Sequence[ContractChange]) -> str | None:
+    """Why the table can't be changed in place, and what to do instead; None where it can."""
+    instead = f"Write to a new table name, load the history by DAG backfill, then drop {old.table}."
     if any(c.kind == "change_key" and not c.column for c in changes):
-        return f"The rows of a table can't be given another key. {instead}"
-    known = origins(old, new)
-    held = {table.schema().find_column_name(f.source_id) for s in table.specs().values() for f in s.fields}
-    there = {c.name for c in old.columns}
-    if taken := [f"{known[n].name} to {n}" for n in known if n in there and known[n].name != n]:
-        return f"{', '.join(taken)} can't be renamed, as the table has a column of that name: rename or drop it before."
-    renamed = [n for n in new.identifier if n in known and known[n].name != n]
-    if len(renamed) > 1:
-        return f"Of the key only one column at a time can be renamed, not {', '.join(renamed)}. {instead}"
-    if (
-        old.upsert
-        and old.deletes != "ignore"
-        and (moved := [n for n in new.order if n in known and known[n].name != n])
-    ):
-        return f"The memory of deleted keys is ordered by {', '.join(known[n].name for n in moved)}. {instead}"
+        return f"The key of existing rows can't be changed. {instead}"
+    before = previous_columns(old, new)
+    renamed = {n: c.name for n, c in before.items() if c.name != n}
+    existing = {c.name for c in old.columns}
+    if taken := [f"{was} to {n}" for n, was in renamed.items() if n in existing]:
+        return f"The table already has a column of the new name: {', '.join(taken)}. Rename or drop that column first."
+    renamed_keys = [n for n in new.identifier if n in renamed]
+    if len(renamed_keys) > 1:
+        return f"Only one key column can be renamed at a time, not {', '.join(renamed_keys)}. {instead}"
+    if old.upsert and old.deletes != "ignore" and (moved := [renamed[n] for n in new.order if n in renamed]):
+        return f"The deletes table is ordered by {', '.join(moved)}, which can't be renamed. {instead}"
+    partitioned = {table.schema().find_column_name(f.source_id) for s in table.specs().values() for f in s.fields}
+    versioned = (old.valid_from, old.valid_to) if old.valid_to else ()
     for change in changes:
-        was = known[change.column].name if change.column in known else change.column
         if change.kind not in {"drop_column", "change_type"}:
             continue
-        if was in held:
-            return f"The table is, or was, partitioned by {was}, which its files need. {instead}"
-        if was in (*old.identifier, *old.order, *((old.valid_from, old.valid_to) if old.valid_to else ())):
-            return f"{was} is a part of the key, or places its versions. {instead}"
-        if change.kind == "change_type" and aside(was, table) is None:
-            return f"The old values of {was} can't be set aside: there are too many columns of such a name. {instead}"
-    return _taken(table, old, new)
+        was = before[change.column].name if change.column in before else change.column
+        if was in partitioned:
+            return f"Column {was} partitions the table's files, or did before. {instead}"
+        if was in (*old.identifier, *old.order, *versioned):
+            return f"Column {was} is part of the key, or orders the versions of a key. {instead}"
+        if change.kind == "change_type" and backup_name(was, table) is None:
+            return f"No name is free to keep the old values of {was}: {was}_before_1 to _99 are taken. {instead}"
+    return _name_conflict(table, old, new)
 
 
-def _taken(table: Table, old: Contract, new: Contract) -> str | None:
-    """Why a column can't have its name, of what the table holds beside its contract's columns; None where it can."""
-    known, mine = origins(old, new), {*(c.name for c in old.columns), *KAFKA_COLUMNS}
+def _name_conflict(table: Table, old: Contract, new: Contract) -> str | None:
+    """Why a column can't have its name: the table has a column or partition of that name; None where it can."""
+    before, mine = previous_columns(old, new), {*(c.name for c in old.columns), *KAFKA_COLUMNS}
     beside = {f.name.lower(): f for f in table.schema().fields if f.name not in mine}
     partitions = {f.name: f for s in table.specs().values() for f in s.fields}
     for column in new.columns:
-        is_new = column.name not in known
-        if not is_new and known[column.name].name == column.name:
+        is_new = column.name not in before
+        if not is_new and before[column.name].name == column.name:
             continue
         if found := beside.get(column.name.lower()):
-            same = found.name == column.name and alike(found.field_type) == alike(schema.iceberg_type(column.type))
+            same = found.name == column.name and normalize_type(found.field_type) == normalize_type(
+                schema.iceberg_type(column.type)
+            )
             if not (is_new and same):
-                told = f"The table has a column {found.name} ({found.field_type}) beside its contract's."
-                return f"{told} Rename it: ALTER TABLE {old.table} RENAME COLUMN {found.name} TO …."
+                return (
+                    f"The table has a column {found.name} ({found.field_type}) that is not in its contract. "
+                    f"Rename it: ALTER TABLE {old.table} RENAME COLUMN {found.name} TO …."
+                )
         field = partitions.get(column.name)
         if field and not (is_new and isinstance(field.transform, IdentityTransform) and column.name in beside):
-            return f"{column.name} is what the table's partitions are, or were, called. Give the column another name."
+            return f"{column.name} is the name of a partition field of the table, or was. Give the column another name."
     return None
 
 
-def aside(name: str, table: Table) -> str | None:
-    """What a column is called when one of another type takes its name; None where all such names are taken."""
+def backup_name(name: str, table: Table) -> str | None:
+    """The new name of a column whose name a column of another type takes; None where all such names are taken."""
     taken = {n.lower() for n in table.schema().column_names}
     return next((n for i in range(1, 100) if (n := f"{name}_before_{i}").lower() not in taken), None)
 
 
-def commit(catalog: Catalog, table: Table, old: Contract, new: Contract, version: InForce, run_id: str) -> None:
-    """One commit, which holds if the table's schema and head are still what was read.
+def commit_change(catalog: Catalog, change: PendingChange, version: ContractVersion, run_id: str) -> None:
+    """Apply a change in one commit, provided that the table's schema and main are still as they were read.
 
-    Main moves on with it, by a snapshot without rows: a batch that is being published by the old contract is refused
-    then, though the schema may be the same, or the same again.
+    It adds a snapshot without rows to main: a batch that is being published by the old contract is refused then, even
+    if the schema stays the same.
 
     Args:
-        version: what to keep of it; `schema_id` is filled in.
+        catalog: where the table is.
+        change: what to change.
+        version: what the table stores as its active contract; `schema_id` is filled in.
+        run_id: the run that the snapshot names.
 
     Raises:
         CommitFailedException: another commit came first; nothing was changed.
     """
+    table, old, new = change.base, change.old, change.new
     transaction = table.transaction()
-    if names := _set_aside(table, old, new):
-        # Two columns of one name in turn: the name must be free before it is given again.
+    if names := _backup_names(table, old, new):
+        # The old name must be free before a column of another type gets it.
         with transaction.update_schema() as update:
-            for was, kept in names.items():
-                update.rename_column(was, kept)
+            for was, backup in names.items():
+                update.rename_column(was, backup)
                 update.make_column_optional(was)
     with transaction.update_schema() as update:
-        _columns(update, transaction, old, new, names)
-    _order(transaction, new)
+        _update_columns(update, transaction, old, new, names)
+    _reorder_columns(transaction, new)
     if old.partition_by != new.partition_by:
-        _partitions(transaction, new)
+        _update_partitions(transaction, new)
     if table.metadata.current_snapshot_id is not None:
-        with transaction.update_snapshot({STEP: CHANGED, RUN_ID: run_id}).fast_append():
+        with transaction.update_snapshot({STEP: CONTRACT_STEP, RUN_ID: run_id}).fast_append():
             pass
-    made = transaction.table_metadata.schema()
-    told = replace(version, schema_id=made.schema_id)
-    transaction.set_properties({CONTRACT: told.text(), **_layout(new)})
-    stale = tuple(n for n in _layout(old) if n not in _layout(new) and n in table.properties)
-    updates: tuple[TableUpdate, ...] = transaction._updates
+    active = replace(version, schema_id=transaction.table_metadata.schema().schema_id)
+    transaction.set_properties({CONTRACT_PROPERTY: active.to_json(), **_layout_properties(new)})
+    stale = [n for n in _layout_properties(old) if n not in _layout_properties(new) and n in table.properties]
     if stale:
-        updates += (RemovePropertiesUpdate(removals=list(stale)),)
-    requirements: tuple[TableRequirement, ...] = (
+        transaction.remove_properties(*stale)
+    updates, requirements = staged_commit(transaction)
+    as_read = (
         AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=table.metadata.current_snapshot_id),
         AssertCurrentSchemaId(current_schema_id=table.schema().schema_id),
-        *(r for r in transaction._requirements if not isinstance(r, AssertCurrentSchemaId)),
     )
-    refs.commit(catalog, table, requirements, updates)
+    others = (r for r in requirements if not isinstance(r, AssertCurrentSchemaId))
+    refs.commit(catalog, table, (*as_read, *others), updates)
 
 
-def _set_aside(table: Table, old: Contract, new: Contract) -> dict[str, str]:
-    """Columns whose type can't be changed in place: what they are called from now on."""
+def _backup_names(table: Table, old: Contract, new: Contract) -> dict[str, str]:
+    """The new names of columns whose type can't be changed in place."""
     present = set(table.schema().column_names)
     found = {}
-    for name, was in origins(old, new).items():
+    for name, was in previous_columns(old, new).items():
         target = new.column(name)
-        if type_change(was.type, target.type) == "change_type" and was.type != target.type and was.name in present:
-            found[was.name] = aside(was.name, table) or ""
+        if (
+            classify_type_change(was.type, target.type) == "change_type"
+            and was.type != target.type
+            and was.name in present
+        ):
+            found[was.name] = backup_name(was.name, table) or ""
     return found
 
 
-def _columns(
-    update: UpdateSchema, transaction: Transaction, old: Contract, new: Contract, set_aside: dict[str, str]
+def _update_columns(
+    update: UpdateSchema, transaction: Transaction, old: Contract, new: Contract, backups: dict[str, str]
 ) -> None:
-    """Drop, rename, add and alter columns. What the table has already, by whatever hands, is left as it is."""
+    """Drop, rename, add and alter columns; what the table already has, also by another engine, is left as it is."""
     have = {f.name: f for f in transaction.table_metadata.schema().fields}
-    known = origins(old, new)
-    kept = {c.name for c in known.values()}
+    known = previous_columns(old, new)
+    remaining = {c.name for c in known.values()}
     for column in old.columns:
-        if column.name not in kept and column.name in have:
+        if column.name not in remaining and column.name in have:
             update.delete_column(column.name)
     for column in new.columns:
         was = known.get(column.name)
-        if was is None or was.name in set_aside:
+        if was is None or was.name in backups:
             if column.name not in have:
                 update.add_column(column.name, schema.iceberg_type(column.type), doc=column.doc)
             continue
@@ -163,7 +171,7 @@ def _columns(
         if at not in have:
             update.add_column(column.name, schema.iceberg_type(column.type), doc=column.doc)
             continue
-        _alter(update, at, was, column, have[at].field_type)
+        _alter_column(update, at, was, column, have[at].field_type)
         if not column.required:
             update.make_column_optional(at)
         if (have[at].doc or "") != (column.doc or ""):
@@ -172,7 +180,7 @@ def _columns(
             update.rename_column(at, column.name)
 
 
-def _alter(update: UpdateSchema, at: str, was: Column, now: Column, have: object) -> None:
+def _alter_column(update: UpdateSchema, at: str, was: Column, now: Column, have: object) -> None:
     target = schema.iceberg_type(now.type)
     if isinstance(target, PrimitiveType):
         if have != target:
@@ -180,18 +188,18 @@ def _alter(update: UpdateSchema, at: str, was: Column, now: Column, have: object
         return
     if is_primitive(was.type):
         return
-    for step in nested(was.type, now.type) or ():
+    for step in nested_steps(was.type, now.type) or ():
         path = (at, *step.path)
-        if step.what == "drop":
+        if step.action == "drop":
             update.delete_column(path)
-        elif step.type is not None and step.what == "add":
+        elif step.type is not None and step.action == "add":
             update.add_column(path, schema.iceberg_type(step.type))
         elif step.type is not None:
             update.update_column(path, schema.iceberg_type(step.type))
 
 
-def _order(transaction: Transaction, new: Contract) -> None:
-    """The contract's columns in its order, the coordinates, then what the table has besides."""
+def _reorder_columns(transaction: Transaction, new: Contract) -> None:
+    """Put the contract's columns first, in its order, then the Kafka coordinates, then the table's other columns."""
     have = list(transaction.table_metadata.schema().as_struct().fields)
     names = [f.name for f in have]
     wanted = [*(c.name for c in new.columns), *KAFKA_COLUMNS]
@@ -206,8 +214,8 @@ def _order(transaction: Transaction, new: Contract) -> None:
                 update.move_after(name, before)
 
 
-def _partitions(transaction: Transaction, new: Contract) -> None:
-    """Make the contract's partitions those of what is written from now on."""
+def _update_partitions(transaction: Transaction, new: Contract) -> None:
+    """Partition new files as the contract says."""
     columns = transaction.table_metadata.schema()
     wanted = schema.partition_spec(new, columns)
     have = transaction.table_metadata.spec()
@@ -218,15 +226,15 @@ def _partitions(transaction: Transaction, new: Contract) -> None:
         for each in have.fields:
             if (each.source_id, str(each.transform)) not in keys:
                 update.remove_field(each.name)
-        for each, told in zip(wanted.fields, new.partitioning, strict=True):
+        for each, wanted_field in zip(wanted.fields, new.partitioning, strict=True):
             if (each.source_id, str(each.transform)) not in present:
-                # A name that stood for something else once would be ambiguous in the table of partitions.
+                # A name that once meant another field would be ambiguous in the `partitions` metadata table.
                 name = each.name
                 if name in taken:
-                    name = f"{name}_{told.argument or len(transaction.table_metadata.partition_specs)}"
-                update.add_field(told.column, each.transform, name)
+                    name = f"{name}_{wanted_field.argument or len(transaction.table_metadata.partition_specs)}"
+                update.add_field(wanted_field.column, each.transform, name)
 
 
-def _layout(contract: Contract) -> dict[str, str]:
-    """The defaults that go with the table's partitions and columns."""
-    return {n: v for n, v in schema.layout(contract).items() if n not in contract.properties}
+def _layout_properties(contract: Contract) -> dict[str, str]:
+    """The table properties that follow from partitions and columns, where the contract does not set them."""
+    return {n: v for n, v in schema.layout_properties(contract).items() if n not in contract.properties}

@@ -1,7 +1,6 @@
-"""`columns: auto`: a contract whose columns the newest schema of a subject gives becomes one that lists them.
+"""`columns: auto`: lists the columns of a subject's newest schema in the contract, at plan time, without a JVM.
 
-At plan time, without a JVM. From there it goes the way of any contract that changed: what the table was made with is
-kept by the table itself, so that nobody who publishes asks the registry for columns.
+A new schema is then a contract change like any other. The table stores its columns: publishing asks no registry.
 """
 
 from __future__ import annotations
@@ -12,102 +11,104 @@ from pydantic import ValidationError
 
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
-from sluice.contract.document import path_text
-from sluice.contract.messages import explain
-from sluice.contract.values import nearest, shown
+from sluice.contract.document import format_location
+from sluice.contract.suggestions import did_you_mean
+from sluice.contract.validation_messages import describe_errors
+from sluice.contract.values import quote
 from sluice.errors import SchemaChangeError, SchemaMissingError
-from sluice.kafka.registry import Registry, subjects_of
+from sluice.kafka.registry import SchemaRegistry, candidate_subjects
 
 if TYPE_CHECKING:
-    from sluice.formats.inferred_columns import Field
+    from sluice.formats.inferred_columns import SchemaField
 
 
-def subject_of(contract: Contract) -> str:
-    """The subject whose newest schema gives the columns."""
-    named = contract.auto.subject if contract.auto else None
-    return named or subjects_of(contract.topics[0])[0]
+def find_subject(contract: Contract) -> str:
+    """The subject whose newest schema defines the columns."""
+    subject = contract.auto.subject if contract.auto else None
+    return subject or candidate_subjects(contract.topics[0])[0]
 
 
-def resolved(contract: Contract, registry: Registry | None = None) -> Contract:
-    """The contract with every column listed; the same where it lists them already.
+def resolve_columns(contract: Contract, registry: SchemaRegistry | None = None) -> Contract:
+    """The contract with every column listed; the same contract where it lists them already.
 
     Raises:
-        RegistryUnavailableError: the registry does not answer.
+        RegistryUnavailableError: the registry did not answer.
         SchemaMissingError: nothing is registered under the subject yet.
-        SchemaChangeError: the schema has what no column can hold or be called, or contradicts the contract.
-        ConfigError: no registry is named, or what answers is none.
+        SchemaChangeError: a field can't become a column, or the schema contradicts the contract.
+        ConfigError: no registry is configured, or its address is wrong.
     """
     if contract.auto is None:
         return contract
-    from sluice.formats.avro_schema import alone
-    from sluice.formats.convert import UnfitError, reading_schema
-    from sluice.formats.inferred_columns import READERS  # with Arrow and Spark's types
+    from sluice.formats.avro_schema import select_branch
+    from sluice.formats.convert import SchemaMismatchError, schema_failures_as_mismatch
+    from sluice.formats.inferred_columns import FIELD_READERS  # with Arrow and Spark's types
 
-    subject = subject_of(contract)
-    schema = (registry or Registry()).newest(subject)
+    subject = find_subject(contract)
+    schema = (registry or SchemaRegistry()).newest(subject)
     if schema is None:
         raise SchemaMissingError(f"The registry has no schema of subject {subject}.", table=contract.table)
     where = {"table": contract.table, "subject": subject, "schema": schema.id}
-    kind, read = READERS[contract.value.format]
+    kind, read = FIELD_READERS[contract.value.format]
     if schema.kind != kind:
         raise SchemaChangeError(
-            f"The subject's newest schema is of the kind {schema.kind}, and the contract's format "
-            f"{contract.value.format}.",
-            way_out="Correct value.format, or name another subject: - auto: {subject: …}.",
+            f"The newest schema of the subject has type {schema.kind}, but value.format is {contract.value.format}.",
+            next_step="Correct value.format, or name another subject: - auto: {subject: …}.",
             **where,
         )
     try:
-        with reading_schema():
-            fields = list(read(alone(schema, contract.value.types), _taken(contract)))
+        with schema_failures_as_mismatch():
+            fields = list(read(select_branch(schema, contract.value.types), _excluded_fields(contract)))
         columns = [_column(each, contract) for each in fields if each.type]
-    except UnfitError as error:
-        what = f"Field {shown(error.path)} of the newest schema {error.words}." if error.path else f"{error.words}."
+    except SchemaMismatchError as error:
+        what = f"Field {quote(error.path)} of the newest schema {error.reason}." if error.path else f"{error.reason}."
         raise SchemaChangeError(
-            f"Of the newest schema no columns can be made. {what}", way_out=_way_out(error.path), **where
+            f"The newest schema can't become columns. {what}", next_step=_next_step(error.path), **where
         ) from error
-    # A name that is misspelt would let through what is to be kept out.
-    there = [each.name for each in fields]
-    if strange := [name for name in contract.auto.omit if name not in there]:
+    # A misspelt name would let in the field that it should keep out.
+    names = [each.name for each in fields]
+    if unknown := [name for name in contract.auto.omit if name not in names]:
         raise SchemaChangeError(
-            f"The newest schema has no field {shown(strange[0])} to omit{nearest(strange[0], there)}.",
-            way_out="Correct the contract: - auto: {omit: […]}.",
+            f"The newest schema has no field {quote(unknown[0])} to omit{did_you_mean(unknown[0], names)}.",
+            next_step="Correct the contract: - auto: {omit: […]}.",
             **where,
         )
-    given = {name: getattr(contract, name) for name in contract.model_fields_set - {"auto", "matching"}}
-    given["topic"] = contract.topics or contract.matching
+    given = {name: getattr(contract, name) for name in contract.model_fields_set - {"auto", "topic_pattern"}}
+    given["topic"] = contract.topics or contract.topic_pattern
     try:
         return Contract.model_validate({**given, "columns": (*contract.columns, *columns)})
     except ValidationError as error:
-        found = "; ".join(f"{path_text(at)}: {message}" for at, message in explain(error, Contract, given))
+        found = "; ".join(
+            f"{format_location(at)}: {message}" for at, message in describe_errors(error, Contract, given)
+        )
         raise SchemaChangeError(
-            f"The contract does not go with the columns of the newest schema: {found}.",
-            way_out=_way_out(""),
+            f"The contract contradicts the columns of the newest schema: {found}.",
+            next_step=_next_step(""),
             **where,
         ) from error
 
 
-def _taken(contract: Contract) -> frozenset[str]:
-    """Fields of the value that are read otherwise, in whole or in part, or that nobody wants."""
+def _excluded_fields(contract: Contract) -> frozenset[str]:
+    """Fields of the value that get no column: another column or input reads them, or `omit` names them."""
     read = {each.path[0] for each in (*contract.columns, *contract.inputs) if each.path}
     return frozenset(read | set(contract.auto.omit if contract.auto else ()))
 
 
-def _column(each: Field, contract: Contract) -> Column:
-    from sluice.formats.convert import UnfitError
+def _column(each: SchemaField, contract: Contract) -> Column:
+    from sluice.formats.convert import SchemaMismatchError
 
     required = each.name in (*contract.order, contract.valid_from)
     body: dict[str, Any] = {"name": each.name, "type": str(each.type), "required": required}
     try:
         return Column.model_validate({**body, "doc": each.doc if isinstance(each.doc, str) else None})
     except ValidationError as error:
-        (words, *_) = [message for _, message in explain(error, Column, body)]
-        raise UnfitError(each.name, f"makes no column: {words}") from error
+        (reason, *_) = [message for _, message in describe_errors(error, Column, body)]
+        raise SchemaMismatchError(each.name, f"can't become a column: {reason}") from error
 
 
-def _way_out(path: str) -> str:
+def _next_step(path: str) -> str:
     name = path.partition(".")[0].rstrip("[]{}")
     omit = f"- auto: {{omit: [{name}]}}" if name.isidentifier() else "- auto: {omit: […]}"
     return (
         "List the field among the columns, before auto: {name: …, type: …, source: …}. Or leave it out: "
-        f"{omit}. The table goes on with the columns that it has; one that does not exist yet waits."
+        f"{omit}. An existing table keeps its columns meanwhile; a new table is not created before that."
     )

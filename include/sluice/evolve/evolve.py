@@ -1,8 +1,7 @@
-"""Schema evolution, at plan time and without a JVM: what a changed contract asks of its table, and what becomes of it.
+"""Schema evolution at plan time, without a JVM: compares a contract file with the active contract and applies changes.
 
-`look` decides by the policies, changing nothing. `settle` applies what may be applied, and opens a review of what may
-not: the table then goes on with the contract in force, until `decide` says otherwise. Batches are published by the
-contract in force alone, which the table keeps; so it makes no difference under which one a batch was planned or staged.
+`find_pending_change` changes nothing. `apply_pending` applies what the policies allow and opens a review of the rest;
+until `decide` approves it, the table keeps its active contract, by which alone batches are published.
 """
 
 from __future__ import annotations
@@ -21,122 +20,138 @@ from sluice.contract.contract import Contract
 from sluice.contract.shape import shape, shape_id
 from sluice.errors import FencedError, RefusedError, SchemaChangeError, SluiceError
 from sluice.evolve import apply, auto_columns
-from sluice.evolve.diff import READ, Change, compare
-from sluice.evolve.ignore import without
-from sluice.evolve.pending_change import Outlook
+from sluice.evolve.diff import READ, ContractChange, compare_contracts
+from sluice.evolve.ignore import omit_changes
+from sluice.evolve.pending_change import PendingChange, ReviewDecision
 from sluice.iceberg import cursor, schema, table_names, tables
-from sluice.iceberg.active_contract import InForce, effective, with_masks
+from sluice.iceberg.active_contract import ContractVersion, add_masks, resolve_active_contract
 from sluice.ledger import schemas_table
 from sluice.ledger.offsets_table import Ledger
-from sluice.ledger.schemas_table import Row, State
+from sluice.ledger.schemas_table import SchemaRow, SchemaState
 
 log = logging.getLogger(__name__)
 
-TRIES = 10
-ANSWERS = (State.APPROVED, State.REJECTED)
+ATTEMPTS = 10
+ANSWERS = (SchemaState.APPROVED, SchemaState.REJECTED)
 
 
-def look(catalog: Catalog, table: Table, file: Contract) -> Outlook:
-    """Compare the contract's file, its columns listed, with the one in force.
+def find_pending_change(catalog: Catalog, table: Table, file: Contract) -> PendingChange:
+    """Compare the contract file, its columns listed, with the active contract; changes nothing.
 
     Raises:
-        SchemaChangeError: a change is refused by its policy, or can't be made; or the table was altered by other hands.
+        SchemaChangeError: a change is refused by its policy or impossible; or the table was altered by another engine.
     """
-    told = InForce.of(table)
-    old = effective(table, file)
+    active = ContractVersion.from_table(table)
+    old = resolve_active_contract(table, file)
     if file.auto is None:
-        return _look(catalog, table, told, old, file)
-    # Producers change that schema: a table goes on without it, unlike one whose file somebody has edited.
+        return _compare_with_policy(catalog, PendingChange(table, active, old, file))
+    # Producers change that schema: unlike an edited file, a schema that does not fit must not stop the table.
     try:
-        return _look(catalog, table, told, old, auto_columns.resolved(file))
+        return _compare_with_policy(catalog, PendingChange(table, active, old, auto_columns.resolve_columns(file)))
     except SluiceError as error:
-        log.warning("%s goes on with the columns that it has: %s", file.table, error)
-        held, first = _masked(table, told, old, file)
-        return Outlook(table, told, held, held, first=first, unfollowed=str(error))
+        log.warning("%s keeps its columns: %s", file.table, error)
+        masked, mask_change = _add_new_masks(PendingChange(table, active, old, file))
+        return PendingChange(table, active, masked, masked, mask_change=mask_change, schema_error=str(error))
 
 
-def _look(catalog: Catalog, table: Table, told: InForce | None, old: Contract, file: Contract) -> Outlook:
-    if told is None or told.id == shape_id(file):
-        return Outlook(table, told, old, file)
+def _compare_with_policy(catalog: Catalog, asked: PendingChange) -> PendingChange:
+    """Fill in what changes, what of it is ignored, and what is under review, by the file's `schema_policy`.
+
+    Args:
+        asked: the active contract, and the file's as the new one.
+    """
+    table, active, old, file = asked.base, asked.active, asked.old, asked.new
+    if active is None or active.id == shape_id(file):
+        return asked
     policy = file.schema_policy.model_dump()
-    before = schemas_table.before(catalog, table, file)
-    found = compare(old, file, before)
-    ignored = tuple(c for c in found if policy.get(c.kind) == "ignore")
-    new, changes = file, found
+    before = schemas_table.read_previous_contracts(catalog, table, file)
+    all_changes = compare_contracts(old, file, before)
+    ignored = tuple(c for c in all_changes if policy.get(c.kind) == "ignore")
+    new, changes = file, all_changes
     if ignored:
         try:
-            new = without(old, file, ignored)
+            new = omit_changes(old, file, ignored)
         except ValidationError as error:
             raise SchemaChangeError(
-                f"Without what is ignored ({_told(ignored)}) the contract contradicts itself: "
+                f"Without the ignored changes ({_describe(ignored)}) the contract contradicts itself: "
                 f"{error.errors()[0]['msg']}.",
                 table=file.table,
             ) from error
-        changes = compare(old, new, before)
-        # To leave a column as it was does not undo what has changed in the columns and inputs that it names.
+        changes = compare_contracts(old, new, before)
+        # Leaving a column as it was does not undo changes of the columns and inputs that its expression names.
         if left := [c for c in changes if c.kind == "change_mask" and policy[c.kind] == "ignore"]:
             raise SchemaChangeError(
-                f"This can't be ignored, as it comes by other columns or inputs that have changed: {_told(left)}.",
+                f"This can't be ignored, because it follows from other changed columns or inputs: {_describe(left)}.",
                 table=file.table,
-                way_out=f"Mask {', '.join(c.column for c in left)}, or set `schema_policy: {{change_mask: review}}`.",
+                next_step=f"Mask {', '.join(c.column for c in left)}, or set `schema_policy: {{change_mask: review}}`.",
             )
-    outlook = Outlook(table, told, old, new, changes, ignored)
-    if shape_id(new) == told.id:
-        return outlook
+    change = replace(asked, new=new, changes=changes, ignored=ignored)
+    if shape_id(new) == active.id:
+        return change
     if refused := [c for c in changes if policy.get(c.kind) == "refuse"]:
-        raise SchemaChangeError(f"The contract refuses this change: {_told(refused)}.", table=file.table)
+        raise SchemaChangeError(f"The contract refuses this change: {_describe(refused)}.", table=file.table)
     if any(policy.get(c.kind) == "review" for c in changes):
-        held, first = _masked(table, told, old, file)
-        outlook = replace(outlook, old=held, changes=compare(held, new, before), first=first)
-        answers = _answers(catalog, outlook)
-        outlook = replace(outlook, review=str(answers[-1].state) if answers else "open")
-    if outlook.due and (why := apply.impossible(table, old, new, changes)):
-        way_out = "Put the contract back until then."
-        raise SchemaChangeError(f"{_told(changes)}: {why}", table=file.table, way_out=way_out)
-    return outlook
+        masked, mask_change = _add_new_masks(asked)
+        change = replace(change, old=masked, changes=compare_contracts(masked, new, before), mask_change=mask_change)
+        answers = _review_answers(catalog, change)
+        change = replace(change, review=str(answers[-1].state) if answers else "open")
+    if change.due and (why := apply.find_obstacle(table, old, new, changes)):
+        raise SchemaChangeError(
+            f"{_describe(changes)}: {why}",
+            table=file.table,
+            next_step="Undo the change in the contract until that is done.",
+        )
+    return change
 
 
-def _masked(table: Table, told: InForce | None, old: Contract, file: Contract) -> tuple[Contract, Outlook | None]:
-    """The contract in force with the masks that the file adds, and how they come into force, where it has them not."""
-    held = with_masks(old, file)
-    return held, None if held == old else Outlook(table, told, old, held, compare(old, held))
+def _add_new_masks(asked: PendingChange) -> tuple[Contract, PendingChange | None]:
+    """The active contract with the masks that the file adds, and the change that applies them, if there are any."""
+    old = asked.old
+    masked = add_masks(old, asked.new)
+    if masked == old:
+        return masked, None
+    return masked, PendingChange(asked.base, asked.active, old, masked, compare_contracts(old, masked))
 
 
-def _told(changes: Sequence[Change]) -> str:
-    return "; ".join(c.words for c in changes)
+def _describe(changes: Sequence[ContractChange]) -> str:
+    return "; ".join(c.description for c in changes)
 
 
-def settle(catalog: Catalog, file: Contract, seen: Outlook | None = None, *, run_id: str) -> Outlook:
-    """Apply what is due, open the review that is needed, each once.
+def apply_pending(
+    catalog: Catalog, file: Contract, change: PendingChange | None = None, *, run_id: str
+) -> PendingChange:
+    """Apply the change that is due, and open the review that is needed; running it again changes nothing.
 
     Args:
-        seen: what `look` found a moment ago.
+        catalog: where the table is.
+        file: the contract file.
+        change: the result of `find_pending_change`, if it was just called.
+        run_id: the run that is recorded with the change.
 
     Raises:
-        SchemaChangeError: as `look`.
-        FencedError: the table was changed each time before it could be.
+        SchemaChangeError: as `find_pending_change`.
+        FencedError: the table changed during each attempt.
     """
-    _set_properties(file, seen.base if seen else catalog.load_table(table_names.typed(file)))
-    for _ in range(TRIES):
-        outlook = seen or look(catalog, catalog.load_table(table_names.typed(file)), file)
-        seen = None
-        if outlook.first:
-            # They come into force by themselves, so that to take them away again is a change of its own.
-            _applied(catalog, outlook.first, run_id)
+    _set_properties(file, change.base if change else catalog.load_table(table_names.typed(file)))
+    for _ in range(ATTEMPTS):
+        found = change or find_pending_change(catalog, catalog.load_table(table_names.typed(file)), file)
+        change = None
+        if found.mask_change:
+            # Masks are applied without a review, as a version of their own: removing them later is a separate change.
+            _apply_once(catalog, found.mask_change, run_id)
             continue
-        if outlook.review == "open":
-            schemas_table.append_once(catalog, _row(outlook, State.REVIEW, run_id), (State.REVIEW,))
-        if not outlook.due:
-            return outlook
-        if _applied(catalog, outlook, run_id):
-            return outlook
-    raise FencedError("The table moved each time before its schema could be changed.", table=file.table)
+        if found.review == "open":
+            row = _review_row(found, SchemaState.REVIEW, run_id)
+            schemas_table.append_once(catalog, row, (SchemaState.REVIEW,))
+        if not found.due or _apply_once(catalog, found, run_id):
+            return found
+    raise FencedError(f"The table changed during each of {ATTEMPTS} attempts to apply its contract.", table=file.table)
 
 
 def _set_properties(file: Contract, table: Table) -> None:
-    """Give a table the properties that its contract came to name. Of what it names no more nothing tells.
+    """Set the table properties of the contract, and those for large records on tables made before they existed.
 
-    And those for large records, if it was made before there were any.
+    A property that the contract no longer names is left as it is.
     """
     late = {n: v for n, v in schema.LARGE_RECORDS.items() if n not in table.properties}
     differing = {n: v for n, v in (late | file.properties).items() if table.properties.get(n) != v}
@@ -151,71 +166,76 @@ def _set_properties(file: Contract, table: Table) -> None:
         log.warning("%s: properties set: %s", file.table, ", ".join(sorted(differing)))
 
 
-def _applied(catalog: Catalog, outlook: Outlook, run_id: str) -> bool:
-    """Change the table, and tell whether that was done: not where it moved meanwhile."""
-    table, name = outlook.base, outlook.table
-    if outlook.told:
-        schemas_table.remember(catalog, [table], run_id)
-    decided = _answers(catalog, outlook)[-1] if outlook.review else None
-    through = cursor.published(table, lambda: Ledger(catalog).remembered(name))
-    told = InForce(
-        version=outlook.version + 1 if outlook.told else 1,
-        id=shape_id(outlook.new),
-        shape=shape(outlook.new),
-        words=outlook.words() or ["takes the contract's file for the one in force"],
-        kinds=list(dict.fromkeys(c.kind for c in outlook.changes)),
+def _apply_once(catalog: Catalog, change: PendingChange, run_id: str) -> bool:
+    """Change the table. False where another commit came first: nothing was changed then."""
+    table, name = change.base, change.table
+    if change.active:
+        schemas_table.record_versions(catalog, [table], run_id)
+    decided = _review_answers(catalog, change)[-1] if change.review else None
+    through = cursor.read_table_cursor(table, lambda: Ledger(catalog).last_settled_cursor(name))
+    version = ContractVersion(
+        version=change.version + 1 if change.active else 1,
+        id=shape_id(change.new),
+        shape=shape(change.new),
+        words=change.descriptions() or ["takes the contract file as the active contract"],
+        kinds=list(dict.fromkeys(c.kind for c in change.changes)),
         offsets={t: {str(p): o for p, o in x.next_offsets.items()} for t, x in through.items()},
         snapshot_id=table.metadata.current_snapshot_id,
         who=decided.who if decided else None,
         why=decided.why if decided else None,
     )
     try:
-        apply.commit(catalog, table, outlook.old, outlook.new, told, run_id)
+        apply.commit_change(catalog, change, version, run_id)
     except CommitFailedException as error:
-        log.info("%s: the table moved on, looking again: %s", name, error)
+        log.info("%s: the table changed meanwhile, trying again: %s", name, error)
         return False
-    for change in outlook.changes:
-        log.warning("%s: version %s of the contract: %s", name, told.version, change.words)
-    schemas_table.remember(catalog, [catalog.load_table(table_names.typed(outlook.new))], run_id)
+    for description in change.descriptions():
+        log.warning("%s: version %s of the contract: %s", name, version.version, description)
+    schemas_table.record_versions(catalog, [catalog.load_table(table_names.typed(change.new))], run_id)
     return True
 
 
-def _answers(catalog: Catalog, outlook: Outlook) -> list[Row]:
-    """What was answered to the change, oldest first."""
-    like = _row(outlook, State.REVIEW, "")
-    return schemas_table.same_change(schemas_table.rows(catalog, outlook.table), like, ANSWERS)
+def _review_answers(catalog: Catalog, change: PendingChange) -> list[SchemaRow]:
+    """The answers to the review of this change, oldest first."""
+    like = _review_row(change, SchemaState.REVIEW, "")
+    return schemas_table.find_same_change(schemas_table.read_schema_rows(catalog, change.table), like, ANSWERS)
 
 
-def opened(catalog: Catalog, outlook: Outlook) -> Row | None:
-    """The row that opened the review of this change; None where no run has."""
-    like = _row(outlook, State.REVIEW, "")
-    return next(
-        iter(schemas_table.same_change(schemas_table.rows(catalog, outlook.table), like, (State.REVIEW,))), None
+def find_review_row(catalog: Catalog, change: PendingChange) -> SchemaRow | None:
+    """The row that opened the review of this change; None where no run has opened it."""
+    like = _review_row(change, SchemaState.REVIEW, "")
+    rows = schemas_table.find_same_change(
+        schemas_table.read_schema_rows(catalog, change.table), like, (SchemaState.REVIEW,)
     )
+    return rows[0] if rows else None
 
 
-def _row(outlook: Outlook, state: State, run_id: str, who: str | None = None, why: str | None = None) -> Row:
-    return Row(
-        outlook.table,
+def _review_row(
+    change: PendingChange, state: SchemaState, run_id: str, who: str | None = None, why: str | None = None
+) -> SchemaRow:
+    return SchemaRow(
+        change.table,
         state,
-        outlook.version + 1,
-        shape_id(outlook.new),
-        base_id=shape_id(outlook.old),
-        kinds=list(dict.fromkeys(c.kind for c in outlook.changes if c.kind != READ)),
-        words=outlook.words(),
-        snapshot_id=outlook.base.metadata.current_snapshot_id,
+        change.version + 1,
+        shape_id(change.new),
+        base_id=shape_id(change.old),
+        kinds=list(dict.fromkeys(c.kind for c in change.changes if c.kind != READ)),
+        words=change.descriptions(),
+        snapshot_id=change.base.metadata.current_snapshot_id,
         who=who,
         why=why,
         run_id=run_id,
-        table_uuid=str(outlook.base.metadata.table_uuid),
+        table_uuid=str(change.base.metadata.table_uuid),
     )
 
 
-def under_review(catalog: Catalog, file: Contract, *, again: bool = False) -> Outlook:
-    """The open review of a table.
+def load_review(catalog: Catalog, file: Contract, *, include_rejected: bool = False) -> PendingChange:
+    """The change of a table that is under review.
 
     Args:
-        again: take one that was rejected as well.
+        catalog: where the table is.
+        file: the contract file.
+        include_rejected: accept a change that was rejected, too.
 
     Raises:
         RefusedError: there is none.
@@ -223,53 +243,51 @@ def under_review(catalog: Catalog, file: Contract, *, again: bool = False) -> Ou
     table = tables.load(catalog, table_names.typed(file))
     if table is None:
         raise RefusedError("The table does not exist yet: the first run creates it.", table=file.table)
-    outlook = look(catalog, table, file)
-    if outlook.review != "open" and not (again and outlook.review == "rejected"):
-        was = f"It was {outlook.review}." if outlook.review else "The contract's file asks for nothing to review."
-        was = outlook.unfollowed or was
-        raise RefusedError(f"No change of this table is under review. {was}", table=file.table)
-    return outlook
+    change = find_pending_change(catalog, table, file)
+    if change.review != "open" and not (include_rejected and change.review == "rejected"):
+        why = f"It was {change.review}." if change.review else "The contract file has no change to review."
+        raise RefusedError(f"No change of this table is under review. {change.schema_error or why}", table=file.table)
+    return change
 
 
-def decide(
-    catalog: Catalog, file: Contract, *, approve: bool, who: str, why: str, run_id: str, change_id: str = ""
-) -> Outlook:
-    """Approve or reject the change under review; an approved one is applied at once. A rejection may be taken back.
-
-    Args:
-        change_id: the change that was looked at; refused if the contract's file has changed since.
+def decide(catalog: Catalog, file: Contract, decision: ReviewDecision) -> PendingChange:
+    """Approve or reject the change under review; an approved one is applied at once. A rejected one can be approved.
 
     Raises:
-        RefusedError: nothing is under review, or another change, or it can't be made; or no reason is given.
-        FencedError: the table was changed each time before it could be: the answer stands, and the next run applies it.
+        RefusedError: nothing is under review, or another change, or it is impossible; or no reason is given.
+        FencedError: the table changed during each attempt: the answer is recorded, and the next run applies it.
     """
-    if not why.strip():
-        raise RefusedError("No reason is given.", table=file.table, way_out="Say why: it is kept in sluice.schemas.")
-    outlook = under_review(catalog, file, again=approve)
-    if change_id and change_id != outlook.change_id:
+    approve = decision.approve
+    if not decision.why.strip():
         raise RefusedError(
-            "The contract has changed since it was shown.", table=file.table, way_out="Look at the change again."
+            "No reason is given.", table=file.table, next_step="Give a reason: it is kept in sluice.schemas."
         )
-    if approve and (cannot := apply.impossible(outlook.base, outlook.old, outlook.new, outlook.changes)):
-        raise RefusedError(f"{_told(outlook.changes)}: {cannot}", table=file.table, way_out="Reject it.")
-    mine = _row(outlook, State.APPROVED if approve else State.REJECTED, run_id, who, why)
-    if not approve:  # what it asked for, so that records that fail for it can tell
-        mine = replace(mine, contract=json.dumps(shape(outlook.new)))
-    stands = schemas_table.append_once(catalog, mine, ANSWERS if outlook.review == "open" else (State.APPROVED,))
-    if stands is not mine:
-        raise RefusedError(f"{stands.who or 'Somebody'} has {stands.state} it already.", table=file.table)
+    change = load_review(catalog, file, include_rejected=approve)
+    if decision.change_id and decision.change_id != change.change_id:
+        raise RefusedError(
+            "The contract has changed since it was shown.", table=file.table, next_step="Look at the change again."
+        )
+    if approve and (obstacle := apply.find_obstacle(change.base, change.old, change.new, change.changes)):
+        raise RefusedError(f"{_describe(change.changes)}: {obstacle}", table=file.table, next_step="Reject it.")
+    state = SchemaState.APPROVED if approve else SchemaState.REJECTED
+    mine = _review_row(change, state, decision.run_id, decision.who, decision.why)
+    if not approve:  # keep the requested contract: the errors of records that need the rejected change name it
+        mine = replace(mine, contract=json.dumps(shape(change.new)))
+    stored = schemas_table.append_once(catalog, mine, ANSWERS if change.review == "open" else (SchemaState.APPROVED,))
+    if stored is not mine:
+        raise RefusedError(f"{stored.who or 'Somebody'} has already {stored.state} it.", table=file.table)
     if approve:
-        settle(catalog, file, run_id=run_id)
-    return replace(outlook, review=str(mine.state))
+        apply_pending(catalog, file, run_id=decision.run_id)
+    return replace(change, review=str(mine.state))
 
 
-def versions(catalog: Catalog, file: Contract) -> list[Row]:
-    """Every version and every answer, oldest first; the one in force also where nobody lived to write it down."""
-    known = schemas_table.rows(catalog, file.table)
+def list_versions(catalog: Catalog, file: Contract) -> list[SchemaRow]:
+    """Every version and every answer, oldest first; with the active version even where no run recorded it."""
+    known = schemas_table.read_schema_rows(catalog, file.table)
     table = tables.load(catalog, table_names.typed(file))
-    return [*known, *(schemas_table.untold(table, known) if table else ())]
+    return [*known, *(schemas_table.unrecorded_version(table, known) if table else ())]
 
 
-def created(catalog: Catalog, made: Iterable[Contract], *, run_id: str) -> None:
-    """Write down the first version of tables that were just made."""
-    schemas_table.remember(catalog, [catalog.load_table(table_names.typed(c)) for c in made], run_id)
+def record_created_tables(catalog: Catalog, created: Iterable[Contract], *, run_id: str) -> None:
+    """Record the first contract version of tables that were just created."""
+    schemas_table.record_versions(catalog, [catalog.load_table(table_names.typed(c)) for c in created], run_id)

@@ -1,4 +1,4 @@
-"""A contract as if some of its changes had not been made: what `ignore` in `schema_policy:` means."""
+"""Leaves changes out of a contract: what `schema_policy: ignore` means. In: two contracts. Out: a third one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
 from sluice.contract.partitioning import PartitionField
-from sluice.contract.shape import origins
-from sluice.evolve.diff import READING, TYPE_KINDS, Change
+from sluice.contract.shape import previous_columns
+from sluice.evolve.diff import READING, TYPE_KINDS, ContractChange
 from sluice.evolve.unmasked import fields_read
 
 Skipped = set[tuple[str, str]]
@@ -22,20 +22,20 @@ _FIELDS = {
 }
 
 
-def without(old: Contract, new: Contract, ignored: Iterable[Change]) -> Contract:
-    """The new contract as if the ignored changes had not been made.
+def omit_changes(old: Contract, new: Contract, ignored: Iterable[ContractChange]) -> Contract:
+    """The new contract without the ignored changes.
 
     Raises:
-        pydantic.ValidationError: what is left contradicts itself.
+        pydantic.ValidationError: the result contradicts itself.
     """
     skipped = {(c.kind, c.column) for c in ignored}
-    known = origins(old, new)
+    known = previous_columns(old, new)
     columns = [
         _column(c, known.get(c.name), new, skipped)
         for c in new.columns
         if c.name in known or not {("add_column", c.name), ("change_mask", c.name)} & skipped
     ]
-    _bring_back(columns, old, known, skipped)
+    _restore_columns(columns, old, known, skipped)
     if ("reorder", "") in skipped:
         place = {c.name: i for i, c in enumerate(old.columns)}
         at = {name: place[was.name] for name, was in known.items()}
@@ -62,7 +62,7 @@ def _column(column: Column, was: Column | None, new: Contract, skipped: Skipped)
             changed[field] = getattr(was, field)
     if ("change_key", column.name) in skipped or (("change_mask", column.name) in skipped and not was.mask):
         changed |= {field: getattr(was, field) for field in READING}
-    if ("change_key", "") in skipped and column.name in new.identifier:  # a key is required by itself
+    if ("change_key", "") in skipped and column.name in new.identifier:  # a key column is always required
         changed["required"] = was.required
     if was.name == column.name or "name" in changed:
         changed["renamed_from"] = None
@@ -72,21 +72,21 @@ def _column(column: Column, was: Column | None, new: Contract, skipped: Skipped)
 def _inputs(
     columns: Iterable[Column], old: Contract, new: Contract, known: Mapping[str, Column], skipped: Skipped
 ) -> list[dict[str, Any]]:
-    """The inputs, as they were where a column goes on being computed of them; none where nothing is computed."""
+    """The inputs; old ones where a column keeps its old expression; none where no column has an expression."""
     if not new.where and not any(c.expression for c in columns):
         return []
-    kept = [c for c in old.columns if ("drop_column", c.name) in skipped]
+    restored = [c for c in old.columns if ("drop_column", c.name) in skipped]
     for name, was in known.items():
         if ("change_key", name) in skipped or (("change_mask", name) in skipped and not was.mask):
-            kept.append(was)
-    read = {source for c in kept if c.expression for source in fields_read(old, c)}
+            restored.append(was)
+    read = {source for c in restored if c.expression for source in fields_read(old, c)}
     there = {(c.name, c.source, c.type) for c in columns}
     before = {i.name: i for i in old.inputs if i.source in read and (i.name, i.source, i.type) not in there}
     return [i.model_dump(mode="json") for i in ({i.name: i for i in new.inputs} | before).values()]
 
 
-def _bring_back(columns: list[Column], old: Contract, known: Mapping[str, Column], skipped: Skipped) -> None:
-    """Put the columns that are not to be dropped where they were, behind those that stood before them."""
+def _restore_columns(columns: list[Column], old: Contract, known: Mapping[str, Column], skipped: Skipped) -> None:
+    """Insert the columns whose drop is ignored after the columns that preceded them."""
     for index, column in enumerate(old.columns):
         if ("drop_column", column.name) in skipped:
             before = {c.name for c in old.columns[:index]}
@@ -95,7 +95,7 @@ def _bring_back(columns: list[Column], old: Contract, known: Mapping[str, Column
 
 
 def _names(old: Contract, new: Contract, known: Mapping[str, Column], skipped: Skipped) -> dict[str, Any]:
-    """Key and partitions, by the names that the columns keep."""
+    """Key and partitions, with the old names of columns whose renaming is ignored."""
     names = {now: was.name for now, was in known.items() if ("rename_column", now) in skipped}
     fields = [PartitionField(names.get(f.column, f.column), f.transform, f.argument) for f in new.partitioning]
     body: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What a contract's file asks of its table, as `sluice.evolve` finds it: the two contracts, the changes, the review."""
+"""The change that a contract file asks of its table: the two contracts, their differences, the review."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from pyiceberg.table import Table
 
 from sluice.contract.contract import Contract
 from sluice.contract.shape import shape_id
-from sluice.evolve.diff import Change
-from sluice.iceberg.active_contract import InForce
+from sluice.evolve.diff import ContractChange
+from sluice.iceberg.active_contract import ContractVersion
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What a contract's file asks of its table.
+class PendingChange:
+    """The change that a contract file asks of its table; it may be empty.
 
     Attributes:
-        base: the table that was looked at.
-        told: the contract in force, as the table keeps it; None for a table that is older than that.
-        old, new: the contract in force, and the one that is asked for: the file's without what is ignored.
-        changes: from one to the other.
-        ignored: changes of the file that are ignored.
-        review: what stands between the two: `open`, `approved`, `rejected`; None where nobody needs to be asked.
-        first: the masks that the file adds, where the rest of it waits: they are a version of their own, which `old` is
-            already. None where there are none.
-        unfollowed: why the schema that gives the columns is not followed; `new` is `old` then.
+        base: the table as it was when the two were compared.
+        active: the active contract version, as the table stores it; None for a table that stores none yet.
+        old, new: the active contract, and the requested one: the file's without ignored changes.
+        changes: from `old` to `new`.
+        ignored: changes of the file that its policy ignores.
+        review: `open`, `approved` or `rejected`; None where no review is needed.
+        mask_change: the masks that the file adds, where the other changes wait for a review. They are applied first, as
+            a version of their own, and `old` has them already. None where there are none.
+        schema_error: why the columns of the newest registered schema can't be used; `new` is `old` then.
     """
 
     base: Table
-    told: InForce | None
+    active: ContractVersion | None
     old: Contract
     new: Contract
-    changes: tuple[Change, ...] = ()
-    ignored: tuple[Change, ...] = ()
+    changes: tuple[ContractChange, ...] = ()
+    ignored: tuple[ContractChange, ...] = ()
     review: str | None = None
-    first: Outlook | None = None
-    unfollowed: str | None = None
+    mask_change: PendingChange | None = None
+    schema_error: str | None = None
 
     @property
     def table(self) -> str:
@@ -45,30 +45,47 @@ class Outlook:
 
     @property
     def due(self) -> bool:
-        """Whether the table is to be changed now."""
-        if self.unfollowed:
+        """Whether the change is to be applied now."""
+        if self.schema_error:
             return False
-        return self.review in (None, "approved") and (self.told is None or shape_id(self.new) != self.told.id)
+        return self.review in (None, "approved") and (self.active is None or shape_id(self.new) != self.active.id)
 
     @property
     def change_id(self) -> str:
-        """A name for the change: from which shape, to which."""
+        """Identifies the change by the shapes of the two contracts."""
         return f"{shape_id(self.old)}_{shape_id(self.new)}"
 
-    def words(self) -> list[str]:
-        """The changes, in words."""
-        return [c.words for c in self.changes]
+    def descriptions(self) -> list[str]:
+        """One text per change."""
+        return [c.description for c in self.changes]
 
-    def line(self) -> str | None:
+    def summary(self) -> str | None:
         """One sentence for plan and status; None where there is nothing to say."""
-        if self.unfollowed:
-            return f"{self.unfollowed} The table goes on with version {self.version} of its contract"
+        stays = f"The table stays at version {self.version} of its contract"
+        text = "; ".join(self.descriptions())
+        if self.schema_error:
+            return f"{self.schema_error} {stays}"
         if self.review in ("open", "rejected"):
-            state = "under review" if self.review == "open" else "rejected, and still in the contract's file"
-            return f"{state}: {'; '.join(self.words())}. The table goes on with version {self.version} of its contract"
-        return f"version {self.version + 1}: {'; '.join(self.words())}" if self.due and self.changes else None
+            state = "under review" if self.review == "open" else "rejected, but still in the contract file"
+            return f"{state}: {text}. {stays}"
+        return f"version {self.version + 1}: {text}" if self.due and self.changes else None
 
     @property
     def version(self) -> int:
-        """The number of the version in force, its masks among it."""
-        return (self.told.version if self.told else 1) + bool(self.first)
+        """The number of the active version, with the masks that are applied first."""
+        return (self.active.version if self.active else 1) + bool(self.mask_change)
+
+
+@dataclass(frozen=True)
+class ReviewDecision:
+    """An operator's answer to a review.
+
+    Attributes:
+        change_id: the change that the operator saw; if the contract has changed since, the answer is refused.
+    """
+
+    approve: bool
+    who: str
+    why: str
+    run_id: str
+    change_id: str = ""

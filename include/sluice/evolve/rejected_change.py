@@ -1,6 +1,6 @@
-"""Records that a rejected change would have let in: their rows in quarantine say that it was rejected, by whom and why.
+"""Adds a rejected contract change to the errors of quarantined records that need it: who rejected it, and why.
 
-Those that are there when it is rejected are told by `tell`; those that come later are born with it (`ingest.check`).
+`annotate_quarantine` does it for records that are there when it is rejected, `ingest.check` for those that come later.
 """
 
 from __future__ import annotations
@@ -19,143 +19,158 @@ from pyiceberg.table import Table
 
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
-from sluice.contract.fields import rows_at
-from sluice.contract.shape import origins
+from sluice.contract.fields import row_paths
+from sluice.contract.shape import previous_columns
 from sluice.errors import SchemaChangeError
-from sluice.evolve.diff import Change, compare
-from sluice.iceberg import own_table, table_names, tables
-from sluice.iceberg.active_contract import InForce
+from sluice.evolve.diff import ContractChange, compare_contracts
+from sluice.iceberg import compat, table_names, tables
+from sluice.iceberg.active_contract import ContractVersion
 from sluice.iceberg.filters import And, above, equal
 from sluice.ledger import schemas_table
-from sluice.ledger.schemas_table import Row, State
+from sluice.ledger.schemas_table import SchemaRow, SchemaState
 
 log = logging.getLogger(__name__)
 
-TRIES = 10
-# A batch's part of the quarantine is rewritten in memory, raw records and all.
-LARGEST = 64 << 20
-LONGEST = 1_000
+ATTEMPTS = 10
+# The quarantined records of a batch, raw values included, are rewritten in memory.
+MAX_BATCH_BYTES = 64 << 20
+MAX_TEXT = 1_000
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A change that was rejected.
+class RejectedChange:
+    """A contract change that was rejected.
 
     Attributes:
-        text: what the error of a record says of it.
-        fields: a regular expression, Java's and Python's, of the fields that it is about.
+        text: what is added to the error of a record.
+        fields: a regular expression, for Java and Python, of the fields that the change affects.
     """
 
     text: str
     fields: str
 
 
-def standing(catalog: Catalog, table: Table, contract: Contract) -> list[Refused]:
-    """The changes of the contract in force that were rejected, and not approved since; oldest first."""
-    told = InForce.of(table)
-    if told is None:
+def list_rejected_changes(catalog: Catalog, table: Table, contract: Contract) -> list[RejectedChange]:
+    """The changes of the active contract that were rejected and not approved since, oldest first."""
+    active = ContractVersion.from_table(table)
+    if active is None:
         return []
-    here = (str(table.metadata.table_uuid), told.version + 1, told.id)
-    last: dict[str, Row] = {}
-    for row in schemas_table.rows(catalog, contract.table):
-        if (row.table_uuid, row.version, row.base_id) == here and row.state in (State.APPROVED, State.REJECTED):
+    here = (str(table.metadata.table_uuid), active.version + 1, active.id)
+    last: dict[str, SchemaRow] = {}
+    for row in schemas_table.read_schema_rows(catalog, contract.table):
+        if (row.table_uuid, row.version, row.base_id) == here and row.state in (
+            SchemaState.APPROVED,
+            SchemaState.REJECTED,
+        ):
             last[row.contract_id] = row
-    return [r for row in last.values() if row.state == State.REJECTED and (r := _refused(row, contract))]
+    return [r for row in last.values() if row.state == SchemaState.REJECTED and (r := _rejected_change(row, contract))]
 
 
-def _refused(row: Row, contract: Contract) -> Refused | None:
-    if not row.contract:  # written before rows told
+def _rejected_change(row: SchemaRow, contract: Contract) -> RejectedChange | None:
+    if not row.contract:  # written by a version of Sluice that did not store it
         return None
     try:
-        asked = InForce(row.version, row.contract_id, json.loads(row.contract)).contract(contract)
+        requested = ContractVersion(row.version, row.contract_id, json.loads(row.contract)).to_contract(contract)
     except (ValueError, SchemaChangeError) as error:
-        log.warning("%s: what was rejected can't be read: %s", contract.table, error)
+        log.warning("%s: a rejected contract change can't be read: %s", contract.table, error)
         return None
-    fields = touched(contract, asked, compare(contract, asked))
+    fields = changed_fields_pattern(contract, requested, compare_contracts(contract, requested))
     text = f"its change ({'; '.join(row.words)}) was rejected by {row.who or 'somebody'}: {row.why}"
-    return Refused(text[:LONGEST], fields) if fields else None
+    return RejectedChange(text[:MAX_TEXT], fields) if fields else None
 
 
-def touched(old: Contract, new: Contract, changes: Iterable[Change]) -> str | None:
-    """The fields that changes are about, as in `Refused`; None where they are about none."""
-    names = {n for column in _touched(old, new, changes) for n in _names(old, column)}
+def changed_fields_pattern(old: Contract, new: Contract, changes: Iterable[ContractChange]) -> str | None:
+    """A pattern of the fields that changes affect, see `RejectedChange.fields`; None where they affect none."""
+    names = {n for column in _changed_columns(old, new, changes) for n in _quarantine_names(old, column)}
     return f"^({'|'.join(map(re.escape, sorted(names)))})($|[.\\[{{])" if names else None
 
 
-def _touched(old: Contract, new: Contract, changes: Iterable[Change]) -> Iterator[Column]:
-    """The columns of the contract in force that the changes are about."""
-    known, before = origins(old, new), {c.name: c for c in old.columns}
+def _changed_columns(old: Contract, new: Contract, changes: Iterable[ContractChange]) -> Iterator[Column]:
+    """The columns of the active contract that the changes affect."""
+    known, before = previous_columns(old, new), {c.name: c for c in old.columns}
     for change in changes:
         if column := known.get(change.column) or before.get(change.column):
             yield column
 
 
-def _names(contract: Contract, column: Column) -> set[str]:
-    """What the quarantine calls a column: by its name, or by where it is read, from the row or from the whole value."""
+def _quarantine_names(contract: Contract, column: Column) -> set[str]:
+    """The names of a column in quarantine: its own, its source, and its paths in the row and in the whole value."""
     if column.from_key:
         read = [".".join(column.key_path)]
-    elif column.special:
+    elif column.from_envelope:
         read = [column.source.removeprefix("$")]
     else:
-        read = [".".join((*outer, *column.path)) for outer in ((), *rows_at(contract)) if column.path]
+        read = [".".join((*outer, *column.path)) for outer in ((), *row_paths(contract)) if column.path]
     return {column.name, column.source, *read} - {""}
 
 
-def tell(catalog: Catalog, contract: Contract, refused: Sequence[Refused], since: datetime) -> tuple[int, int]:
-    """Add the rejection to the errors of the records that were set apart since, where they are about its fields.
-
-    Once more changes nothing.
+def annotate_quarantine(
+    catalog: Catalog, contract: Contract, changes: Sequence[RejectedChange], since: datetime
+) -> tuple[int, int]:
+    """Add rejected changes to the errors of records that were quarantined since and need them; can be repeated.
 
     Returns:
-        How many records tell of it, and how many do not as their batches have too many.
+        How many records have a rejected change in their error, and how many do not because their batch is too large.
     """
-    told = left = 0
-    for part in _parts(tables.load(catalog, table_names.quarantine(contract)), since):
-        found = _tell(catalog, contract, refused, since, *part)
-        told, left = told + found[0], left + found[1]
-    return told, left
+    quarantine = tables.load(catalog, table_names.quarantine(contract))
+    annotation = _Annotation(contract, changes, since)
+    annotated = left = 0
+    for topic, seq in _quarantined_batches(quarantine, since):
+        done, skipped = _annotate_batch(catalog, annotation, topic, seq)
+        annotated, left = annotated + done, left + skipped
+    return annotated, left
 
 
-def _parts(held: Table | None, since: datetime) -> list[tuple[str, int]]:
-    if held is None or held.current_snapshot() is None:
+@dataclass(frozen=True)
+class _Annotation:
+    contract: Contract
+    changes: Sequence[RejectedChange]
+    since: datetime
+
+
+def _quarantined_batches(quarantine: Table | None, since: datetime) -> list[tuple[str, int]]:
+    """Topic and number of each batch that has quarantined records since then."""
+    if quarantine is None or quarantine.current_snapshot() is None:
         return []
     wanted = above("quarantined_at", since.isoformat())
-    rows = held.scan(row_filter=wanted, selected_fields=("_kafka_topic", "batch_seq")).to_arrow()
+    rows = quarantine.scan(row_filter=wanted, selected_fields=("_kafka_topic", "batch_seq")).to_arrow()
     found = rows.group_by(["_kafka_topic", "batch_seq"]).aggregate([]).to_pylist()
     return sorted((r["_kafka_topic"], r["batch_seq"]) for r in found)
 
 
-def _tell(
-    catalog: Catalog, contract: Contract, refused: Sequence[Refused], since: datetime, topic: str, seq: int
-) -> tuple[int, int]:
-    """One batch's part: written anew whole, in one commit, if nobody writes to the quarantine meanwhile."""
-    part = And(equal("_kafka_topic", topic), equal("batch_seq", seq))
-    for _ in range(TRIES):
-        held = catalog.load_table(table_names.quarantine(contract))
-        if sum(task.file.file_size_in_bytes for task in tables.files(held, part)) > LARGEST:
-            return 0, held.scan(row_filter=And(part, above("quarantined_at", since.isoformat()))).count()
-        rows = held.scan(row_filter=part).to_arrow()
+def _annotate_batch(catalog: Catalog, annotation: _Annotation, topic: str, seq: int) -> tuple[int, int]:
+    """Rewrite the quarantined records of one batch in one commit; tried again where another commit comes first."""
+    contract, changes, since = annotation.contract, annotation.changes, annotation.since
+    batch = And(equal("_kafka_topic", topic), equal("batch_seq", seq))
+    for _ in range(ATTEMPTS):
+        quarantine = catalog.load_table(table_names.quarantine(contract))
+        if sum(task.file.file_size_in_bytes for task in tables.plan_files(quarantine, batch)) > MAX_BATCH_BYTES:
+            return 0, quarantine.scan(row_filter=And(batch, above("quarantined_at", since.isoformat()))).count()
+        rows = quarantine.scan(row_filter=batch).to_arrow()
         before, fields, times = (rows[n].to_pylist() for n in ("error", "field", "quarantined_at"))
         errors = [
-            told_of(error, field, refused) if at > since else error
+            annotate_error(error, field, changes) if at > since else error
             for error, field, at in zip(before, fields, times, strict=True)
         ]
-        about = sum(any(r.text in (error or "") for r in refused) for error in errors)
+        annotated = sum(any(c.text in (error or "") for c in changes) for error in errors)
         if errors == before:
-            return about, 0
-        place = rows.schema.get_field_index("error")
-        changed = rows.set_column(place, rows.schema.field(place), pa.array(errors, rows.schema.field(place).type))
-        own_table.commit_once(held)
+            return annotated, 0
+        index = rows.schema.get_field_index("error")
+        column = rows.schema.field(index)
+        changed = rows.set_column(index, column, pa.array(errors, column.type))
         try:
-            held.overwrite(changed, overwrite_filter=part)
+            compat.without_commit_retries(quarantine).overwrite(changed, overwrite_filter=batch)
         except CommitFailedException:
             continue
-        return about, 0
-    log.warning("%s: batch %s of %s was written to each time, its records do not tell", contract.table, seq, topic)
+        return annotated, 0
+    log.warning(
+        "%s: the quarantine changed during each of %s attempts: errors of %s batch %s lack the rejected change",
+        contract.table, ATTEMPTS, topic, seq,
+    )  # fmt: skip
     return 0, 0
 
 
-def told_of(error: str | None, field: str | None, refused: Iterable[Refused]) -> str | None:
-    """An error, with what was rejected of its field."""
-    more = [r.text for r in refused if re.search(r.fields, field or "") and r.text not in (error or "")]
+def annotate_error(error: str | None, field: str | None, changes: Iterable[RejectedChange]) -> str | None:
+    """An error, with the rejected changes of its field."""
+    more = [c.text for c in changes if re.search(c.fields, field or "") and c.text not in (error or "")]
     return "; ".join(filter(None, [error, *more])) or None

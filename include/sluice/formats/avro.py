@@ -1,4 +1,7 @@
-"""Avro: read in the JVM by spark-avro, each record with the schema that it was written with."""
+"""Reads Avro with spark-avro in the JVM: in, staged bytes in Confluent's wire format; out, the wanted fields.
+
+Each record is read with the schema that it was written with.
+"""
 
 from __future__ import annotations
 
@@ -12,111 +15,139 @@ from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
 from sluice.formats import logical_types
-from sluice.formats.avro_schema import Emitter, Names, branches, no_schema, parsed, read_wider, type_name, wanted_of
-from sluice.formats.convert import Change, Meaning, UnfitError, narrowed, reading_schema, text_in
-from sluice.formats.internal_columns import MARK, SPARE, Side, problem
-from sluice.formats.wire_format import Decoded, Framed, Variant, by_id, by_schema
+from sluice.formats.avro_schema import (
+    NamedTypes,
+    SchemaBuilder,
+    invalid_schema_as_mismatch,
+    parse_schema,
+    root_type_name,
+    select_fields,
+    union_branches,
+    widened_decimal,
+)
+from sluice.formats.convert import (
+    LogicalConversion,
+    SchemaMismatchError,
+    contains_only_utf8,
+    restore_precision,
+    schema_failures_as_mismatch,
+)
+from sluice.formats.internal_columns import BEST_EFFORT, END_MARKER, Expression, RecordPart, problem
+from sluice.formats.wire_format import (
+    Decoded,
+    RecordGroup,
+    RegistryFormat,
+    SchemaIds,
+    add_registry_fields,
+    split_by_schema_id,
+)
 
-_WHOLE, _END = "_sluice_whole", "_sluice_end"
+_RECORD, _END = "_sluice_whole", "_sluice_end"
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 
-def avro_fields(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
+def add_avro_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart) -> DataFrame:
     """Add the wanted fields of Avro in Confluent's wire format."""
-    split = by_id if side.whole in wanted.names else _by_branch
-    frame = by_schema(frame, wanted, side, "AVRO", lambda variant: _decode(variant, wanted, side), _name, split)
-    # Spark takes the bytes of a string as they are; a table with others than UTF-8 can't be read by everybody.
-    # Told first: what has fields has but one of them wrong otherwise, and that may be one to spare. Of these, last.
-    needed: list[Column] = []
-    spare: list[Column] = []
+    registry_format = RegistryFormat(
+        "AVRO",
+        decode=lambda group: _decode(group, wanted, part),
+        type_name=lambda group: root_type_name(group.schema),
+        split=split_by_schema_id if part.root in wanted.names else _split_by_union_branch,
+    )
+    frame = add_registry_fields(frame, wanted, part, registry_format)
+    # Spark accepts any bytes as a string, but not every reader of the table can read strings that are not UTF-8.
+    # These problems come first: a record with fields has at most one other, which may be of a best-effort field.
+    required: list[Column] = []
+    best_effort: list[Column] = []
     for f in wanted.fields:
-        if (is_text := text_in(F.col(side.fields)[f.name], f.dataType)) is not None:
-            garbled = F.when(~is_text, problem(f"field {f.name!r} is not UTF-8 text", f.name))
-            (spare if SPARE in f.metadata else needed).append(garbled)
-    return frame.withColumn(side.problem, F.coalesce(*needed, F.col(side.problem), *spare))
+        if (is_text := contains_only_utf8(F.col(part.fields)[f.name], f.dataType)) is not None:
+            invalid = F.when(~is_text, problem(f"field {f.name!r} is not UTF-8 text", f.name))
+            (best_effort if BEST_EFFORT in f.metadata else required).append(invalid)
+    return frame.withColumn(part.problem, F.coalesce(*required, F.col(part.problem), *best_effort))
 
 
-def _name(variant: Variant) -> str | None:
-    return type_name(variant.schema)
-
-
-def _by_branch(frame: DataFrame, found: Framed) -> Iterator[Variant]:
-    """Of a union at the root stands first which of its types a record is of; the rest is as of that type alone."""
-    for variant in by_id(frame, found):
+def _split_by_union_branch(frame: DataFrame, ids: SchemaIds) -> Iterator[RecordGroup]:
+    """One group per schema, or per branch if the root is a union: a record begins with its branch's index."""
+    for group in split_by_schema_id(frame, ids):
         try:
-            with reading_schema():
-                several = branches(variant.schema)
-        except UnfitError:
-            several = []  # as its records are read, they are told why not
-        for number, schema in several:
-            applies = variant.applies & (F.substring(variant.payload, 1, len(number)) == F.lit(number))
-            rest = F.substring(variant.payload, F.lit(len(number) + 1), F.length(variant.payload))
-            yield Variant(schema, applies, rest)
-        if not several:
-            yield variant
+            with schema_failures_as_mismatch():
+                branches = union_branches(group.schema)
+        except SchemaMismatchError:
+            branches = []  # reported when the group is decoded
+        for index, schema in branches:
+            applies = group.applies & (F.substring(group.payload, 1, len(index)) == F.lit(index))
+            value = F.substring(group.payload, F.lit(len(index) + 1), F.length(group.payload))
+            yield RecordGroup(schema, applies, value)
+        if not branches:
+            yield group
 
 
-def _decode(variant: Variant, wanted: T.StructType, side: Side) -> Decoded:
-    root, names = parsed(variant.schema)
-    with no_schema():
-        whole = side.whole in wanted.names
-        if not whole:
-            _check(root, names, wanted)
-        want = wanted[side.whole].dataType if whole else wanted
-        writer = _ended(Emitter(names).emit(root))
-        reader = _ended(Emitter(names, strict=True).emit(root, want=want))
-    read = from_avro(
-        F.concat(variant.payload, F.lit(MARK)), json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)}
+def _decode(group: RecordGroup, wanted: T.StructType, part: RecordPart) -> Decoded:
+    root, names = parse_schema(group.schema)
+    with invalid_schema_as_mismatch():
+        is_scalar = part.root in wanted.names
+        if not is_scalar:
+            _check_record(root, names, wanted)
+        want = wanted[part.root].dataType if is_scalar else wanted
+        writer = _with_end_marker(SchemaBuilder(names).build(root))
+        reader = _with_end_marker(SchemaBuilder(names, strict=True).build(root, want=want))
+    decoded = from_avro(
+        F.concat(group.payload, F.lit(END_MARKER)), json.dumps(writer), {**_OPTIONS, "avroSchema": json.dumps(reader)}
     )
 
-    def opened(it: Column) -> Column:
-        # What can't be read is a record of nulls, and Spark's reader stops where the record ends, whatever follows.
-        read = it.getField(_WHOLE)
-        return F.when(it.getField(_END) == F.lit(MARK), F.struct(read.alias(side.whole)) if whole else read)
+    def extract(it: Column) -> Column:
+        # Spark yields a record of nulls for unreadable bytes, and ignores bytes after the record.
+        record = it.getField(_RECORD)
+        return F.when(
+            it.getField(_END) == F.lit(END_MARKER), F.struct(record.alias(part.root)) if is_scalar else record
+        )
 
-    return Decoded(read, opened, meaning(root, names, side.whole if whole else ""))
+    return Decoded(decoded, extract, logical_conversions(root, names, part.root if is_scalar else ""))
 
 
-def meaning(root: Any, names: Names, whole: str = "") -> Meaning:
-    """What Kafka Connect's names say of whole numbers, which decimals have their digits, which moments their years.
+def logical_conversions(root: Any, names: NamedTypes, root_path: str = "") -> LogicalConversion:
+    """Conversions for Kafka Connect's named types, decimals read with more digits, and dates beyond the calendar.
 
     Args:
-        whole: where the root stands in what is wanted.
+        root: The schema's root.
+        names: Its named types.
+        root_path: The root's path within the wanted fields.
     """
 
-    def means(path: str, have: T.DataType, want: T.DataType) -> Change | None:
-        there = path.removeprefix(whole).removeprefix(".")
+    def conversion(path: str, have: T.DataType, want: T.DataType) -> Expression | None:
+        schema_path = path.removeprefix(root_path).removeprefix(".")
         if isinstance(have, T.DecimalType):
-            of = read_wider(names.at(root, there))
-            return narrowed(of, want, path) if of else None
+            declared = widened_decimal(names.type_at(root, schema_path))
+            return restore_precision(declared, want, path) if declared else None
         if isinstance(have, (T.DateType, T.TimestampType, T.TimestampNTZType)):
-            return (lambda moment: logical_types.within(moment, have)) if have == want else None
-        name = names.semantic(root, there)
+            return (lambda value: logical_types.within_calendar(value, have)) if have == want else None
+        name = names.connect_name(root, schema_path)
         if name in logical_types.DATES and isinstance(want, T.DateType):
-            return logical_types.date
-        if name in logical_types.MOMENTS and isinstance(want, (T.TimestampType, T.TimestampNTZType)):
-            return lambda units: logical_types.moment(units, F.lit(logical_types.MOMENTS[name]).cast("long"), want)
+            return logical_types.date_from_days
+        if name in logical_types.TIMESTAMP_UNITS and isinstance(want, (T.TimestampType, T.TimestampNTZType)):
+            micros = logical_types.TIMESTAMP_UNITS[name]
+            return lambda units: logical_types.timestamp_from_units(units, F.lit(micros).cast("long"), want)
         return None
 
-    return means
+    return conversion
 
 
-def _ended(schema: Any) -> dict[str, Any]:
-    """What is written with a schema, and the mark after it."""
-    mark = {"type": "fixed", "name": _END, "size": len(MARK)}
+def _with_end_marker(schema: Any) -> dict[str, Any]:
+    """A schema for its value followed by the end marker."""
+    marker = {"type": "fixed", "name": _END, "size": len(END_MARKER)}
     return {
         "type": "record",
-        "name": _WHOLE,
-        "fields": [{"name": _WHOLE, "type": schema}, {"name": _END, "type": mark}],
+        "name": _RECORD,
+        "fields": [{"name": _RECORD, "type": schema}, {"name": _END, "type": marker}],
     }
 
 
-def _check(root: Any, names: Names, wanted: T.StructType) -> None:
-    """Refuse what is no record, or has nothing that columns read."""
-    found = names.found.get(root, root) if isinstance(root, str) else root
+def _check_record(root: Any, names: NamedTypes, wanted: T.StructType) -> None:
+    """Refuse a root that is not a record, or has none of the wanted fields."""
+    found = names.types.get(root, root) if isinstance(root, str) else root
     if not isinstance(found, dict) or found.get("type") != "record":
         kind = found.get("type") if isinstance(found, dict) else found
-        raise UnfitError("", f"the root is no record with fields but {kind}")
-    # A record of another kind, and a row of nulls would be all that it says.
-    if wanted.names and not wanted_of(found["fields"], wanted):
-        raise UnfitError("", f"record {found['name']} has none of the fields that columns read")
+        raise SchemaMismatchError("", f"the root is not a record with fields but {kind}")
+    # A record of another kind would otherwise become a row of nulls.
+    if wanted.names and not select_fields(found["fields"], wanted):
+        raise SchemaMismatchError("", f"record {found['name']} has none of the fields that columns read")

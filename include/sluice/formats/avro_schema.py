@@ -1,4 +1,7 @@
-"""Avro's schemas: the types that one names, the branches of a union at its root, and how Spark's reader is given it."""
+"""Avro schemas: the types they name, union branches at the root, and the schemas that Spark's Avro reader is given.
+
+In: a schema from the registry. Out: a writer schema and, per wanted field, a reader schema, both free of recursion.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from sluice.formats.convert import UnfitError, references_of
-from sluice.formats.internal_columns import dotted
+from sluice.formats.convert import SchemaMismatchError, resolved_references
+from sluice.formats.internal_columns import join_path
 from sluice.kafka.registry import WriterSchema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
-# Others are read as the type that they are made of: Spark has none that Iceberg takes.
-_LOGICAL = frozenset(
+# Other logical types are read as the type they annotate: Spark has no type for them that Iceberg accepts.
+_LOGICAL_TYPES = frozenset(
     {
         "decimal",
         "date",
@@ -29,69 +32,73 @@ _LOGICAL = frozenset(
         "local-timestamp-micros",
     }
 )
-_DIGITS = 38
-# Of a decimal of up to so many digits Spark's reader takes the last 64 bits, whatever stands before them.
-_DIGITS_OF_A_LONG = 18
-# A type that holds itself is read where less than so many fields, items and values lie around it: Avro's readers call
-# themselves for each, also in what nobody reads, and at some thousands the stack is full, which Spark counts as fatal.
-DEEPEST = 64
-_LONGEST = 64 << 20  # of a fixed, by the limits that the session sets: no record has so many bytes left
-_INNER = {"[]": "items", "{}": "values"}
-_STEP = re.compile(r"\[\]|\{\}|[^.\[{]+")
+_ATTRIBUTES = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols", "connect.name"})
+_MAX_DIGITS = 38
+# For decimals of up to this many digits Spark's reader uses only the last 64 bits of the bytes.
+_MAX_LONG_DIGITS = 18
+# Recursive types are read down to this many levels of fields, items and values. Avro's readers recurse for each level,
+# also in fields that nobody reads; at some thousands the stack overflows, which Spark treats as fatal.
+MAX_NESTING = 64
+_TOO_LONG_BYTES = 64 << 20  # the size of a fixed that no record has room for, given the session's limits
+_PATH_PARTS = {"[]": "items", "{}": "values"}
+_PATH_PART = re.compile(r"\[\]|\{\}|[^.\[{]+")
 
 
-def parsed(schema: WriterSchema) -> tuple[Any, Names]:
-    """A schema's root, and all types that it names.
+def parse_schema(schema: WriterSchema) -> tuple[Any, NamedTypes]:
+    """The root of a schema, and all types that it names.
 
     Raises:
-        UnfitError: There is no Avro schema, or one that is nested too deep.
+        SchemaMismatchError: It is not an Avro schema, or is nested too deeply.
     """
-    names = Names()
-    with no_schema():
-        for _, text in references_of(schema):
+    names = NamedTypes()
+    with invalid_schema_as_mismatch():
+        for _, text in resolved_references(schema):
             names.add(json.loads(text))
         return names.add(json.loads(schema.text)), names
 
 
 @contextmanager
-def no_schema() -> Iterator[None]:
-    """What is no schema, or one without an end, raises UnfitError."""
+def invalid_schema_as_mismatch() -> Iterator[None]:
+    """Turn errors of an invalid or endless schema into SchemaMismatchError."""
     try:
         yield
     except RecursionError as error:
-        raise UnfitError("", "types are nested too deep") from error
+        raise SchemaMismatchError("", "the schema's types are nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnfitError("", f"there is no Avro schema ({type(error).__name__})") from error
+        raise SchemaMismatchError("", f"this is not an Avro schema ({type(error).__name__})") from error
 
 
-def type_name(schema: WriterSchema) -> str | None:
-    """The full name of the type at the root, if that is a named one.
+def root_type_name(schema: WriterSchema) -> str | None:
+    """The full name of the root's type; None if it has no name.
 
     Raises:
-        UnfitError: There is no Avro schema.
+        SchemaMismatchError: It is not an Avro schema.
     """
-    root, names = parsed(schema)
-    return root if isinstance(root, str) and root in names.found else None
+    root, names = parse_schema(schema)
+    return root if isinstance(root, str) and root in names.types else None
 
 
-def branches(schema: WriterSchema) -> list[tuple[bytes, WriterSchema]]:
-    """Of a union at the root, its branches: what stands before a value of each, and the schema of that value alone.
+def union_branches(schema: WriterSchema) -> list[tuple[bytes, WriterSchema]]:
+    """The branches of a union at the root: the bytes before a value of the branch, and the schema of that value.
 
     Returns:
-        Nothing where the root is no union.
+        An empty list if the root is not a union.
 
     Raises:
-        UnfitError: There is no Avro schema.
+        SchemaMismatchError: It is not an Avro schema.
     """
-    root, _ = parsed(schema)
-    # The union itself is referred to, as it names what its branches are made of.
-    known = (*schema.references, ("", schema.text))
+    root, _ = parse_schema(schema)
+    # The union itself becomes a reference, since it defines the types that its branches use.
+    references = (*schema.references, ("", schema.text))
     kinds = root if isinstance(root, list) else []
-    return [(_number(at), replace(schema, text=json.dumps(k), references=known)) for at, k in enumerate(kinds)]
+    return [
+        (_encode_long(index), replace(schema, text=json.dumps(kind), references=references))
+        for index, kind in enumerate(kinds)
+    ]
 
 
-def _number(value: int) -> bytes:
-    """As Avro writes a number from 0: doubled, in groups of seven bits, the lowest first."""
+def _encode_long(value: int) -> bytes:
+    """Avro's encoding of a number from 0: doubled, in groups of seven bits, the lowest first."""
     left, groups = value << 1, bytearray()
     while left > 0x7F:
         groups.append(left & 0x7F | 0x80)
@@ -99,219 +106,238 @@ def _number(value: int) -> bytes:
     return bytes((*groups, left))
 
 
-def alone(schema: WriterSchema, types: Collection[str]) -> WriterSchema:
-    """Of an Avro union at the root the one branch that is of the types, or is not null; else the schema itself.
+def select_branch(schema: WriterSchema, types: Collection[str]) -> WriterSchema:
+    """The one branch of an Avro union at the root that is of the given types; without types, the one that is not null.
 
     Args:
-        types: full names; none where all types are asked for.
+        schema: A schema of any kind; returned as it is if its root is not an Avro union.
+        types: Full names of types.
 
     Raises:
-        UnfitError: No branch, or more than one, is of them; or there is no Avro schema.
+        SchemaMismatchError: Not exactly one branch is of these types, or it is not an Avro schema.
     """
-    kinds = [each for _, each in branches(schema)] if schema.kind == "AVRO" else []
+    kinds = [each for _, each in union_branches(schema)] if schema.kind == "AVRO" else []
     if not kinds:
         return schema
-    named = {each: type_name(each) or each.text.strip('"') for each in kinds}
-    mine = [each for each, name in named.items() if (name in types if types else name != "null")]
-    if len(mine) != 1:
-        found = ", ".join(named.values())
-        raise UnfitError("", f"the root is a union of {found}: let value.types name one record of it")
-    return mine[0]
+    names = {each: root_type_name(each) or each.text.strip('"') for each in kinds}
+    selected = [each for each, name in names.items() if (name in types if types else name != "null")]
+    if len(selected) != 1:
+        found = ", ".join(names.values())
+        raise SchemaMismatchError("", f"the root is a union of {found}; name one of its records in value.types")
+    return selected[0]
 
 
 @dataclass
-class Names:
-    """Named types by their full names, with every reference written as one."""
+class NamedTypes:
+    """The named types of a schema by full name; references in them are full names."""
 
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _looped: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+    types: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _recursive: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
-    def add(self, schema: Any, space: str = "") -> Any:
-        """The schema with each named type replaced by its full name; remembers what they are."""
+    def add(self, schema: Any, namespace: str = "") -> Any:
+        """Collect the named types of a schema, and return it with each replaced by its full name."""
         if isinstance(schema, list):
-            return [self.add(each, space) for each in schema]
+            return [self.add(each, namespace) for each in schema]
         if isinstance(schema, str):
-            return schema if schema in _PRIMITIVES else self._full(schema, space)
+            return schema if schema in _PRIMITIVES else self._full_name(schema, namespace)
         kind = schema["type"]
         if kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
-            return {"type": kind, part: self.add(schema[part], space)}
+            return {"type": kind, part: self.add(schema[part], namespace)}
         if not isinstance(kind, str):
-            return self.add(kind, space)
-        if kind not in _NAMED:
-            return {k: v for k, v in schema.items() if k in _KEPT} if kind in _PRIMITIVES else self._full(kind, space)
+            return self.add(kind, namespace)
+        if kind in _NAMED:
+            return self._add_named(schema, namespace)
+        return _attributes(schema) if kind in _PRIMITIVES else self._full_name(kind, namespace)
+
+    def _add_named(self, schema: dict[str, Any], namespace: str) -> str:
         name = str(schema["name"])
-        space = name.rpartition(".")[0] if "." in name else schema.get("namespace", space)
-        full = name if "." in name or not space else f"{space}.{name}"
-        kept = {k: v for k, v in schema.items() if k in _KEPT} | {"name": full}
+        namespace = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace)
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        named = _attributes(schema) | {"name": full}
         if "." not in full:
-            kept["namespace"] = ""  # or it would take that of the type around it
-        self.found[full] = kept
-        self._looped.clear()  # it may close a loop
-        if kind in ("record", "error"):
-            kept["type"] = "record"
+            named["namespace"] = ""  # otherwise it would inherit that of the enclosing type
+        self.types[full] = named
+        self._recursive.clear()  # the new type may close a cycle
+        if schema["type"] in ("record", "error"):
+            named["type"] = "record"
             if not all(isinstance(f["name"], str) for f in schema["fields"]):
-                raise ValueError("a field's name is no text")
-            kept["fields"] = [
-                {"name": f["name"], "type": self.add(f["type"], space), "doc": f.get("doc")} for f in schema["fields"]
+                raise ValueError("a field's name is not a string")
+            named["fields"] = [
+                {"name": f["name"], "type": self.add(f["type"], namespace), "doc": f.get("doc")}
+                for f in schema["fields"]
             ]
         return full
 
-    def semantic(self, schema: Any, path: str) -> str | None:
-        """The name that Kafka Connect gave to the type at a path, as in `at`."""
-        name = self.at(schema, path).get("connect.name")
+    def connect_name(self, schema: Any, path: str) -> str | None:
+        """The name of the Kafka Connect type at a path, as in `type_at`."""
+        name = self.type_at(schema, path).get("connect.name")
         return name if isinstance(name, str) else None
 
-    def at(self, schema: Any, path: str) -> dict[str, Any]:
-        """What is said of the type at a path through records, lists (`[]`) and maps (`{}`); nothing where none is."""
-        for part in (*_STEP.findall(path), None):
+    def type_at(self, schema: Any, path: str) -> dict[str, Any]:
+        """The type at a path through records, lists (`[]`) and maps (`{}`); empty if there is none."""
+        for part in (*_PATH_PART.findall(path), None):
             if isinstance(schema, list):
                 schema = next((each for each in schema if each != "null"), None)
             if isinstance(schema, str):
-                schema = self.found.get(schema)
+                schema = self.types.get(schema)
             if not isinstance(schema, dict):
                 return {}
             if part is None:
                 return schema
-            if part in _INNER:
-                schema = schema.get(_INNER[part])
+            if part in _PATH_PARTS:
+                schema = schema.get(_PATH_PARTS[part])
             else:
                 schema = next((f["type"] for f in schema.get("fields", ()) if f["name"] == part), None)
         return {}
 
-    def holds_itself(self, name: str) -> bool:
-        """Whether a record may stand within itself; found out once, as it takes a walk along all types in it."""
-        if name not in self._looped:
-            self._looped[name] = name in self._within(name)
-        return self._looped[name]
+    def is_recursive(self, name: str) -> bool:
+        """Whether a type may contain itself; cached, since it takes a walk along all types in it."""
+        if name not in self._recursive:
+            self._recursive[name] = name in self._reachable(name)
+        return self._recursive[name]
 
-    def _within(self, name: str) -> set[str]:
-        """The types that may stand in a record, however deep."""
-        met, left = set[str](), self._named(self.found[name])
+    def _reachable(self, name: str) -> set[str]:
+        """The types that may occur in a type, at any depth."""
+        found, left = set[str](), self._referenced(self.types[name])
         while left:
             inner = left.pop()
-            if inner not in met and inner in self.found:
-                met.add(inner)
-                left += self._named(self.found[inner])
-        return met
+            if inner not in found and inner in self.types:
+                found.add(inner)
+                left += self._referenced(self.types[inner])
+        return found
 
-    def _named(self, schema: Any) -> list[str]:
-        """The types that are named in a schema."""
+    def _referenced(self, schema: Any) -> list[str]:
+        """The type names in a schema."""
         if isinstance(schema, str):
             return [schema]
         if isinstance(schema, list):
-            return [name for each in schema for name in self._named(each)]
+            return [name for each in schema for name in self._referenced(each)]
         parts = [schema.get("items"), schema.get("values"), *(f["type"] for f in schema.get("fields", ()))]
-        return [name for part in parts if part for name in self._named(part)]
+        return [name for part in parts if part for name in self._referenced(part)]
 
-    def _full(self, name: str, space: str) -> str:
-        full = f"{space}.{name}" if space and "." not in name else name
-        return name if full not in self.found and name in self.found else full
-
-
-_KEPT = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols", "connect.name"})
+    def _full_name(self, name: str, namespace: str) -> str:
+        full = f"{namespace}.{name}" if namespace and "." not in name else name
+        return name if full not in self.types and name in self.types else full
 
 
-def wanted_of(fields: list[Any], want: T.StructType) -> list[tuple[Any, T.DataType]]:
-    """The fields that are wanted, each with what is wanted of it, in that order: then nothing is left to rearrange."""
-    there = {f["name"]: f for f in fields}
-    return [(there[each.name], each.dataType) for each in want.fields if each.name in there]
+def _attributes(schema: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name in _ATTRIBUTES}
+
+
+def select_fields(fields: list[Any], want: T.StructType) -> list[tuple[Any, T.DataType]]:
+    """The wanted ones of a record's fields with their wanted types, in the wanted order."""
+    by_name = {f["name"]: f for f in fields}
+    return [(by_name[each.name], each.dataType) for each in want.fields if each.name in by_name]
 
 
 @dataclass
-class Emitter:
-    """Writes a schema out; a strict one refuses what no column holds, in what is wanted of it.
+class SchemaBuilder:
+    """Builds a self-contained schema from named types.
 
-    One that is not strict has a type for each level of a record that holds itself, down to `DEEPEST`: there stands what
-    is longer than any record, so that one that goes on is none of the schema.
+    Attributes:
+        names: The types.
+        strict: Build a reader schema: refuse types that no column holds. Otherwise build a writer schema, in which a
+            recursive record has one type per level. At `MAX_NESTING` that is a fixed longer than any record, so that
+            records that go deeper are unreadable.
+        enclosing: Full names of the records around the current position.
+        built: The names of the types built so far, by full name and wanted part or level.
     """
 
-    names: Names
+    names: NamedTypes
     strict: bool = False
-    inside: tuple[str, ...] = ()
-    met: dict[tuple[str, T.StructType | int | None], str] = field(default_factory=dict)
+    enclosing: tuple[str, ...] = ()
+    built: dict[tuple[str, T.StructType | int | None], str] = field(default_factory=dict)
 
-    def emit(self, schema: Any, path: str = "", want: T.DataType | None = None) -> Any:
-        """The schema, written out; of records those fields that a wanted struct has, else all of them.
+    def build(self, schema: Any, path: str = "", want: T.DataType | None = None) -> Any:
+        """Build a schema.
+
+        Args:
+            schema: A schema whose named types are replaced by their names.
+            path: Its field, dotted.
+            want: The wanted type. Records get only the fields of a wanted struct; all fields if it is not a struct.
 
         Raises:
-            UnfitError: with the field's path.
+            SchemaMismatchError: With the path of the field that no column holds.
         """
         if isinstance(schema, list):
             return self._union(schema, path, want)
         if isinstance(schema, dict):
-            return self._plain(schema, path, want)
-        if schema in _PRIMITIVES:
-            return schema
-        known = self.names.found.get(schema)
+            return self._unnamed(schema, path, want)
+        return schema if schema in _PRIMITIVES else self._named(schema, path, want)
+
+    def _named(self, name: str, path: str, want: T.DataType | None) -> Any:
+        known = self.names.types.get(name)
         if known is None:
-            raise UnfitError(path, f"is of a type {schema!r} that is defined nowhere")
+            raise SchemaMismatchError(path, f"is of type {name!r}, which the schema does not define")
         part = want if isinstance(want, T.StructType) and known["type"] == "record" else None
-        if self.strict and part is None and schema in self.inside:
-            raise UnfitError(path, f"holds itself ({schema}): a column can't nest without end")
+        if self.strict and part is None and name in self.enclosing:
+            raise SchemaMismatchError(path, f"is recursive ({name}), which no column type holds")
         level = None
-        if not self.strict and self.names.holds_itself(schema):
-            level = min(len(_STEP.findall(path)), DEEPEST)
-        key = (schema, level if part is None else part)
-        if key in self.met:
-            return self.met[key]
-        # Other parts and levels of a record are other types, which need names of their own; a record's may be any.
-        name = f"{schema}_sluice_{len(self.met)}" if any(each == schema for each, _ in self.met) else schema
-        self.met[key] = name
-        if level == DEEPEST:
-            return {**known, "type": "fixed", "name": name, "size": _LONGEST, "fields": []}
+        if not self.strict and self.names.is_recursive(name):
+            level = min(len(_PATH_PART.findall(path)), MAX_NESTING)
+        key = (name, level if part is None else part)
+        if key in self.built:
+            return self.built[key]
+        # Other parts and levels of a record are other types and need other names; a record's name does not matter.
+        is_known = any(each == name for each, _ in self.built)
+        unique = f"{name}_sluice_{len(self.built)}" if is_known else name
+        self.built[key] = unique
+        if level == MAX_NESTING:
+            return {**known, "type": "fixed", "name": unique, "size": _TOO_LONG_BYTES, "fields": []}
         if known["type"] != "record":
-            return self._plain(known, path)
-        fields = [(f, None) for f in known["fields"]] if part is None else wanted_of(known["fields"], part)
-        outer, self.inside = self.inside, (*self.inside, schema)
-        made = [{"name": f["name"], "type": self.emit(f["type"], dotted(path, f["name"]), of)} for f, of in fields]
-        self.inside = outer
-        return {**known, "name": name, "fields": made}
+            return self._unnamed(known, path)
+        fields = [(f, None) for f in known["fields"]] if part is None else select_fields(known["fields"], part)
+        outer, self.enclosing = self.enclosing, (*self.enclosing, name)
+        built = [
+            {"name": f["name"], "type": self.build(f["type"], join_path(path, f["name"]), inner)} for f, inner in fields
+        ]
+        self.enclosing = outer
+        return {**known, "name": unique, "fields": built}
 
     def _union(self, branches: list[Any], path: str, want: T.DataType | None) -> Any:
         kinds = [each for each in branches if each != "null"]
         if self.strict and len(kinds) != 1:
-            named = ", ".join(str(k["type"]) if isinstance(k, dict) else k for k in kinds) or "nothing but null"
-            raise UnfitError(path, f"is a union of {named}, which no column type holds")
-        return [self.emit(each, path, want) for each in branches]
+            names = ", ".join(str(k["type"]) if isinstance(k, dict) else k for k in kinds) or "only null"
+            raise SchemaMismatchError(path, f"is a union of {names}, which no column type holds")
+        return [self.build(each, path, want) for each in branches]
 
-    def _plain(self, schema: dict[str, Any], path: str, want: T.DataType | None = None) -> Any:
+    def _unnamed(self, schema: dict[str, Any], path: str, want: T.DataType | None = None) -> Any:
         kind = schema["type"]
-        if kind == "record":
-            return {**schema, "fields": [{**f, "type": self.emit(f["type"], path)} for f in schema["fields"]]}
         if kind in ("array", "map"):
             part, mark = ("items", "[]") if kind == "array" else ("values", "{}")
-            return {**schema, part: self.emit(schema[part], path + mark, _inner(want, kind))}
+            return {**schema, part: self.build(schema[part], path + mark, _wanted_inner(want, kind))}
         if not self.strict:
             return schema
-        if schema.get("logicalType") == "decimal" and schema.get("precision", 0) > _DIGITS:
-            raise UnfitError(path, f"is a decimal of {schema['precision']} digits, and Iceberg has {_DIGITS}")
-        if schema.get("logicalType") not in _LOGICAL:
+        if schema.get("logicalType") == "decimal" and schema.get("precision", 0) > _MAX_DIGITS:
+            reason = f"is a decimal of {schema['precision']} digits, but Iceberg holds {_MAX_DIGITS}"
+            raise SchemaMismatchError(path, reason)
+        if schema.get("logicalType") not in _LOGICAL_TYPES:
             return {k: v for k, v in schema.items() if k != "logicalType"}
-        return {**schema, "precision": _room(schema)} if read_wider(schema) else schema
+        return {**schema, "precision": _byte_digits(schema)} if widened_decimal(schema) else schema
 
 
-def read_wider(schema: dict[str, Any]) -> T.DecimalType | None:
-    """The type of a decimal that is read with more digits than it has, as more than 64 bits may stand in its bytes."""
+def widened_decimal(schema: dict[str, Any]) -> T.DecimalType | None:
+    """The type of a decimal that must be read with more digits than it declares, since its bytes may exceed 64 bits."""
     digits, scale = schema.get("precision"), schema.get("scale", 0)
     if schema.get("logicalType") != "decimal" or not isinstance(digits, int) or not isinstance(scale, int):
         return None
-    fits = 0 <= scale <= digits and 0 < digits <= min(_DIGITS_OF_A_LONG, _room(schema))
-    return T.DecimalType(digits, scale) if fits and _room(schema) > _DIGITS_OF_A_LONG else None
+    is_valid = 0 <= scale <= digits and 0 < digits <= min(_MAX_LONG_DIGITS, _byte_digits(schema))
+    return T.DecimalType(digits, scale) if is_valid and _byte_digits(schema) > _MAX_LONG_DIGITS else None
 
 
-def _room(schema: dict[str, Any]) -> int:
-    """How many digits of a decimal its bytes hold, as far as Iceberg does."""
+def _byte_digits(schema: dict[str, Any]) -> int:
+    """How many digits a decimal's bytes have room for, up to Iceberg's limit."""
     match schema:
         case {"type": "bytes"}:
-            return _DIGITS
+            return _MAX_DIGITS
         case {"type": "fixed", "size": int(size)}:
-            return min(_DIGITS, int((8 * size - 1) * log10(2)))
+            return min(_MAX_DIGITS, int((8 * size - 1) * log10(2)))
     return 0
 
 
-def _inner(want: T.DataType | None, kind: str) -> T.DataType | None:
-    """What is wanted of the items of an array, or of the values of a map."""
+def _wanted_inner(want: T.DataType | None, kind: str) -> T.DataType | None:
+    """The wanted type of an array's items or a map's values."""
     if kind == "array":
         return want.elementType if isinstance(want, T.ArrayType) else None
     return want.valueType if isinstance(want, T.MapType) else None

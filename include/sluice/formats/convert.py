@@ -1,6 +1,7 @@
-"""Fit: a decoded value becomes what the columns want of it, field by field by name.
+"""Converts decoded values to the contract's types, field by field, by name.
 
-Numbers never lose a digit; a text that is read as a decimal is rounded to its scale, as JSON's are.
+In: the type that a writer's schema decodes to and the wanted type. Out: a conversion, or SchemaMismatchError.
+Numbers never lose digits; only a text read as a decimal is rounded to the decimal's scale, as in JSON.
 """
 
 from __future__ import annotations
@@ -14,150 +15,148 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.formats.internal_columns import dotted, last_of_each
+from sluice.formats.internal_columns import Expression, join_path
 from sluice.formats.logical_types import read_text
 from sluice.kafka.registry import WriterSchema
 
-_WHOLE: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
-"""Whole numbers, and how many digits each can have."""
+_INTEGER_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 
 
-class UnfitError(Exception):
-    """A schema that can't become what the columns want.
+class SchemaMismatchError(Exception):
+    """A schema whose records cannot become the wanted fields.
 
     Args:
-        path: The field, dotted.
-        words: What is wrong, to follow the field's name.
+        path: The field, dotted; empty for the schema as a whole.
+        reason: What is wrong; follows the field's name, or stands alone if `path` is empty.
     """
 
-    def __init__(self, path: str, words: str) -> None:
-        super().__init__(f"{path} {words}")
-        self.path, self.words = path, words
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.path, self.reason = path, reason
 
     @property
-    def told(self) -> str:
-        """With the field, to follow the schema's name."""
-        return f"field {self.path!r} {self.words}" if self.path else self.words
+    def message(self) -> str:
+        """The reason with the field's name."""
+        return f"field {self.path!r} {self.reason}" if self.path else self.reason
 
 
-def references_of(schema: WriterSchema) -> tuple[tuple[str, str], ...]:
-    """What a schema refers to, name and text, what is needed first coming first.
+def resolved_references(schema: WriterSchema) -> tuple[tuple[str, str], ...]:
+    """Name and text of each schema that a schema refers to, dependencies first.
 
     Raises:
-        UnfitError: The registry does not have all of it.
+        SchemaMismatchError: The registry lacks one of them.
     """
-    if schema.lacking:
-        raise UnfitError("", f"there is a reference to {schema.lacking}, which the registry does not have any more")
+    if schema.missing:
+        raise SchemaMismatchError("", f"the schema refers to {schema.missing}, which the registry no longer has")
     return schema.references
 
 
 @contextmanager
-def reading_schema() -> Iterator[None]:
-    """Whatever a schema makes its reader raise becomes UnfitError: one bad schema is not the others' end.
+def schema_failures_as_mismatch() -> Iterator[None]:
+    """Turn whatever a schema makes its reader raise into SchemaMismatchError, so that other schemas are still read.
 
-    What is the fault of no schema (a full disk, no memory, a JVM that is gone) stays what it is: it may pass, and would
-    set good records apart.
+    Failures that no schema causes (full disk, no memory, JVM gone) are raised unchanged: they may pass, and would
+    quarantine good records.
     """
     try:
         yield
-    except (UnfitError, KeyboardInterrupt, SystemExit, OSError, MemoryError, ImportError):
+    except (SchemaMismatchError, KeyboardInterrupt, SystemExit, OSError, MemoryError, ImportError):
         raise
-    except BaseException as error:  # a panic of the Rust library is no Exception
-        if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):  # no answer of the JVM
+    except BaseException as error:  # a panic of the Rust library is not an Exception
+        if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):  # the JVM did not answer
             raise
-        raise UnfitError("", f"there is something that can't be read ({type(error).__name__})") from error
+        raise SchemaMismatchError("", f"the schema cannot be read ({type(error).__name__})") from error
 
 
-Change = Callable[[Column], Column]
-Loss = Callable[[Column, Column], Column]
-"""Whether a value became nothing, given what was made of it."""
-Meaning = Callable[[str, T.DataType, T.DataType], Change | None]
-"""What the writer's schema says of a number or a moment, given its path, its type and the wanted one: how it becomes
-that, or null."""
-_READABLE = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
+LossCheck = Callable[[Column, Column], Column]
+"""Whether a value was lost (became null), given the value and its conversion."""
+LogicalConversion = Callable[[str, T.DataType, T.DataType], Expression | None]
+"""From a field's path, its type and the wanted type to the conversion that the schema's logical type asks for; None if
+there is none."""
+_PARSED_TYPES = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
 
 
-def plain(_path: str, _have: T.DataType, _want: T.DataType) -> None:
-    """Of a schema whose types say all there is."""
+def no_logical_types(_path: str, _have: T.DataType, _want: T.DataType) -> None:
+    """The LogicalConversion of a schema without logical types."""
 
 
-def fit(value: Column, have: T.DataType, want: T.DataType, means: Meaning = plain) -> Column:
-    """The value as the wanted type.
+def convert_value(
+    value: Column, have: T.DataType, want: T.DataType, logical: LogicalConversion = no_logical_types
+) -> Column:
+    """Convert a value to the wanted type.
 
-    A field that the value's type lacks is null, one that nobody wants is left out. A type changes only where every
-    value survives it: int to long, float to double, a number to a decimal with room for all its digits. What is read
-    from a text, or by what the schema says it means, is null where it is not that: see `lost`.
+    Missing fields become null, unwanted ones are left out. Types are only widened: int to long, float to double,
+    numbers to a decimal with room for all digits. Values read from a text or by a logical type become null if they
+    are not of the wanted type; see `find_lost_values`.
 
     Raises:
-        UnfitError: for any other difference.
+        SchemaMismatchError: The types differ in another way.
     """
-    changed = _change(have, want, "", means)
-    return changed(value) if changed else value
+    conversion = _conversion(have, want, "", logical)
+    return conversion(value) if conversion else value
 
 
-def check(have: T.DataType, want: T.DataType, means: Meaning = plain) -> None:
-    """Raise UnfitError where `fit` would: that takes no JVM."""
-    _change(have, want, "", means)
+def check_convertible(have: T.DataType, want: T.DataType, logical: LogicalConversion = no_logical_types) -> None:
+    """Raise SchemaMismatchError if `convert_value` would; needs no JVM."""
+    _conversion(have, want, "", logical)
 
 
-def lost(
-    value: Column, made: Column, have: T.DataType, want: T.DataType, means: Meaning = plain
+def find_lost_values(
+    value: Column, converted: Column, have: T.DataType, want: T.DataType, logical: LogicalConversion = no_logical_types
 ) -> Iterator[tuple[str, str, Column]]:
-    """Each path whose value may have become nothing: path, wanted type, and whether it is so in a record.
-
-    Args:
-        made: what `fit` made of the value.
-    """
-    for path, kind, is_lost in _losses(have, want, means, ""):
-        yield path, kind, is_lost(value, made)
+    """Each path whose value `convert_value` may turn into null: path, wanted type, and whether it did in a record."""
+    for path, kind, is_lost in _loss_checks(have, want, logical, ""):
+        yield path, kind, is_lost(value, converted)
 
 
-def _losses(have: T.DataType, want: T.DataType, means: Meaning, path: str) -> Iterator[tuple[str, str, Loss]]:
-    """As `lost`, of whatever value it is asked for."""
+def _loss_checks(
+    have: T.DataType, want: T.DataType, logical: LogicalConversion, path: str
+) -> Iterator[tuple[str, str, LossCheck]]:
     if isinstance(want, T.StructType) and isinstance(have, T.StructType):
         for field in want.fields:
             if (name := field.name) in have.names:
-                for inner, kind, is_lost in _losses(have[name].dataType, field.dataType, means, dotted(path, name)):
-                    yield inner, kind, _of_field(name, is_lost)
+                nested = _loss_checks(have[name].dataType, field.dataType, logical, join_path(path, name))
+                for inner, kind, is_lost in nested:
+                    yield inner, kind, _lost_in_field(name, is_lost)
     elif isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
-        for inner, kind, is_lost in _losses(have.elementType, want.elementType, means, f"{path}[]"):
-            yield inner, kind, _of_some(is_lost)
+        for inner, kind, is_lost in _loss_checks(have.elementType, want.elementType, logical, f"{path}[]"):
+            yield inner, kind, _lost_in_any(is_lost)
     elif isinstance(want, T.MapType) and isinstance(have, T.MapType):
-        for inner, kind, is_lost in _losses(have.valueType, want.valueType, means, f"{path}{{}}"):
-            yield inner, kind, _of_some(is_lost, lambda it: F.map_values(last_of_each(it)))
-    elif _reading(have, want, path, means):
-        yield path, want.simpleString(), lambda value, made: value.isNotNull() & made.isNull()
+        for inner, kind, is_lost in _loss_checks(have.valueType, want.valueType, logical, f"{path}{{}}"):
+            yield inner, kind, _lost_in_any(is_lost, lambda it: F.map_values(keep_last_of_each_key(it)))
+    elif _parsing(have, want, path, logical):
+        yield path, want.simpleString(), lambda value, converted: value.isNotNull() & converted.isNull()
 
 
-def _of_field(name: str, is_lost: Loss) -> Loss:
-    return lambda value, made: is_lost(value.getField(name), made.getField(name))
+def _lost_in_field(name: str, is_lost: LossCheck) -> LossCheck:
+    return lambda value, converted: is_lost(value.getField(name), converted.getField(name))
 
 
-def _of_some(is_lost: Loss, items: Change = lambda value: value) -> Loss:
-    """Whether it is so of some item of a list."""
-
-    def some(value: Column, made: Column) -> Column:
-        flags = F.zip_with(items(value), items(made), lambda one, other: F.coalesce(is_lost(one, other), F.lit(False)))
+def _lost_in_any(is_lost: LossCheck, elements: Expression = lambda value: value) -> LossCheck:
+    def any_lost(value: Column, converted: Column) -> Column:
+        flags = F.zip_with(
+            elements(value), elements(converted), lambda one, other: F.coalesce(is_lost(one, other), F.lit(False))
+        )
         return F.exists(flags, lambda flag: flag)
 
-    return some
+    return any_lost
 
 
-def text_in(value: Column, kind: T.DataType) -> Column | None:
-    """Whether all strings in a value are UTF-8, null where there are none; None for a type without strings."""
+def contains_only_utf8(value: Column, kind: T.DataType) -> Column | None:
+    """Whether all strings in a value are UTF-8, null for a null; None for a type without strings."""
     if isinstance(kind, T.StringType):
         return F.is_valid_utf8(value)
     if isinstance(kind, T.StructType):
-        parts = [text_in(value.getField(f.name), f.dataType) for f in kind.fields]
+        parts = [contains_only_utf8(value.getField(f.name), f.dataType) for f in kind.fields]
     elif isinstance(kind, T.ArrayType):
         inner = kind.elementType
-        if text_in(value, inner) is None:
+        if contains_only_utf8(value, inner) is None:
             return None
-        return F.forall(value, lambda each: F.coalesce(text_in(each, inner), F.lit(True)))  # type: ignore[arg-type]
+        return F.forall(value, lambda each: F.coalesce(contains_only_utf8(each, inner), F.lit(True)))  # type: ignore[arg-type]
     elif isinstance(kind, T.MapType):
         parts = [
-            text_in(F.map_keys(value), T.ArrayType(kind.keyType)),
-            text_in(F.map_values(value), T.ArrayType(kind.valueType)),
+            contains_only_utf8(F.map_keys(value), T.ArrayType(kind.keyType)),
+            contains_only_utf8(F.map_values(value), T.ArrayType(kind.valueType)),
         ]
     else:
         return None
@@ -165,86 +164,109 @@ def text_in(value: Column, kind: T.DataType) -> Column | None:
     return reduce(lambda a, b: a & b, known) if known else None
 
 
-def _change(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Change | None:
-    """How a value becomes the wanted type; None where it is of it."""
+def keep_last_of_each_key(value: Column) -> Column:
+    """A map without duplicate keys, the last value of each: parsers keep duplicates.
+
+    Relies on `spark.sql.mapKeyDedupPolicy`, which `sluice.ingest.session` sets.
+    """
+    keys = F.map_keys(value)
+    unique = F.size(F.array_distinct(keys)) == F.size(keys)
+    return F.when(unique, value).otherwise(F.map_from_entries(F.map_entries(value)))
+
+
+def restore_precision(have: T.DecimalType, want: T.DataType, path: str) -> Expression:
+    """Convert a decimal that was read with more digits than its type `have` allows; null if it has more.
+
+    Raises:
+        SchemaMismatchError: `have` cannot be widened to the wanted type.
+    """
+    if have != want and not _widens(have, want):
+        raise _mismatch(path, have, want)
+    return lambda value: value.try_cast(have).cast(want)
+
+
+def _conversion(have: T.DataType, want: T.DataType, path: str, logical: LogicalConversion) -> Expression | None:
+    """The conversion to the wanted type; None if the value already has it."""
     if isinstance(want, T.StructType) and isinstance(have, T.StructType):
-        return _struct(have, want, path, means)
+        return _struct_conversion(have, want, path, logical)
     if isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
-        element = _change(have.elementType, want.elementType, f"{path}[]", means)
-        return (lambda c: F.transform(c, element)) if element else None
+        element = _conversion(have.elementType, want.elementType, f"{path}[]", logical)
+        return (lambda value: F.transform(value, element)) if element else None
     if isinstance(want, T.MapType) and isinstance(have, T.MapType):
-        return _map(have, want, path, means)
-    if read := _reading(have, want, path, means):
-        return read
+        return _map_conversion(have, want, path, logical)
+    if parsing := _parsing(have, want, path, logical):
+        return parsing
     if have == want or (isinstance(have, T.StringType) and isinstance(want, T.StringType)):
         return None
     if _widens(have, want):
-        return lambda c: c.cast(want)
-    raise _unfit(path, have, want)
+        return lambda value: value.cast(want)
+    raise _mismatch(path, have, want)
 
 
-def _unfit(path: str, have: T.DataType, want: T.DataType) -> UnfitError:
-    return UnfitError(path, f"is {have.simpleString()}, and its column {want.simpleString()}")
+def _mismatch(path: str, have: T.DataType, want: T.DataType) -> SchemaMismatchError:
+    return SchemaMismatchError(path, f"is {have.simpleString()}, but its column is {want.simpleString()}")
 
 
-def narrowed(have: T.DecimalType, want: T.DataType, path: str) -> Change:
-    """How a decimal that was read with more digits than its type has becomes the wanted type, null where it has more.
-
-    Raises:
-        UnfitError: its type does not become the wanted one.
-    """
-    if have != want and not _widens(have, want):
-        raise _unfit(path, have, want)
-    return lambda c: c.try_cast(have).cast(want)
-
-
-def _reading(have: T.DataType, want: T.DataType, path: str, means: Meaning) -> Change | None:
-    """How a value is read as a type that not every value is of; None where there is no such way."""
-    if isinstance(have, T.StringType) and isinstance(want, _READABLE):
-        return lambda c: read_text(c, want)
-    if (type(have) in _WHOLE and isinstance(want, _READABLE)) or isinstance(have, _READABLE):
-        return means(path, have, want)
+def _parsing(have: T.DataType, want: T.DataType, path: str, logical: LogicalConversion) -> Expression | None:
+    """The conversion that yields null for values not of the wanted type; None if the types need no such conversion."""
+    if isinstance(have, T.StringType) and isinstance(want, _PARSED_TYPES):
+        return lambda value: read_text(value, want)
+    if (type(have) in _INTEGER_DIGITS and isinstance(want, _PARSED_TYPES)) or isinstance(have, _PARSED_TYPES):
+        return logical(path, have, want)
     return None
 
 
-def _struct(have: T.StructType, want: T.StructType, path: str, means: Meaning) -> Change | None:
-    steps: list[tuple[T.StructField, Change]] = []
+def _struct_conversion(
+    have: T.StructType, want: T.StructType, path: str, logical: LogicalConversion
+) -> Expression | None:
+    members: list[tuple[T.StructField, Expression]] = []
     same = have.names == want.names
     for field in want.fields:
-        inner = dotted(path, field.name)
+        inner = join_path(path, field.name)
         alike = [each for each in have.fields if each.name.lower() == field.name.lower()]
         if len(alike) > 1:
-            raise UnfitError(inner, "is there in two spellings, which Spark tells not apart")
+            raise SchemaMismatchError(inner, "exists in two spellings, which Spark does not distinguish")
         if not alike or alike[0].name != field.name:
-            steps.append((field, lambda _, kind=field.dataType: F.lit(None).cast(kind)))  # type: ignore[misc]
+            members.append((field, lambda _, kind=field.dataType: F.lit(None).cast(kind)))  # type: ignore[misc]
             continue
-        change = _change(alike[0].dataType, field.dataType, inner, means)
-        same = same and change is None
-        steps.append((field, lambda c, n=field.name, f=change: f(c.getField(n)) if f else c.getField(n)))  # type: ignore[misc]
+        conversion = _conversion(alike[0].dataType, field.dataType, inner, logical)
+        same = same and conversion is None
+        members.append((field, _member(field.name, conversion)))
     if same:
         return None
-    return lambda c: F.when(c.isNotNull(), F.struct(*[step(c).alias(field.name) for field, step in steps]))
+    return lambda value: F.when(value.isNotNull(), F.struct(*[make(value).alias(f.name) for f, make in members]))
 
 
-def _map(have: T.MapType, want: T.MapType, path: str, means: Meaning) -> Change:
-    value = _change(have.valueType, want.valueType, f"{path}{{}}", means)
+def _member(name: str, conversion: Expression | None) -> Expression:
+    return lambda value: conversion(value.getField(name)) if conversion else value.getField(name)
+
+
+def _map_conversion(have: T.MapType, want: T.MapType, path: str, logical: LogicalConversion) -> Expression:
+    inner = _conversion(have.valueType, want.valueType, f"{path}{{}}", logical)
     if have.keyType == want.keyType:
-        return (lambda c: F.transform_values(last_of_each(c), lambda _, v: value(v))) if value else last_of_each
-    whole = isinstance(have.keyType, T.DecimalType) and have.keyType.scale == 0
-    if not (isinstance(want.keyType, T.StringType) and (whole or type(have.keyType) in (*_WHOLE, T.BooleanType))):
-        raise UnfitError(path, f"has keys of {have.keyType.simpleString()}, its column {want.keyType.simpleString()}")
-    changed = value or (lambda v: v)
-    return lambda c: F.transform_values(F.transform_keys(c, lambda k, _: k.cast("string")), lambda _, v: changed(v))
+        if inner is None:
+            return keep_last_of_each_key
+        return lambda value: F.transform_values(keep_last_of_each_key(value), lambda _, each: inner(each))
+    integer_keys = isinstance(have.keyType, T.DecimalType) and have.keyType.scale == 0
+    as_text = integer_keys or type(have.keyType) in (*_INTEGER_DIGITS, T.BooleanType)
+    if not (isinstance(want.keyType, T.StringType) and as_text):
+        keys, wanted = have.keyType.simpleString(), want.keyType.simpleString()
+        raise SchemaMismatchError(path, f"has {keys} keys, but its column has {wanted} keys")
+    each = inner or (lambda value: value)
+    return lambda value: F.transform_values(
+        F.transform_keys(value, lambda key, _: key.cast("string")), lambda _, item: each(item)
+    )
 
 
 def _widens(have: T.DataType, want: T.DataType) -> bool:
-    digits = _WHOLE.get(type(have))
-    if digits and type(want) in _WHOLE:
-        return digits < _WHOLE[type(want)]
+    """Whether every value of a numeric type is a value of the wanted type."""
+    digits = _INTEGER_DIGITS.get(type(have), 0)
+    if digits and type(want) in _INTEGER_DIGITS:
+        return digits < _INTEGER_DIGITS[type(want)]
     if isinstance(want, T.DecimalType):
         if isinstance(have, T.DecimalType):
             return want.scale >= have.scale and want.precision - want.scale >= have.precision - have.scale
-        return bool(digits) and want.precision - want.scale >= digits  # type: ignore[operator]
+        return 0 < digits <= want.precision - want.scale
     if isinstance(want, T.DoubleType):
-        return isinstance(have, T.FloatType) or (bool(digits) and digits <= 10)  # type: ignore[operator]
-    return isinstance(want, T.FloatType) and bool(digits) and digits <= 5  # type: ignore[operator]
+        return isinstance(have, T.FloatType) or 0 < digits <= 10
+    return isinstance(want, T.FloatType) and 0 < digits <= 5

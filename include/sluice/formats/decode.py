@@ -1,8 +1,12 @@
-"""Decode: the fields of a record become the contract's columns, what the record does, or an error that says why not."""
+"""Decodes staged records of a topic: in, raw keys and values; out, the contract's columns, an operation, or an error.
+
+Used by the check step, and wherever staged records are read as a table's rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -12,8 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE
+from sluice.contract.columns import Input
 from sluice.contract.contract import Contract
-from sluice.contract.fields import rows_at
+from sluice.contract.fields import row_paths
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.formats import change_events, expressions, masks
 from sluice.formats.formats import FORMATS
@@ -25,45 +30,45 @@ from sluice.formats.internal_columns import (
     FIELDS,
     IGNORE,
     KEY,
-    NO_PROBLEM,
     OP,
-    OTHER,
-    STAGED,
+    OTHER_TYPE,
+    PROBLEM_TYPE,
+    STAGED_COLUMNS,
     UPSERT,
     VALUE,
-    Side,
+    RecordPart,
     problem,
 )
 from sluice.formats.json_connect import PAYLOAD
 from sluice.formats.logical_types import read_text, spark_type
-from sluice.formats.value_checks import lowered, misfits, unfit_folders, unfit_steps
-from sluice.formats.wire_format import PREFIX
+from sluice.formats.value_checks import lowercase_uuids, partition_path_checks, truncate_transform_checks, type_checks
+from sluice.formats.wire_format import PREFIX_BYTES
 
 TOMBSTONE = "_sluice_tombstone"
 
-WHY = change_events.WHY | {
-    "timestamp": "Kafka's timestamp of the record is beyond the year 294247: are its milliseconds nanoseconds?",
-    "null_value": "the record has no value, and a table of mode append takes no deletes",
-    "tombstone_key": "the record has no value, and its key names no row to delete",
+ERROR_DETAILS = change_events.EVENT_ERRORS | {
+    "timestamp": "the record's Kafka timestamp is beyond the year 294247; does its producer send nanoseconds?",
+    "null_value": "the record has no value, and a table with mode append cannot delete rows",
+    "tombstone_key": "the record has no value, and its key does not identify a row to delete",
     "expression": "the expression failed on this record",
 }
-"""What is wrong with a record, by class of error, where nothing says more."""
+"""Error class to the detail of its records; `malformed` and `misfit` have details of their own."""
 
 
-def wanted(contract: Contract, side: Side = VALUE) -> T.StructType:
-    """The fields of the value, or of the key, that columns and inputs are taken from, each with its type."""
+def wanted_fields(contract: Contract, part: RecordPart = VALUE) -> T.StructType:
+    """The fields of the value, or of the key, that columns and inputs read, with their types."""
     row: dict[str, Any] = {}
-    special: dict[str, Any] = {}
+    envelope: dict[str, Any] = {}
     for each in (*contract.columns, *contract.inputs):
-        if side is KEY:
+        if part is KEY:
             if each.from_key:
                 _add(row, each.key_path, spark_type(each.type))
-        elif each.special and each.source not in (DELETED_SOURCE, OP_SOURCE):
-            _add(special, each.source.removeprefix("$").split("."), spark_type(each.type))
-        elif each.path and not each.special:
+        elif each.from_envelope and each.source not in (DELETED_SOURCE, OP_SOURCE):
+            _add(envelope, each.source.removeprefix("$").split("."), spark_type(each.type))
+        elif each.path and not each.from_envelope:
             _add(row, each.path, spark_type(each.type))
-    if contract.cdc and side is VALUE:
-        return change_events.wanted(contract, _struct(row), _struct(special))
+    if contract.cdc and part is VALUE:
+        return change_events.envelope_fields(contract, _struct(row), _struct(envelope))
     return _struct(row)
 
 
@@ -79,202 +84,246 @@ def _struct(tree: dict[str, Any]) -> T.StructType:
     )
 
 
+@dataclass(frozen=True)
+class _Record:
+    """What is known of a record after it was read, as columns.
+
+    Attributes:
+        tombstone: Whether it has no value.
+        is_other_type: Whether its type is not among the contract's `value.types`.
+        problem: Why its bytes could not be read; null if they could.
+        is_key_unreadable: Whether its key could not be read, though some of the key's fields may have been.
+        event_error: The error class of its change event, or null.
+        is_delete: Whether it is the event of a delete.
+    """
+
+    tombstone: Column
+    is_other_type: Column
+    problem: Column
+    is_key_unreadable: Column
+    event_error: Column
+    is_delete: Column
+
+
 def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
-    """Staged records of one topic → the same rows with typed columns, what each does, and what is wrong with it.
+    """Decode the staged records of one topic.
 
     Returns:
-        The contract's columns and the four Kafka coordinates; the record under the names of `STAGED`;
+        The contract's columns and the four Kafka coordinates; the record under the names of `STAGED_COLUMNS`;
         and `_sluice_op` (u, d, i), `_sluice_error` (class or null), `_sluice_detail`, `_sluice_field`.
 
     Raises:
-        ContractError: an expression of the contract is none that Sluice takes.
-        ConfigError: the contract masks a column, and the key for it is not set.
+        ContractError: An expression of the contract is not accepted.
+        ConfigError: The contract masks a column, and the masking key is not set.
     """
     frame = _read(staged, contract, topic)
-    tombstone = F.col(TOMBSTONE)
-    unread = F.coalesce(*(F.col(side.problem) for side in (VALUE, KEY) if side.problem in frame.columns))
-    event_error = change_events.error(tombstone) if contract.cdc else F.lit(None).cast("string")
-    deleted = F.col(change_events.KIND) == change_events.DELETED if contract.cdc else F.lit(False)
-    garbled = F.col(KEY.problem).isNotNull() if KEY.problem in frame.columns else F.lit(False)
-    op, tombstone_error = _operation(contract, tombstone, deleted, garbled)
-    other = F.col(OTHER) if contract.value.types else F.lit(False)
-    op = F.when(other, IGNORE).otherwise(op)
-    failed = unavailable = none = F.lit(None).cast("string")
-    if contract.computes:
-        sound = ~tombstone & unread.isNull() & event_error.isNull() & (op != IGNORE)
-        changes = sound & (op == UPSERT)
-        # A delete may lack the fields that the condition asks for, so it goes wherever its key may be.
-        routed = changes & ~deleted if contract.keyed else changes
-        frame, failed, taken = expressions.computed(frame, contract, changes, sound, routed)
-        op = F.when(taken, op).otherwise(IGNORE)
+    record = _record(frame, contract)
+    op, tombstone_error = _operation(contract, record)
+    op = F.when(record.is_other_type, IGNORE).otherwise(op)
+    frame, op, failed_expression = _compute(frame, contract, record, op)
     frame = frame.withColumn(OP, op)
-    if uuids := {c.name: lower(F.col(c.name)) for c in contract.columns if (lower := lowered(c.type))}:
-        frame = frame.withColumns(uuids)  # a key in capitals is the same key
-    misfit = _misfit(contract)
-    if contract.cdc:
-        unavailable = F.when(F.col(OP) == UPSERT, change_events.unavailable(contract))
-    timeless = F.col(KAFKA_COLUMNS[3]).isNull()
+    if uuids := {c.name: lower(F.col(c.name)) for c in contract.columns if (lower := lowercase_uuids(c.type))}:
+        frame = frame.withColumns(uuids)  # keys that differ only in case are equal
+    frame = _add_errors(frame, contract, record, tombstone_error, failed_expression)
+    columns = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED_COLUMNS.values()]
+    return masks.mask_columns(frame, contract).select(*columns, OP, ERROR, FIELD, DETAIL)
+
+
+def _record(frame: DataFrame, contract: Contract) -> _Record:
+    tombstone, no_text, false = F.col(TOMBSTONE), F.lit(None).cast("string"), F.lit(False)
+    return _Record(
+        tombstone=tombstone,
+        is_other_type=F.col(OTHER_TYPE) if contract.value.types else false,
+        problem=F.coalesce(*(F.col(part.problem) for part in (VALUE, KEY) if part.problem in frame.columns)),
+        is_key_unreadable=F.col(KEY.problem).isNotNull() if KEY.problem in frame.columns else false,
+        event_error=change_events.event_error(tombstone) if contract.cdc else no_text,
+        is_delete=F.col(change_events.EVENT_KIND) == change_events.DELETED if contract.cdc else false,
+    )
+
+
+def _compute(frame: DataFrame, contract: Contract, record: _Record, op: Column) -> tuple[DataFrame, Column, Column]:
+    """Add computed columns, ignore records that `where` excludes, and name the expression that failed, if any."""
+    if not contract.has_expressions:
+        return frame, op, F.lit(None).cast("string")
+    is_readable = ~record.tombstone & record.problem.isNull() & record.event_error.isNull() & (op != IGNORE)
+    is_upsert = is_readable & (op == UPSERT)
+    # A delete may lack the fields that `where` needs, so it is applied wherever its key may be.
+    is_filtered = is_upsert & ~record.is_delete if contract.keyed else is_upsert
+    frame, failed, taken = expressions.add_computed_columns(frame, contract, is_upsert, is_readable, is_filtered)
+    return frame, F.when(taken, op).otherwise(IGNORE), failed
+
+
+def _add_errors(
+    frame: DataFrame, contract: Contract, record: _Record, tombstone_error: Column, failed_expression: Column
+) -> DataFrame:
+    """Add ERROR, FIELD and DETAIL."""
+    none = F.lit(None).cast("string")
+    violation = _first_violation(contract)
+    unavailable = F.when(F.col(OP) == UPSERT, change_events.find_unavailable_column(contract)) if contract.cdc else none
+    has_no_timestamp = F.col(KAFKA_COLUMNS[3]).isNull()
     error = (
-        F.when(timeless & (F.col(OP) != IGNORE), F.lit("timestamp"))
-        .when(tombstone, tombstone_error)
-        .when(other, none)
-        .when(unread.isNotNull(), F.lit("malformed"))
-        .when(event_error.isNotNull(), event_error)
-        .when(failed.isNotNull(), F.lit("expression"))
+        F.when(has_no_timestamp & (F.col(OP) != IGNORE), F.lit("timestamp"))
+        .when(record.tombstone, tombstone_error)
+        .when(record.is_other_type, none)
+        .when(record.problem.isNotNull(), F.lit("malformed"))
+        .when(record.event_error.isNotNull(), record.event_error)
+        .when(failed_expression.isNotNull(), F.lit("expression"))
         .when(F.col(OP) == IGNORE, none)
         .when(unavailable.isNotNull(), F.lit("unavailable"))
-        .when(misfit.isNotNull(), F.lit("misfit"))
+        .when(violation.isNotNull(), F.lit("misfit"))
     )
-    detail = F.when(~tombstone & ~other, unread["detail"])
     frame = frame.withColumn(ERROR, error)
-    for kind, words in (*WHY.items(), ("misfit", misfit["detail"])):
-        detail = F.when(F.col(ERROR) == kind, words).otherwise(detail)
-    # Of its own class: where nothing could be read, all required columns are null, and none of them is to blame.
+    detail = F.when(~record.tombstone & ~record.is_other_type, record.problem["detail"])
+    for error_class, text in (*ERROR_DETAILS.items(), ("misfit", violation["detail"])):
+        detail = F.when(F.col(ERROR) == error_class, text).otherwise(detail)
+    # By error class: if nothing could be read, all required columns are null, and none of them is the cause.
     fields = {
         "timestamp": F.lit(KAFKA_COLUMNS[3]),
-        "malformed": unread["field"],
-        "expression": failed,
+        "malformed": record.problem["field"],
+        "expression": failed_expression,
         "unavailable": unavailable,
-        "misfit": misfit["field"],
+        "misfit": violation["field"],
     }
-    about = reduce(lambda told, kind: F.when(F.col(ERROR) == kind, fields[kind]).otherwise(told), fields, none)
-    frame = frame.withColumns({FIELD: about, DETAIL: detail})
-    kept = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED.values()]
-    return masks.masked(frame, contract).select(*kept, OP, ERROR, FIELD, DETAIL)
+    field = reduce(lambda found, each: F.when(F.col(ERROR) == each, fields[each]).otherwise(found), fields, none)
+    return frame.withColumns({FIELD: field, DETAIL: detail})
 
 
 def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
-    """Columns and inputs as they were read, the record as it was staged, what kept it from being read, its event."""
-    # Asked of the bytes before they are read, so that Spark need not carry them through the reading.
-    side = VALUE._replace(types=contract.value.types)
-    frame = FORMATS[contract.value.format](staged.withColumn(TOMBSTONE, _no_value(contract)), wanted(contract), side)
-    read = (*contract.columns, *contract.inputs)
-    # A key that is the column, as it is or as text, is simply cast; others are read as values are.
-    fields_of_key = contract.key.format not in ("string", "bytes") and any(each.from_key for each in read)
-    if fields_of_key:
-        frame = FORMATS[contract.key.format](frame, wanted(contract, KEY), KEY)
-    if contract.value.format == "json_connect":
-        # A schema, and no payload.
+    """Read columns and inputs, next to the staged record, its problems and its change event."""
+    # Tombstones are found before the bytes are read, so that Spark need not carry them through the reading.
+    value_part = VALUE._replace(types=contract.value.types)
+    read_value = FORMATS[contract.value.format]
+    frame = read_value(staged.withColumn(TOMBSTONE, _is_tombstone(contract)), wanted_fields(contract), value_part)
+    inputs = (*contract.columns, *contract.inputs)
+    # A key that is text or bytes is simply cast; other keys are read like values.
+    key_has_fields = contract.key.format not in ("string", "bytes") and any(each.from_key for each in inputs)
+    if key_has_fields:
+        frame = FORMATS[contract.key.format](frame, wanted_fields(contract, KEY), KEY)
+    if contract.value.format == "json_connect":  # a schema with a null payload
         no_payload = F.col(VALUE.fields).isNull() & F.col(VALUE.problem).isNull()
         frame = frame.withColumn(TOMBSTONE, F.col(TOMBSTONE) | no_payload)
-    tombstone = F.col(TOMBSTONE)
-    row, event = FIELDS, []
+    event = []
     if contract.cdc:
-        frame, row, event = (
-            change_events.opened(frame, contract),
-            change_events.ROW,
-            [change_events.KIND, change_events.ROW],
-        )
-    text = F.col("key").cast("string")
-    key = F.col("key") if contract.key.format == "bytes" else F.when(F.is_valid_utf8(text), text)
+        frame = change_events.open_envelope(frame, contract)
+        event = [change_events.EVENT_KIND, change_events.ROW]
     if contract.key.format == "string":
-        garbled = F.col("key").isNotNull() & ~F.is_valid_utf8(text) & F.lit(any(each.from_key for each in read))
-        said = F.when(garbled, problem("the key is not UTF-8 text", KEY.whole))
-        targets = dict.fromkeys(spark_type(each.type) for each in read if each.from_key)
-        for target in (t for t in targets if not isinstance(t, T.StringType)):
-            none = key.isNotNull() & read_text(key, target).isNull()
-            said = said.when(none, problem(f"the key is nothing that becomes {target.simpleString()}", KEY.whole))
-        frame = frame.withColumn(KEY.problem, said)
+        frame = frame.withColumn(KEY.problem, _text_key_problem(contract))
     key_problem = [KEY.problem] if KEY.problem in frame.columns else []
-    tombstone_column = contract.tombstone_column
-    columns: list[Column] = []
-    for each in read:
-        target = spark_type(each.type)
-        from_key = key if isinstance(target, T.BinaryType) else read_text(key, target)
-        if each.from_key:
-            value = reduce(lambda at, part: at[part], each.key_path, F.col(KEY.fields)) if fields_of_key else from_key
-        elif each.ends:
-            value = F.lit(None).cast(target)  # the MERGE knows
-        elif each.special:
-            value = change_events.value(contract, each)
-        elif each.path:
-            value = reduce(lambda at, part: at[part], each.path, F.col(row))
-            if each.name == tombstone_column:
-                value = F.when(tombstone, from_key).otherwise(value)
-        else:
-            continue
-        columns.append(value.alias(each.name))
+    values = ((each.name, _value(contract, each, key_has_fields=key_has_fields)) for each in inputs)
     return frame.select(
-        *columns,
+        *(value.alias(name) for name, value in values if value is not None),
         F.lit(topic).alias("_kafka_topic"),
         *KAFKA_COLUMNS[1:],
-        *[F.col(name).alias(kept) for name, kept in STAGED.items()],
-        TOMBSTONE, VALUE.problem, *key_problem, *event, *([OTHER] if side.types else ()),
+        *[F.col(name).alias(renamed) for name, renamed in STAGED_COLUMNS.items()],
+        TOMBSTONE, VALUE.problem, *key_problem, *event, *([OTHER_TYPE] if value_part.types else ()),
     )  # fmt: skip
 
 
-def _no_value(contract: Contract) -> Column:
-    """Whether a record has no value."""
+def _value(contract: Contract, each: Input, *, key_has_fields: bool) -> Column | None:
+    """The value of a column or input; None for a computed column."""
+    target = spark_type(each.type)
+    key = _key(contract)
+    key_as_target = key if isinstance(target, T.BinaryType) else read_text(key, target)
+    if each.from_key:
+        return _at(KEY.fields, each.key_path) if key_has_fields else key_as_target
+    if each.is_valid_to:
+        return F.lit(None).cast(target)  # set by the MERGE
+    if each.from_envelope:
+        return change_events.special_value(contract, each)
+    if not each.path:
+        return None
+    value = _at(change_events.ROW if contract.cdc else FIELDS, each.path)
+    is_tombstone_column = each.name == contract.tombstone_column
+    return F.when(F.col(TOMBSTONE), key_as_target).otherwise(value) if is_tombstone_column else value
+
+
+def _at(column: str, path: Sequence[str]) -> Column:
+    return reduce(lambda at, name: at[name], path, F.col(column))
+
+
+def _key(contract: Contract) -> Column:
+    """The key as bytes, or as text: null if it is not UTF-8."""
+    text = F.col("key").cast("string")
+    return F.col("key") if contract.key.format == "bytes" else F.when(F.is_valid_utf8(text), text)
+
+
+def _text_key_problem(contract: Contract) -> Column:
+    """Why a key of format string cannot be read as the columns and inputs want it; null if it can."""
+    wanted = [spark_type(each.type) for each in (*contract.columns, *contract.inputs) if each.from_key]
+    key, is_text = F.col("key"), F.is_valid_utf8(F.col("key").cast("string"))
+    invalid = key.isNotNull() & ~is_text & F.lit(bool(wanted))
+    found = F.when(invalid, problem("the key is not UTF-8 text", KEY.root))
+    for target in dict.fromkeys(wanted):
+        if not isinstance(target, T.StringType):
+            is_lost = _key(contract).isNotNull() & read_text(_key(contract), target).isNull()
+            found = found.when(is_lost, problem(f"the key cannot be read as {target.simpleString()}", KEY.root))
+    return found
+
+
+def _is_tombstone(contract: Contract) -> Column:
     nothing = F.col(VALUE.raw).isNull()
     if contract.cdc and contract.value.format == "json":
-        # What Kafka Connect's converter makes of no value where Debezium's unwrap has left it a schema.
+        # Kafka Connect's converter writes `null` for a tombstone that Debezium's unwrap left with a schema.
         nothing = nothing | (F.col(VALUE.raw) == F.lit(b"null"))
     return nothing
 
 
-def _operation(contract: Contract, tombstone: Column, deleted: Column, garbled: Column) -> tuple[Column, Column]:
-    """What a record does, and why a record without a value is an error, if it is.
-
-    Args:
-        deleted: whether it is an event of a delete.
-        garbled: whether its key could not be read, though some of its fields may have been.
-    """
-    none = F.lit(None).cast("string")
+def _operation(contract: Contract, record: _Record) -> tuple[Column, Column]:
+    """What a record does, and the error class of a tombstone, which is null if the tombstone is valid."""
+    none, tombstone = F.lit(None).cast("string"), record.tombstone
     if not contract.keyed:
-        # A log keeps the event of a delete; the tombstone behind it is for Kafka's compaction.
+        # An append table keeps the event of a delete; the tombstone after it only serves Kafka's compaction.
         if contract.cdc and contract.cdc.tombstones != "delete":
             return F.when(tombstone, F.lit(IGNORE)).otherwise(F.lit(UPSERT)), none
         return F.lit(UPSERT), F.lit("null_value")
     delete = {"ignore": IGNORE, "soft": UPSERT}.get(contract.deletes, DELETE)
-    event = F.when(deleted, F.lit(delete)).otherwise(F.lit(UPSERT))
+    event = F.when(record.is_delete, F.lit(delete)).otherwise(F.lit(UPSERT))
     if not contract.tombstones_delete:
         return F.when(tombstone, F.lit(IGNORE)).otherwise(event), none
     op = F.when(tombstone, F.lit(DELETE)).otherwise(event)
     if not contract.key_names_rows and contract.tombstone_column is None:
         return op, F.lit("tombstone_key")
     keys = [contract.column(name) for name in contract.identifier]
-    nameless = [garbled, *(F.col(key.name).isNull() for key in keys)]
-    nameless += [wrong(F.col(key.name)) for key in keys for *_, wrong in misfits(key.type, key.name)]
+    no_row = [record.is_key_unreadable, *(F.col(key.name).isNull() for key in keys)]
+    no_row += [check.violated(F.col(key.name)) for key in keys for check in type_checks(key.type, key.name)]
     if contract.cdc and contract.cdc.format != "op_field" and contract.tombstone_column and not keys[0].from_key:
-        # Debezium's key is an object. Taken for a text, it would be the key of no row, and delete none in silence.
-        key = F.col(STAGED["key"]).cast("string")
-        nameless.append(key.startswith("{") & F.get_json_object(key, "$").isNotNull())
-    return op, F.when(reduce(or_, nameless), F.lit("tombstone_key"))
+        # Debezium's key is an object. Read as a text, it would be the key of no row and silently delete nothing.
+        key = F.col(STAGED_COLUMNS["key"]).cast("string")
+        no_row.append(key.startswith("{") & F.get_json_object(key, "$").isNotNull())
+    return op, F.when(reduce(or_, no_row), F.lit("tombstone_key"))
 
 
-def _misfit(contract: Contract) -> Column:
-    """The first column whose value is absent though required, or does not fit its type; null where all is well."""
-    checks = []
-    folders = [*unfit_folders(contract), *unfit_steps(contract)]
+def _first_violation(contract: Contract) -> Column:
+    """The problem of the first column whose value is missing though required, or violates its type; else null."""
+    problems = []
+    partition_checks = [*partition_path_checks(contract), *truncate_transform_checks(contract)]
     for column in contract.columns:
         value = F.col(column.name)
-        found = [(path, words, wrong(value)) for path, words, wrong in misfits(column.type, column.name)]
-        found += [each for each in folders if each[0] == column.name]
-        if column.required:
-            words = "the column is required, and its field is null or not there"
-            found.insert(0, (column.name, words, value.isNull()))
-        for path, words, wrong in found:
-            if contract.cdc and column.name not in (*contract.identifier, *contract.order):
-                # A delete may tell no more than which row it is about, and when.
-                wrong = (F.col(OP) != DELETE) & wrong  # noqa: PLW2901
-            checks.append(F.when(wrong, problem(words, path)))
-    return F.coalesce(*checks, F.lit(None).cast(NO_PROBLEM))
+        checks = [(column.name, "required field missing", value.isNull())] if column.required else []
+        checks += [(c.path, c.reason, c.violated(value)) for c in type_checks(column.type, column.name)]
+        checks += [each for each in partition_checks if each.column == column.name]
+        # The event of a delete may have no more than the row's key and order.
+        ignores_deletes = contract.cdc and column.name not in (*contract.identifier, *contract.order)
+        for path, reason, violated in checks:
+            applies = (F.col(OP) != DELETE) & violated if ignores_deletes else violated
+            problems.append(F.when(applies, problem(reason, path)))
+    return F.coalesce(*problems, F.lit(None).cast(PROBLEM_TYPE))
 
 
-def failed_field(contract: Contract) -> Column:
-    """For a record that did not parse: the first field that is there but could not be read as the contract's type."""
+def find_failed_field(contract: Contract) -> Column:
+    """The first field of a malformed record that is present but could not be read as the contract's type."""
     if contract.value.format not in ("json", "json_connect", "json_schema"):
         return F.col(FIELD)
-    skipped = PREFIX + 1 if contract.value.format == "json_schema" else 1
+    start = PREFIX_BYTES + 1 if contract.value.format == "json_schema" else 1
     payload = (PAYLOAD,) if contract.value.format == "json_connect" else ()
-    text = F.expr(f"substring({STAGED['value']}, {skipped})").cast("string")
+    text = F.expr(f"substring({STAGED_COLUMNS['value']}, {start})").cast("string")
     checks = []
     for column in contract.columns:
-        if not column.path or column.special:
+        if not column.path or column.from_envelope:
             continue
-        for outer in rows_at(contract):
+        for outer in row_paths(contract):
             names = (part.replace("'", "") for part in (*payload, *outer, *column.path))
-            there = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in names))
-            checks.append(F.when(there.isNotNull() & F.col(column.name).isNull(), F.lit(".".join(column.path))))
-    told = F.col(FIELD)
-    return F.coalesce(F.when(told != change_events.BEFORE, told), *checks, told)
+            value = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in names))
+            checks.append(F.when(value.isNotNull() & F.col(column.name).isNull(), F.lit(".".join(column.path))))
+    found = F.col(FIELD)
+    return F.coalesce(F.when(found != change_events.BEFORE, found), *checks, found)

@@ -1,14 +1,12 @@
-"""Expressions of a contract: columns that are computed from what was read, and the condition that a record must meet.
+"""Compiles the contract's expressions: computed columns, and the condition that records must meet.
 
-Spark parses, analyses and runs them. What is not a plain function of one record is refused: a batch must come out the
-same whenever it is published again. A record that an expression fails on is an error of that record alone.
+In: decoded columns and inputs. Out: computed columns, and the expression that failed on a record. Only deterministic
+functions of one record are accepted, since a batch must give the same rows whenever it is published again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,310 +16,283 @@ from pyspark.sql import types as T
 from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import ContractError
-from sluice.formats.convert import text_in
+from sluice.formats.compat import (
+    CatalystNode,
+    analyzed_nodes,
+    catalyst_class,
+    is_projection_of_leaf,
+    reads_special_datetimes,
+)
+from sluice.formats.convert import contains_only_utf8
 from sluice.formats.logical_types import spark_type
 
-TRIED = "_sluice_tried_"
+TRIED_PREFIX = "_sluice_tried_"
 WHERE = "where"
 
-LONGEST = 16_384
-"""Characters of a text that a regex is held against if it `recurses`: so many fit the stack (`jvm.STACK`)."""
+MAX_REGEX_TEXT = 16_384
+"""Characters of a text that a recursive regex is matched against: so many fit the stack (`jvm.THREAD_STACK_SIZE`)."""
 
-_REGEXES = {"regexp", "rlike", "split", "str_to_map"} | {
+_REGEX_FUNCTIONS = {"regexp", "rlike", "split", "str_to_map"} | {
     f"regexp_{what}" for what in ("count", "extract", "extract_all", "instr", "like", "replace", "substr")
 }
-_REPEATED = re.compile(r"(?:\)|\\[RX])\s*[*+{]")
-_CATALYST = "org.apache.spark.sql.catalyst.expressions."
-_RUN = "the time of the run, which is another one when the batch is published again"
+_REPEATED_GROUP = re.compile(r"(?:\)|\\[RX])\s*[*+{]")
+_RUN_TIME = "the time of the run, which differs when the batch is published again"
 _REFUSED = {
     "PlanExpression": "a subquery",
     "aggregate.AggregateExpression": "an aggregate",
     "WindowExpression": "a window function",
-    "Generator": "a function that makes several rows",
+    "Generator": "a function that returns several rows",
     "CallMethodViaReflection": "a call into Java",
     "UserDefinedExpression": "a function that is not Spark's own",
-    "CurrentDate": _RUN,
-    "CurrentTimestampLike": _RUN,
-    "LocalTimestamp": _RUN,
-    "CurrentTime": _RUN,
-    "CurrentUser": "who runs it",
-    "CurrentCatalog": "where it runs",
-    "CurrentDatabase": "where it runs",
-    "CurrentTimeZone": "where it runs",
-    "SparkVersion": "where it runs",
-    "VariableReference": "a variable of the session",
+    "CurrentDate": _RUN_TIME,
+    "CurrentTimestampLike": _RUN_TIME,
+    "LocalTimestamp": _RUN_TIME,
+    "CurrentTime": _RUN_TIME,
+    "CurrentUser": "the user who runs it",
+    "CurrentCatalog": "the place where it runs",
+    "CurrentDatabase": "the place where it runs",
+    "CurrentTimeZone": "the place where it runs",
+    "SparkVersion": "the place where it runs",
+    "VariableReference": "a session variable",
 }
+_RUN_TIME_PROBLEM = f"it contains {_RUN_TIME}"
 _REFLECTION = {"java_method", "reflect", "try_reflect"}
-# Spark's parser makes a plain value of these, which is another one at each run.
-_MOMENT = re.compile(
+# Literals that Spark's parser replaces by the time of the run.
+_RUN_TIME_LITERAL = re.compile(
     r"\b(?:date|timestamp(?:_ntz|_ltz)?)(?:\s|/\*.*?\*/|--[^\n]*)*r?(['\"])\s*"
     r"(?:(?:now|today|tomorrow|yesterday)\b|T?[0-9]{1,2}:)",
     re.IGNORECASE | re.DOTALL,
 )
-# And reads a text that has no day as a moment of the run's.
-_DAYLESS = r"^\s*T?[0-9]{1,2}:"
-_READS_MOMENT = {"timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp"}
+_TIME_WITHOUT_DATE = r"^\s*T?[0-9]{1,2}:"
+"""Texts that Spark casts to a timestamp of the current day."""
+_TIMESTAMP_FUNCTIONS = {"timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp"}
 
 
-def computed(
-    frame: DataFrame, contract: Contract, applies: Column, keyed: Column, routed: Column
+def add_computed_columns(
+    frame: DataFrame, contract: Contract, is_upsert: Column, is_readable: Column, is_filtered: Column
 ) -> tuple[DataFrame, Column, Column]:
-    """Add the columns that are computed.
+    """Add the contract's computed columns.
 
     Args:
-        frame: with what columns and inputs read, under their names.
-        applies: for which records a column is computed; for others it is null.
-        keyed: the same for a column that identifies or orders rows.
-        routed: for which records `where` is asked; others are taken.
+        frame: Records with columns and inputs under their names.
+        contract: Has the expressions.
+        is_upsert: Records for which columns are computed; they are null for others.
+        is_readable: Records for which columns that identify or order rows are computed.
+        is_filtered: Records that `where` may exclude.
 
     Returns:
-        The frame; the first column, or `where`, that failed on a record, else null; and whether the record is taken.
+        The frame; the first column, or `where`, that failed on a record, else null; and whether the record is kept.
 
     Raises:
-        ContractError: an expression is none that Sluice takes.
+        ContractError: An expression is not accepted.
     """
-    needed = {c.name: keyed if c.name in (*contract.identifier, *contract.order) else applies for c in contract.columns}
-    none = F.lit(None).cast("string")
-    tried, values, failed = {}, {}, []
+    key_columns = (*contract.identifier, *contract.order)
+    tried, values, failures = {}, {}, []
     for column in contract.columns:
         if column.expression:
-            it = _expression(frame, contract, column.name, column.expression, spark_type(column.type))
-            tried[TRIED + column.name] = F.when(needed[column.name], it)
-            value = F.col(TRIED + column.name)["v"]
-            # A cast of bytes makes a text of whatever they are; no reader of the table could read on there.
-            is_text = text_in(value, spark_type(column.type))
-            sound = F.lit(True) if is_text is None else F.coalesce(is_text, F.lit(True))
-            values[column.name] = F.when(sound, value)
-            lost_here = F.col(TRIED + column.name).isNull() | ~sound
-            failed.append(F.when(needed[column.name] & lost_here, F.lit(column.name)))
-    taken, lost = F.lit(True), F.lit(False)
+            applies = is_readable if column.name in key_columns else is_upsert
+            kind = spark_type(column.type)
+            result = _compile(frame, contract, column.name, column.expression, kind)
+            tried[TRIED_PREFIX + column.name] = F.when(applies, result)
+            value = F.col(TRIED_PREFIX + column.name)["v"]
+            # A cast of binary makes a string of any bytes, which not every reader of the table could read.
+            is_text = contains_only_utf8(value, kind)
+            is_valid = F.lit(True) if is_text is None else F.coalesce(is_text, F.lit(True))
+            values[column.name] = F.when(is_valid, value)
+            failed = F.col(TRIED_PREFIX + column.name).isNull() | ~is_valid
+            failures.append(F.when(applies & failed, F.lit(column.name)))
+    is_kept, where_failed = F.lit(True), F.lit(False)
     if contract.where:
-        tried[TRIED] = F.when(routed, _expression(frame, contract, WHERE, contract.where, None))
-        lost = routed & F.col(TRIED).isNull()
-        taken = ~routed | F.coalesce(F.col(TRIED)["v"], F.lit(False)) | lost
-    # A projection of its own: a struct that is read twice must not be computed twice.
+        tried[TRIED_PREFIX] = F.when(is_filtered, _compile(frame, contract, WHERE, contract.where, None))
+        where_failed = is_filtered & F.col(TRIED_PREFIX).isNull()
+        is_kept = ~is_filtered | F.coalesce(F.col(TRIED_PREFIX)["v"], F.lit(False)) | where_failed
+    # A projection of its own: otherwise a struct that is read twice would be computed twice.
     frame = frame.withColumns(tried).withColumns(values)
-    # Columns are no concern of a record that is another table's.
-    return frame, F.when(lost, F.lit(WHERE)).when(taken, F.coalesce(*failed, none)), taken
+    # Failures of columns do not count for records that `where` excludes.
+    none = F.lit(None).cast("string")
+    return frame, F.when(where_failed, F.lit(WHERE)).when(is_kept, F.coalesce(*failures, none)), is_kept
 
 
-def _expression(frame: DataFrame, contract: Contract, name: str, text: str, kind: T.DataType | None) -> Column:
-    """A struct that holds the value as `v`, or null where it could not be computed.
+def regex_recurses(regex: str) -> bool:
+    """Whether Java's matcher may recurse for each character of a text: where a group is repeated."""
+    return bool(_REPEATED_GROUP.search(regex))
+
+
+def _compile(frame: DataFrame, contract: Contract, name: str, text: str, kind: T.DataType | None) -> Column:
+    """Compile an expression to a struct that holds the value as `v`, or is null if the computation failed.
 
     Args:
-        kind: what it is cast to; None where it must be a condition.
+        frame: Has the columns that the expression may use.
+        contract: Has the expression.
+        name: Its column, or `where`.
+        text: The expression.
+        kind: The type that it is cast to; None for a condition.
     """
     spark = frame.sparkSession
-    read = (
-        [c.name for c in contract.columns if c.source and not c.ends]
-        + [i.name for i in contract.inputs]
-        + list(KAFKA_COLUMNS)
-    )
-    problem = None
     try:
-        parsed = spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
-        problem = f"it holds {_RUN}" if _MOMENT.search(text) else None
-        problem = problem or next(filter(None, map(_called, _nodes(parsed))), None)
+        problem = _RUN_TIME_PROBLEM if _RUN_TIME_LITERAL.search(text) else None
+        parsed = CatalystNode.parse(spark, text)
+        problem = problem or next(filter(None, map(_function_problem, parsed.tree())), None)
         if not problem:
-            column = _column(spark, parsed)
-            # Analysed over what may be named, and nothing else: the record's raw bytes are not among it.
-            nothing = _nothing(spark, T.StructType([frame.schema[c] for c in read]))
-            guarded = _guarded(spark, parsed)
-            plain = nothing.select(column)
-            problem = _problem(spark, plain, condition=kind is None)
-            problem = problem or _implied(nothing.select(_column(spark, guarded)), kind)
-            if not problem and _is_of_the_run(nothing.select(column.cast(kind or T.BooleanType()))):  # or fails
-                problem = f"it holds {_RUN}"
+            # Analyzed with the allowed columns alone: the record's raw bytes are not among them.
+            empty = spark.createDataFrame([], T.StructType([frame.schema[c] for c in _allowed_columns(contract)]))
+            guarded = _guard(spark, parsed)
+            plain = empty.select(parsed.column())
+            problem = _expression_problem(spark, plain, is_condition=kind is None)
+            problem = problem or _cast_problem(empty.select(guarded.column()), kind)
+            # The optimizer raises AnalysisException for a literal that cannot be cast.
+            cast = parsed.column().cast(kind or T.BooleanType())
+            if not problem and reads_special_datetimes(empty.select(cast)):
+                problem = _RUN_TIME_PROBLEM
     except (AnalysisException, ParseException) as error:
         problem = str(error).strip().splitlines()[0][:300]
     if problem:
-        what = "where" if name == WHERE else f"The expression of column {name}"
+        subject = "where" if name == WHERE else f"The expression of column {name}"
         raise ContractError(
-            f"{what} cannot be taken: {problem}.",
-            way_out="Name columns with a source, inputs and _kafka_* columns, and Spark's own functions of one record.",
+            f"{subject} is not accepted: {problem}.",
+            next_step="Use columns with a source, inputs, _kafka_* columns, and built-in functions of one record.",
             table=contract.table,
         )
-    column = _cast(_column(spark, guarded), plain.schema[0].dataType, kind)
-    value = _node(spark, F.struct(column.alias("v")))
-    return _column(spark, _jvm(spark).org.apache.spark.sql.catalyst.expressions.TryEval(value))
+    value = _cast(guarded.column(), plain.schema[0].dataType, kind)
+    return CatalystNode.from_column(spark, F.struct(value.alias("v"))).try_eval().column()
+
+
+def _allowed_columns(contract: Contract) -> list[str]:
+    columns = [c.name for c in contract.columns if c.source and not c.is_valid_to]
+    return [*columns, *(i.name for i in contract.inputs), *KAFKA_COLUMNS]
 
 
 def _cast(column: Column, have: T.DataType, want: T.DataType | None) -> Column:
-    """An expression's value as its column's type; it fails where a cast of Spark's guesses, or makes nothing of it."""
+    """Cast a value to its column's type; fails where Spark's cast would yield null or use today's date."""
     if want is None:
         return column
-    if _reads_daily(have, want):
-        return _dated(column).cast(want)
-    if _drops(have, want):
-        nothing = column.isNotNull() & column.cast(want).isNull()
-        return F.when(nothing, F.raise_error(F.lit("no number that fits"))).otherwise(column.cast(want))
+    if _may_lack_date(have, want):
+        return _reject_time_without_date(column).cast(want)
+    if _may_become_null(have, want):
+        is_lost = column.isNotNull() & column.cast(want).isNull()
+        return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
     return column.cast(want)
 
 
-def _reads_daily(have: T.DataType, want: T.DataType) -> bool:
+def _may_lack_date(have: T.DataType, want: T.DataType) -> bool:
     return isinstance(have, T.StringType) and isinstance(want, T.TimestampType)
 
 
-def _drops(have: T.DataType, want: T.DataType) -> bool:
-    """Whether Spark casts what does not fit to null, in ANSI mode as well."""
+def _may_become_null(have: T.DataType, want: T.DataType) -> bool:
+    """Whether Spark casts values that do not fit to null, even in ANSI mode."""
     return isinstance(have, T.FloatType | T.DoubleType) and isinstance(want, T.DecimalType)
 
 
-def _dated(text: Column, instead: Column | None = None) -> Column:
-    """A text, or any other value, that fails, or is another one, where it is a time without a day."""
-    failed = F.raise_error(F.lit("a time without a day")) if instead is None else instead
-    return F.when(text.cast("string").rlike(_DAYLESS), failed).otherwise(text)
+def _reject_time_without_date(text: Column, instead: Column | None = None) -> Column:
+    """The value; where it is a time without a date, `instead`, or an error."""
+    replacement = F.raise_error(F.lit("a time without a date")) if instead is None else instead
+    return F.when(text.cast("string").rlike(_TIME_WITHOUT_DATE), replacement).otherwise(text)
 
 
-def _implied(found: DataFrame, kind: T.DataType | None) -> str | None:
-    """What is wrong with the casts that nobody wrote: Spark's own, or the one to the column's type."""
-    for node in _all_nodes(found._jdf.queryExecution().analyzed()):
-        if node.getClass().getSimpleName() != "Cast" or node.dataType().simpleString() != "timestamp":
-            continue
-        child = node.child()
-        if child.dataType().simpleString() != "string" or _DAYLESS in child.toString():
-            continue
-        if child.getClass().getSimpleName() != "Literal":
-            return "a text in it is read as a moment without a word: write CAST(… AS TIMESTAMP)"
-        if re.match(_DAYLESS, child.toString()):
-            return f"it holds {_RUN}"
-    if kind is not None and (wrong := _within(found.schema[0].dataType, kind)):
-        return f"it holds {wrong[0].simpleString()}, of which no {wrong[1].simpleString()} can be made there: cast it"
-    return None
+def _guard(spark: SparkSession, node: CatalystNode) -> CatalystNode:
+    """The expression with errors, in lambdas too, where it would read today's date, or a regex could fill the stack.
 
-
-def _within(have: T.DataType, want: T.DataType, *, inside: bool = False) -> tuple[T.DataType, T.DataType] | None:
-    """Inside of a nested type, what a cast would guess or drop."""
-    match have, want:
-        case T.ArrayType(elementType=a), T.ArrayType(elementType=b):
-            return _within(a, b, inside=True)
-        case T.MapType(keyType=k, valueType=a), T.MapType(keyType=key, valueType=b):
-            return _within(k, key, inside=True) or _within(a, b, inside=True)
-        case T.StructType(fields=a), T.StructType(fields=b):
-            pairs = zip(a, b, strict=False)
-            return next(filter(None, (_within(x.dataType, y.dataType, inside=True) for x, y in pairs)), None)
-    return (have, want) if inside and (_drops(have, want) or _reads_daily(have, want)) else None
-
-
-def recurses(regex: str) -> bool:
-    """Whether Java may go deeper into the stack with each character of a text: where a group is repeated."""
-    return bool(_REPEATED.search(regex))
-
-
-def _guarded(spark: SparkSession, node: Any) -> Any:
-    """The expression that fails, in lambdas too, where a regex may fill the stack, which Spark takes for fatal."""
-    children = list(_each(node.children()))
-    guarded = [_guarded(spark, each) for each in children]
-    text = _text_of_regex(node, children)
-    # Where the guarded text came out short enough, the text as it was is the same, and no danger.
-    kept = [each if each is text else instead for each, instead in zip(children, guarded, strict=True)]
-    if (tried := _reads_moment(node)) is not None:
-        kept[0] = _node(spark, _dated(_column(spark, kept[0]), F.lit(None) if tried else None))
-    if any(new is not old for new, old in zip(kept, children, strict=True)):
-        node = node.withNewChildren(_jvm(spark).PythonUtils.toSeq(kept))
+    Spark treats a stack overflow as fatal.
+    """
+    children = node.children()
+    guarded = [_guard(spark, each) for each in children]
+    text = _text_of_recursive_regex(node, children)
+    # The regex keeps its unguarded text: where the guarded one is short enough, both are equal.
+    arguments = [each if each is text else instead for each, instead in zip(children, guarded, strict=True)]
+    if (yields_null := _reads_timestamp(node)) is not None:
+        checked = _reject_time_without_date(arguments[0].column(), F.lit(None) if yields_null else None)
+        arguments[0] = CatalystNode.from_column(spark, checked)
+    if any(new is not old for new, old in zip(arguments, children, strict=True)):
+        node = node.with_children(arguments)
     if text is None:
         return node
-    too_long = F.length(_column(spark, guarded[0])) > LONGEST
-    return _node(spark, F.when(too_long, F.raise_error(F.lit("too long"))).otherwise(_column(spark, node)))
+    is_too_long = F.length(guarded[0].column()) > MAX_REGEX_TEXT
+    limited = F.when(is_too_long, F.raise_error(F.lit("too long"))).otherwise(node.column())
+    return CatalystNode.from_column(spark, limited)
 
 
-def _reads_moment(node: Any) -> bool | None:
-    """Whether a text that is no moment makes null of an expression that reads one; None where it reads none."""
-    kind = node.getClass().getSimpleName()
-    if kind == "Cast":
-        return str(node.evalMode()) == "TRY" if node.dataType().simpleString() == "timestamp" else None
-    name = node.nameParts().last().lower() if kind == "UnresolvedFunction" else ""
-    reads = name in _READS_MOMENT and node.children().size() == 1
-    return name.startswith("try_") if reads else None
+def _reads_timestamp(node: CatalystNode) -> bool | None:
+    """Whether a node that reads a text as a timestamp yields null for other texts; None if it reads none."""
+    if node.class_name == "Cast":
+        return node.is_try_cast() if node.type_name() == "timestamp" else None
+    name = _last_name(node)
+    is_reader = name in _TIMESTAMP_FUNCTIONS and len(node.children()) == 1
+    return name.startswith("try_") if is_reader else None
 
 
-def _text_of_regex(node: Any, children: list[Any]) -> Any:
-    """What is held against a regex that may go deeper with each of its characters; None where nothing is."""
-    kind = node.getClass().getSimpleName()
-    name = node.nameParts().last().lower() if kind == "UnresolvedFunction" else ""
-    if kind != "RLike" and name not in _REGEXES:
+def _text_of_recursive_regex(node: CatalystNode, children: list[CatalystNode]) -> CatalystNode | None:
+    """The text that a node matches against a regex that may recurse; None if there is none."""
+    name = _last_name(node)
+    if node.class_name != "RLike" and name not in _REGEX_FUNCTIONS:
         return None
     regexes = children[1 : 3 if name == "str_to_map" else 2]
-    if all(each.getClass().getSimpleName() == "Literal" and not recurses(each.toString()) for each in regexes):
+    if all(each.class_name == "Literal" and not regex_recurses(each.text()) for each in regexes):
         return None
     return children[0]
 
 
-def _column(spark: SparkSession, node: Any) -> Column:
-    return Column(_jvm(spark).org.apache.spark.sql.classic.ExpressionUtils.column(node))
+def _last_name(node: CatalystNode) -> str:
+    return str(node.function_name()[-1]).lower() if node.function_name() else ""
 
 
-def _node(spark: SparkSession, column: Column) -> Any:
-    return _jvm(spark).org.apache.spark.sql.classic.ExpressionUtils.expression(column._jc)
+def _function_problem(node: CatalystNode) -> str | None:
+    """What is wrong with a function, by its name alone: a lookup would load the class that it names."""
+    name = node.function_name()
+    if len(name) > 1:
+        return f"{'.'.join(name)} is a function of a catalog"
+    return f"{name[0]} is a call into Java" if name and name[0].lower() in _REFLECTION else None
 
 
-def _called(node: Any) -> str | None:
-    """What is wrong with a function by its name alone: looking it up would load the class that it names."""
-    if node.getClass().getSimpleName() != "UnresolvedFunction":
-        return None
-    parts = [node.nameParts().apply(i) for i in range(node.nameParts().size())]
-    if len(parts) > 1:
-        return f"{'.'.join(parts)} is a function of a catalog"
-    return f"{parts[0]} is a call into Java" if parts[0].lower() in _REFLECTION else None
-
-
-def _problem(spark: SparkSession, found: DataFrame, *, condition: bool) -> str | None:
-    """What is wrong with an expression, from the plan that Spark made of it; None where nothing is."""
-    plan = found._jdf.queryExecution().analyzed()
-    nodes = list(_all_nodes(plan))
-    forbidden = {_class(spark, name): what for name, what in _REFUSED.items()}
+def _expression_problem(spark: SparkSession, analyzed: DataFrame, *, is_condition: bool) -> str | None:
+    """Why an analyzed expression is not a deterministic function of one record; None if it is one."""
+    nodes = analyzed_nodes(analyzed)
+    refused = {catalyst_class(spark, name): what for name, what in _REFUSED.items()}
     for node in nodes:
-        if node.getClass().getSimpleName() == "AesEncrypt" and node.mode().toString() != "ECB":
-            return "it holds a random number, but for mode ECB"
-        for kind, what in forbidden.items():
-            if kind.isInstance(node):
-                return f"it holds {what}"
-    if plan.getClass().getSimpleName() != "Project" or plan.children().head().children().nonEmpty():
-        return "it is no function of one record alone"
-    if len(found.columns) != 1:
-        return "it is more than one value"
-    if not all(node.deterministic() for node in nodes):
+        if node.class_name == "AesEncrypt" and node.aes_mode() != "ECB":
+            return "it contains a random number; only mode ECB has none"
+        for java_class, what in refused.items():
+            if node.is_instance(java_class):
+                return f"it contains {what}"
+    if not is_projection_of_leaf(analyzed):
+        return "it is not a function of one record"
+    if len(analyzed.columns) != 1:
+        return "it has more than one value"
+    if not all(node.is_deterministic() for node in nodes):
         return "it is not deterministic"
-    if condition and found.schema[0].dataType != T.BooleanType():
-        return f"it is {found.schema[0].dataType.simpleString()}, not a condition"
+    kind = analyzed.schema[0].dataType
+    return f"it is {kind.simpleString()}, not a condition" if is_condition and kind != T.BooleanType() else None
+
+
+def _cast_problem(analyzed: DataFrame, kind: T.DataType | None) -> str | None:
+    """What is wrong with implicit casts: Spark's own, and the one to the column's type."""
+    for node in analyzed_nodes(analyzed):
+        if node.class_name != "Cast" or node.type_name() != "timestamp":
+            continue
+        child = node.children()[0]
+        if child.type_name() != "string" or _TIME_WITHOUT_DATE in child.text():
+            continue
+        if child.class_name != "Literal":
+            return "it implicitly casts a text to a timestamp: write CAST(… AS TIMESTAMP)"
+        if re.match(_TIME_WITHOUT_DATE, child.text()):
+            return _RUN_TIME_PROBLEM
+    if kind is not None and (pair := _unsafe_inner_cast(analyzed.schema[0].dataType, kind)):
+        have, want = (each.simpleString() for each in pair)
+        return f"it contains {have} that would become {want} inside another type: cast it"
     return None
 
 
-def _is_of_the_run(found: DataFrame) -> bool:
-    """Whether a text such as 'now' is read as a moment: Spark does it when it optimises a cast."""
-    plan = found._jdf.queryExecution().analyzed()
-    rules = _jvm(found.sparkSession).org.apache.spark.sql.catalyst.optimizer
-    replaced = getattr(rules, "ReplaceExpressions$").__getattr__("MODULE$").apply(plan)
-    read = getattr(rules, "SpecialDatetimeValues$").__getattr__("MODULE$").apply(replaced)
-    return not read.fastEquals(replaced)
-
-
-def _all_nodes(plan: Any) -> Iterator[Any]:
-    for expression in _each(plan.expressions()):
-        yield from _nodes(expression)
-
-
-def _nodes(expression: Any) -> Iterator[Any]:
-    yield expression
-    for child in _each(expression.children()):
-        yield from _nodes(child)
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    iterator = sequence.iterator()
-    while iterator.hasNext():
-        yield iterator.next()
-
-
-def _nothing(spark: SparkSession, schema: T.StructType) -> DataFrame:
-    session = spark._jsparkSession
-    made = session.createDataFrame(_jvm(spark).java.util.ArrayList(), session.parseDataType(schema.json()))
-    return DataFrame(made, spark)
-
-
-def _class(spark: SparkSession, name: str) -> Any:
-    return _jvm(spark).java.lang.Class.forName(_CATALYST + name)
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
+def _unsafe_inner_cast(
+    have: T.DataType, want: T.DataType, *, is_inner: bool = False
+) -> tuple[T.DataType, T.DataType] | None:
+    """The types of a cast inside a nested type that would yield null or use today's date."""
+    match have, want:
+        case T.ArrayType(elementType=a), T.ArrayType(elementType=b):
+            return _unsafe_inner_cast(a, b, is_inner=True)
+        case T.MapType(keyType=k, valueType=a), T.MapType(keyType=key, valueType=b):
+            return _unsafe_inner_cast(k, key, is_inner=True) or _unsafe_inner_cast(a, b, is_inner=True)
+        case T.StructType(fields=a), T.StructType(fields=b):
+            pairs = zip(a, b, strict=False)
+            return next(
+                filter(None, (_unsafe_inner_cast(x.dataType, y.dataType, is_inner=True) for x, y in pairs)), None
+            )
+    return (have, want) if is_inner and (_may_become_null(have, want) or _may_lack_date(have, want)) else None

@@ -1,19 +1,20 @@
-"""A writer's schema as columns: field by field the Iceberg type that the decoder of its format reads without loss.
+"""Infers columns from a writer's schema: in, a schema from the registry; out, its fields with Iceberg types.
 
-One function per format. What no column type holds is refused with its path, in the words of the decoder.
+Used by `columns: auto` and by plan's warnings. Each type is the one that the format's decoder reads without loss; what
+no column type holds raises SchemaMismatchError with its path.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.convert import UnfitError
+from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.logical_types import DEBEZIUM
 from sluice.kafka.registry import WriterSchema
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Field:
-    """A field of a schema's root, the type of its column (None: it was not looked at), and the schema's comment."""
+class SchemaField:
+    """A field of a schema's root: its name, its column's type (None if it was skipped) and its comment."""
 
     name: str
     type: IcebergType | None
@@ -49,68 +50,68 @@ _DEBEZIUM = {
 _AVRO_NAMES = {"bytes": "binary", "enum": "string"}
 
 
-def avro(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
-    """The fields of an Avro record."""
-    from sluice.formats.avro_schema import Emitter, no_schema, parsed
+def infer_avro_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
+    """The fields of an Avro record; those to skip have no type."""
+    from sluice.formats.avro_schema import SchemaBuilder, invalid_schema_as_mismatch, parse_schema
 
-    root, names = parsed(schema)
-    record = names.found.get(root) if isinstance(root, str) else None
+    root, names = parse_schema(schema)
+    record = names.types.get(root) if isinstance(root, str) else None
     if record is None or record["type"] != "record":
-        raise UnfitError("", "the root is no record with fields: list a column with source: $value")
-    refuse = Emitter(names, strict=True, inside=(str(root),))
-    with no_schema():
+        raise SchemaMismatchError("", "the root is not a record with fields; list a column with source: $value")
+    checker = SchemaBuilder(names, strict=True, enclosing=(str(root),))
+    with invalid_schema_as_mismatch():
         for each in record["fields"]:
             if each["name"] in skip:
-                yield Field(each["name"], None)
+                yield SchemaField(each["name"], None)
                 continue
-            refuse.emit(each["type"], each["name"])
-            yield Field(each["name"], avro_type(each["type"], names.found), each["doc"])
+            checker.build(each["type"], each["name"])
+            yield SchemaField(each["name"], iceberg_type_from_avro(each["type"], names.types), each["doc"])
 
 
-def avro_type(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:
-    """Of a schema that the decoder's own check has passed: one branch to a union, and an end to each type."""
+def iceberg_type_from_avro(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:
+    """The Iceberg type of a schema that a strict SchemaBuilder accepts: no recursion, one branch besides null."""
     if isinstance(schema, list):
-        return avro_type(next(each for each in schema if each != "null"), named)
+        return iceberg_type_from_avro(next(each for each in schema if each != "null"), named)
     if isinstance(schema, str):
         known = named.get(schema)
-        return avro_type(known, named) if known else Primitive(_AVRO_NAMES.get(schema, schema))
+        return iceberg_type_from_avro(known, named) if known else Primitive(_AVRO_NAMES.get(schema, schema))
     kind, logical = schema["type"], schema.get("logicalType")
     name = _AVRO_LOGICAL[logical] if logical in _AVRO_BASE.get(kind, ()) else _AVRO_NAMES.get(kind, kind)
     name = _DEBEZIUM.get((kind, str(schema.get("connect.name"))), name)
-    made: IcebergType
+    inferred: IcebergType
     match kind:
         case "array":
-            made = ListOf(avro_type(schema["items"], named))
+            inferred = ListOf(iceberg_type_from_avro(schema["items"], named))
         case "map":
-            made = MapOf(STRING, avro_type(schema["values"], named))
+            inferred = MapOf(STRING, iceberg_type_from_avro(schema["values"], named))
         case "record":
-            made = Struct(tuple((f["name"], avro_type(f["type"], named)) for f in schema["fields"]))
+            inferred = Struct(tuple((f["name"], iceberg_type_from_avro(f["type"], named)) for f in schema["fields"]))
         case "bytes" | "fixed" if logical == "decimal":
-            made = Decimal(schema["precision"], schema.get("scale", 0))
+            inferred = Decimal(schema["precision"], schema.get("scale", 0))
         case "fixed":
-            made = Fixed(schema["size"])
+            inferred = Fixed(schema["size"])
         case _:
-            made = Primitive(name)
-    return made
+            inferred = Primitive(name)
+    return inferred
 
 
-def protobuf(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
-    """The fields of a schema's first message, as the decoder itself says that it reads them."""
+def infer_protobuf_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
+    """The fields of a schema's first message, with the types that the decoder itself reports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    from sluice.formats.protobuf import arrow_schema
-    from sluice.formats.protobuf_descriptors import cut, files_of
+    from sluice.formats.protobuf import spark_arrow_schema
+    from sluice.formats.protobuf_descriptors import descriptor_files, prune_message
 
-    files = files_of(schema)
+    files = descriptor_files(schema)
     messages = FileDescriptorProto.FromString(files[-1]).message_type
     if not messages:
-        raise UnfitError("", "there is no message")
+        raise SchemaMismatchError("", "the schema has no message")
     names = [f.name for f in messages[0].field]
     wanted = T.StructType([T.StructField(name, T.NullType()) for name in names if name not in skip])
-    files, _, copy = cut(files, (0,), wanted)
-    read = arrow_schema(files, copy) if wanted.names else ()
+    files, _, copy = prune_message(files, (0,), wanted)
+    read = spark_arrow_schema(files, copy) if wanted.names else ()
     types = {each.name: _arrow_type(each.type, each.name) for each in read}
-    yield from (Field(name, types.get(name)) for name in names)
+    yield from (SchemaField(name, types.get(name)) for name in names)
 
 
 def _arrow_type(kind: pa.DataType, path: str) -> IcebergType:
@@ -119,11 +120,11 @@ def _arrow_type(kind: pa.DataType, path: str) -> IcebergType:
     known = pa.types
     if known.is_struct(kind):
         if not kind.num_fields:
-            raise UnfitError(path, "is a message without fields, which no column type holds")
+            raise SchemaMismatchError(path, "is a message without fields, which no column type holds")
         return Struct(tuple((f.name, _arrow_type(f.type, f"{path}.{f.name}")) for f in kind))
     if known.is_list(kind):
         return ListOf(_arrow_type(kind.value_type, f"{path}[]"))
-    if known.is_map(kind):  # whole numbers as keys become text
+    if known.is_map(kind):  # integer keys become text
         return MapOf(STRING, _arrow_type(kind.item_type, f"{path}{{}}"))
     if known.is_decimal(kind):
         return Decimal(kind.precision, kind.scale)
@@ -134,7 +135,7 @@ def _arrow_type(kind: pa.DataType, path: str) -> IcebergType:
         pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
     }  # fmt: skip
     if kind not in names:
-        raise UnfitError(path, f"is read as {kind}, which no column type holds")
+        raise SchemaMismatchError(path, f"is read as {kind}, which no column type holds")
     return Primitive(names[kind])
 
 
@@ -143,94 +144,118 @@ _JSON_FORMATS = {"date": "date", "date-time": "timestamptz", "uuid": "uuid"}
 _JSON_UNTYPED = ("oneOf", "anyOf", "allOf")
 
 
-def json_schema(schema: WriterSchema, skip: Collection[str]) -> Iterator[Field]:
-    """The properties of a JSON Schema's root."""
+def infer_json_schema_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
+    """The properties of a JSON Schema's root; those to skip have no type."""
     try:
-        reader = _JsonReader({name: json.loads(text) for name, text in schema.references})
-        root, whole, _ = reader.followed(json.loads(schema.text), json.loads(schema.text), "", ())
-        properties = reader.alone(root, "").get("properties")
+        reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references})
+        document = json.loads(schema.text)
+        root = reader.resolve(_Node(document, document, ""))
+        properties = _check_properties(root).get("properties")
         if not properties:
-            raise UnfitError("", "the root is no object with properties")
+            raise SchemaMismatchError("", "the root is not an object with properties")
         for name, each in properties.items():
             if name in skip:
-                yield Field(name, None)
+                yield SchemaField(name, None)
                 continue
             doc = each.get("description") if isinstance(each, dict) else None
-            yield Field(name, reader.type(each, whole, name, ()), doc)
+            yield SchemaField(name, reader.type_of(_Node(each, root.document, name)), doc)
     except RecursionError as error:
-        raise UnfitError("", "types are nested too deep") from error
+        raise SchemaMismatchError("", "the schema's types are nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UnfitError("", f"there is no JSON Schema that can be followed ({type(error).__name__})") from error
+        raise SchemaMismatchError("", f"the JSON Schema cannot be followed ({type(error).__name__})") from error
 
 
-@dataclass
-class _JsonReader:
-    """Reads JSON Schemas; `others` are those that the registry names as references."""
+class _Node(NamedTuple):
+    """A schema within a JSON Schema.
 
-    others: dict[str, Any] = field(default_factory=dict)
+    Attributes:
+        schema: The schema.
+        document: The document that `#/…` references in it refer to.
+        path: The field that it describes, dotted.
+        enclosing: The references that led to it.
+    """
 
-    def followed(self, schema: Any, whole: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, Any, tuple[str, ...]]:
-        """What a `$ref` refers to, the document that it stands in, and the refs on the way."""
-        while isinstance(schema, dict) and "$ref" in schema:
-            self.alone(schema, path, "$ref")
-            ref = str(schema["$ref"])
-            document, _, pointer = ref.partition("#")
+    schema: Any
+    document: Any
+    path: str
+    enclosing: tuple[str, ...] = ()
+
+    def inner(self, schema: Any, step: str) -> _Node:
+        return self._replace(schema=schema, path=f"{self.path}{step}")
+
+
+def _check_properties(node: _Node, *further: str) -> Any:
+    """The node's schema; refused if a keyword beside `properties` may name more fields."""
+    found = [name for name in (*_JSON_UNTYPED, "if", *further) if name in node.schema]
+    if "properties" in node.schema and found:
+        raise SchemaMismatchError(node.path, f"has {found[0]} beside properties; list its columns")
+    return node.schema
+
+
+def _only_choice(choices: Any, path: str) -> Any:
+    """The one choice besides null."""
+    kinds = [each for each in choices if each not in ("null", {"type": "null"})]
+    if len(kinds) != 1:
+        raise SchemaMismatchError(path, "may be of several types, which no column type holds")
+    return kinds[0]
+
+
+@dataclass(frozen=True)
+class _JsonSchemaReader:
+    """Reads the types of a JSON Schema; `references` are the documents that the registry lists for it, by name."""
+
+    references: dict[str, Any]
+
+    def resolve(self, node: _Node) -> _Node:
+        """Follow `$ref` to the schema that it refers to."""
+        while isinstance(node.schema, dict) and "$ref" in node.schema:
+            _check_properties(node, "$ref")
+            ref = str(node.schema["$ref"])
+            name, _, pointer = ref.partition("#")
             if pointer and not pointer.startswith("/"):
-                raise UnfitError(path, f"refers to {ref!r} by an anchor, which is not followed: list its columns")
-            whole = self.others[document] if document else whole
-            mark = f"{id(whole)}#{pointer}"
-            if mark in inside:
-                raise UnfitError(path, f"holds itself ({ref}): a column can't nest without end")
-            inside = (*inside, mark)
-            schema = whole
+                reason = f"refers to {ref!r} by an anchor, which is not followed; list its columns"
+                raise SchemaMismatchError(node.path, reason)
+            document = self.references[name] if name else node.document
+            target = f"{id(document)}#{pointer}"
+            if target in node.enclosing:
+                raise SchemaMismatchError(node.path, f"is recursive ({ref}), which no column type holds")
+            schema = document
             for step in pointer.split("/")[1:]:
                 schema = schema[step.replace("~1", "/").replace("~0", "~")]
-        return schema, whole, inside
+            node = _Node(schema, document, node.path, (*node.enclosing, target))
+        return node
 
-    def alone(self, schema: Any, path: str, *further: str) -> Any:
-        """The schema, provided that nothing beside its properties names fields as well."""
-        beside = [name for name in (*_JSON_UNTYPED, "if", *further) if name in schema]
-        if "properties" in schema and beside:
-            raise UnfitError(path, f"has properties and {beside[0]} beside them: list its columns")
-        return schema
-
-    def type(self, schema: Any, whole: Any, path: str, inside: tuple[str, ...]) -> IcebergType:
-        schema, whole, inside = self.followed(schema, whole, path, inside)
+    def type_of(self, node: _Node) -> IcebergType:
+        """The Iceberg type of a schema."""
+        node = self.resolve(node)
+        schema = node.schema
         if not isinstance(schema, dict):
-            raise UnfitError(path, "may be anything, which no column type holds")
+            raise SchemaMismatchError(node.path, "may be anything, which no column type holds")
         for name in _JSON_UNTYPED:
-            if name in self.alone(schema, path):
-                return self.type(self._one(schema[name], path), whole, path, inside)
+            if name in _check_properties(node):
+                return self.type_of(node.inner(_only_choice(schema[name], node.path), ""))
         kinds = schema.get("type", "object" if "properties" in schema else "string" if "enum" in schema else [])
-        kind = self._one([kinds] if isinstance(kinds, str) else kinds, path)
+        kind = _only_choice([kinds] if isinstance(kinds, str) else kinds, node.path)
         if kind == "object":
-            return self._object(schema, whole, path, inside)
+            return self._object_type(node)
         if kind == "array":
-            return ListOf(self.type(schema.get("items"), whole, f"{path}[]", inside))
+            return ListOf(self.type_of(node.inner(schema.get("items"), "[]")))
         if kind == "string" and schema.get("format") in _JSON_FORMATS:
             return Primitive(_JSON_FORMATS[schema["format"]])
         return Primitive(_JSON_TYPES[kind])
 
-    def _object(self, schema: Any, whole: Any, path: str, inside: tuple[str, ...]) -> IcebergType:
-        if properties := schema.get("properties"):
-            fields = ((n, self.type(each, whole, f"{path}.{n}", inside)) for n, each in properties.items())
-            return Struct(tuple(fields))
-        values = schema.get("additionalProperties")
+    def _object_type(self, node: _Node) -> IcebergType:
+        if properties := node.schema.get("properties"):
+            return Struct(tuple((n, self.type_of(node.inner(each, f".{n}"))) for n, each in properties.items()))
+        values = node.schema.get("additionalProperties")
         if not isinstance(values, dict):
-            raise UnfitError(path, "is an object of unknown fields, which no column type holds")
-        return MapOf(STRING, self.type(values, whole, f"{path}{{}}", inside))
-
-    def _one(self, choices: Any, path: str) -> Any:
-        """The one choice besides null."""
-        kinds = [each for each in choices if each not in ("null", {"type": "null"})]
-        if len(kinds) != 1:
-            raise UnfitError(path, "may be of several types, which no column type holds")
-        return kinds[0]
+            raise SchemaMismatchError(node.path, "is an object of unknown fields, which no column type holds")
+        return MapOf(STRING, self.type_of(node.inner(values, "{}")))
 
 
-READERS: dict[str, tuple[str, Callable[[WriterSchema, Collection[str]], Iterator[Field]]]] = {
-    "avro": ("AVRO", avro),
-    "protobuf": ("PROTOBUF", protobuf),
-    "json_schema": ("JSON", json_schema),
+FIELD_READERS: dict[str, tuple[str, Callable[[WriterSchema, Collection[str]], Iterator[SchemaField]]]] = {
+    "avro": ("AVRO", infer_avro_fields),
+    "protobuf": ("PROTOBUF", infer_protobuf_fields),
+    "json_schema": ("JSON", infer_json_schema_fields),
 }
-"""By `value.format`: the registry's word for such schemas, and what reads their fields."""
+"""By `value.format`: the registry's name for its schemas, and the function that infers their fields."""

@@ -1,87 +1,67 @@
-"""Where a format leaves what it read: the names that formats and decode share."""
+"""Names of the temporary columns that readers and `decode` share, and the shape of a parse problem.
+
+Used by the check and publish steps: decoded records carry an operation, an error class, a detail and a field.
+"""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
 
+Expression = Callable[[Column], Column]
 
-class Side(NamedTuple):
-    """The key or the value of a record.
+
+class RecordPart(NamedTuple):
+    """The key or the value of a record, and the columns that a reader adds for it.
 
     Attributes:
-        raw: The staged column with its bytes.
-        fields: The struct of fields that a format adds; null where there are none.
-        problem: Why the bytes could not be read, a struct of `detail` and `field` that a format adds; else null.
-        whole: The source, and the field, of a key or value that is one thing and no object with fields.
-        types: The names of the only types that are read; empty for all. Of others `OTHER` is true.
+        raw: The staged column with the bytes.
+        fields: Struct of the fields read; null where nothing could be read.
+        problem: Struct of `detail` and `field`: why the bytes could not be read; null if they could.
+        root: Source (`$key`, `$value`) of a key or value that is one scalar, not an object with fields.
+        types: Full names of the only record types to read; empty for all. `OTHER_TYPE` is true for other types.
     """
 
     raw: str
     fields: str
     problem: str
-    whole: str
+    root: str
     types: tuple[str, ...] = ()
 
 
-STAGED = {name: f"_sluice_{name}" for name in ("key", "value", "headers", "batch_seq")}
-"""What decode calls the record as it was staged: the contract's own columns may have these names."""
+STAGED_COLUMNS = {name: f"_sluice_{name}" for name in ("key", "value", "headers", "batch_seq")}
+"""Staged column to its name after decode, so that the contract's columns may use the original names."""
 
-OTHER = "_sluice_other"
-"""Whether a record is of a type that is not asked for, a column that formats add where a side names types."""
+OTHER_TYPE = "_sluice_other"
+"""Whether a record's type is not among `RecordPart.types`; only added if those are given."""
 
-SPARE = "sluice.spare"
-"""In a field's metadata: what is wrong with it alone may not matter, and is told by its name."""
+BEST_EFFORT = "sluice.spare"
+"""Metadata key of a field whose parse problem is reported only if the record has no other problem."""
 
 FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
-VALUE = Side("value", FIELDS, "_sluice_problem", "$value")
-KEY = Side("key", "_sluice_key_fields", "_sluice_key_problem", "$key")
+VALUE = RecordPart("value", FIELDS, "_sluice_problem", "$value")
+KEY = RecordPart("key", "_sluice_key_fields", "_sluice_key_problem", "$key")
 
 
-def dotted(path: str, name: str) -> str:
-    """The path of a field within another."""
+def join_path(path: str, name: str) -> str:
+    """The dotted path of a field inside another."""
     return f"{path}.{name}" if path else name
 
 
 def problem(detail: str | Column, field: str | None = None) -> Column:
-    """Why a record could not be read; never with a value of it in it."""
-    said = F.lit(detail) if isinstance(detail, str) else detail
-    return F.struct(said.alias("detail"), F.lit(field).cast("string").alias("field"))
+    """Why a record could not be read. The detail must not contain values of the record."""
+    reason = F.lit(detail) if isinstance(detail, str) else detail
+    return F.struct(reason.alias("detail"), F.lit(field).cast("string").alias("field"))
 
 
-NO_PROBLEM = "struct<detail: string, field: string>"
+PROBLEM_TYPE = "struct<detail: string, field: string>"
 
-MARK = secrets.token_bytes(6)
-"""Stands behind what is parsed, as parsers stop where a record ends. No producer knows it: else one could write it."""
-
-_NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
-
-
-def decimal_of(text: Column, want: T.DecimalType) -> Column:
-    """The number that a text is, rounded to the decimal's scale; null where it is none, or too large.
-
-    An exponent of nine digits is no number to look at: the JVM would write it out, for minutes and gigabytes.
-    """
-    return F.when(text.rlike(_NUMBER), text).try_cast(want)
-
-
-def from_text(text: Column, want: T.DataType) -> Column:
-    """A text as a value of the wanted type, null where it is none."""
-    return decimal_of(text, want) if isinstance(want, T.DecimalType) else text.try_cast(want)
-
-
-def last_of_each(value: Column) -> Column:
-    """A map with each key once, the last value of each: parsers leave one that stands twice twice in the map.
-
-    It rests on `spark.sql.mapKeyDedupPolicy`, which `sluice.ingest.session` sets.
-    """
-    keys = F.map_keys(value)
-    once = F.size(F.array_distinct(keys)) == F.size(keys)
-    return F.when(once, value).otherwise(F.map_from_entries(F.map_entries(value)))
+END_MARKER = secrets.token_bytes(6)
+"""Appended to what is parsed, because parsers ignore what follows a record. Random, so that no producer can send it."""

@@ -1,4 +1,7 @@
-"""TODO docstring of sluice.formats.json."""
+"""Reads JSON objects, plain or behind Confluent's wire format prefix: in, staged bytes; out, the wanted fields.
+
+One `from_json` with a schema reads a record, whatever the number of columns.
+"""
 
 from __future__ import annotations
 
@@ -9,62 +12,75 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.formats.internal_columns import CORRUPT, VALUE, Side, problem
-from sluice.formats.json_object import ADDED, READ, unread, with_object
-from sluice.formats.json_values import Leaves, decimal_in
-from sluice.formats.logical_types import read_json
-from sluice.formats.wire_format import framed
+from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, problem
+from sluice.formats.json_parsing import (
+    PARSED,
+    WORK_COLUMNS,
+    DeferredTypes,
+    add_parsed_object,
+    find_parse_problem,
+    variant_decimal,
+)
+from sluice.formats.logical_types import read_json_scalar
+from sluice.formats.wire_format import look_up_schemas
 from sluice.kafka.registry import WriterSchema
 
 
-def _parse_as(want: T.DataType) -> T.DataType | None:
+def _parse_type(want: T.DataType) -> T.DataType | None:
     if isinstance(want, T.DecimalType):
         return T.VariantType()
     return T.StringType() if isinstance(want, (T.DateType, T.TimestampType, T.TimestampNTZType)) else None
 
 
-def _make(value: Column, _: Column | None, want: T.DataType) -> Column:
-    return decimal_in(value, want) if isinstance(want, T.DecimalType) else read_json(value, want)
+def _convert_scalar(value: Column, _: Column | None, want: T.DataType) -> Column:
+    return variant_decimal(value, want) if isinstance(want, T.DecimalType) else read_json_scalar(value, want)
 
 
-LEAVES = Leaves(_parse_as, _make)
-"""Spark's parser would write out a decimal with an exponent of nine digits, and read a time as today's. As a text it
-would give a number what a double keeps of it, so that decimals are parsed as variants."""
+DEFERRED_TYPES = DeferredTypes(_parse_type, _convert_scalar)
+"""Spark's parser would expand a decimal with an exponent of nine digits, and would read a time without a date as
+today's. Decimals are parsed as variants, since a number parsed as a string has only the digits that a double keeps."""
 
 
-def json_fields(frame: DataFrame, wanted: T.StructType, side: Side = VALUE) -> DataFrame:
-    """Add the wanted fields of a JSON object: one parse with a schema, whatever the number of columns."""
-    return _json(frame, F.col(side.raw), wanted, side)
+def add_json_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart = VALUE) -> DataFrame:
+    """Add the wanted fields of a JSON object."""
+    return _add_fields(frame, F.col(part.raw), wanted, part)
 
 
-def _json_schema(frame: DataFrame, wanted: T.StructType, side: Side) -> DataFrame:
-    """Add the wanted fields of JSON in Confluent's wire format: the prefix is checked, the object tells its fields."""
-    found = framed(frame, side, "JSON")
-    mine = [n for n, s in found.known.items() if not found.is_other(found.number == n, n, partial(title, s))]
-    known = found.number.isin([*mine, -1])
-    frame = _json(frame, F.when(known, found.payload), wanted, side).withColumns(found.other())
-    return frame.withColumn(side.problem, F.coalesce(found.problem(F.lit(True)), F.col(side.problem)))
+def add_json_schema_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart) -> DataFrame:
+    """Add the wanted fields of JSON in Confluent's wire format; the schema is only asked for its title."""
+    ids = look_up_schemas(frame, part, "JSON")
+    readable = [
+        number
+        for number, schema in ids.known.items()
+        if not ids.is_other_type(ids.number == number, number, partial(schema_title, schema))
+    ]
+    # -1 keeps the list from being empty; no schema has it.
+    text = F.when(ids.number.isin([*readable, -1]), ids.payload)
+    frame = _add_fields(frame, text, wanted, part).withColumns(ids.other_type_column())
+    return frame.withColumn(part.problem, F.coalesce(ids.find_problem(F.lit(True)), F.col(part.problem)))
 
 
-def title(schema: WriterSchema) -> str | None:
-    """What RecordNameStrategy takes for a schema's name."""
+def schema_title(schema: WriterSchema) -> str | None:
+    """The title of a JSON Schema, which RecordNameStrategy uses as the record's name."""
     try:
-        told = json.loads(schema.text)
+        root = json.loads(schema.text)
     except (ValueError, RecursionError):
         return None
-    title = told.get("title") if isinstance(told, dict) else None
+    title = root.get("title") if isinstance(root, dict) else None
     return title if isinstance(title, str) else None
 
 
-def _json(frame: DataFrame, text: Column, wanted: T.StructType, side: Side) -> DataFrame:
-    read = F.col(READ)
-    asked = T.StructType([T.StructField(f.name, LEAVES.parsed_as(f.dataType), metadata=f.metadata) for f in wanted])
-    frame = with_object(frame, text, asked, side)
-    made = [LEAVES.made(read[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
-    frame = frame.withColumn(side.fields, F.struct(*made) if made else F.struct(F.lit(None).alias(CORRUPT)))
-    flaws = [
-        (lost, problem(f"field {path!r} is nothing that becomes {kind}", path))
-        for path, kind, lost in LEAVES.lost(read, F.col(side.fields), wanted)
+def _add_fields(frame: DataFrame, text: Column, wanted: T.StructType, part: RecordPart) -> DataFrame:
+    parsed = F.col(PARSED)
+    parse_schema = T.StructType(
+        [T.StructField(f.name, DEFERRED_TYPES.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
+    )
+    frame = add_parsed_object(frame, text, parse_schema, part)
+    fields = [DEFERRED_TYPES.convert(parsed[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
+    frame = frame.withColumn(part.fields, F.struct(*fields) if fields else F.struct(F.lit(None).alias(CORRUPT)))
+    checks = [
+        (lost, problem(f"field {path!r} is not a {kind}", path))
+        for path, kind, lost in DEFERRED_TYPES.find_lost_values(parsed, F.col(part.fields), wanted)
     ]
-    said = unread(side, asked, "a JSON object with fields of the contract's types", flaws)
-    return frame.withColumn(side.problem, said).drop(*ADDED)
+    found = find_parse_problem(part, parse_schema, "a JSON object with fields of the contract's types", checks)
+    return frame.withColumn(part.problem, found).drop(*WORK_COLUMNS)

@@ -1,7 +1,7 @@
-"""Masks: personal data is hidden before anything but staging sees it.
+"""Masks: the contract's masked columns are hashed or redacted at the end of decode; only staging keeps the values.
 
-`sha256` is HMAC-SHA-256 under the key in SLUICE_MASK_KEY: equal values stay equal, and nobody without the key can tell
-which they were by trying. The key reaches Spark as data, so that no plan, log or page shows it.
+`sha256` is HMAC-SHA-256 with the key in SLUICE_MASK_KEY: equal values get equal hashes, and without the key the values
+cannot be guessed by trying. The key reaches Spark as data, so that no plan, log or page shows it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pyspark.sql import functions as F
 from sluice.contract.contract import Contract
 from sluice.errors import ConfigError
 
-KEY = "SLUICE_MASK_KEY"
+KEY_VARIABLE = "SLUICE_MASK_KEY"
 REDACTED = "[redacted]"
-SHORTEST = 16
+MIN_KEY_BYTES = 16
 _BLOCK = 64
 _INNER, _OUTER = "_sluice_inner", "_sluice_outer"
 
 
-def masked(frame: DataFrame, contract: Contract) -> DataFrame:
-    """The frame with the contract's masked columns hidden; null stays null.
+def mask_columns(frame: DataFrame, contract: Contract) -> DataFrame:
+    """Hash or redact the contract's masked columns; null stays null.
 
     Raises:
-        ConfigError: a column needs the key, and there is none, or it is too short to be one.
+        ConfigError: A column uses `sha256`, and the key is missing or too short.
     """
     if any(c.mask == "sha256" for c in contract.columns):
-        pads = frame.sparkSession.createDataFrame([_pads(contract)], f"{_INNER} binary, {_OUTER} binary")
+        pads = frame.sparkSession.createDataFrame([hmac_pads(contract)], f"{_INNER} binary, {_OUTER} binary")
         frame = frame.crossJoin(F.broadcast(pads))
     hidden = {
         c.name: _hashed(F.col(c.name)) if c.mask == "sha256" else F.when(F.col(c.name).isNotNull(), F.lit(REDACTED))
@@ -44,13 +44,18 @@ def _hashed(text: Column) -> Column:
     return F.sha2(F.concat(F.col(_OUTER), inner), 256)
 
 
-def _pads(contract: Contract) -> tuple[bytearray, bytearray]:
-    """The two blocks that HMAC puts before what it hashes."""
-    key = os.environ.get(KEY, "").encode()
-    if len(key) < SHORTEST:
+def hmac_pads(contract: Contract) -> tuple[bytearray, bytearray]:
+    """The inner and outer padded keys of HMAC (RFC 2104).
+
+    Raises:
+        ConfigError: The key is missing or too short.
+    """
+    key = os.environ.get(KEY_VARIABLE, "").encode()
+    if len(key) < MIN_KEY_BYTES:
         raise ConfigError(
-            f"The key that columns are masked with is {'too short' if key else 'not set'}.",
-            way_out=f"Set {KEY} to a secret of {SHORTEST} bytes or more, the same for as long as hashes are compared.",
+            f"The masking key {KEY_VARIABLE} is {'too short' if key else 'not set'}.",
+            next_step=f"Set {KEY_VARIABLE} to a secret of at least {MIN_KEY_BYTES} bytes. "
+            "Keep it unchanged as long as hashes are compared.",
             table=contract.table,
         )
     block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")

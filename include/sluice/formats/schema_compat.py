@@ -1,4 +1,7 @@
-"""Shapes: what decoders make of a writer's schema, told without Spark: at plan time there is no JVM to ask."""
+"""Compares a writer's schema with the wanted fields at plan time, without a JVM.
+
+In: a schema from the registry. Out: the first field whose records would be quarantined as `malformed`, if any.
+"""
 
 from __future__ import annotations
 
@@ -9,116 +12,135 @@ from typing import Any
 from pyspark.sql import types as T
 
 from sluice.contract.types import IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.avro import meaning
-from sluice.formats.avro_schema import Emitter, Names, alone, parsed, type_name
-from sluice.formats.convert import Meaning, UnfitError, check, plain, reading_schema
-from sluice.formats.internal_columns import dotted
-from sluice.formats.json import title
+from sluice.formats import compat
+from sluice.formats.avro import logical_conversions
+from sluice.formats.avro_schema import NamedTypes, SchemaBuilder, parse_schema, root_type_name, select_branch
+from sluice.formats.convert import (
+    LogicalConversion,
+    SchemaMismatchError,
+    check_convertible,
+    no_logical_types,
+    schema_failures_as_mismatch,
+)
+from sluice.formats.internal_columns import join_path
+from sluice.formats.json import schema_title
 from sluice.formats.logical_types import spark_type
 from sluice.kafka.registry import WriterSchema
 
 _NUMBERS = (T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DecimalType)
 _FROM_TEXT = (T.DateType, T.TimestampType, T.TimestampNTZType, T.BinaryType, T.DecimalType)
-_BY_NAME: dict[str, tuple[type[T.DataType], ...]] = {
+_READABLE_AS: dict[str, tuple[type[T.DataType], ...]] = {
     "boolean": (T.BooleanType,),
     "long": (*_NUMBERS, T.TimestampType),
     "double": (*_NUMBERS, T.TimestampType),
 }
-"""What a value of a type can be read as; besides, all as text. Of others, which are texts, `_FROM_TEXT`."""
+"""JSON Schema type to the wanted types that its values can be read as; other types are texts (`_FROM_TEXT`)."""
 
-Shape = tuple[T.DataType, Meaning]
+DecodedType = tuple[T.DataType, LogicalConversion]
 
 
-def find_incompatible_field(form: str, schema: WriterSchema, wanted: T.StructType) -> UnfitError | None:
-    """Why records of a schema, or of its first message, can't become the wanted fields; None where they can."""
+def find_incompatible_field(form: str, schema: WriterSchema, wanted: T.StructType) -> SchemaMismatchError | None:
+    """Why records of a schema cannot become the wanted fields; None if they can.
+
+    Args:
+        form: The contract's `value.format`.
+        schema: The schema; of a Protobuf schema only the first message is compared.
+        wanted: The wanted fields.
+    """
     try:
-        with reading_schema():
-            have, means = SHAPES[form](schema, wanted)
-            check(have, wanted, means)
-    except UnfitError as error:
+        with schema_failures_as_mismatch():
+            have, logical = DECODED_TYPES[form](schema, wanted)
+            check_convertible(have, wanted, logical)
+    except SchemaMismatchError as error:
         return error
     return None
 
 
-def of_types(form: str, schema: WriterSchema, types: Collection[str]) -> WriterSchema | None:
-    """What records of some types are written with: a schema of one of them, or that branch of a union; else None.
+def select_schema(form: str, schema: WriterSchema, types: Collection[str]) -> WriterSchema | None:
+    """The schema, or the branch of a union at its root, that records of the given types are written with.
 
     Args:
-        types: their full names; none where all are asked for.
+        form: The contract's `value.format`.
+        schema: The schema.
+        types: Full names of types; empty for all types.
+
+    Returns:
+        None if the schema is of another type, or cannot be read.
     """
     try:
-        with reading_schema():
-            mine = alone(schema, types)
-            return mine if not types or NAMES[form](mine) in types else None
-    except UnfitError:
+        with schema_failures_as_mismatch():
+            selected = select_branch(schema, types)
+            return selected if not types or TYPE_NAMES[form](selected) in types else None
+    except SchemaMismatchError:
         return None
 
 
-def _avro(schema: WriterSchema, wanted: T.StructType) -> Shape:
-    from sluice.formats.inferred_columns import avro_type
+def _avro(schema: WriterSchema, wanted: T.StructType) -> DecodedType:
+    from sluice.formats.inferred_columns import iceberg_type_from_avro
 
-    root, names = parsed(schema)
-    text = json.dumps(Emitter(names, strict=True).emit(root, want=wanted))
-    # What a number means by such a name is asked of `meaning`: Spark reads the number.
-    again = Names()
-    read = again.add(json.loads(text, object_hook=_without_meaning))
-    return spark_type(avro_type(read, again.found)), meaning(root, names)
+    root, names = parse_schema(schema)
+    text = json.dumps(SchemaBuilder(names, strict=True).build(root, want=wanted))
+    # Spark decodes Connect's named types as numbers; `logical_conversions` converts them.
+    reader_names = NamedTypes()
+    reader_root = reader_names.add(json.loads(text, object_hook=_without_connect_name))
+    return spark_type(iceberg_type_from_avro(reader_root, reader_names.types)), logical_conversions(root, names)
 
 
-def _without_meaning(part: dict[str, Any]) -> dict[str, Any]:
+def _without_connect_name(part: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name != "connect.name"}
 
 
-def _message_name(schema: WriterSchema) -> str:
-    from sluice.formats.protobuf_descriptors import files_of, name_of
+def _first_message_name(schema: WriterSchema) -> str:
+    from sluice.formats.protobuf_descriptors import descriptor_files, message_name
 
-    return name_of(files_of(schema), (0,))
-
-
-def _protobuf(schema: WriterSchema, wanted: T.StructType) -> Shape:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    from sluice.formats.protobuf import arrow_schema
-    from sluice.formats.protobuf_descriptors import cut, files_of
-
-    files, _, copy = cut(files_of(schema), (0,), wanted)
-    return from_arrow_schema(arrow_schema(files, copy)), plain
+    return message_name(descriptor_files(schema), (0,))
 
 
-SHAPES: dict[str, Callable[[WriterSchema, T.StructType], Shape]] = {"avro": _avro, "protobuf": _protobuf}
-"""By `value.format`, of those whose schemas name all that is in a record."""
-NAMES: dict[str, Callable[[WriterSchema], str | None]] = {
-    "avro": type_name,
-    "protobuf": _message_name,
-    "json_schema": title,
+def _protobuf(schema: WriterSchema, wanted: T.StructType) -> DecodedType:
+    from sluice.formats.protobuf import spark_arrow_schema
+    from sluice.formats.protobuf_descriptors import descriptor_files, prune_message
+
+    files, _, copy = prune_message(descriptor_files(schema), (0,), wanted)
+    return compat.spark_type_from_arrow(spark_arrow_schema(files, copy)), no_logical_types
+
+
+DECODED_TYPES: dict[str, Callable[[WriterSchema, T.StructType], DecodedType]] = {"avro": _avro, "protobuf": _protobuf}
+"""By `value.format`: the type that records are decoded to, for formats whose schemas name every field."""
+TYPE_NAMES: dict[str, Callable[[WriterSchema], str | None]] = {
+    "avro": root_type_name,
+    "protobuf": _first_message_name,
+    "json_schema": schema_title,
 }
-"""By `value.format` the name of a schema's type; of Protobuf that of its first message."""
+"""By `value.format`: the name of a schema's record type."""
 
 
-def find_incompatible_json_field(have: Mapping[str, IcebergType | None], wanted: T.StructType) -> UnfitError | None:
-    """Why no value of a field can be what its column wants; None where some can, or nobody looked.
+def find_incompatible_json_field(
+    have: Mapping[str, IcebergType | None], wanted: T.StructType
+) -> SchemaMismatchError | None:
+    """The first wanted field that no value of a JSON Schema can become; None if there is none.
 
-    Of a text no more than "NaN" and "Infinity" are a double: it counts as one that can't.
+    A text counts as no double, although "NaN" and "Infinity" are.
 
     Args:
-        have: the schema's fields, with the types that `auto_types.json_schema` reads of them.
+        have: The schema's fields, with their types as `infer_json_schema_fields` reads them; None for skipped fields.
+        wanted: The wanted fields.
     """
     return next(
         (each for f in wanted if (kind := have.get(f.name)) for each in _incompatible(kind, f.dataType, f.name)), None
     )
 
 
-def closed(schema: WriterSchema) -> bool:
-    """Whether what the schema does not name is in no record."""
+def is_closed(schema: WriterSchema) -> bool:
+    """Whether a JSON Schema allows no fields that it does not name."""
     try:
         root = json.loads(schema.text)
     except ValueError:
         return False
-    more = {"patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
-    return isinstance(root, dict) and root.get("additionalProperties") is False and not more & root.keys()
+    open_keywords = {"patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
+    return isinstance(root, dict) and root.get("additionalProperties") is False and not open_keywords & root.keys()
 
 
-def _incompatible(have: IcebergType, want: T.DataType, path: str) -> Iterator[UnfitError]:
+def _incompatible(have: IcebergType, want: T.DataType, path: str) -> Iterator[SchemaMismatchError]:
     match have, want:
         case _, T.StringType():
             return
@@ -126,7 +148,7 @@ def _incompatible(have: IcebergType, want: T.DataType, path: str) -> Iterator[Un
             fields = dict(have.fields)
             for each in want:
                 if each.name in fields:
-                    yield from _incompatible(fields[each.name], each.dataType, dotted(path, each.name))
+                    yield from _incompatible(fields[each.name], each.dataType, join_path(path, each.name))
         case ListOf(), T.ArrayType():
             yield from _incompatible(have.element, want.elementType, f"{path}[]")
         case MapOf(), T.MapType():
@@ -134,7 +156,7 @@ def _incompatible(have: IcebergType, want: T.DataType, path: str) -> Iterator[Un
         case (Struct(), T.MapType()) | (MapOf(), T.StructType()):
             return
         case _:
-            read = _BY_NAME.get(have.name, _FROM_TEXT) if isinstance(have, Primitive) else ()
-            if not isinstance(want, read):
+            readable = _READABLE_AS.get(have.name, _FROM_TEXT) if isinstance(have, Primitive) else ()
+            if not isinstance(want, readable):
                 found = spark_type(have).simpleString()
-                yield UnfitError(path, f"is {found}, and its column {want.simpleString()}")
+                yield SchemaMismatchError(path, f"is {found}, but its column is {want.simpleString()}")

@@ -1,53 +1,75 @@
-"""Misfit: what a type asks of a value beyond its Spark type, in which a uuid is a text and fixed are bytes."""
+"""Checks of decoded values that their Spark type does not make: uuids, fixed lengths, partition path lengths.
+
+In: a contract. Out: conditions on its columns, used by decode for error class `misfit` and for a tombstone's key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.internal_columns import dotted
+from sluice.formats.internal_columns import Expression, join_path
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
-FOLDER = 255
-"""Bytes of a folder's name that file systems take. Iceberg writes a partition to `field=value`, URL-encoded."""
-FOLDERS = 640
-"""Bytes of several such names: object stores take 1,024 per key, and the table's location and the file want theirs."""
-
-Change = Callable[[Column], Column]
+MAX_PATH_SEGMENT_BYTES = 255
+"""File systems' limit for one folder name. Iceberg names a partition's folder `field=value`, URL-encoded."""
+MAX_PARTITION_PATH_BYTES = 640
+"""Limit for all partition folders together: an object store's key, location and file included, has 1,024 bytes."""
 
 
-def misfits(kind: IcebergType, path: str) -> Iterator[tuple[str, str, Change]]:
-    """Each place in a value that may be none of the type: path, what is wrong then, and whether it is so of a value.
+class TypeCheck(NamedTuple):
+    """A place inside a value, and when the value there violates its type.
 
-    Of a null that is null, or false.
+    Attributes:
+        path: The field, dotted; `[]` for list elements, `{}` for map values.
+        reason: What is wrong, for the error text.
+        violated: Whether a value violates the type; null or false for null.
     """
+
+    path: str
+    reason: str
+    violated: Expression
+
+
+class PartitionCheck(NamedTuple):
+    """A column whose value cannot be partitioned, why, and for which records."""
+
+    column: str
+    reason: str
+    violated: Column
+
+
+def type_checks(kind: IcebergType, path: str) -> Iterator[TypeCheck]:
+    """The checks for all uuids and fixed values inside a type."""
     match kind:
         case Primitive("uuid"):
-            yield path, "the text is no uuid", lambda value: ~value.rlike(_UUID)
+            yield TypeCheck(path, "the text is not a uuid", lambda value: ~value.rlike(_UUID))
         case Fixed(length):
-            yield path, f"there are not exactly {length} bytes", lambda value: F.length(value) != length
+            reason = f"the value does not have exactly {length} bytes"
+            yield TypeCheck(path, reason, lambda value: F.length(value) != length)
         case ListOf(element):
-            for inner, words, wrong in misfits(element, f"{path}[]"):
-                yield inner, words, _of_some(wrong)
+            for inner, reason, violated in type_checks(element, f"{path}[]"):
+                yield TypeCheck(inner, reason, _any_element(violated))
         case MapOf(_, each):
-            for inner, words, wrong in misfits(each, f"{path}{{}}"):
-                yield inner, words, _of_some(wrong, F.map_values)
+            for inner, reason, violated in type_checks(each, f"{path}{{}}"):
+                yield TypeCheck(inner, reason, _any_element(violated, F.map_values))
         case Struct(fields):
             for name, member in fields:
-                for inner, words, wrong in misfits(member, dotted(path, name)):
-                    yield inner, words, _of_field(name, wrong)
+                for inner, reason, violated in type_checks(member, join_path(path, name)):
+                    yield TypeCheck(inner, reason, _in_field(name, violated))
 
 
-def unfit_folders(contract: Contract) -> Iterator[tuple[str, str, Column]]:
-    """Each column whose value is too long for the folder of its partition, as `misfits` tells it.
+def partition_path_checks(contract: Contract) -> Iterator[PartitionCheck]:
+    """Checks that text and binary partition values fit into a path.
 
-    Only texts and bytes can be; nobody writes them as they are where a mask is laid over them.
+    Masked columns are skipped: their values are replaced before they are written.
     """
     kinds = {c.name: str(c.type) for c in contract.columns if not c.mask and str(c.type) in ("string", "binary")}
     sizes, lengths = [], []
@@ -59,62 +81,63 @@ def unfit_folders(contract: Contract) -> Iterator[tuple[str, str, Column]]:
             value = F.substring(value, 1, field.argument)
         if kinds[field.column] == "binary":
             value = F.base64(value)
-        room = FOLDER - len(f"{field.name}=")
-        # Encoded, a byte takes three at most: so most need not be encoded to be told.
+        limit = MAX_PATH_SEGMENT_BYTES - len(f"{field.name}=")
+        # URL encoding makes at most three bytes of one, so that short values need not be encoded to be checked.
         size, length = F.octet_length(value), F.length(F.url_encode(value))
-        words = f"the value is too long for a partition: encoded for a path it may have {room} bytes"
-        yield field.column, words, (size * 3 > room) & ((size > room) | (length > room))
+        reason = f"the value is too long for a partition: URL-encoded it may have {limit} bytes"
+        yield PartitionCheck(field.column, reason, (size * 3 > limit) & ((size > limit) | (length > limit)))
         sizes.append(F.coalesce(size, F.lit(0)) + len(field.name))
         lengths.append(F.coalesce(length, F.lit(0)) + len(field.name))
         last = field.column
-    if len(sizes) * FOLDER > FOLDERS:
-        words = f"the values of all partition columns are too long together: encoded they may have {FOLDERS} bytes"
-        # Past the checks of each by itself, none is long to encode.
-        yield last, words, (reduce(add, sizes) * 3 > FOLDERS) & (reduce(add, lengths) > FOLDERS)
+    if len(sizes) * MAX_PATH_SEGMENT_BYTES > MAX_PARTITION_PATH_BYTES:
+        limit = MAX_PARTITION_PATH_BYTES
+        reason = f"the values of all partition columns together are too long: URL-encoded they may have {limit} bytes"
+        yield PartitionCheck(last, reason, (reduce(add, sizes) * 3 > limit) & (reduce(add, lengths) > limit))
 
 
-def unfit_steps(contract: Contract) -> Iterator[tuple[str, str, Column]]:
-    """Each column of decimals whose type can't hold the step that a value is cut off to for its partition."""
+def truncate_transform_checks(contract: Contract) -> Iterator[PartitionCheck]:
+    """Checks that the truncated partition value of a decimal column has no more digits than its type."""
     kinds = {c.name: c.type for c in contract.columns}
     for field in contract.partitioning:
         kind = kinds.get(field.column)
         if isinstance(kind, Decimal) and field.transform == "truncate" and field.argument:
-            # Iceberg cuts off downwards, in units of the last digit.
+            # Iceberg truncates downwards, in units of the last digit.
             least = -((10**kind.precision - 1) // field.argument * field.argument)
-            words = f"the value is too low for a partition: {field.name} would have more digits than {kind}"
-            yield field.column, words, F.col(field.column) < F.expr(f"CAST('{least}E-{kind.scale}' AS {kind})")
+            reason = f"the value is too low for a partition: {field.name} would have more digits than {kind}"
+            too_low = F.col(field.column) < F.expr(f"CAST('{least}E-{kind.scale}' AS {kind})")
+            yield PartitionCheck(field.column, reason, too_low)
 
 
-def _of_some(wrong: Change, items: Change = lambda value: value) -> Change:
-    return lambda value: F.exists(items(value), wrong)
+def _any_element(violated: Expression, elements: Expression = lambda value: value) -> Expression:
+    return lambda value: F.exists(elements(value), violated)
 
 
-def _of_field(name: str, wrong: Change) -> Change:
-    return lambda value: wrong(value.getField(name))
+def _in_field(name: str, violated: Expression) -> Expression:
+    return lambda value: violated(value.getField(name))
 
 
-def lowered(kind: IcebergType) -> Change | None:
-    """How uuids in a value become as the table gives them back; None where there are none."""
+def lowercase_uuids(kind: IcebergType) -> Expression | None:
+    """Converts the uuids in a value to lower case, as Iceberg returns them; None for a type without uuids."""
     match kind:
         case Primitive("uuid"):
             return F.lower
         case ListOf(element):
-            return _in_list(change) if (change := lowered(element)) else None
+            return _map_list(change) if (change := lowercase_uuids(element)) else None
         case MapOf(_, element):
-            return _in_map(change) if (change := lowered(element)) else None
+            return _map_values(change) if (change := lowercase_uuids(element)) else None
         case Struct(fields):
-            parts = {name: change for name, member in fields if (change := lowered(member))}
-            return _in_struct(parts) if parts else None
+            changes = {name: change for name, member in fields if (change := lowercase_uuids(member))}
+            return _map_fields(changes) if changes else None
     return None
 
 
-def _in_list(change: Change) -> Change:
+def _map_list(change: Expression) -> Expression:
     return lambda value: F.transform(value, change)
 
 
-def _in_map(change: Change) -> Change:
+def _map_values(change: Expression) -> Expression:
     return lambda value: F.transform_values(value, lambda _, each: change(each))
 
 
-def _in_struct(parts: Mapping[str, Change]) -> Change:
-    return lambda value: reduce(lambda it, name: it.withField(name, parts[name](it.getField(name))), parts, value)
+def _map_fields(changes: Mapping[str, Expression]) -> Expression:
+    return lambda value: reduce(lambda it, name: it.withField(name, changes[name](it.getField(name))), changes, value)

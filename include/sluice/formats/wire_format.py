@@ -1,7 +1,7 @@
-"""Confluent's wire format: a zero byte, the schema's id in four, and what was written with that schema.
+"""Reads Confluent's wire format: a zero byte, the schema id in four bytes, then what was written with that schema.
 
-A batch may hold any number of ids, of schemas that fit one another or not: its distinct ids are looked up first, and
-each record is read with its own writer's schema. What can't be read says why, and never fails the batch.
+The distinct ids of a batch are looked up first; then each record is read with its writer's schema. Schemas of a batch
+need not be compatible. A record that cannot be read gets a problem; the batch goes on.
 """
 
 from __future__ import annotations
@@ -17,129 +17,149 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.formats.convert import Meaning, UnfitError, fit, lost, plain, reading_schema
-from sluice.formats.internal_columns import NO_PROBLEM, OTHER, Side, problem
-from sluice.kafka.registry import Registry, WriterSchema
+from sluice.formats.convert import (
+    LogicalConversion,
+    SchemaMismatchError,
+    convert_value,
+    find_lost_values,
+    no_logical_types,
+    schema_failures_as_mismatch,
+)
+from sluice.formats.internal_columns import OTHER_TYPE, PROBLEM_TYPE, RecordPart, problem
+from sluice.kafka.registry import SchemaRegistry, WriterSchema
 
-PREFIX = 5
-MOST_IDS = 2000
+PREFIX_BYTES = 5
+MAX_SCHEMA_IDS = 2000
 
 
 @dataclass
-class Framed:
-    """What the prefixes of a batch say.
+class SchemaIds:
+    """The schema ids of a batch, and which of its records cannot or need not be read.
 
     Attributes:
-        number: The schema's id, as a column; null where a record has no such prefix.
-        known: The schemas that records of the batch were written with, of the kind that was asked for.
-        refused: Which records can't be read because of their schema, and why.
-        others: Which records are of a type that is not asked for.
+        part: The key or the value that has the ids.
+        number: The schema id, as a column; null for a record without a valid prefix.
+        known: The batch's schemas of the wanted kind, by id.
+        problems: Conditions for records that cannot be read because of their schema, and the problem of each.
+        other_types: Conditions for records of types that the contract does not read.
     """
 
-    side: Side
+    part: RecordPart
     number: Column
     known: dict[int, WriterSchema]
-    refused: list[tuple[Column, Column]] = field(default_factory=list)
-    others: list[Column] = field(default_factory=list)
+    problems: list[tuple[Column, Column]] = field(default_factory=list)
+    other_types: list[Column] = field(default_factory=list)
 
     @property
     def payload(self) -> Column:
-        """What comes after the prefix."""
-        raw = F.col(self.side.raw)
-        return F.substring(raw, F.lit(PREFIX + 1), F.length(raw))
+        """The bytes after the prefix."""
+        raw = F.col(self.part.raw)
+        return F.substring(raw, F.lit(PREFIX_BYTES + 1), F.length(raw))
 
-    def refuse(self, applies: Column, number: int, error: UnfitError) -> None:
-        """Note that records of this schema don't become what the columns want."""
-        self.refused.append((applies, problem(f"in schema {number}, {error.told}", error.path or None)))
+    def add_problem(self, applies: Column, number: int, error: SchemaMismatchError) -> None:
+        """Note that records of a schema do not become what the columns want."""
+        self.problems.append((applies, problem(f"schema {number}: {error.message}", error.path or None)))
 
-    def is_other(self, applies: Column, number: int, named: Callable[[], str | None]) -> bool:
-        """Whether records of a type are not asked for; notes which these are, and those whose type has no name.
+    def is_other_type(self, applies: Column, number: int, type_name: Callable[[], str | None]) -> bool:
+        """Whether records are of a type that the contract does not read; notes their condition.
 
         Args:
-            named: the type's name; asked for only where types are.
+            applies: Which records have the type.
+            number: Their schema id.
+            type_name: Returns the type's name, None if it has none; called only if the contract names types.
         """
-        if not self.side.types or (name := named()) in self.side.types:
+        if not self.part.types or (name := type_name()) in self.part.types:
             return False
         if name is None:
-            words = "the type has no name, and the contract takes types by their names alone"
-            self.refuse(applies, number, UnfitError("", words))
+            reason = "the record's type has no name, but the contract selects types by name"
+            self.add_problem(applies, number, SchemaMismatchError("", reason))
         else:
-            self.others.append(applies)
+            self.other_types.append(applies)
         return True
 
-    def other(self) -> dict[str, Column]:
-        """The column `OTHER`, where the side names types."""
-        return {OTHER: F.coalesce(reduce(or_, self.others, F.lit(False)), F.lit(False))} if self.side.types else {}
+    def other_type_column(self) -> dict[str, Column]:
+        """The column `OTHER_TYPE`, if the contract names types."""
+        if not self.part.types:
+            return {}
+        return {OTHER_TYPE: F.coalesce(reduce(or_, self.other_types, F.lit(False)), F.lit(False))}
 
-    def problem(self, fields: Column) -> Column:
-        """What is wrong with a record, given its fields (null where its bytes were not read).
+    def find_problem(self, fields: Column) -> Column:
+        """Why a record could not be read, or null. Meaningless where `OTHER_TYPE` is true.
 
-        Of records that `OTHER` is true of, it means nothing.
+        Args:
+            fields: Null for records whose bytes could not be read.
         """
-        raw, what = F.col(self.side.raw), self.side.raw
+        raw, name = F.col(self.part.raw), self.part.raw
         first = F.hex(F.substring(raw, 1, 1))
-        short = f"the {what} is shorter than the {PREFIX} bytes that name its schema"
-        said = F.when(raw.isNull(), F.lit(None).cast(NO_PROBLEM)).when(F.length(raw) < PREFIX, problem(short))
-        said = said.when(first != "00", problem(f"the {what} does not begin with the magic byte 0 of the wire format"))
-        for applies, why in self.refused:
-            said = said.when(applies, why)
+        short = f"the {name} is shorter than the {PREFIX_BYTES} bytes of a schema id prefix"
+        found = F.when(raw.isNull(), F.lit(None).cast(PROBLEM_TYPE)).when(F.length(raw) < PREFIX_BYTES, problem(short))
+        no_magic = f"the {name} does not begin with the magic byte 0 of Confluent's wire format"
+        found = found.when(first != "00", problem(no_magic))
+        for applies, reason in self.problems:
+            found = found.when(applies, reason)
         unknown = F.concat(F.lit("the schema registry has no schema "), self.number.cast("string"))
-        said = said.when(~self.number.isin([*self.known, -1]), problem(unknown))
-        named = F.concat(F.lit(f"the {what} is not what was written with schema "), self.number.cast("string"))
-        return said.when(fields.isNull(), problem(F.concat(named, F.lit(": truncated or damaged"))))
+        found = found.when(~self.number.isin([*self.known, -1]), problem(unknown))
+        unread = F.concat(F.lit(f"the {name} cannot be parsed with schema "), self.number.cast("string"))
+        return found.when(fields.isNull(), problem(F.concat(unread, F.lit(": truncated or damaged"))))
 
 
-def framed(frame: DataFrame, side: Side, kind: str) -> Framed:
-    """Look up the schemas of a batch, those of its `MOST_IDS` most frequent ids.
+def look_up_schemas(frame: DataFrame, part: RecordPart, kind: str) -> SchemaIds:
+    """Look up the schemas of a batch: those of its `MAX_SCHEMA_IDS` most frequent ids.
+
+    Args:
+        frame: The batch.
+        part: The key or the value that has the ids.
+        kind: The registry's name for the wanted kind of schema.
 
     Raises:
-        RegistryUnavailableError: The registry is away, and one of the ids was never seen.
+        RegistryUnavailableError: The registry does not answer, and an id is not in the local cache.
     """
-    raw = F.col(side.raw)
-    starts = (F.length(raw) >= PREFIX) & (F.hex(F.substring(raw, 1, 1)) == "00")
-    number = F.when(starts, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
-    # Garbage that begins like the wire format makes up any number of them: the real ones have most records.
-    counted = frame.where(starts).groupBy(number.alias("id")).count().orderBy(F.desc("count"), "id")
-    ids = [row["id"] for row in counted.limit(MOST_IDS + 1).collect()]
-    found = {number: s for number, s in Registry().schemas(ids[:MOST_IDS]).items() if s}
-    result = Framed(side, number, {n: s for n, s in found.items() if s.kind == kind})
-    if len(ids) > MOST_IDS:
+    raw = F.col(part.raw)
+    has_prefix = (F.length(raw) >= PREFIX_BYTES) & (F.hex(F.substring(raw, 1, 1)) == "00")
+    number = F.when(has_prefix, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
+    # Damaged records may have any number of ids; the real ones have the most records.
+    counted = frame.where(has_prefix).groupBy(number.alias("id")).count().orderBy(F.desc("count"), "id")
+    ids = [row["id"] for row in counted.limit(MAX_SCHEMA_IDS + 1).collect()]
+    found = {number: s for number, s in SchemaRegistry().schemas(ids[:MAX_SCHEMA_IDS]).items() if s}
+    result = SchemaIds(part, number, {n: s for n, s in found.items() if s.kind == kind})
+    if len(ids) > MAX_SCHEMA_IDS:
         rare = F.concat(
-            F.lit(f"the {side.raw} names schema "),
+            F.lit(f"the {part.raw} has schema id "),
             number.cast("string"),
-            F.lit(f", which is not among the {MOST_IDS} most frequent of the batch: others are not looked up"),
+            F.lit(f", which is not among the {MAX_SCHEMA_IDS} most frequent of the batch; others are not looked up"),
         )
-        result.refused.append((~number.isin(ids[:MOST_IDS]), problem(rare)))
+        result.problems.append((~number.isin(ids[:MAX_SCHEMA_IDS]), problem(rare)))
     for other, schema in found.items():
         if schema.kind != kind:
-            why = f"schema {other} is of the kind {schema.kind}, and the contract's format {kind}"
-            result.refused.append((number == other, problem(why)))
+            reason = f"schema {other} is of kind {schema.kind}, but the contract's format needs {kind}"
+            result.problems.append((number == other, problem(reason)))
     return result
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """How records of one schema are read.
+    """How the records of one group are read.
 
     Attributes:
-        read: What decodes them: costly, and done once for a record.
-        opened: From what was read to the struct of fields, null where the bytes are not of the schema.
-        means: What the schema says of whole numbers that are more than that.
+        column: Decodes the payload: costly, evaluated once for a record.
+        extract: From the decoded column to the struct of fields; null if the bytes are not of the schema.
+        logical: Conversions that the schema's logical types ask for.
     """
 
-    read: Column
-    opened: Callable[[Column], Column] = lambda it: it
-    means: Meaning = plain
+    column: Column
+    extract: Callable[[Column], Column] = lambda it: it
+    logical: LogicalConversion = no_logical_types
 
 
 @dataclass(frozen=True)
-class Variant:
-    """Records that are read in one way.
+class RecordGroup:
+    """Records of a batch that are read in the same way.
 
     Attributes:
-        applies: Which these are.
+        schema: Their writer's schema.
+        applies: Which records these are.
         payload: The bytes after the prefix.
-        message: Of Protobuf, where the message's type stands in the schema.
+        message: For Protobuf, the indexes that lead to the message's type in the schema.
     """
 
     schema: WriterSchema
@@ -148,59 +168,62 @@ class Variant:
     message: tuple[int, ...] = ()
 
 
-Decoder = Callable[[Variant], Decoded]
-"""How a variant is read; UnfitError where no column can hold what the schema says."""
-Splitter = Callable[[DataFrame, Framed], Iterable[Variant]]
-"""The ways in which records of a batch are read; it may look at them."""
-Namer = Callable[[Variant], str | None]
-"""The name of a variant's type; None where it has none."""
+def split_by_schema_id(_: DataFrame, ids: SchemaIds) -> list[RecordGroup]:
+    """One group for each schema."""
+    return [RecordGroup(schema, ids.number == number, ids.payload) for number, schema in ids.known.items()]
 
 
-def by_id(_: DataFrame, found: Framed) -> list[Variant]:
-    """One way for each schema."""
-    return [Variant(schema, found.number == number, found.payload) for number, schema in found.known.items()]
+@dataclass(frozen=True)
+class RegistryFormat:
+    """A format whose schemas are in a registry.
+
+    Attributes:
+        kind: The registry's name for its schemas.
+        decode: How to read a group; raises SchemaMismatchError if the columns cannot hold what the schema describes.
+        type_name: The name of a group's record type; None if it has none.
+        split: The groups of a batch; may query it.
+    """
+
+    kind: str
+    decode: Callable[[RecordGroup], Decoded]
+    type_name: Callable[[RecordGroup], str | None]
+    split: Callable[[DataFrame, SchemaIds], Iterable[RecordGroup]] = split_by_schema_id
 
 
-def by_schema(
-    frame: DataFrame,
-    wanted: T.StructType,
-    side: Side,
-    kind: str,
-    decoder: Decoder,
-    named: Namer,
-    split: Splitter = by_id,
+def add_registry_fields(
+    frame: DataFrame, wanted: T.StructType, part: RecordPart, registry_format: RegistryFormat
 ) -> DataFrame:
-    """Read each record with its own writer's schema, and bring it to the wanted fields by name."""
-    found = framed(frame, side, kind)
-    reads: dict[str, Column] = {}
-    each: list[tuple[Column, Column]] = []
-    for index, variant in enumerate(split(frame, found)):
-        name = f"{side.fields}_{index}"
+    """Read each record with its writer's schema, and convert it to the wanted fields by name."""
+    ids = look_up_schemas(frame, part, registry_format.kind)
+    decoded_columns: dict[str, Column] = {}
+    converted: list[tuple[Column, Column]] = []
+    for index, group in enumerate(registry_format.split(frame, ids)):
+        name = f"{part.fields}_{index}"
         try:
-            with reading_schema():
-                if found.is_other(variant.applies, variant.schema.id, partial(named, variant)):
+            with schema_failures_as_mismatch():
+                if ids.is_other_type(group.applies, group.schema.id, partial(registry_format.type_name, group)):
                     continue
-                decoded = decoder(variant)
-                opened = decoded.opened(F.col(name))
-                shape = _type(frame.select(decoded.read.alias(name)), opened)
-                each.append((variant.applies, fit(opened, shape, wanted, decoded.means)))
-        except UnfitError as error:
-            found.refuse(variant.applies, variant.schema.id, error)
+                decoded = registry_format.decode(group)
+                value = decoded.extract(F.col(name))
+                have = _type_of(frame.select(decoded.column.alias(name)), value)
+                converted.append((group.applies, convert_value(value, have, wanted, decoded.logical)))
+        except SchemaMismatchError as error:
+            ids.add_problem(group.applies, group.schema.id, error)
             continue
-        reads[name] = F.when(variant.applies, decoded.read)
-        for path, type_, nothing in lost(opened, F.col(side.fields), shape, wanted, decoded.means):
-            found.refuse(nothing, variant.schema.id, UnfitError(path, f"holds a value that is no {type_}"))
-    # Apart from what takes them to pieces, or Spark would decode a record once for each of its fields.
-    frame = frame.withColumns(reads)
+        decoded_columns[name] = F.when(group.applies, decoded.column)
+        for path, kind, lost in find_lost_values(value, F.col(part.fields), have, wanted, decoded.logical):
+            ids.add_problem(lost, group.schema.id, SchemaMismatchError(path, f"is not a {kind}"))
+    # A projection of its own: otherwise Spark would decode a record once for each of its fields.
+    frame = frame.withColumns(decoded_columns)
     none = F.when(F.lit(False), F.lit(None).cast(wanted))
-    fields = reduce(lambda at, one: at.when(*one), each, none)
-    frame = frame.withColumns({side.fields: fields, **found.other()})
-    return frame.withColumn(side.problem, found.problem(F.col(side.fields))).drop(*reads)
+    fields = reduce(lambda cases, case: cases.when(*case), converted, none)
+    frame = frame.withColumns({part.fields: fields, **ids.other_type_column()})
+    return frame.withColumn(part.problem, ids.find_problem(F.col(part.fields))).drop(*decoded_columns)
 
 
-def _type(frame: DataFrame, column: Column) -> T.DataType:
-    """The type that Spark gives a decoded schema."""
+def _type_of(frame: DataFrame, column: Column) -> T.DataType:
+    """The type that Spark gives a decoded column."""
     try:
         return frame.select(column.alias("it")).schema["it"].dataType
-    except (PySparkException, Py4JJavaError) as error:  # each by itself: one bad schema is not the others' end
-        raise UnfitError("", f"there is something that Spark does not read ({type(error).__name__})") from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise SchemaMismatchError("", f"Spark cannot read the schema ({type(error).__name__})") from error

@@ -1,7 +1,6 @@
-"""The contract in force: the one that a table was last changed to, kept as a property of the table itself.
+"""The active contract: the contract that a table's schema was last changed to, stored as a property of the table.
 
-It is written in the very commit that changes the schema, so that the two can't part. A batch is published by it,
-whatever the file says meanwhile: the file's contract comes into force when a plan applies it.
+The commit that changes the schema also writes the property. Batches are published by it until a plan applies the file.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from pyiceberg.table import Table
 from pyiceberg.types import IcebergType as PyIcebergType
 from pyiceberg.types import ListType, MapType, StructType
 
-from sluice.contract.checks_expectations import fits
+from sluice.contract.checks_expectations import is_valid_for
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
-from sluice.contract.shape import OPERATIONAL, origins, shape, shape_id
+from sluice.contract.shape import OPERATIONAL, previous_columns, shape, shape_id
 from sluice.contract.types import Primitive
 from sluice.errors import SchemaChangeError
 from sluice.iceberg import schema
 
-CONTRACT = "sluice.contract"
-"""Property of a typed table: the contract in force, as JSON."""
+CONTRACT_PROPERTY = "sluice.contract"
+"""Property of a typed table: the active contract version, as JSON."""
 
 
 @dataclass(frozen=True)
-class InForce:
+class ContractVersion:
     """A version of a table's contract.
 
     Attributes:
-        version: counted from 1, with which the table was made.
-        id: name of its shape, see `evolve_diff.shape_id`.
-        shape: the shape, as JSON.
-        at: when it came into force.
-        words: what it changed.
-        kinds: the kinds of these changes.
-        offsets: per topic and partition the first offset that was published by it.
-        snapshot_id: the table's head at that moment; None where it had none. What came later was written by it.
-        schema_id: Iceberg's id of the table's schema with it.
-        who, why: whose decision it was, and the reason, where a person decided.
+        version: 1 for the version that created the table.
+        id: the shape's id, see `sluice.contract.shape.shape_id`.
+        shape: the contract's fields that decide the table's content, as JSON.
+        at: when it was applied, in ISO 8601.
+        words: the changes it made, one sentence each.
+        kinds: the kinds of these changes, as in `schema_policy`.
+        offsets: the first offset published by it, per topic and partition.
+        snapshot_id: the table's current snapshot when it was applied; None for an empty table.
+        schema_id: the Iceberg schema id.
+        who, why: the operator who approved it and the reason, if approval was needed.
     """
 
     version: int
@@ -59,123 +58,124 @@ class InForce:
     why: str | None = None
 
     @classmethod
-    def first(cls, contract: Contract) -> Self:
-        """What a new table is made with."""
+    def initial(cls, contract: Contract) -> Self:
+        """Return the version that creates a table."""
         return cls(1, shape_id(contract), shape(contract), words=("creates the table",), kinds=("create",))
 
     @classmethod
-    def of(cls, table: Table) -> Self | None:
-        """What the table says of itself; None for one that was made before tables did.
+    def from_table(cls, table: Table) -> Self | None:
+        """Return the table's active version, or None if the table has no such property.
 
         Raises:
-            SchemaChangeError: the property can't be read.
+            SchemaChangeError: the property cannot be parsed.
         """
-        text = table.properties.get(CONTRACT)
+        text = table.properties.get(CONTRACT_PROPERTY)
         if text is None:
             return None
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise SchemaChangeError(
-                f"The property {CONTRACT} can't be read: {error}.",
+                f"Table property {CONTRACT_PROPERTY} cannot be parsed: {error}.",
                 table=".".join(table.name()),
-                way_out="Nobody but Sluice may write it. Take it away (ALTER TABLE … UNSET TBLPROPERTIES "
-                f"('{CONTRACT}')): the contract's file is then taken for the one in force, if it fits the table.",
+                next_step="Only Sluice may write it. Remove it (ALTER TABLE … UNSET TBLPROPERTIES "
+                f"('{CONTRACT_PROPERTY}')): the contract file then becomes the active contract, if it fits the table.",
             ) from error
 
-    def text(self) -> str:
-        """The property's value."""
+    def to_json(self) -> str:
+        """Return the property's value."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
-    def contract(self, file: Contract) -> Contract:
-        """The contract in force, run as the file says.
+    def to_contract(self, file: Contract) -> Contract:
+        """Return this version's shape with the file's operational settings (topics, group, owner, …).
 
         Raises:
-            SchemaChangeError: it is no sound contract (any more).
+            SchemaChangeError: the shape is not a valid contract for this version of Sluice.
         """
-        # Which topics feed it is the file's affair: they are laid over it below, and may be none at this moment.
-        about = {"table": file.table, "topic": "any", "group": file.group, "owner": file.owner}
+        # "any" is replaced below: the file's topics are operational, and a pattern may match none of them now.
+        required = {"table": file.table, "topic": "any", "group": file.group, "owner": file.owner}
         try:
-            held = Contract.model_validate({**self.shape, **about})
+            active = Contract.model_validate({**self.shape, **required})
         except ValidationError as error:
             raise SchemaChangeError(
-                f"The contract in force, version {self.version}, can't be read: {error.errors()[0]['msg']}.",
+                f"The active contract, version {self.version}, is not valid: {error.errors()[0]['msg']}.",
                 table=file.table,
-                way_out="It was written by another version of Sluice: run that one, or upgrade.",
+                next_step="Another version of Sluice wrote it: run that version, or upgrade.",
             ) from error
-        # What is expected of a column that is not there yet waits with it; of one whose new name waits it holds.
-        names = {now: was.name for now, was in origins(held, file).items() if was.name != now}
-        named = [each if fits(each, held) else each.about(names) for each in file.expectations]
-        due = tuple(each for each in named if fits(each, held))
-        return held.model_copy(update={f: getattr(file, f) for f in OPERATIONAL} | {"expectations": due})
+        # An expectation on a column whose rename is pending applies under the old name; on a missing column, not yet.
+        renamed = {new: old.name for new, old in previous_columns(active, file).items() if old.name != new}
+        expectations = (e if is_valid_for(e, active) else e.with_columns(renamed) for e in file.expectations)
+        valid = tuple(e for e in expectations if is_valid_for(e, active))
+        return active.model_copy(update={f: getattr(file, f) for f in OPERATIONAL} | {"expectations": valid})
 
 
-def effective(table: Table, file: Contract) -> Contract:
-    """The contract to publish by: the one in force; the file's, where the table does not tell.
+def resolve_active_contract(table: Table, file: Contract) -> Contract:
+    """Return the table's active contract; the file's contract if the table stores none.
 
     Raises:
-        SchemaChangeError: the table's schema is not the one that the contract in force made.
+        SchemaChangeError: the table's schema does not match the active contract.
     """
-    told = InForce.of(table)
-    if told is None and file.auto:
+    version = ContractVersion.from_table(table)
+    if version is None and file.auto:
         raise SchemaChangeError(
-            "The table does not tell its contract, so that columns: auto can't go on from it.",
+            "The table stores no contract, so columns: auto has no columns to start from.",
             table=file.table,
-            way_out="It is older than that, or was made by other hands. List its columns; with the next run after "
-            "that it tells, and auto may come back.",
+            next_step="An older version of Sluice or another engine created the table. List its columns in the "
+            "contract; the next run stores them, and `auto` can be used again.",
         )
-    contract = file if told is None or told.id == shape_id(file) else told.contract(file)
-    if problems := misfits(table, contract):
+    contract = file if version is None or version.id == shape_id(file) else version.to_contract(file)
+    if problems := find_schema_mismatches(table, contract):
         raise SchemaChangeError(
             "The contract does not fit the table: " + "; ".join(problems) + ".",
             table=file.table,
-            way_out="The table was altered by other hands, or is older than its contract: change it back by hand, or "
-            "write to a new table name.",
+            next_step="Another engine altered the table, or the table existed before its contract: alter it back, or "
+            "use a new table name.",
         )
     return contract
 
 
-def published_by(table: Table, file: Contract) -> Contract:
-    """The contract in force, with the masks that the file adds.
+def resolve_publish_contract(table: Table, file: Contract) -> Contract:
+    """Return the active contract with the masks that the file adds.
 
     Raises:
-        SchemaChangeError: as `effective`.
+        SchemaChangeError: as `resolve_active_contract`.
     """
-    return with_masks(effective(table, file), file)
+    return add_masks(resolve_active_contract(table, file), file)
 
 
-def with_masks(held: Contract, file: Contract) -> Contract:
-    """The contract in force with the masks that the file adds: they hold at once, whatever else of it waits."""
-    masks = {was.name: mask for name, was in origins(held, file).items() if (mask := file.column(name).mask)}
+def add_masks(active: Contract, file: Contract) -> Contract:
+    """Return the active contract with the masks that the file adds; a mask applies at once, other changes may wait."""
+    masks = {old.name: mask for name, old in previous_columns(active, file).items() if (mask := file.column(name).mask)}
 
     def masked(column: Column) -> Column:
-        fixed = column.mask or column.ends or column.name in (*held.identifier, *held.order)
-        if fixed or column.type != Primitive("string") or column.name not in masks:
+        unmaskable = column.mask or column.is_valid_to or column.name in (*active.identifier, *active.order)
+        if unmaskable or column.type != Primitive("string") or column.name not in masks:
             return column
         return column.model_copy(update={"mask": masks[column.name]})
 
-    return held.model_copy(update={"columns": tuple(map(masked, held.columns))})
+    return active.model_copy(update={"columns": tuple(map(masked, active.columns))})
 
 
-def misfits(table: Table, contract: Contract) -> list[str]:
-    """Why rows of the contract can't be written into the table; columns it has besides are no reason, if optional."""
-    have = {f.name: f for f in table.schema().fields}
+def find_schema_mismatches(table: Table, contract: Contract) -> list[str]:
+    """Return why rows of the contract cannot be written into the table; extra optional columns are no reason."""
+    existing = {f.name: f for f in table.schema().fields}
     wanted = schema.typed_schema(contract)
     problems = []
     for column in wanted.fields:
-        there = have.get(column.name)
+        there = existing.get(column.name)
         if there is None:
             problems.append(f"the table has no column {column.name}")
-        elif alike(there.field_type) != alike(column.field_type):
-            is_, says = there.field_type, column.field_type
-            problems.append(f"column {column.name} is {is_} in the table, {says} in the contract")
+        elif normalize_type(there.field_type) != normalize_type(column.field_type):
+            problems.append(
+                f"column {column.name} is {there.field_type} in the table, {column.field_type} in the contract"
+            )
         elif there.required and not column.required:
             problems.append(f"column {column.name} is required in the table, not in the contract")
-    named = {f.name for f in wanted.fields}
+    in_contract = {f.name for f in wanted.fields}
     problems += [
-        f"required column {n} of the table is not in the contract"
-        for n, f in have.items()
-        if f.required and n not in named
+        f"required column {name} of the table is not in the contract"
+        for name, field in existing.items()
+        if field.required and name not in in_contract
     ]
     identifier = set(table.schema().identifier_field_names())
     if contract.upsert and identifier != set(contract.identifier):
@@ -183,12 +183,12 @@ def misfits(table: Table, contract: Contract) -> list[str]:
     return problems
 
 
-def alike(kind: PyIcebergType) -> Any:
-    """A type without field ids, which the catalog gives, and without the order of a struct's fields, as names count."""
+def normalize_type(kind: PyIcebergType) -> Any:
+    """Return a type in a comparable form: without field ids and without the order of a struct's fields."""
     if isinstance(kind, StructType):
-        return {f.name: alike(f.field_type) for f in kind.fields}
+        return {f.name: normalize_type(f.field_type) for f in kind.fields}
     if isinstance(kind, ListType):
-        return [alike(kind.element_type)]
+        return [normalize_type(kind.element_type)]
     if isinstance(kind, MapType):
-        return (alike(kind.key_type), alike(kind.value_type))
+        return (normalize_type(kind.key_type), normalize_type(kind.value_type))
     return str(kind)

@@ -1,6 +1,6 @@
-"""Opens the catalog with a time limit, and tells a failure of the catalog from a failure of one table.
+"""Open the catalog with a time limit, and separate a failure of the catalog from a failure of one table.
 
-DAG files import this module, so PyIceberg is loaded only when the catalog is opened.
+DAG files import this module, so PyIceberg is imported only when the catalog is opened.
 """
 
 from __future__ import annotations
@@ -13,25 +13,30 @@ from typing import TYPE_CHECKING
 
 from sluice import timeouts
 from sluice.errors import CatalogUnavailableError, SluiceError, TableUnavailableError, first_line
-from sluice.timeouts import PATIENCE_S, Result
+from sluice.timeouts import DEFAULT_TIMEOUT_S, Result
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
-# Whose exceptions mean that the catalog, or the storage below it, did not do what was asked.
-_OUTSIDE = ("sqlalchemy", "sqlite3", "requests", "urllib3", "pyiceberg", "pyarrow", "botocore", "thrift")
+# Libraries whose exceptions mean that the catalog or its storage failed.
+_CLIENT_LIBRARIES = ("sqlalchemy", "sqlite3", "requests", "urllib3", "pyiceberg", "pyarrow", "botocore", "thrift")
 
 
-def alone(catalog: Catalog, step: Callable[[], Result], **about: str) -> Result:
-    """Run what concerns one table, or one topic's staging, so that its failure is its own and stops no other.
+def isolate_table_failure(catalog: Catalog, step: Callable[[], Result], **about: str) -> Result:
+    """Run a step that concerns one table (or one topic's staging), so that its failure stops no other table.
 
-    What fails though the catalog answers is tried once more: a connection may have been lost.
+    If the step fails while the catalog answers, it runs once more: a connection may have been lost.
+
+    Args:
+        catalog: asked after a failure; what it raises is passed on.
+        step: what to run.
+        about: fields of the error, such as `table`.
 
     Raises:
-        SluiceError: as `step`.
-        TableUnavailableError: it failed otherwise, twice, and the catalog answers. Where it does not: what it raises.
+        SluiceError: as raised by `step`.
+        TableUnavailableError: the step failed twice with another error, and the catalog answers.
     """
     for last in (False, True):
         try:
@@ -42,48 +47,51 @@ def alone(catalog: Catalog, step: Callable[[], Result], **about: str) -> Result:
             log.info("%s: %s", about, error, exc_info=True)
             catalog.list_namespaces()
             if last:
-                raise TableUnavailableError(f"What is asked of it fails: {first_line(error)}.", **about) from error
+                raise TableUnavailableError(
+                    f"A catalog or storage operation on it fails: {first_line(error)}.", **about
+                ) from error
     raise AssertionError("unreachable")
 
 
 @contextmanager
-def catalog_errors() -> Iterator[None]:
-    """Turn what the catalog's client and the storage raise into `CatalogUnavailableError`; our own errors pass.
+def translate_catalog_errors() -> Iterator[None]:
+    """Turn exceptions of the catalog's client and the storage into `CatalogUnavailableError`.
 
     Raises:
         CatalogUnavailableError: with the first line of the cause.
+        SluiceError: unchanged.
     """
     try:
         yield
     except SluiceError:
         raise
     except Exception as error:
-        if isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _OUTSIDE:
+        if isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _CLIENT_LIBRARIES:
             raise CatalogUnavailableError(f"The Iceberg catalog did not answer: {first_line(error)}") from error
         raise
 
 
-def open_catalog(seconds: float = PATIENCE_S) -> Catalog:
-    """The catalog, after it has answered a first question.
+def open_catalog(seconds: float = DEFAULT_TIMEOUT_S) -> Catalog:
+    """Open the catalog and check that it answers.
 
     Raises:
-        CatalogUnavailableError: it did not answer in time.
-        ConfigError: it is not configured.
+        CatalogUnavailableError: no answer within `seconds`.
+        ConfigError: the catalog is not configured.
     """
     from sluice.iceberg import catalog as iceberg_catalog
 
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
 
-    def ask() -> Catalog:
+    def open_and_ask() -> Catalog:
         opened = iceberg_catalog.load()
         try:
             opened.list_namespaces()
-            if time.monotonic() > until:  # nobody waits for it any more, nor would close it
+            if time.monotonic() > deadline:  # the caller has given up and would never close it
                 raise TimeoutError(f"no answer within {seconds:g} s")
         except BaseException:
             opened.close()
             raise
         return opened
 
-    with catalog_errors():
-        return timeouts.within(seconds, ask)
+    with translate_catalog_errors():
+        return timeouts.call_with_timeout(seconds, open_and_ask)

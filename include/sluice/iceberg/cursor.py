@@ -1,6 +1,10 @@
-"""Where a table stands, read from the table itself: the nearest ancestor of main that carries offsets, else the tag.
+"""Which offsets a table holds, read from its own snapshots. In: a staging or typed table. Out: its cursor.
 
-The ledger is asked last, and only believed when nothing that is left of main is older than what the ledger remembers.
+Lookup order:
+1. the nearest ancestor of main's current snapshot that carries offsets (or nothing, if the ancestry is complete);
+2. the tag `sluice_cursor`, if expiry cut the ancestry and the tag's snapshot is older than what is left of it;
+3. the ledger, if its entry is older than all that is left of the ancestry: nothing was rolled back since.
+Otherwise the table stops with `CursorUnknownError`.
 """
 
 from __future__ import annotations
@@ -16,98 +20,99 @@ from sluice.batch import (
     NEXT_OFFSETS,
     PUBLISHED_THROUGH,
     Batch,
-    Remembered,
-    Through,
-    decode_through,
+    LedgerCursor,
+    PublishedOffsets,
+    decode_published_through,
 )
 from sluice.errors import CursorUnknownError
 from sluice.iceberg import snapshots
 
 
-def carrier(table: Table, name: str, at: Snapshot | None = None) -> Snapshot | None:
-    """The snapshot whose property `name` says where the table stands, or where it stood at another snapshot.
+def find_offset_snapshot(table: Table, offset_property: str, at: Snapshot | None = None) -> Snapshot | None:
+    """Find the snapshot that holds the table's cursor: steps 1 and 2 of the lookup order.
+
+    Args:
+        table: a staging or typed table.
+        offset_property: the summary property with the offsets, `NEXT_OFFSETS` or `PUBLISHED_THROUGH`.
+        at: look up the cursor as of this snapshot; by default main's current one.
 
     Returns:
-        None where the table never carried offsets: its ancestry is whole, and holds none.
+        None if the ancestry is complete and no snapshot carries offsets.
 
     Raises:
-        CursorUnknownError: the ancestry was cut by expiry, and no tag that fits answers.
+        CursorUnknownError: expiry cut the ancestry, and the tag does not help.
     """
-    head = at or table.metadata.current_snapshot()
+    start = at or table.metadata.current_snapshot()
     oldest: Snapshot | None = None
-    for snapshot in snapshots.ancestors(table.metadata, head.snapshot_id if head else None):
-        if name in snapshots.summary(snapshot):
+    for snapshot in snapshots.ancestors(table.metadata, start.snapshot_id if start else None):
+        if offset_property in snapshots.summary(snapshot):
             return snapshot
         oldest = snapshot
-    if oldest is None or snapshots.began(oldest):
+    if oldest is None or snapshots.is_first_snapshot(oldest):
         return None
     tag = table.metadata.refs.get(CURSOR_TAG)
     tagged = table.metadata.snapshot_by_id(tag.snapshot_id) if tag else None
-    # An ancestor that the chain no longer shows is older than all that it shows. Any other tag belongs to what was
-    # rolled back, however much was written since: believing it would skip records.
-    if tagged and name in snapshots.summary(tagged) and _number(tagged) <= _number(oldest):
+    # An expired ancestor is older than every ancestor that is left. A tag on a newer snapshot belongs to commits that
+    # were rolled back: using it would skip records.
+    if tagged and offset_property in snapshots.summary(tagged) and _is_not_newer(tagged, oldest):
         return tagged
     raise CursorUnknownError(
-        "No snapshot that is left, and no tag that fits, tells which offsets the table holds.",
+        "Neither a snapshot nor the cursor tag gives the offsets that the table holds.",
         table=".".join(table.name()),
-        head=head.snapshot_id if head else None,
+        head=start.snapshot_id if start else None,
     )
 
 
-def _number(snapshot: Snapshot) -> int:
-    return snapshot.sequence_number or 0
-
-
-def staged(table: Table | None, remembered: Callable[[], tuple[Batch, int] | None] | None = None) -> Batch | None:
-    """The last batch in a staging table, with the topic's cursor after it.
+def read_staging_cursor(
+    table: Table | None, ask_ledger: Callable[[], tuple[Batch, int] | None] | None = None
+) -> Batch | None:
+    """Return the last batch in a staging table, with the topic's cursor after it.
 
     Args:
-        table: the staging table, None where there is none yet.
-        remembered: asks the ledger for the last batch it saw staged, and when (epoch ms).
+        table: the staging table; None if it does not exist.
+        ask_ledger: step 3: returns the last batch that the ledger has as staged, and when (epoch ms).
 
     Raises:
-        CursorUnknownError: the table has data, but neither it nor the ledger tells which.
+        CursorUnknownError: the table has data, and no step of the lookup gives its offsets.
     """
     if table is None:
         return None
     try:
-        snapshot = carrier(table, NEXT_OFFSETS)
+        snapshot = find_offset_snapshot(table, NEXT_OFFSETS)
     except CursorUnknownError:
-        memory = remembered() if remembered else None
-        if memory and _is_not_older(table, memory[1]):
-            return memory[0]
+        entry = ask_ledger() if ask_ledger else None
+        if entry and _is_ancestry_newer_than(table, entry[1]):
+            return entry[0]
         raise
     return Batch.from_properties(snapshots.summary(snapshot)) if snapshot else None
 
 
-def _is_not_older(table: Table, moment_ms: int) -> bool:
-    """Whether all of main that is left was committed at or after a moment: nothing older was gone back to since.
+def read_table_cursor(
+    table: Table | None, ask_ledger: Callable[[], LedgerCursor | None] | None = None
+) -> Mapping[str, PublishedOffsets]:
+    """Return a typed table's position per topic, without topics that were never published.
 
-    The head alone would not tell: others may have written on what was gone back to.
-    """
-    return min((s.timestamp_ms for s in snapshots.ancestors(table.metadata)), default=-1) >= moment_ms
-
-
-def published(table: Table | None, remembered: Callable[[], Remembered | None] | None = None) -> Mapping[str, Through]:
-    """Per topic how far a typed table has come; a topic that is missing was never published.
+    Args:
+        table: the typed table; None if it does not exist.
+        ask_ledger: step 3: returns the cursor that the ledger has.
 
     Raises:
-        CursorUnknownError: neither the table nor the ledger can tell.
+        CursorUnknownError: the table has data, and no step of the lookup gives its offsets.
     """
     if table is None:
         return {}
     try:
-        snapshot = carrier(table, PUBLISHED_THROUGH)
+        snapshot = find_offset_snapshot(table, PUBLISHED_THROUGH)
     except CursorUnknownError:
-        memory = remembered() if remembered else None
-        if memory and _is_not_older(table, memory.committed_ms):
-            return memory.through
+        entry = ask_ledger() if ask_ledger else None
+        if entry and _is_ancestry_newer_than(table, entry.committed_ms):
+            return entry.published
         raise
-    return decode_through(snapshots.summary(snapshot)[PUBLISHED_THROUGH]) if snapshot else {}
+    return decode_published_through(snapshots.summary(snapshot)[PUBLISHED_THROUGH]) if snapshot else {}
 
 
-def staged_batches(table: Table | None, after: int = 0) -> dict[int, tuple[Batch, Snapshot]]:
-    """The batches above `after` that main's snapshots still tell of, with the snapshot that staged each."""
+def read_staged_batches(table: Table | None, after: int = 0) -> dict[int, tuple[Batch, Snapshot]]:
+    """Return the batches above number `after` in main's snapshots, with the snapshot that staged each."""
     found: dict[int, tuple[Batch, Snapshot]] = {}
     if table is None:
         return found
@@ -119,3 +124,15 @@ def staged_batches(table: Table | None, after: int = 0) -> dict[int, tuple[Batch
                 break
             found.setdefault(batch.seq, (batch, snapshot))
     return found
+
+
+def _is_not_newer(snapshot: Snapshot, other: Snapshot) -> bool:
+    return (snapshot.sequence_number or 0) <= (other.sequence_number or 0)
+
+
+def _is_ancestry_newer_than(table: Table, time_ms: int) -> bool:
+    """Whether every ancestor that is left was committed at or after a time, so that main was not rolled back since.
+
+    Main's current snapshot alone does not show it: another engine may have committed after a rollback.
+    """
+    return min((s.timestamp_ms for s in snapshots.ancestors(table.metadata)), default=-1) >= time_ms

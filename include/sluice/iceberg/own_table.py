@@ -1,99 +1,81 @@
-"""TODO docstring of sluice.iceberg.own_table."""
+"""Writes rows into Sluice's own tables (`sluice.offsets`, …), which get many small commits. No JVM is needed.
+
+In: a table and its new rows. Out: one commit; and few snapshots, even if maintenance does not run.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
-from sluice.iceberg import tables
+from sluice.iceberg import compat, refs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
 
-OWN_AGE, OWN_LEAST = timedelta(hours=1), 100
-"""How long snapshots of Sluice's own tables stay, and how many at least. What they tell of the past stands in their
-rows: an old snapshot is for who began to read it, and each commit reads and writes the metadata of all there are."""
+MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS = timedelta(hours=1), 100
+"""Retention of snapshots of Sluice's own tables. Their history is in their rows: an old snapshot only serves readers
+that have started, and every commit reads and writes the metadata of all snapshots."""
 
-SPARE, DROPPED = 2_000, 1_000
-"""From so many more snapshots on whoever writes drops the oldest, so many at once; see `drop_spare`."""
-
-
-def ready_to_append(table: Table) -> None:
-    """Prepare this process's copy of one of Sluice's own tables for a small append; the catalog's metadata stays.
-
-    PyIceberg copies all that the metadata holds twenty times per append, and of snapshots needs the head alone. Readers
-    open each manifest: of a hundred small ones, where Iceberg would merge them first, that takes half a second.
-    """
-    known = table.metadata
-    properties = {**known.properties, "commit.manifest.min-count-to-merge": "10"}
-    head = [s for s in known.snapshots if s.snapshot_id == known.current_snapshot_id]
-    # Not the log of metadata files: by it PyIceberg knows, after the commit, which of them to delete.
-    table.metadata = known.model_copy(update={"properties": properties, "snapshots": head, "snapshot_log": []})
+MAX_EXCESS_SNAPSHOTS, EXPIRE_AT_ONCE = 2_000, 1_000
+"""A writer expires the oldest snapshots, so many at once, when there are so many above `MIN_SNAPSHOTS`."""
 
 
-def append(table: Table, data: pa.Table, **properties: str) -> None:
-    """Append a few rows to one of Sluice's own tables.
+def append(table: Table, data: pa.Table, *, retry: bool = True, **properties: str) -> None:
+    """Append a few rows to one of Sluice's own tables. `table` itself stays at the snapshot it was loaded at.
 
     Args:
+        table: one of Sluice's own tables.
+        data: the rows, in the table's Arrow schema.
+        retry: whether to commit onto a newer snapshot if another writer came first.
         properties: of the commit's summary.
 
     Raises:
-        CommitFailedException: another writer came first, each time that PyIceberg tried.
+        CommitFailedException: another writer came first; with `retry`, each time that PyIceberg tried.
     """
-    ready_to_append(table)
-    table.append(data, snapshot_properties=properties)
-    drop_spare(table)
+    writer = compat.lean_copy(table if retry else compat.without_commit_retries(table))
+    writer.append(data, snapshot_properties=properties)
+    expire_excess_snapshots(writer)
 
 
-def drop_spare(table: Table) -> None:
-    """Drop the oldest snapshots of one of Sluice's own tables where there are far too many, right after a commit.
+def expire_excess_snapshots(table: Table) -> None:
+    """Expire the oldest snapshots of one of Sluice's own tables if there are far too many, right after a commit.
 
-    They are maintenance's to expire, which deletes their files as well. But while it is paused, or waits for Spark, a
-    commit would come to take seconds, and planners would lose one to another. Their files, which PyIceberg leaves, are
-    orphans from then on. The head stays, and is all that others' commits require.
+    This is maintenance's work, which also deletes the files. While maintenance is paused or waits for Spark, commits
+    would come to take seconds, and planners would conflict. The files that are left here are orphans from then on.
     """
-    known = sorted(table.metadata.snapshots, key=lambda s: s.timestamp_ms)
-    if len(known) < SPARE + OWN_LEAST:
+    by_age = sorted(table.metadata.snapshots, key=lambda s: s.timestamp_ms)
+    if len(by_age) < MAX_EXCESS_SNAPSHOTS + MIN_SNAPSHOTS:
         return
-    if known[SPARE].timestamp_ms / 1000 > time.time() - OWN_AGE.total_seconds():
+    if by_age[MAX_EXCESS_SNAPSHOTS].timestamp_ms / 1000 > time.time() - MAX_SNAPSHOT_AGE.total_seconds():
         return
-    # Not all at once: PyIceberg compares each that goes with each that is there. And of those that stay this process's
-    # copy needs the head alone, see `ready_to_append`.
-    whole, going, head = table.metadata, known[:DROPPED], table.current_snapshot()
-    shown = [*going, *([head] if head and head not in going else [])]
-    stays = datetime.fromtimestamp(known[DROPPED].timestamp_ms / 1000, UTC)
+    referenced = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    cutoff_ms = by_age[EXPIRE_AT_ONCE].timestamp_ms
+    oldest = [s for s in by_age[:EXPIRE_AT_ONCE] if s.timestamp_ms < cutoff_ms]
+    ids = [s.snapshot_id for s in oldest if s.snapshot_id not in referenced]
     name = ".".join(table.name())
     try:
-        table.metadata = whole.model_copy(update={"snapshots": shown, "snapshot_log": []})
-        table.maintenance.expire_snapshots().older_than(stays).commit()
-    except Exception as error:  # noqa: BLE001 - what was written is written; others dropped them, or will
-        table.metadata = whole
-        tables.log.info("%s: old snapshots are left to the next commit: %s", name, type(error).__name__)
+        refs.commit(table.catalog, table, (), (RemoveSnapshotsUpdate(snapshot_ids=ids),))
+    except Exception as error:  # noqa: BLE001 - the rows are committed; the next writer tries again
+        log.info("%s: the next commit expires old snapshots: %s", name, type(error).__name__)
     else:
-        tables.log.info("%s: snapshots from before %s were dropped, maintenance has not come for long", name, stays)
+        log.info("%s: %d old snapshots were expired by a writer; maintenance has not run for long", name, len(ids))
 
 
-def commit_once(table: Table) -> None:
-    """Make the head that this process's copy of a table names a requirement of its next commit.
-
-    PyIceberg moves a commit onto a new head by itself; without retries, the head that its snapshot names as parent is a
-    requirement.
-    """
-    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
-
-
-def widened(table: Table, wanted: Schema) -> Table:
-    """The table with the columns that were added to its schema since it was made."""
+def add_missing_columns(table: Table, wanted: Schema) -> Table:
+    """Return the table with the columns that its schema lacks."""
     if {f.name for f in wanted.fields} <= set(table.schema().column_names):
         return table
-    with suppress(CommitFailedException), table.update_schema() as update:  # somebody else does it at this moment
+    with suppress(CommitFailedException), table.update_schema() as update:  # another writer adds them now
         update.union_by_name(wanted)
     return table.refresh()

@@ -1,14 +1,9 @@
-"""The two clocks of a table: its newest record in Kafka, and the newest record in its last durable snapshot.
-
-Neither reads a record. Kafka tells its newest timestamp by ListOffsets; Iceberg keeps the upper bound of each
-column with each data file.
-"""
+"""Kafka timestamps of the records in a table, from the column bounds of its data files: no record is read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
@@ -20,37 +15,35 @@ from sluice import timestamps
 from sluice.iceberg import tables
 from sluice.iceberg.filters import equal
 
-if TYPE_CHECKING:
-    pass
-
 TIMESTAMP = "_kafka_timestamp"
 
 
-def table_clock(staging: Table | None, seq: int, typed: Table | None, snapshot: Snapshot | None) -> datetime | None:
-    """The greatest record timestamp of a batch, from the column bounds of its data files.
+def newest_record_time(
+    staging: Table | None, seq: int, typed: Table | None, snapshot: Snapshot | None
+) -> datetime | None:
+    """Return the greatest record timestamp of a batch.
 
     Args:
-        staging: asked first, because it has every record of the batch, tombstones and bad ones among them.
+        staging: read first, because it has all records of the batch, including tombstones and quarantined ones.
         seq: the batch's number.
-        typed: asked when staging no longer has the batch.
+        typed: read if staging no longer has the batch.
         snapshot: the typed table's snapshot that published the batch.
     """
     if staging is not None:
-        files = [task.file for task in tables.files(staging, equal("batch_seq", seq))]
-        if found := _between(staging, files):
-            return found[1]
-    if typed is not None and snapshot is not None and (found := span(typed, snapshot)):
-        return found[1]
+        files = [task.file for task in tables.plan_files(staging, equal("batch_seq", seq))]
+        if times := _time_range(staging, files):
+            return times[1]
+    if typed is not None and snapshot is not None and (times := record_time_range(typed, snapshot)):
+        return times[1]
     return None
 
 
-def span(table: Table, snapshot: Snapshot) -> tuple[datetime, datetime] | None:
-    """The least and the greatest record timestamp of what a snapshot added; None where it added no record."""
-    return _between(table, _added(table, snapshot))
+def record_time_range(table: Table, snapshot: Snapshot) -> tuple[datetime, datetime] | None:
+    """Return the least and greatest timestamp of the records that a snapshot added; None if it added none."""
+    return _time_range(table, _added_files(table, snapshot))
 
 
-def _added(table: Table, snapshot: Snapshot) -> list[DataFile]:
-    """The data files that one snapshot added."""
+def _added_files(table: Table, snapshot: Snapshot) -> list[DataFile]:
     found: list[DataFile] = []
     for manifest in snapshot.manifests(table.io):
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id:
@@ -62,9 +55,9 @@ def _added(table: Table, snapshot: Snapshot) -> list[DataFile]:
     return found
 
 
-def _between(table: Table, files: Iterable[DataFile]) -> tuple[datetime, datetime] | None:
+def _time_range(table: Table, files: Iterable[DataFile]) -> tuple[datetime, datetime] | None:
     field_id = table.schema().find_field(TIMESTAMP).field_id
-    told = [(file.lower_bounds or {}, file.upper_bounds or {}) for file in files]
-    bounds = [each[field_id] for pair in told for each in pair if field_id in each]
-    moments = [timestamps.moment(int(from_bytes(TimestamptzType(), bound))) for bound in bounds]
-    return (min(moments), max(moments)) if moments else None
+    by_file = [(file.lower_bounds or {}, file.upper_bounds or {}) for file in files]
+    bounds = [each[field_id] for pair in by_file for each in pair if field_id in each]
+    times = [timestamps.utc_from_micros(int(from_bytes(TimestamptzType(), bound))) for bound in bounds]
+    return (min(times), max(times)) if times else None

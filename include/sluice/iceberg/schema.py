@@ -1,6 +1,6 @@
-"""What Iceberg wants to know of a table before it exists: schema, partition spec and properties, from its contract.
+"""Schema, partition spec and properties of Sluice's tables. In: a contract. Out: PyIceberg types; no catalog, no JVM.
 
-Used when tables are created and when a contract is compared with its table. PyIceberg's types, no catalog and no JVM.
+Used to create tables and to compare a table with its contract.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.contract.values import KAFKA_COLUMNS
 
-# Parquet's writer looks at what it has gathered after a hundred records, and after ten thousand more of small ones: of
-# 10 MB each they are more than a driver has. Looked at this often, a record of 100 bytes costs the same.
+# Parquet's writer checks its buffer after 100 records, then after up to 10,000 more: with records of 10 MB that is more
+# than the memory there is. Checking this often costs nothing measurable with records of 100 bytes.
 LARGE_RECORDS = {
     "write.parquet.row-group-check-min-record-count": "1",
     "write.parquet.row-group-check-max-record-count": "20",
 }
-"""Properties of every table that has records, or what was read of them; tables that are there get them as well."""
+"""Properties of every table of records; existing tables get them as well."""
 DEFAULT_PROPERTIES = {
     **LARGE_RECORDS,
     "write.format.default": "parquet",
@@ -67,16 +67,16 @@ DEFAULT_PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
     "commit.manifest-merge.enabled": "true",
 }
-"""Properties of a typed table, which the contract's own override."""
+"""Properties of a typed table, unless the contract sets them."""
 UNPARTITIONED_PROPERTIES = {
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
 }
-"""Without partitions there is nothing to gather rows by: a MERGE writes as it joins, with no shuffle or sort."""
+"""An unpartitioned table needs no distribution: a MERGE writes without a further shuffle or sort."""
 
 MEASURED_COLUMNS = 100
-"""Of so many columns Iceberg keeps least and greatest by itself, of those after them nothing."""
+"""Iceberg keeps bounds of the first so many columns by default."""
 _DEFAULT_METRICS, _COLUMN_METRICS = "write.metadata.metrics.default", "write.metadata.metrics.column."
 
 _PRIMITIVES: dict[str, PrimitiveType] = {
@@ -97,8 +97,8 @@ _HEADERS = ListOf(Struct((("key", Primitive("string")), ("value", Primitive("bin
 _SPEC_IDS_FROM = 1000
 
 
-class _Ids:
-    """Gives field ids: in the order in which fields are made, from 1."""
+class _FieldIds:
+    """Makes fields with ids from 1, in the order of the calls."""
 
     def __init__(self) -> None:
         self._next = count(1)
@@ -133,16 +133,16 @@ class _Ids:
 
 def typed_schema(contract: Contract) -> Schema:
     """Return the typed table's schema: the contract's columns in their order, then the record's Kafka coordinates."""
-    ids = _Ids()
+    ids = _FieldIds()
     columns = [ids.field(c.name, ids.type(c.type), required=c.required, doc=c.doc) for c in contract.columns]
-    # Of a history no column is unique.
+    # In history mode no column is unique.
     keys = [field.field_id for field in columns if contract.upsert and field.name in contract.identifier]
     return Schema(*columns, *ids.coordinates(), identifier_field_ids=keys)
 
 
 def iceberg_type(kind: IcebergType) -> PyIcebergType:
-    """Return PyIceberg's type of `kind`; its field ids mean nothing yet, and are given anew where it is added."""
-    return _Ids().type(kind)
+    """Return PyIceberg's type of `kind`; the table that it is added to assigns new field ids."""
+    return _FieldIds().type(kind)
 
 
 def partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
@@ -153,28 +153,30 @@ def partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
 def table_properties(contract: Contract) -> dict[str, str]:
     """Return the typed table's properties: the defaults, overridden by the contract's own."""
     version = {"format-version": str(contract.format_version)}
-    return {**DEFAULT_PROPERTIES, **layout(contract), **contract.properties, **version}
+    return {**DEFAULT_PROPERTIES, **layout_properties(contract), **contract.properties, **version}
 
 
-def layout(contract: Contract) -> dict[str, str]:
-    """Return the defaults that go with the table's partitions and columns."""
+def layout_properties(contract: Contract) -> dict[str, str]:
+    """Return the default properties that depend on the table's partitions and columns."""
     return {**({} if contract.partitioning else UNPARTITIONED_PROPERTIES), **_metrics(contract)}
 
 
 def _metrics(contract: Contract) -> dict[str, str]:
-    """Metrics of what a MERGE prunes by, in a wide table: the coordinates stand last, and a key may stand late."""
+    """Return metrics modes of the columns that a MERGE prunes by, if some of them are behind the first 100."""
     columns = typed_schema(contract)
-    # Ids stand for nested fields as well, which count. Whoever names a default means all columns.
+    # Nested fields have ids and count as well. A default in the contract applies to all columns.
     if columns.highest_field_id <= MEASURED_COLUMNS or _DEFAULT_METRICS in contract.properties:
         return {}
-    names = dict.fromkeys([*contract.identifier, *contract.order, *KAFKA_COLUMNS])
-    long = {n: isinstance(columns.find_type(n), StringType | BinaryType) for n in names}
-    return {f"{_COLUMN_METRICS}{n}": "truncate(16)" if is_long else "full" for n, is_long in long.items()}
+    modes = {}
+    for name in (*contract.identifier, *contract.order, *KAFKA_COLUMNS):
+        is_long = isinstance(columns.find_type(name), StringType | BinaryType)
+        modes[f"{_COLUMN_METRICS}{name}"] = "truncate(16)" if is_long else "full"
+    return modes
 
 
 def staging_schema() -> tuple[Schema, PartitionSpec]:
-    """Return schema and spec of a topic's staging table: the records as Kafka has them, one partition per batch."""
-    ids = _Ids()
+    """Return schema and spec of a topic's staging table: the records as they are in Kafka, one partition per batch."""
+    ids = _FieldIds()
     schema = Schema(
         ids.field("batch_seq", LongType(), required=True, doc="number of the batch that read the record"),
         ids.field("_kafka_partition", IntegerType(), required=True),
@@ -187,8 +189,8 @@ def staging_schema() -> tuple[Schema, PartitionSpec]:
 
 
 def quarantine_schema() -> tuple[Schema, PartitionSpec]:
-    """Return schema and spec of a table's quarantine: the whole record, and what was wrong with it."""
-    ids = _Ids()
+    """Return schema and spec of a table's quarantine: the whole record, and its error."""
+    ids = _FieldIds()
     schema = Schema(
         ids.field("batch_seq", LongType(), required=True, doc="number of the batch that read the record"),
         *ids.coordinates(),
@@ -203,16 +205,16 @@ def quarantine_schema() -> tuple[Schema, PartitionSpec]:
 
 
 def deletes_schema(contract: Contract) -> Schema:
-    """Return the schema of an upsert table's memory of deleted keys: the key, and where the delete stands."""
-    ids = _Ids()
+    """Return the schema of an upsert table's deletes table: the key, and the position of the delete."""
+    ids = _FieldIds()
     keys = [ids.field(name, ids.type(contract.column(name).type), required=True) for name in contract.identifier]
     coordinates = ids.coordinates()
-    # Not required: a memory that is older than this order does not know it.
+    # Optional: rows from before the contract had this order lack it.
     order = [ids.field(n, ids.type(contract.column(n).type)) for n in contract.order if n not in KAFKA_COLUMNS]
     return Schema(*keys, *coordinates, *order, identifier_field_ids=[field.field_id for field in keys])
 
 
-def _payload(ids: _Ids) -> list[NestedField]:
+def _payload(ids: _FieldIds) -> list[NestedField]:
     return [
         ids.field("key", BinaryType()),
         ids.field("value", BinaryType(), doc="null is a tombstone"),

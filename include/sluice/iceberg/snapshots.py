@@ -1,4 +1,4 @@
-"""TODO docstring of sluice.iceberg.snapshots."""
+"""What a table's snapshots record: ancestry, summary properties, row counts, commit times. No JVM is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.batch import STEP
 
 
 def ancestors(metadata: TableMetadata, snapshot_id: int | None = None) -> Iterator[Snapshot]:
-    """Main's snapshots (or those of `snapshot_id`), newest first, as far as expiry has left the chain whole."""
+    """Yield main's snapshots (or a snapshot and its ancestors), newest first, until the first expired one."""
     current = metadata.current_snapshot_id if snapshot_id is None else snapshot_id
     while current is not None and (snapshot := metadata.snapshot_by_id(current)) is not None:
         yield snapshot
@@ -21,75 +21,76 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None = None) -> Iterat
 
 
 def summary(snapshot: Snapshot) -> Mapping[str, str]:
-    """The snapshot's summary properties."""
+    """Return the snapshot's summary properties."""
     return snapshot.summary.additional_properties if snapshot.summary else {}
 
 
 def committed_at(snapshot: Snapshot) -> datetime:
-    """When the snapshot was committed."""
+    """Return when the snapshot was committed, to whatever branch."""
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
 
 
-def landed(metadata: TableMetadata) -> dict[int, datetime]:
-    """Per snapshot when readers first saw it: it is committed to a branch, and main moves onto it later.
-
-    Where the table's log no longer tells, when it was committed.
-    """
-    first = {entry.snapshot_id: entry.timestamp_ms for entry in reversed(metadata.snapshot_log)}
+def visible_times(metadata: TableMetadata) -> dict[int, datetime]:
+    """Return, per snapshot id, when main was moved to it; if the snapshot log lacks it, when it was committed."""
+    moved_ms = {entry.snapshot_id: entry.timestamp_ms for entry in reversed(metadata.snapshot_log)}
     return {
-        s.snapshot_id: datetime.fromtimestamp(first.get(s.snapshot_id, s.timestamp_ms) / 1000, UTC)
+        s.snapshot_id: datetime.fromtimestamp(moved_ms.get(s.snapshot_id, s.timestamp_ms) / 1000, UTC)
         for s in metadata.snapshots
     }
 
 
-def landed_at(metadata: TableMetadata, snapshot: Snapshot) -> datetime:
-    """The same of one snapshot."""
-    return landed(metadata)[snapshot.snapshot_id]
+def visible_at(metadata: TableMetadata, snapshot: Snapshot) -> datetime:
+    """Return when main was moved to the snapshot, as `visible_times`."""
+    return visible_times(metadata)[snapshot.snapshot_id]
 
 
-def rows(table: Table) -> int:
-    """The rows of the table's data files; those that delete files take away are among them."""
-    head = table.metadata.current_snapshot()
-    return int(summary(head).get("total-records", "0")) if head else 0
+def count_rows(table: Table) -> int:
+    """Return the number of rows in the table's data files, including rows that delete files remove."""
+    current = table.metadata.current_snapshot()
+    return int(summary(current).get("total-records", "0")) if current else 0
 
 
-def totals(snapshot: Snapshot | None) -> dict[str, int]:
-    """What a snapshot says of the whole table: records, files, bytes, delete files; nothing where it says nothing."""
-    told = summary(snapshot) if snapshot else {}
-    names = {"records": "total-records", "files": "total-data-files", "bytes": "total-files-size"}
-    names["delete files"] = "total-delete-files"
-    return {words: int(told[name]) for words, name in names.items() if name in told}
+def read_totals(snapshot: Snapshot | None) -> dict[str, int]:
+    """Return the table's records, files, bytes and delete files as of a snapshot, as far as its summary has them."""
+    properties = summary(snapshot) if snapshot else {}
+    names = {
+        "records": "total-records",
+        "files": "total-data-files",
+        "bytes": "total-files-size",
+        "delete files": "total-delete-files",
+    }
+    return {label: int(properties[name]) for label, name in names.items() if name in properties}
 
 
 def bytes_per_record(table: Table) -> float | None:
-    """What a record takes in the table's files on average; None where it holds none, or does not say."""
-    told = totals(table.metadata.current_snapshot())
-    return told["bytes"] / told["records"] if told.get("bytes") and told.get("records") else None
+    """Return the average size of a record in the table's files; None if unknown."""
+    totals = read_totals(table.metadata.current_snapshot())
+    return totals["bytes"] / totals["records"] if totals.get("bytes") and totals.get("records") else None
 
 
-def has_foreign_rows(table: Table) -> bool:
-    """Whether others have added rows to main, or altered some, as far as its snapshots reach back."""
-    told = [s.summary for s in ancestors(table.metadata) if s.summary and s.summary.operation != Operation.REPLACE]
-    others = (s.additional_properties for s in told if STEP not in s.additional_properties)
+def has_rows_of_other_writers(table: Table) -> bool:
+    """Return whether a snapshot of main that Sluice did not write added rows."""
+    summaries = [s.summary for s in ancestors(table.metadata) if s.summary and s.summary.operation != Operation.REPLACE]
+    others = (each.additional_properties for each in summaries if STEP not in each.additional_properties)
     return any(int(each.get("added-records", "0")) > 0 for each in others)
 
 
-def began(snapshot: Snapshot) -> bool:
-    """Whether a table, or what replaced it, began with this snapshot.
+def is_first_snapshot(snapshot: Snapshot) -> bool:
+    """Return whether the table, or what replaced its content, began with this snapshot.
 
-    One without a parent may only be the oldest that is left: PyIceberg's expiry takes the parent's id away, too. That
-    one stands on something: on rows that it did not add, or files that it took away.
+    A missing parent id is no proof: PyIceberg's expiry removes it from the oldest snapshot that is left. Such a
+    snapshot has more rows than it added, or deleted files.
     """
-    told = summary(snapshot)
-    added = told.get("added-records", "0")
+    properties = summary(snapshot)
+    added = properties.get("added-records", "0")
     return (
         snapshot.parent_snapshot_id is None
-        and told.get("total-records", added) == added
-        and "deleted-data-files" not in told
+        and properties.get("total-records", added) == added
+        and "deleted-data-files" not in properties
     )
 
 
-def told_by(summary: Mapping[str, str]) -> dict[str, int]:
-    """What a commit's own summary says of rows: added, and deleted in whatever way."""
+def read_row_counts(summary: Mapping[str, str]) -> dict[str, int]:
+    """Return how many rows a commit added and deleted, by its summary properties."""
     names = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
     return {name: int(summary.get(name, "0")) for name in names}

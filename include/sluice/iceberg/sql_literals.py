@@ -1,7 +1,4 @@
-"""Python values as SQL literals of Spark.
-
-Text travels as hexadecimal digits, so that no key can end the literal; text of harmless characters alone as it is.
-"""
+"""Python values and names as Spark SQL text. A value never ends its literal early, whatever it contains."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from decimal import Decimal
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/+=@-]*")
 
 
-def literal(value: object) -> str:
-    """The SQL text of one value.
+def sql_literal(value: object) -> str:
+    """Return the SQL literal of one value.
 
     Raises:
-        TypeError: a type that no identifier column can have.
+        TypeError: the value's type is not allowed for identifier columns.
     """
     match value:
         case bool():
@@ -24,9 +21,9 @@ def literal(value: object) -> str:
         case int():
             return f"{value}L"
         case str():
-            # Most keys are plain. Thousands stand in one condition, and a cast around each makes its planning slow.
-            hidden = value.encode("utf-8", "surrogatepass").hex()
-            return f"'{value}'" if _PLAIN.fullmatch(value) else f"CAST(X'{hidden}' AS STRING)"
+            # Plain text is quoted as it is: a condition may hold thousands of keys, and a cast of each slows planning.
+            as_hex = value.encode("utf-8", "surrogatepass").hex()
+            return f"'{value}'" if _PLAIN.fullmatch(value) else f"CAST(X'{as_hex}' AS STRING)"
         case bytes() | bytearray():
             return f"X'{value.hex()}'"
         case Decimal():
@@ -40,6 +37,6 @@ def literal(value: object) -> str:
     raise TypeError(f"no SQL literal for {type(value).__name__}")
 
 
-def quoted(name: str) -> str:
-    """An identifier in backticks."""
+def quote_identifier(name: str) -> str:
+    """Return an identifier in backticks."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,4 +1,7 @@
-"""TODO docstring of sluice.iceberg.table_names."""
+"""Names of the catalog and of Sluice's tables. In: a contract or a topic. Out: an Iceberg identifier.
+
+DAG files import this module, so it imports no PyIceberg.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import hashlib
 import os
 import re
 from typing import TYPE_CHECKING
+
+from sluice.iceberg.sql_literals import quote_identifier
 
 if TYPE_CHECKING:
     from pyiceberg.typedef import Identifier
@@ -19,41 +24,41 @@ QUALITY: Identifier = ("sluice", "quality")
 SCHEMAS: Identifier = ("sluice", "schemas")
 
 
-def safe(name: str) -> str:
-    """A topic's or table's name as one Iceberg identifier, distinct for distinct names."""
+def safe_identifier(name: str) -> str:
+    """Return a topic's or table's name as one Iceberg identifier, distinct for distinct names."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
     if plain == name:
         return plain
-    # A file's name, and a name in Hive's or Glue's catalog, has 255 characters at most; a topic's has 249.
+    # Topic names have up to 249 characters; Hive, Glue and file names up to 255.
     return f"{plain[:248]}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def typed(contract: Contract) -> Identifier:
-    """The table that people query."""
+    """Return the typed table: the one that people query."""
     return tuple(contract.table.split("."))
 
 
 def staging(topic: str) -> Identifier:
-    """The topic's raw records, one partition per batch."""
-    return (STAGING, safe(topic))
+    """Return the topic's staging table: its raw records, one partition per batch."""
+    return (STAGING, safe_identifier(topic))
 
 
 def quarantine(contract: Contract) -> Identifier:
-    """The records that could not enter the typed table."""
-    return (QUARANTINE, safe(contract.table))
+    """Return the table's quarantine: records that could not be written to the typed table."""
+    return (QUARANTINE, safe_identifier(contract.table))
 
 
 def deletes(contract: Contract) -> Identifier:
-    """Upsert tables: which keys were deleted, and at which offset."""
-    return (DELETES, safe(contract.table))
+    """Return an upsert table's deletes table: which keys were deleted, and at which offset."""
+    return (DELETES, safe_identifier(contract.table))
 
 
 def spark_name(catalog: str, identifier: Identifier, branch: str | None = None) -> str:
-    """The quoted name that Spark's SQL and DataFrame APIs take, of a table or of a branch of it."""
+    """Return the quoted name of a table, or of a branch of it, for Spark's SQL and DataFrame APIs."""
     parts = [catalog, *identifier, *([f"branch_{branch}"] if branch else [])]
-    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+    return ".".join(map(quote_identifier, parts))
 
 
 def catalog_name() -> str:
-    """The catalog's name, the same in PyIceberg and in Spark."""
+    """Return the catalog's name, which PyIceberg and Spark share."""
     return os.environ.get("SLUICE_CATALOG", "lake")

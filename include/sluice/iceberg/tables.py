@@ -1,12 +1,11 @@
-"""Which Iceberg tables there are, what they are called, and their creation. No JVM is needed for any of it."""
+"""Load and create the tables of a topic and a contract, and plan the files of a scan. No JVM is needed."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
@@ -24,33 +23,23 @@ from pyiceberg.typedef import Identifier
 from pyiceberg.types import NestedField, PrimitiveType
 
 from sluice.contract.contract import Contract
-from sluice.errors import (
-    EqualityDeletesError,
-    SchemaMissingError,
-    TableDamagedError,
-    first_line,
-)
-from sluice.iceberg import schema, table_names
-from sluice.iceberg.active_contract import CONTRACT, InForce, effective
+from sluice.errors import EqualityDeletesError, SchemaMissingError, TableDamagedError, first_line
+from sluice.iceberg import schema, snapshots, table_names
+from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, resolve_active_contract
 from sluice.iceberg.filters import BooleanExpression
 
-if TYPE_CHECKING:
-    pass
-
 T = TypeVar("T", int, float)
-
-log = logging.getLogger(__name__)
 
 TRIMMED_THROUGH = "sluice.trimmed-through"
 """Property of a staging table: the last batch whose raw records were deleted after their retention."""
 
-OF = "sluice.table-uuid"
-"""Property of a memory of deletes: the uuid of the typed table that it is of."""
+TYPED_TABLE_UUID = "sluice.table-uuid"
+"""Property of a deletes table: the uuid of its typed table."""
 
 SLICES_SINCE = "sluice.slices-since"
-"""Property of a typed table: when it was made or last rolled back, in ms. It may lack slices that landed before."""
+"""Property of a typed table: when it was created or last rolled back (epoch ms). Older slices may be missing in it."""
 
-# Small commits are many: keep their metadata files few, and their manifests merged.
+# Many small commits: keep few metadata files, and merge manifests.
 SERVICE_PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
@@ -59,8 +48,7 @@ SERVICE_PROPERTIES = {
     "write.metadata.previous-versions-max": "50",
     "commit.manifest-merge.enabled": "true",
 }
-# Nobody looks for raw bytes by their least and greatest, and hardly a value, and no offset, stands there twice: what
-# Parquet would work out of each record for both is a twentieth of staging it.
+# Raw bytes need no bounds, and values and offsets rarely repeat: statistics and dictionaries would cost 5 % of staging.
 STAGING_PROPERTIES = {
     **schema.LARGE_RECORDS,
     "write.distribution-mode": "none",
@@ -70,10 +58,10 @@ STAGING_PROPERTIES = {
 
 
 def load(catalog: Catalog, identifier: Identifier) -> Table | None:
-    """The table, or None where it does not exist (yet).
+    """Load a table; return None if it does not exist.
 
     Raises:
-        TableDamagedError: the catalog names a metadata file that is not there, or that can't be read.
+        TableDamagedError: the table's metadata file is missing or cannot be read.
     """
     try:
         return catalog.load_table(identifier)
@@ -85,40 +73,40 @@ def load(catalog: Catalog, identifier: Identifier) -> Table | None:
         raise TableDamagedError(f"The metadata of {'.'.join(identifier)} can't be read: {first_line(error)}") from error
 
 
-def files(table: Table, wanted: BooleanExpression) -> list[FileScanTask]:
-    """The data files of the head that may hold such rows, each with the files of deletes that apply to it.
+def plan_files(table: Table, wanted: BooleanExpression) -> list[FileScanTask]:
+    """Return the current snapshot's data files that may hold such rows, each with its delete files.
 
     Raises:
-        TableDamagedError: a manifest is not there or can't be read.
-        EqualityDeletesError: another engine deleted rows by their values, which PyIceberg does not read.
+        TableDamagedError: a manifest is missing or cannot be read.
+        EqualityDeletesError: the table has equality deletes, which PyIceberg cannot read.
     """
     name = ".".join(table.name())
-    head = table.current_snapshot()
-    if head and head.summary and int(head.summary.additional_properties.get("total-equality-deletes", "0")):
-        raise EqualityDeletesError(f"Another engine deleted rows of {name} by their values.")
+    current = table.current_snapshot()
+    if current and int(snapshots.summary(current).get("total-equality-deletes", "0")):
+        raise EqualityDeletesError(f"Another engine wrote equality deletes into {name}.")
     try:
         return list(table.scan(row_filter=wanted).plan_files())
     except FileNotFoundError as error:
         raise TableDamagedError(f"A manifest of {name} is gone: {error}") from error
-    except OSError:  # the storage is away, which passes
+    except OSError:  # the storage does not answer: retryable
         raise
     except Exception as error:
         raise TableDamagedError(f"A manifest of {name} can't be read: {first_line(error)}") from error
 
 
 def trimmed_through(table: Table | None) -> int:
-    """The last batch that a staging table no longer holds; 0 where it holds all."""
+    """Return the last batch that maintenance trimmed from a staging table; 0 if none."""
     return int(table.properties.get(TRIMMED_THROUGH, "0")) if table else 0
 
 
-def ensure(
+def ensure_table(
     catalog: Catalog,
     identifier: Identifier,
     wanted: Schema,
     spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
     properties: dict[str, str] | None = None,
 ) -> Table:
-    """Load the table, creating it and its namespace first where they are missing. Two at once do no harm."""
+    """Load the table; create it and its namespace if they are missing. Two callers may do so at once."""
     found = load(catalog, identifier)
     if found is not None:
         return found
@@ -133,55 +121,56 @@ def ensure(
         return catalog.load_table(identifier)
 
 
-def bound(bounds: Mapping[int, bytes] | None, column: NestedField, without: T) -> int | T:
-    """The least or greatest whole number, or moment in µs, of a column in a file, as far as the file's bounds tell."""
-    told = (bounds or {}).get(column.field_id)
-    return without if told is None else int(from_bytes(cast(PrimitiveType, column.field_type), told))
+def decode_bound(bounds: Mapping[int, bytes] | None, column: NestedField, default: T) -> int | T:
+    """Return a file's lower or upper bound of a column: a whole number, or a timestamp in µs; `default` if missing."""
+    bound = (bounds or {}).get(column.field_id)
+    return default if bound is None else int(from_bytes(cast(PrimitiveType, column.field_type), bound))
 
 
 def ensure_staging(catalog: Catalog, topic: str) -> Table:
-    """The topic's staging table."""
+    """Load or create the topic's staging table."""
     wanted, spec = schema.staging_schema()
-    return _for_large(
-        ensure(catalog, table_names.staging(topic), wanted, spec, {"sluice.topic": topic, **STAGING_PROPERTIES})
-    )
+    properties = {"sluice.topic": topic, **STAGING_PROPERTIES}
+    return _allow_large_records(ensure_table(catalog, table_names.staging(topic), wanted, spec, properties))
 
 
 def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
-    """The table's quarantine."""
+    """Load or create the table's quarantine."""
     wanted, spec = schema.quarantine_schema()
     properties = {"sluice.table": contract.table, **schema.LARGE_RECORDS}
-    return _for_large(ensure(catalog, table_names.quarantine(contract), wanted, spec, properties))
+    return _allow_large_records(ensure_table(catalog, table_names.quarantine(contract), wanted, spec, properties))
 
 
-def _for_large(table: Table) -> Table:
-    """A table of raw records that may be large, also where it was made before `schema.LARGE_RECORDS`."""
+def _allow_large_records(table: Table) -> Table:
+    """Set `schema.LARGE_RECORDS` on a table that was created without them."""
     if missing := {n: v for n, v in schema.LARGE_RECORDS.items() if n not in table.properties}:
-        # Somebody else does it at this moment, or the next batch does.
+        # If another commit came first, the next batch sets them.
         with suppress(CommitFailedException), table.transaction() as transaction:
             transaction.set_properties(missing)
     return table
 
 
 def ensure_typed(catalog: Catalog, contract: Contract) -> Table:
-    """The typed table, created from its contract, or checked against the contract in force.
+    """Create the typed table from its contract, or load it and check it against the active contract.
 
     Raises:
-        SchemaChangeError: the table exists and does not fit it.
-        SchemaMissingError: it does not exist, and its columns are the plan's to find out.
+        SchemaChangeError: the table does not fit the active contract.
+        SchemaMissingError: the table does not exist, and only a plan can find out its columns.
     """
     if contract.auto:
         found = load(catalog, table_names.typed(contract))
         if found is None:
-            raise SchemaMissingError("The table does not exist yet: a plan makes it.", table=contract.table)
-        effective(found, contract)
+            raise SchemaMissingError("The table does not exist yet; the next plan creates it.", table=contract.table)
+        resolve_active_contract(found, contract)
         return found
     wanted = schema.typed_schema(contract)
     properties = {
         **schema.table_properties(contract),
-        CONTRACT: InForce.first(contract).text(),
+        CONTRACT_PROPERTY: ContractVersion.initial(contract).to_json(),
         SLICES_SINCE: str(int(time.time() * 1000)),
     }
-    table = ensure(catalog, table_names.typed(contract), wanted, schema.partition_spec(contract, wanted), properties)
-    effective(table, contract)
+    table = ensure_table(
+        catalog, table_names.typed(contract), wanted, schema.partition_spec(contract, wanted), properties
+    )
+    resolve_active_contract(table, contract)
     return table

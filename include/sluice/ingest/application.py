@@ -1,4 +1,4 @@
-"""What the files of jobs/ have in common: a Spark application from its start to its exit code."""
+"""What all jobs share: a Spark application from its start to its exit code."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from sluice.errors import SluiceError, exit_code
 from sluice.iceberg import availability, table_names
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.ingest import session
-from sluice.ingest.landing import Context
+from sluice.ingest.context import Context
 
 Main = Callable[[list[str] | None], int]
 
 
-def exits(main: Main) -> Main:
-    """A job's main function whose errors become an exit code: 2 a retry may help, 3 somebody must act; 1 is a bug."""
+def as_job(main: Main) -> Main:
+    """Wrap a job's main function: an error becomes exit code 2 (retry may help) or 3 (action required), a bug 1."""
 
     @functools.wraps(main)
     def job(argv: list[str] | None = None) -> int:
         session.log_to_stdout()
-        _end_with_spark_submit()
+        _exit_with_spark_submit()
         began = time.monotonic()
         try:
-            with availability.catalog_errors():
+            with availability.translate_catalog_errors():
                 code = main(argv)
         except SluiceError as error:
             logging.error("%s", error)
@@ -39,8 +39,8 @@ def exits(main: Main) -> Main:
     return job
 
 
-def _end_with_spark_submit() -> None:
-    """End when the JVM that started this process is gone, as after a task's timeout: nobody waits for it any more."""
+def _exit_with_spark_submit() -> None:
+    """Exit when the JVM that started this process has died, as after a task's timeout."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return
     parent = os.getppid()
@@ -54,10 +54,14 @@ def _end_with_spark_submit() -> None:
 
 
 @contextmanager
-def spark(name: str, run_id: str, kafka: Mapping[str, object]) -> Iterator[Context]:
-    """The application, and what its steps are given."""
+def start_spark(name: str, run_id: str, kafka: Mapping[str, object]) -> Iterator[Context]:
+    """Start an application, stop it at the end, and yield what its steps need.
+
+    Args:
+        kafka: librdkafka settings.
+    """
     began = time.monotonic()
-    built = session.build(name)
+    built = session.build_session(name)
     built.sparkContext.setLogLevel("WARN")
     logging.info("Spark is up after %.1f s", time.monotonic() - began)
     yield Context(built, iceberg_catalog.load(), table_names.catalog_name(), kafka, run_id)

@@ -1,7 +1,7 @@
-"""Check: good rows apart from bad, counted in the same pass that publishes them; quarantine; the verdict.
+"""Check: count good, rejected and deleted records in the pass that merges them, and enforce the contract's tolerance.
 
-The counts are observed while the MERGE into the branch runs, so that a batch is decoded once. The verdict falls before
-main moves.
+The counts are observed while the MERGE into the branch runs, so that a batch is decoded once, and checked before main
+moves.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from sluice.batch import Batch
 from sluice.contract.contract import Contract
 from sluice.errors import BlockedError
-from sluice.formats.internal_columns import DELETE, ERROR, IGNORE, OP
+from sluice.formats.internal_columns import DELETE, ERROR, IGNORE, OP, STAGED_COLUMNS, UPSERT
 from sluice.iceberg import table_names
-from sluice.ingest import decoded_rows
-from sluice.ingest.decoded_rows import SEQ
+
+SEQ = STAGED_COLUMNS["batch_seq"]
+"""The column of decoded records that holds their batch's number."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What batches held for one table: records, those rejected, those that delete, those passed over."""
+    """Records of batches for one table: all, rejected, deletes, ignored."""
 
     records: int
     rejected: int
@@ -32,101 +35,122 @@ class Counts:
     ignored: int = 0
 
 
-def _measures() -> list[Column]:
+def _count_columns() -> list[Column]:
     bad = F.col(ERROR).isNotNull()
     conditions = (F.lit(True), bad, (F.col(OP) == DELETE) & ~bad, (F.col(OP) == IGNORE) & ~bad)
     return [F.count_if(c).alias(name) for name, c in zip(Counts.__match_args__, conditions, strict=True)]
 
 
-def observed(decoded: DataFrame, more: Sequence[Column] = ()) -> tuple[DataFrame, Observation]:
-    """The frame, with counts taken as it passes.
-
-    Args:
-        more: further aggregates.
-    """
+def observe_counts(decoded: DataFrame, more: Sequence[Column] = ()) -> tuple[DataFrame, Observation]:
+    """Return the frame with the counts, and further aggregates, observed as it is written."""
     observation = Observation()
-    return decoded.observe(observation, *_measures(), *more), observation
+    return decoded.observe(observation, *_count_columns(), *more), observation
 
 
-def seen(observation: Observation, expected: int) -> Mapping[str, Any] | None:
-    """What was observed; None where the plan left nothing to observe, or tasks ran twice.
+def read_observation(observation: Observation, expected: int) -> Mapping[str, Any] | None:
+    """The observed aggregates; None if there are none, or tasks ran twice.
 
     Args:
-        expected: how many records were staged. Of none there may be no observation, and waiting for it has no end.
+        expected: how many records were staged. If none, nothing may be observed, and waiting for it would not end.
     """
+    if not expected:
+        return None
     try:
-        row = observation.get if expected else None
-    except Exception:  # noqa: BLE001 - an empty relation was folded away together with the observation
+        row = observation.get
+    except Py4JJavaError:  # the observed relation was empty, and was dropped from the plan: its row has no schema
         return None
     return row if row and row["records"] == expected else None
 
 
-def counts(row: Mapping[str, Any] | None, decoded: DataFrame, expected: int) -> Counts:
-    """The counts that were `seen`; else they are counted anew."""
+def counts_from(row: Mapping[str, Any] | None, decoded: DataFrame, expected: int) -> Counts:
+    """The observed counts; without an observation the records are counted in a pass of their own."""
     if expected == 0:
         return Counts(0, 0)
-    return counted(decoded) if row is None else _counts(row)
+    return count_records(decoded) if row is None else _to_counts(row)
 
 
-def counted(decoded: DataFrame) -> Counts:
-    """The counts, in a pass of their own."""
-    return _counts(decoded.agg(*_measures()).collect()[0].asDict())
+def count_records(decoded: DataFrame) -> Counts:
+    """Count the records in a pass of their own."""
+    return _to_counts(decoded.agg(*_count_columns()).collect()[0].asDict())
 
 
-def _counts(row: Mapping[str, int]) -> Counts:
+def _to_counts(row: Mapping[str, int]) -> Counts:
     return Counts(**{name: int(row[name]) for name in Counts.__match_args__})
 
 
-def by_batch(
+def counts_by_batch(
     decoded: DataFrame, batches: Sequence[Batch], total: Counts, staged: Mapping[int, int]
 ) -> dict[int, Counts]:
-    """What each of several batches held, without the deletes; the records are decoded once more only to find bad ones.
+    """The counts by batch number; of several batches without deletes.
+
+    The records are decoded once more only if several batches hold rejected ones.
 
     Args:
         staged: records by batch number.
     """
     if len(batches) == 1:
         return {batches[0].seq: total}
-    bad: dict[int, int] = {}
+    rejected: dict[int, int] = {}
     if total.rejected:
-        rows = decoded_rows.sifted(decoded, F.col(ERROR).isNotNull()).groupBy(SEQ).count().collect()
-        bad = {row[SEQ]: row["count"] for row in rows}
-    return {b.seq: Counts(staged[b.seq], bad.get(b.seq, 0)) for b in batches}
+        rows = filter_decoded(decoded, F.col(ERROR).isNotNull()).groupBy(SEQ).count().collect()
+        rejected = {row[SEQ]: row["count"] for row in rows}
+    return {b.seq: Counts(staged[b.seq], rejected.get(b.seq, 0)) for b in batches}
 
 
-def verdict(
+def check_tolerance(
     contract: Contract,
     batches: Sequence[Batch],
-    found: Mapping[int, Counts],
-    excused: Callable[[], Mapping[int, int]] = dict,
+    counts: Mapping[int, Counts],
+    count_excused: Callable[[], Mapping[int, int]] = dict,
 ) -> None:
-    """Refuse a batch with more bad records than the contract tolerates.
+    """Refuse a batch with more rejected records than the contract tolerates.
 
     Args:
-        excused: how many of the bad ones, by batch number, wait for a person's answer, or have got it; asked where a
-            batch would be refused.
+        counts: by batch number.
+        count_excused: returns, by batch number, how many records were rejected because of a change that awaits review
+            or was rejected in review. These are left out. Called only if a batch would be refused.
 
     Raises:
         BlockedError: with the counts; the batch stays in staging.
     """
     errors = contract.errors
-    share, count = (0.0, 0) if errors.tolerance == "none" else (errors.max_ratio, errors.max_count)
+    ratio, number = (0.0, 0) if errors.tolerance == "none" else (errors.max_ratio, errors.max_count)
 
-    def too_many(number: int, others: Mapping[int, int]) -> bool:
-        known = others.get(number, 0)
-        return found[number].rejected - known > max(share * (found[number].records - known), count)
+    def is_over(batch: Batch, excused: Mapping[int, int]) -> bool:
+        found, left_out = counts[batch.seq], excused.get(batch.seq, 0)
+        return found.rejected - left_out > max(ratio * (found.records - left_out), number)
 
-    others: Mapping[int, int] = {}
-    if errors.tolerance != "none" and any(too_many(batch.seq, others) for batch in batches):
-        others = excused()
+    excused: Mapping[int, int] = {}
+    if errors.tolerance != "none" and any(is_over(batch, excused) for batch in batches):
+        excused = count_excused()
     for batch in batches:
-        here = found[batch.seq]
-        if too_many(batch.seq, others):
-            tolerated = f"{share:.2%}{f' or {count}' if count else ''}"
+        if is_over(batch, excused):
+            tolerated = f"{ratio:.2%}{f' or {number}' if number else ''}"
+            found = counts[batch.seq]
             raise BlockedError(
-                f"{here.rejected} of {here.records} records don't fit the contract, which tolerates {tolerated}.",
+                f"{found.rejected} of {found.records} records were rejected; the contract tolerates {tolerated}.",
                 table=contract.table,
                 topic=batch.topic,
                 batch=batch.seq,
                 quarantine=".".join(table_names.quarantine(contract)),
             )
+
+
+def in_batches(batches: Sequence[Batch]) -> Column:
+    """The condition that a row of staging or quarantine belongs to one of these batches."""
+    return F.col("batch_seq").isin([b.seq for b in batches])
+
+
+def filter_decoded(decoded: DataFrame, condition: Column) -> DataFrame:
+    """Filter decoded records by a condition on what decoding found.
+
+    Spark pushes a plain filter below decoding, and copies the decoding into it for each column that the condition
+    names: finding a batch's rejected records would cost up to four times as much as publishing it (SPARK-47672).
+    It pushes no filter below an observation.
+    """
+    return decoded.observe(f"sluice_{uuid4().hex}", F.count(F.lit(1))).where(condition)
+
+
+def is_good() -> Column:
+    """The condition that the typed table takes a decoded record; deletes are among them."""
+    return F.col(ERROR).isNull() & F.col(OP).isin(UPSERT, DELETE)

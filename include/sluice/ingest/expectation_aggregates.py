@@ -1,6 +1,6 @@
-"""What expectations can be told by plain aggregates, which ride on the pass that publishes a batch.
+"""Find the expectations that plain aggregates are enough for; these are computed while a batch is published.
 
-Which metrics an expectation needs is Great Expectations' own answer, and so is what it makes of them.
+Great Expectations says which metrics an expectation needs, and derives the result from their values.
 """
 
 from __future__ import annotations
@@ -28,57 +28,61 @@ _AGGREGATES: Mapping[str, Callable[[Column], Column]] = MappingProxyType(
         "column.non_null_count": F.count,
     }
 )
-"""Great Expectations' metrics that are one aggregate each, which passes over nulls."""
+"""Great Expectations' metrics that are one aggregate each, which ignores nulls."""
 _SIMPLE = frozenset(f"expect_column_{name}_to_be_between" for name in ("max", "min", "mean", "stdev", "sum"))
 _SIMPLE |= {"expect_column_proportion_of_non_null_values_to_be_between"}
 
 
 @dataclass
-class Measures:
-    """What can be measured of expectations by plain aggregates, in whatever pass the rows make anyway.
+class Aggregates:
+    """Plain aggregates for expectations.
 
     Attributes:
         columns: the aggregates, by the metric that Great Expectations will ask for.
-        of: the expectations for which they are all that is needed.
+        expectations: those that need nothing else.
     """
 
     columns: dict[Any, Column] = field(default_factory=dict)
-    of: list[Expectation] = field(default_factory=list)
+    expectations: list[Expectation] = field(default_factory=list)
 
 
-def measures(contract: Contract, empty: DataFrame, judged: Column) -> Measures:
-    """The aggregates that tell most expectations what they need; none of those of severity `quarantine_rows`.
+def plan_aggregates(contract: Contract, empty: DataFrame, applies: Column) -> Aggregates:
+    """Find the expectations that plain aggregates are enough for, and the aggregates.
 
-    Left out is what needs a shuffle, shows values, or might raise: it would raise in the MERGE.
+    Left out are those of severity `quarantine_rows`, and what needs a shuffle, shows values, or might raise: it would
+    raise in the MERGE.
 
     Args:
-        empty: a frame of their columns, without rows.
-        judged: the condition that a row is one that is to be looked at.
+        empty: a frame of the expectations' columns, without rows.
+        applies: the condition that expectations apply to a row.
     """
     types = {f.name: f.dataType for f in empty.schema.fields}
-    found = Measures(of=[e for e in contract.expectations if _simple(contract, e, types, empty)])
-    if not found.of:
+    found = Aggregates(expectations=[e for e in contract.expectations if _simple(contract, e, types, empty)])
+    if not found.expectations:
         return found
-    given = [(i, each, great_expectations.parameters(contract, each, {})) for i, each in enumerate(found.of)]
-    probe = great_expectations.validator(empty, {})
-    great_expectations.validated(probe, given, 0)
+    given = [
+        (i, each, great_expectations.resolve_parameters(contract, each, {}))
+        for i, each in enumerate(found.expectations)
+    ]
+    probe = great_expectations.make_validator(empty, {})
+    great_expectations.validate_by_position(probe, given, 0)
     engine: Any = probe.execution_engine
     for metric in engine.asked:
         name, column = metric.metric_name, metric.metric_domain_kwargs.get("column")
         if name in _AGGREGATES:
-            values = within_python(F.col(f"`{column}`"), types[str(column)])
-            measure = _AGGREGATES[name](F.when(judged, values))
+            values = clamp_to_python(F.col(f"`{column}`"), types[str(column)])
+            measure = _AGGREGATES[name](F.when(applies, values))
         elif name == "table.row_count":
-            measure = F.count_if(judged)
+            measure = F.count_if(applies)
         else:
             where = metric.id._replace(metric_name=name.removesuffix("unexpected_count") + "condition")
-            measure = F.count_if(judged & engine.conditions[where])
+            measure = F.count_if(applies & engine.conditions[where])
         found.columns[metric.id] = measure
     return found
 
 
-def within_python(values: Column, kind: T.DataType) -> Column:
-    """Days and moments no further off than Python can tell: its years are 1 to 9999, and all of Spark's would raise."""
+def clamp_to_python(values: Column, kind: T.DataType) -> Column:
+    """Limit dates and timestamps to the years 1 to 9999 that Python can represent; others would raise in PySpark."""
     if not isinstance(kind, (T.DateType, T.TimestampType, T.TimestampNTZType)):
         return values
     first, last = (F.lit(day).cast(kind) for day in ("0001-01-03", "9999-12-29"))  # in any time zone
@@ -93,6 +97,6 @@ def _simple(contract: Contract, each: Expectation, types: Mapping[str, T.DataTyp
         # The sum of decimals may overflow.
         return counts or not isinstance(types[each.columns[0]], T.DecimalType)
     if not each.kind.by_row or contract.expectations_show_values:
-        return each.kind.of == "whole"
+        return each.kind.column_kind == "whole"
     regex = each.given.get("regex")
-    return not regex or great_expectations.takes(empty.sparkSession, regex)
+    return not regex or great_expectations.java_accepts(empty.sparkSession, regex)

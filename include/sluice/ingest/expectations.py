@@ -1,7 +1,7 @@
-"""Expect: hold a contract's expectations against a batch before main moves.
+"""Evaluate a contract's expectations for a batch before main moves.
 
-`marked` sets the rows apart that fail one of severity `quarantine_rows`, in the same pass that decodes them. `judge`
-holds the others against the rows that are about to be published, and keeps what all came to in `sluice.quality`.
+`mark_failing_rows` marks rows that fail an expectation of severity `quarantine_rows` while they are decoded. An
+`Evaluation` tests the others on the rows to be published; `evaluate_and_store` writes all results to `sluice.quality`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark import StorageLevel
@@ -24,10 +23,10 @@ from sluice.contract.types import Primitive
 from sluice.errors import ExpectationsFailedError
 from sluice.formats.internal_columns import DETAIL, ERROR, FIELD, OP, UPSERT
 from sluice.ingest import expectation_aggregates, great_expectations
-from sluice.ingest.decoded_rows import SEQ
-from sluice.ingest.landing import Context
+from sluice.ingest.check import SEQ
+from sluice.ingest.context import Context
 from sluice.ledger import quality_table
-from sluice.ledger.quality_table import Result
+from sluice.ledger.quality_table import ExpectationResult
 
 log = logging.getLogger(__name__)
 
@@ -36,223 +35,189 @@ FAILED = "expectation"
 
 
 def _is_row(contract: Contract) -> Column:
-    """Whether a decoded record is a row; a soft delete is a version that tells of an end, and has what it can tell."""
+    """The condition that a record is a row that expectations apply to; a soft delete may have only its key."""
     ends = [c for c in contract.columns if c.source == DELETED_SOURCE] if contract.deletes == "soft" else []
     rows = F.col(OP) == UPSERT
-    for each in ends:  # true, or the moment
-        lives = ~F.col(each.name) if each.type == Primitive("boolean") else F.lit(False)
-        rows = rows & (F.col(each.name).isNull() | lives)
+    for each in ends:  # true, or the time of the delete
+        not_deleted = ~F.col(each.name) if each.type == Primitive("boolean") else F.lit(False)
+        rows = rows & (F.col(each.name).isNull() | not_deleted)
     return rows
 
 
-def marked(decoded: DataFrame, contract: Contract) -> DataFrame:
-    """The decoded records; those that fail an expectation of severity `quarantine_rows` are errors now."""
-    conditions = great_expectations.conditions(contract, decoded)
+def mark_failing_rows(decoded: DataFrame, contract: Contract) -> DataFrame:
+    """Mark decoded records that fail an expectation of severity `quarantine_rows` as errors."""
+    conditions = great_expectations.failure_conditions(contract, decoded)
     if not conditions:
         return decoded
-    judged = F.col(ERROR).isNull() & _is_row(contract)
-    failing = [F.when(judged & condition, great_expectations.reason(each)) for each, condition in conditions]
-    fields = [F.when(judged & condition, F.lit(",".join(each.columns))) for each, condition in conditions]
-    names = F.concat_ws("; ", *failing)
-    failed = F.coalesce(*failing).isNotNull()
+    applies = F.col(ERROR).isNull() & _is_row(contract)
+    reasons = [F.when(applies & condition, great_expectations.failure_reason(each)) for each, condition in conditions]
+    fields = [F.when(applies & condition, F.lit(",".join(each.columns))) for each, condition in conditions]
+    failed = F.coalesce(*reasons).isNotNull()
     changed = {
         ERROR: F.when(failed, F.lit(FAILED)).otherwise(F.col(ERROR)),
-        DETAIL: F.when(failed, names).otherwise(F.col(DETAIL)),
+        DETAIL: F.when(failed, F.concat_ws("; ", *reasons)).otherwise(F.col(DETAIL)),
         FIELD: F.when(failed, F.coalesce(*fields)).otherwise(F.col(FIELD)),
     }
     return decoded.select(*[changed[c].alias(c) if c in changed else F.col(c) for c in decoded.columns])
 
 
-class Watch:
-    """What a contract's expectations need to know of the rows, in aggregates: counts, sums, the least and the greatest.
+class Evaluation:
+    """A contract's expectations over decoded and marked rows.
 
-    They ride on the pass that publishes the rows, or have one of their own for several batches at once.
+    Attributes:
+        columns: aggregates that most expectations need. They are observed while the rows are published, or computed in
+            a pass of their own.
+        quarantining: the expectations of severity `quarantine_rows`.
+        aggregates: the others that need nothing but aggregates.
+        empty: a frame of the expectations' columns, without rows.
     """
 
     def __init__(self, contract: Contract, rows: DataFrame) -> None:
-        """Of rows that were decoded and marked; nothing where the contract has no expectations."""
-        self.set_apart: list[Expectation] = []
-        self.measures = expectation_aggregates.Measures()
+        self.contract, self.rows = contract, rows
         self.columns: list[Column] = []
+        self.quarantining: list[Expectation] = []
+        self.aggregates = expectation_aggregates.Aggregates()
         if not contract.expectations:
             return
-        self.empty = great_expectations.without_rows(rows, contract.expectations)
-        conditions = great_expectations.conditions(contract, rows)
-        self.set_apart = [each for each, _ in conditions]
-        changes = _is_row(contract)
-        judged = changes & F.col(ERROR).isNull()
-        decoded = changes & (F.col(ERROR).isNull() | (F.col(ERROR) == FAILED))
-        self.measures = expectation_aggregates.measures(contract, self.empty, judged)
-        counted = {"good": F.count_if(judged), "decoded": F.count_if(decoded)}
-        counted |= {f"failed{i}": F.count_if(decoded & condition) for i, (_, condition) in enumerate(conditions)}
-        for each in contract.expectations:
-            if (too_long := great_expectations.unjudged(each)) is not None:
-                of = decoded if each in self.set_apart else judged
-                counted[f"too_long{contract.expectations.index(each)}"] = F.count_if(of & too_long)
-        counted |= {f"measure{i}": column for i, column in enumerate(self.measures.columns.values())}
-        self.columns = [column.alias(f"_sluice_{name}") for name, column in counted.items()]
+        self.empty = great_expectations.empty_frame(rows, contract.expectations)
+        conditions = great_expectations.failure_conditions(contract, rows)
+        self.quarantining = [each for each, _ in conditions]
+        good = _is_row(contract) & F.col(ERROR).isNull()
+        decoded = _is_row(contract) & (F.col(ERROR).isNull() | (F.col(ERROR) == FAILED))
+        self.aggregates = expectation_aggregates.plan_aggregates(contract, self.empty, good)
+        named = {"good": F.count_if(good), "decoded": F.count_if(decoded)}
+        named |= {f"failed{i}": F.count_if(decoded & condition) for i, (_, condition) in enumerate(conditions)}
+        for i, each in enumerate(contract.expectations):
+            if (too_long := great_expectations.is_too_long(each)) is not None:
+                named[f"too_long{i}"] = F.count_if((decoded if each in self.quarantining else good) & too_long)
+        named |= {f"measure{i}": column for i, column in enumerate(self.aggregates.columns.values())}
+        self.columns = [column.alias(f"_sluice_{name}") for name, column in named.items()]
 
-    def known(self, row: Mapping[str, Any]) -> dict[Any, Any]:
-        """What the measures came to, by the metric of Great Expectations that they are."""
-        return {metric: row[f"_sluice_measure{i}"] for i, metric in enumerate(self.measures.columns)}
+    def evaluate(
+        self,
+        batches: Sequence[Batch],
+        past: Sequence[ExpectationResult] = (),
+        observed: Mapping[str, Any] | None = None,
+    ) -> list[ExpectationResult]:
+        """Evaluate each batch, in order; nothing is stored.
+
+        Args:
+            past: results of earlier batches, for drift.
+            observed: the values of `columns`, of a single batch; without them the rows are counted.
+        """
+        expectations = self.contract.expectations
+        rest = [e for e in expectations if e not in self.aggregates.expectations and e not in self.quarantining]
+        names = {name for each in (expectations if observed is None else rest) for name in each.columns}
+        types = {n: self.rows.schema[n].dataType for n in self.rows.columns if n in names}
+        values = [expectation_aggregates.clamp_to_python(F.col(n), kind).alias(n) for n, kind in types.items()]
+        rows = self.rows.select(*values, OP, ERROR, SEQ)
+        if rest:
+            # Several queries will read them. They are stored on disk because the heap is small and batches are not.
+            rows = rows.persist(StorageLevel.DISK_ONLY)
+        try:
+            if observed is None:
+                counts = {row[SEQ]: row.asDict() for row in rows.groupBy(SEQ).agg(*self.columns).collect()}
+            else:
+                counts = {batches[0].seq: dict(observed)}
+            history, results = list(past), []
+            for batch in batches:
+                good = rows.where(F.col(ERROR).isNull() & _is_row(self.contract) & (F.col(SEQ) == batch.seq))
+                found = self._evaluate_batch(batch, good.drop(OP, ERROR, SEQ), counts.get(batch.seq, {}), history)
+                history += [r for r in found if r.observed is not None]
+                results += found
+            return results
+        finally:
+            if rest:
+                rows.unpersist()
+
+    def _evaluate_batch(
+        self, batch: Batch, good: DataFrame, counts: Mapping[str, Any], history: Sequence[ExpectationResult]
+    ) -> list[ExpectationResult]:
+        began = time.monotonic()
+        found: list[dict[str, Any]] = []
+        records = counts.get("_sluice_decoded", 0)
+        for i, each in enumerate(self.quarantining):
+            failed = counts.get(f"_sluice_failed{i}", 0)
+            found.append(
+                self._describe(each, counts) | {"success": failed == 0, "records": records, "unexpected": failed}
+            )
+        records = counts.get("_sluice_good", 0)
+        asked: list[tuple[dict[str, Any], Expectation, dict[str, Any]]] = []
+        for each in (e for e in self.contract.expectations if e.severity != "quarantine_rows"):
+            result = self._describe(each, counts) | {"success": None, "records": records}
+            found.append(result)
+            # How many records a backfill slice has, and how old they are, was chosen by an operator.
+            about_batch = each.max_age or each.drift or each.kind.column_kind == "whole"
+            if (records or not each.columns) and not (batch.is_slice and about_batch):
+                past = _past_values(history, each, batch.seq)
+                given = great_expectations.resolve_parameters(self.contract, each, result, past)
+                asked.append((result, each, given))
+        if asked:
+            measures = self.aggregates.columns
+            # A batch without rows has no counts: all are 0.
+            values = {m: counts[f"_sluice_measure{i}"] if counts else 0 for i, m in enumerate(measures)}
+            known = great_expectations.KnownMetrics(values, self.aggregates.expectations, self.empty)
+            answers = great_expectations.validate(self.contract, [(e, given) for _, e, given in asked], good, known)
+            for (result, each, _), answer in zip(asked, answers, strict=True):
+                result.update(answer)
+                if each.drift and "low" not in result:
+                    result["success"] = None
+        place: dict[str, Any] = {"table": self.contract.table, "topic": batch.topic, "batch_seq": batch.seq}
+        seconds = time.monotonic() - began
+        return [ExpectationResult(**each, **place, seconds=seconds) for each in found]
+
+    def _describe(self, each: Expectation, counts: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            **dict(zip(quality_table.EXPECTATION_KEY, each.name, strict=True)),
+            "too_long": counts.get(f"_sluice_too_long{self.contract.expectations.index(each)}"),
+        }
 
 
-@dataclass
-class _Past:
-    """The statistics that batches before had; those of the same commit join as they are found."""
-
-    results: list[Result]
-
-    def of(self, each: Expectation, seq: int) -> list[float]:
-        """What it observed in the last batches before this one, newest first."""
-        column = ",".join(each.columns)
-        mine = [r for r in self.results if (r.expectation, r.column) == (each.type, column) and r.batch_seq < seq]
-        # Another expectation of the type, with other bounds, has observed the same.
-        newest = sorted({r.batch_seq: r for r in mine}.values(), key=lambda r: -r.batch_seq)
-        return [r.observed for r in newest[: each.drift.batches] if r.observed is not None] if each.drift else []
-
-
-def judge(
+def evaluate_and_store(
     context: Context,
-    contract: Contract,
+    evaluation: Evaluation,
     batches: Sequence[Batch],
-    rows: DataFrame,
-    watch: Watch | None = None,
-    seen: Mapping[str, Any] | None = None,
-) -> list[Result]:
-    """Hold the expectations against each batch, and keep the results in `sluice.quality`.
+    observed: Mapping[str, Any] | None = None,
+) -> list[ExpectationResult]:
+    """Evaluate the expectations for each batch that has offsets, and store the results in `sluice.quality`.
 
     Args:
-        rows: the batches' decoded and marked records, with their batch's number.
-        watch: what is to be known of them.
-        seen: what it came to, where it was observed; of several batches it is not told apart, and they are counted.
-
-    Returns:
-        The results, batch by batch; none of batches without offsets.
+        observed: the values of the evaluation's columns, if they were observed; used for a single batch only.
 
     Raises:
-        ExpectationsFailedError: one of severity `block` failed; it names the first batch of which that is true.
+        ExpectationsFailedError: one of severity `block` failed; it names the first batch concerned.
     """
-    mine = [b for b in batches if b.span]
-    if not contract.expectations or not mine:
+    contract = evaluation.contract
+    batches, single = [b for b in batches if b.span], len(batches) == 1
+    if not contract.expectations or not batches:
         return []
-    topic, first = mine[-1].topic, mine[0].seq
-    # Batches without records were not judged: look somewhat further back than is asked for.
+    topic, first = batches[-1].topic, batches[0].seq
+    # Batches without records have no statistics, so look further back than needed.
     back = 2 * max((e.drift.batches for e in contract.expectations if e.drift), default=0)
-    past = quality_table.observed_before(context.catalog, contract.table, topic, first, back) if back else []
-    results = look(contract, mine, rows, past, watch, seen if len(batches) == 1 else None)
-    quality_table.keep(context.catalog, results, run_id=context.run_id)
+    past = quality_table.read_previous_statistics(context.catalog, contract.table, topic, first, back) if back else []
+    results = evaluation.evaluate(batches, past, observed if single else None)
+    quality_table.write_results(context.catalog, results, run_id=context.run_id)
     for result in results:
         if result.success is False:
-            log.warning("%s from %s batch %s: %s", contract.table, topic, result.batch_seq, result.told)
-    _verdict(contract, mine, results)
-    return results
-
-
-def look(
-    contract: Contract,
-    batches: Sequence[Batch],
-    rows: DataFrame,
-    past: Sequence[Result] = (),
-    watch: Watch | None = None,
-    seen: Mapping[str, Any] | None = None,
-) -> list[Result]:
-    """The results of each batch, in order; nothing is kept.
-
-    Args:
-        rows: the batches' decoded and marked records, with their batch's number.
-        past: what batches before observed.
-        watch: what is to be known of them.
-        seen: what it came to, of one batch; else the rows are counted.
-    """
-    watch = watch or Watch(contract, rows)
-    rest = [e for e in contract.expectations if e not in watch.measures.of and e not in watch.set_apart]
-    looked_at = contract.expectations if seen is None else rest
-    names = {name for each in looked_at for name in each.columns}
-    told = [
-        expectation_aggregates.within_python(F.col(n), rows.schema[n].dataType).alias(n)
-        for n in rows.columns
-        if n in names
-    ]
-    rows = rows.select(*told, OP, ERROR, SEQ)
-    if rest:
-        # More than one query will read them. On disk: the heap is small, batches are not.
-        rows = rows.persist(StorageLevel.DISK_ONLY)
-    try:
-        if seen is None:
-            counted = {row[SEQ]: row.asDict() for row in rows.groupBy(SEQ).agg(*watch.columns).collect()}
-        else:
-            counted = {batches[0].seq: dict(seen)}
-        known, results = _Past(list(past)), []
-        for batch in batches:
-            good = rows.where(F.col(ERROR).isNull() & _is_row(contract) & (F.col(SEQ) == batch.seq))
-            found = _judged(contract, batch, good, counted.get(batch.seq, {}), watch, known)
-            known.results += [r for r in found if r.observed is not None]
-            results += found
-        return results
-    finally:
-        if rest:
-            rows.unpersist()
-
-
-def _judged(
-    contract: Contract,
-    batch: Batch,
-    good: DataFrame,
-    counted: Mapping[str, Any],
-    watch: Watch,
-    past: _Past,
-) -> list[Result]:
-    """The results of one batch."""
-    began = time.monotonic()
-    found: list[dict[str, Any]] = []
-    for i, each in enumerate(watch.set_apart):
-        failed = counted.get(f"_sluice_failed{i}", 0)
-        records = counted.get("_sluice_decoded", 0)
-        about = _about(contract, each, counted)
-        found.append(about | {"success": failed == 0, "records": records, "unexpected": failed})
-    records = counted.get("_sluice_good", 0)
-    asked: list[tuple[dict[str, Any], Expectation, dict[str, Any]]] = []
-    for each in (e for e in contract.expectations if e.severity != "quarantine_rows"):
-        about = _about(contract, each, counted) | {"success": None, "records": records}
-        found.append(about)
-        # A slice is no batch: how many records it has, and how old they are, is what somebody asked for.
-        of_batches = each.max_age or each.drift or each.kind.of == "whole"
-        if (records or not each.columns) and not (batch.is_slice and of_batches):
-            asked.append((about, each, great_expectations.parameters(contract, each, about, past.of(each, batch.seq))))
-    if asked:
-        # Of a batch without rows nothing was counted: then there are none.
-        known = watch.known(counted) if counted else dict.fromkeys(watch.measures.columns, 0)
-        held = [(each, given) for _, each, given in asked]
-        told = great_expectations.ask(contract, held, good.drop(OP, ERROR, SEQ), known, watch.measures.of, watch.empty)
-        for (about, each, _), found_of in zip(asked, told, strict=True):
-            about.update(found_of)
-            if each.drift and "low" not in about:
-                about["success"] = None
-    seconds = time.monotonic() - began
-    about_batch: dict[str, Any] = {
-        "table": contract.table,
-        "topic": batch.topic,
-        "batch_seq": batch.seq,
-        "seconds": seconds,
-    }
-    return [Result(**each, **about_batch) for each in found]
-
-
-def _about(contract: Contract, each: Expectation, counted: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **dict(zip(quality_table.EXPECTATION, each.name, strict=True)),
-        "too_long": counted.get(f"_sluice_too_long{contract.expectations.index(each)}"),
-    }
-
-
-def _verdict(contract: Contract, batches: Sequence[Batch], results: Sequence[Result]) -> None:
+            log.warning("%s from %s batch %s: %s", contract.table, topic, result.batch_seq, result.summary)
     for batch in batches:
         failed = [r for r in results if r.batch_seq == batch.seq and r.severity == "block" and r.success is False]
         if failed:
             raise ExpectationsFailedError(
-                f"Expectations of severity block failed: {'; '.join(r.told for r in failed)}.",
+                f"Expectations of severity block failed: {'; '.join(r.summary for r in failed)}.",
                 table=contract.table,
                 topic=batch.topic,
                 batch=batch.seq,
             )
+    return results
+
+
+def _past_values(history: Sequence[ExpectationResult], each: Expectation, seq: int) -> list[float]:
+    """What an expectation observed in the last batches before this one, newest first."""
+    if each.drift is None:
+        return []
+    column = ",".join(each.columns)
+    mine = [r for r in history if (r.expectation, r.column) == (each.type, column) and r.batch_seq < seq]
+    # One of another name, with other bounds, observed the same value of a batch.
+    newest = sorted({r.batch_seq: r for r in mine}.values(), key=lambda r: -r.batch_seq)
+    return [r.observed for r in newest[: each.drift.batches] if r.observed is not None]

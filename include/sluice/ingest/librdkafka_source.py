@@ -1,7 +1,7 @@
-"""Read offset ranges by librdkafka, in Arrow batches, where Spark's own source of Kafka fails.
+"""Read offset ranges with librdkafka, in Arrow batches, where Spark's own Kafka source fails.
 
-That one makes microseconds of each record's timestamp as it reads, and ends with "long overflow" at one beyond the year
-294247, such as a producer's nanoseconds taken for milliseconds.
+Spark's source converts each timestamp to microseconds, and fails with "long overflow" on one beyond the year 294247,
+such as a producer's nanoseconds in place of milliseconds.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
 OVERFLOW = "java.lang.ArithmeticException: long overflow"
-"""What Spark's source says then, somewhere in its error."""
+"""What the error of Spark's source contains; it has no error class (Spark 4.1)."""
 SETTINGS = {
-    "group.id": "sluice-stage",  # never joined, and nothing is committed to it
+    "group.id": "sluice-stage",  # never joined, nothing is committed
     "enable.auto.commit": False,
     "enable.partition.eof": True,
-    "auto.offset.reset": "error",  # a record that vanishes while we read fails the read
+    "auto.offset.reset": "error",  # a record that disappears during the read fails it
     "isolation.level": "read_committed",
     "queued.max.messages.kbytes": 16 << 10,
 }
 TIMEOUT_S = 60.0
-AT_ONCE, WAIT_S = 10_000, 0.2  # so many are taken together, or what has come after so long
+MAX_MESSAGES, WAIT_S = 10_000, 0.2  # one `consume` call
 SCHEMA = (
     "partition int, offset long, timestamp long, timestampType int, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
 
 
-def load(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> DataFrame:
-    """The batch's records with the columns of Spark's source that staging takes, one task for each partition.
+def read_batch(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> DataFrame:
+    """Read the batch's records, with the columns of Spark's source that staging uses, in one task per partition.
 
     Args:
-        config: librdkafka's settings; the executors get them with the text of files.
+        config: librdkafka's settings; executors receive certificates as text, not as files.
 
     Returns:
-        A record's `timestamp` is null where it is beyond what a timestamp holds.
+        Rows whose `timestamp` is null if a timestamp can't hold it.
     """
-    topic, ranges = batch.topic, [(p, r.start, r.end) for p, r in batch.to_read.items()]
-    settings = {**java_settings.as_text(config), **SETTINGS}
+    topic, ranges = batch.topic, [(p, r.start, r.end) for p, r in batch.ranges_to_read.items()]
+    settings = {**java_settings.inline_certificates(config), **SETTINGS}
 
     def read(asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from confluent_kafka import Consumer
 
-        consumer = Consumer(login.trusting(settings))
+        consumer = Consumer(login.with_system_cas(settings))
         try:
             for row in (row for rows in asked for row in rows.to_pylist()):
                 yield from _records(consumer, topic, **row)
@@ -62,14 +62,14 @@ def load(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> DataFr
 
     asked = spark.createDataFrame(ranges, "partition int, start long, end long")
     found = asked.repartition(len(ranges), "partition").mapInArrow(read, SCHEMA)
-    moment = F.timestamp_micros(F.try_multiply(F.col("timestamp"), F.lit(1000).cast("long")))
-    return found.withColumn("timestamp", moment)
+    timestamp = F.timestamp_micros(F.try_multiply(F.col("timestamp"), F.lit(1000).cast("long")))
+    return found.withColumn("timestamp", timestamp)
 
 
-def harmless() -> frozenset[int]:
-    """Codes of what Kafka tells beside records: a partition's end, and that no right to the group is there.
+def ignorable_codes() -> frozenset[int]:
+    """Codes of errors that need no action: the end of a partition, and no access to the consumer group.
 
-    The client looks for the group's coordinator though none is joined, and who may read a topic needs no right to one.
+    The client looks up the group's coordinator though it joins none, and reading a topic needs no right to a group.
     """
     from confluent_kafka import KafkaError
 
@@ -77,25 +77,27 @@ def harmless() -> frozenset[int]:
 
 
 def _records(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """What one range holds.
+    """Yield the records of one range.
 
     Raises:
-        KafkaException: Kafka says so.
-        TimeoutError: nothing came for `TIMEOUT_S`.
+        KafkaException: Kafka reported an error.
+        TimeoutError: no record arrived for `TIMEOUT_S`.
     """
     from confluent_kafka import KafkaException, TopicPartition
 
     consumer.assign([TopicPartition(topic, partition, start)])
     reached, until = start, time.monotonic() + TIMEOUT_S
     while reached < end:
-        messages = consumer.consume(AT_ONCE, WAIT_S)
+        messages = consumer.consume(MAX_MESSAGES, WAIT_S)
         if messages:
             until = time.monotonic() + TIMEOUT_S
         elif time.monotonic() > until:
-            raise TimeoutError(f"{topic}, partition {partition}: Kafka sent nothing from offset {reached} on")
+            raise TimeoutError(
+                f"{topic}, partition {partition}: Kafka sent no records from offset {reached} on for {TIMEOUT_S:.0f} s"
+            )
         for each in messages:
             error, offset = each.error(), each.offset() or 0
-            if error is not None and error.code() not in harmless():
+            if error is not None and error.code() not in ignorable_codes():
                 raise KafkaException(error)
             reached = max(reached, offset + (error is None))
         yield _batch([m for m in messages if m.error() is None and (m.offset() or 0) < end])
@@ -108,7 +110,7 @@ def _batch(messages: list[Message]) -> pa.RecordBatch:
         "partition": pa.array([m.partition() for m in messages], pa.int32()),
         "offset": pa.array([m.offset() for m in messages], pa.int64()),
         "timestamp": pa.array([m.timestamp()[1] for m in messages], pa.int64()),
-        # Java counts them from -1, for none.
+        # Java's enumeration starts at -1, for none.
         "timestampType": pa.array([m.timestamp()[0] - 1 for m in messages], pa.int32()),
         "key": pa.array([m.key() for m in messages], pa.binary()),
         "value": pa.array([m.value() for m in messages], pa.binary()),

@@ -1,10 +1,8 @@
-"""The MERGEs: append by Kafka coordinates, upsert by key in the contract's order, and the memory of deletes.
-
-They go through the DataFrame API: a temporary view over an Iceberg table, as SQL would need, can't be planned inside a
-copy-on-write MERGE by Spark 4.1.
+"""The MERGE statements: append by Kafka coordinates, upsert by key in the contract's order, deletes, and quarantine.
 
 A MERGE prunes its target only by literals in the ON clause. Each bound here follows from the batch's own join key, so
-that it can never turn a match into an insert.
+it can't turn a match into an insert. The DataFrame API is used because Spark 4.1 can't plan a temporary view over an
+Iceberg table, which SQL would need, inside a copy-on-write MERGE.
 """
 
 from __future__ import annotations
@@ -24,33 +22,34 @@ from sluice.contract.contract import Contract
 from sluice.contract.types import IcebergType, Primitive
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.formats.internal_columns import DELETE, OP
-from sluice.iceberg.sql_literals import literal, quoted
+from sluice.iceberg.sql_literals import quote_identifier, sql_literal
 
 KEYS_INLINE = 20_000
 BYTES_INLINE = 4 << 20
 KEY_INLINE = 256
-"""Of a longer key (in characters, or bytes) only the beginning reaches the driver, which bounds it as well."""
+"""Of a longer key (in characters or bytes) only a prefix is collected, which bounds it as well."""
 PARTITIONS_INLINE = 64
 ENDS = {"least": F.min, "greatest": F.max}
-FROM_LEAST: dict[IcebergType, int] = {Primitive("int"): 0, Primitive("long"): (1 << 31) - (1 << 63)}
-"""Of a whole number below this no lower end is asked for. Where the table is, or was, partitioned by `truncate`,
-Iceberg asks for partitions from that of the least key on, and near the least of all numbers that one overflows to the
-greatest: no file is left, and what is there is inserted again. No width is greater than 2^31 - 1."""
-PLACES_SHOWN = 3
+LEAST_LOWER_BOUND: dict[IcebergType, int] = {Primitive("int"): 0, Primitive("long"): (1 << 31) - (1 << 63)}
+"""Below this value no lower bound is used. If the table is, or was, partitioned by `truncate`, Iceberg truncates the
+bound, which overflows near the type's minimum to its maximum: no file would match, and existing rows would be inserted
+again. The width of `truncate` is at most 2^31 - 1."""
+CONFLICTS_SHOWN = 3
 ORDER_MARK = "SLUICE_ORDER_UNKNOWN"
+"""Raised by Spark's `raise_error` on a key in two partitions without an order; errors carry it as text only."""
 ORDER_RAISED = f"[USER_RAISED_EXCEPTION] {ORDER_MARK}"
 TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN = KAFKA_COLUMNS[:3]
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What is known of one key column of a batch.
+class KeyBound:
+    """Bounds of a batch's values of one key column.
 
     Attributes:
         column: its name.
         values: SQL literals, in order.
-        every: they are all that the batch has, not only ones that none is below, and none above.
-        from_least: the table may be asked for what is not below the first: see `FROM_LEAST`.
+        every: the values are all that the batch has, not only the least and the greatest.
+        from_least: the first value may be used as a lower bound: see `LEAST_LOWER_BOUND`.
     """
 
     column: str
@@ -58,28 +57,28 @@ class Bound:
     every: bool
     from_least: bool = True
 
-    def of(self, table: str) -> str:
-        """The SQL condition on a table, or an alias."""
-        at = f"{table}.{quoted(self.column)}"
-        least = [f"{at} >= {self.values[0]}"] if self.from_least else []
-        every = [f"{at} IN ({', '.join(self.values)})"] if self.every else []
-        return " AND ".join([*least, f"{at} <= {self.values[-1]}", *every])
+    def condition(self, table: str) -> str:
+        """The SQL condition on a table or alias."""
+        column = f"{table}.{quote_identifier(self.column)}"
+        least = [f"{column} >= {self.values[0]}"] if self.from_least else []
+        every = [f"{column} IN ({', '.join(self.values)})"] if self.every else []
+        return " AND ".join([*least, f"{column} <= {self.values[-1]}", *every])
 
 
-def columns(contract: Contract) -> list[str]:
+def typed_columns(contract: Contract) -> list[str]:
     """The typed table's columns, in order."""
     return [*(c.name for c in contract.columns), *KAFKA_COLUMNS]
 
 
 def order_columns(contract: Contract) -> list[str]:
-    """What places two versions of one key: the contract's order, then the coordinates, so that it is total."""
+    """The columns that order two versions of a key: the contract's order, then the coordinates, which make it total."""
     return [*contract.order, *(c for c in KAFKA_COLUMNS[:3] if c not in contract.order)]
 
 
-def latest(rows: DataFrame, contract: Contract) -> DataFrame:
-    """The last version of each key among rows of one topic, in the contract's order.
+def keep_latest(rows: DataFrame, contract: Contract) -> DataFrame:
+    """Keep the last version of each key among rows of one topic, in the contract's order.
 
-    Without an order of its own a key must stay in one partition; one that does not fails the write by name.
+    Without an order in the contract, a key that occurs in two partitions fails the write with `ORDER_MARK`.
     """
     ordered = Window.partitionBy(*contract.identifier).orderBy(
         *[F.col(c).desc_nulls_last() for c in order_columns(contract) if c != TOPIC_COLUMN]
@@ -87,136 +86,141 @@ def latest(rows: DataFrame, contract: Contract) -> DataFrame:
     rows = rows.withColumn("_sluice_rank", F.row_number().over(ordered))
     first = F.col("_sluice_rank") == 1
     if not contract.order:
-        # A key's rows are sorted by their partition before anything else, so of a key in two partitions two neighbours
-        # differ: the guard rides on the window that ranks them, instead of a second one over the whole batch.
+        # A key's rows are sorted by partition first, so a key in two partitions has two neighbours that differ. The
+        # window that ranks the rows finds them, without a second one over the whole batch.
         rows = rows.withColumn("_sluice_before", F.lag(PARTITION_COLUMN).over(ordered))
         apart = F.col("_sluice_before") != F.col(PARTITION_COLUMN)
         first = F.when(apart, F.raise_error(F.lit(ORDER_MARK)).cast("boolean")).otherwise(first)
     return rows.where(first).drop("_sluice_rank", "_sluice_before")
 
 
-def places_apart(rows: DataFrame, others: Sequence[str], contract: Contract) -> str:
-    """Where the first few keys stand that were met in two partitions; never the keys.
+def find_conflicts(rows: DataFrame, others: Sequence[str], contract: Contract) -> str:
+    """The coordinates of the first few keys that occur in two partitions; never the keys.
 
     Args:
-        others: tables that the rows' keys may stand in as well: the typed one, and its memory of deletes.
+        others: tables that may hold the keys as well: the typed table and its deletes table.
     """
     key = list(contract.identifier)
-    placed: list[Column | str] = [*map(quoted, key), F.struct(*KAFKA_COLUMNS[:3]).alias("_sluice_place")]
+    placed: list[Column | str] = [*map(quote_identifier, key), F.struct(*KAFKA_COLUMNS[:3]).alias("_sluice_place")]
     met = rows.select(*placed)
     for name in others:
         there = rows.sparkSession.table(name).select(*placed)
-        met = met.unionByName(there.join(rows.select(*map(quoted, key)), key, "left_semi"))
+        met = met.unionByName(there.join(rows.select(*map(quote_identifier, key)), key, "left_semi"))
     ends = {f"_sluice_{name}": f("_sluice_place").alias(f"_sluice_{name}") for name, f in ENDS.items()}
-    both = met.groupBy(*map(quoted, key)).agg(*ends.values())
+    both = met.groupBy(*map(quote_identifier, key)).agg(*ends.values())
     apart = F.expr(" OR ".join("{}.{c} <> {}.{c}".format(*ends, c=c) for c in KAFKA_COLUMNS[:2]))
-    found = both.where(apart).orderBy(*ends).select(*ends).limit(PLACES_SHOWN).collect()
+    found = both.where(apart).orderBy(*ends).select(*ends).limit(CONFLICTS_SHOWN).collect()
     return "; ".join(" and ".join(f"{t} partition {p} offset {o}" for t, p, o in pair) for pair in found)
 
 
-def without_deleted(
-    rows: DataFrame, contract: Contract, deletes: DataFrame, bounds: Sequence[Bound] = (), *, live: bool = False
+def drop_deleted(
+    rows: DataFrame, contract: Contract, deletes: DataFrame, bounds: Sequence[KeyBound] = (), *, live: bool = False
 ) -> DataFrame:
-    """Drop the rows whose key is known to have been deleted later.
+    """Drop rows whose key was deleted later, by the deletes table.
 
-    Without an order of the contract's own a key that was deleted in another partition fails the write by name.
+    Without an order in the contract, a key that was deleted in another partition fails the write with `ORDER_MARK`.
 
     Args:
-        bounds: of the rows' keys.
-        live: what comes after all that was read before; without an order no row is dropped then.
+        bounds: bounds of the rows' keys.
+        live: the rows come after all that was published before; then, without an order, no row is dropped.
     """
     names = dict.fromkeys([*contract.identifier, *order_columns(contract)])
     deletes = deletes.alias("d")
     for bound in bounds:
-        deletes = deletes.where(F.expr(bound.of("d")))
+        deletes = deletes.where(F.expr(bound.condition("d")))
     d = deletes.select(*[F.col(c).alias(f"_d_{c}") for c in names]).alias("d")
-    same = [f"s.{quoted(c)} = d.{quoted('_d_' + c)}" for c in contract.identifier]
-    # The remembered delete comes after the row: its columns stand under other names, as both sides have the same.
-    after = later(contract, ("d", "_d_"), ("s", ""))
+    same = [f"s.{quote_identifier(c)} = d.{quote_identifier('_d_' + c)}" for c in contract.identifier]
+    # The delete's columns are renamed, because both sides have the same.
+    after = is_later(contract, ("d", "_d_"), ("s", ""))
     if not contract.order:
         if live:
-            after = f"d._d_{OFFSET_COLUMN} < 0"  # none; of a plain `false` Spark would raise before it compares
+            after = (
+                f"d._d_{OFFSET_COLUMN} < 0"  # never true; with a plain `false` Spark would evaluate raise_error early
+            )
         apart = " OR ".join(f"s.{c} <> d._d_{c}" for c in KAFKA_COLUMNS[:2])
         after = f"CASE WHEN {apart} THEN CAST(raise_error('{ORDER_MARK}') AS BOOLEAN) ELSE {after} END"
     return rows.alias("s").join(d, F.expr(" AND ".join([*same, after])), "left_anti")
 
 
-def remembered(contract: Contract) -> list[str]:
-    """The columns that are kept of a delete."""
+def deletes_columns(contract: Contract) -> list[str]:
+    """The columns of the deletes table that a delete fills."""
     return [*contract.identifier, *KAFKA_COLUMNS, *(c for c in contract.order if c not in KAFKA_COLUMNS)]
 
 
-def append(rows: DataFrame, target: str, contract: Contract, batch: Batch) -> None:
-    """Insert what the table does not have yet, by (topic, partition, offset)."""
-    writer = rows.alias("s").mergeInto(target, _same_place(target, batch))
-    writer.whenNotMatched().insert(assigned(columns(contract))).merge()
+def insert_missing(rows: DataFrame, target: str, contract: Contract, batch: Batch) -> None:
+    """Insert the rows whose (topic, partition, offset) the table does not hold."""
+    writer = rows.alias("s").mergeInto(target, _same_coordinates(target, batch))
+    writer.whenNotMatched().insert(source_values(typed_columns(contract))).merge()
 
 
-def reject(rows: DataFrame, target: str, batch: Batch) -> None:
-    """Bring rejected records into the quarantine, each once; what is there already learns why it is rejected now."""
-    writer = rows.alias("s").mergeInto(target, _same_place(target, batch))
-    why = assigned(["error_class", "error", "field"])
-    writer.whenMatched().update(why).whenNotMatched().insert(assigned(rows.columns)).merge()
+def upsert_quarantine(rows: DataFrame, target: str, batch: Batch) -> None:
+    """Insert rejected records into the quarantine; those that are there get the reason of now."""
+    writer = rows.alias("s").mergeInto(target, _same_coordinates(target, batch))
+    why = source_values(["error_class", "error", "field"])
+    writer.whenMatched().update(why).whenNotMatched().insert(source_values(rows.columns)).merge()
 
 
-def release(rows: DataFrame, target: str, batch: Batch, of: Sequence[int] | None = None) -> None:
-    """Take records out of the quarantine, by their coordinates.
+def delete_quarantined(rows: DataFrame, target: str, batch: Batch, batch_seqs: Sequence[int] | None = None) -> None:
+    """Delete records from the quarantine, by their coordinates.
 
     Args:
-        of: rows of these batches alone.
+        batch_seqs: only rows of these batches.
     """
-    on = _same_place(target, batch)
-    if of is not None:
-        on &= F.col(f"{target}.batch_seq").isin(list(of))
+    on = _same_coordinates(target, batch)
+    if batch_seqs is not None:
+        on &= F.col(f"{target}.batch_seq").isin(list(batch_seqs))
     rows.alias("s").mergeInto(target, on).whenMatched().delete().merge()
 
 
-def _same_place(target: str, batch: Batch) -> Column:
+def _same_coordinates(target: str, batch: Batch) -> Column:
     """The ON clause by coordinates, with the batch's bounds as literals."""
     on = [f"{target}.{c} = s.{c}" for c in (PARTITION_COLUMN, OFFSET_COLUMN)]
     ends = f"{target}.{OFFSET_COLUMN}"
     on.append(f"{ends} >= {min(r.start for r in batch.ranges.values())}L")
     on.append(f"{ends} < {max(r.end for r in batch.ranges.values())}L")
     if len(batch.ranges) <= PARTITIONS_INLINE:
-        on.append(within(batch, f"{target}."))
+        on.append(in_ranges(batch, f"{target}."))
     else:
-        on.append(f"{target}.{TOPIC_COLUMN} = {literal(batch.topic)}")
+        on.append(f"{target}.{TOPIC_COLUMN} = {sql_literal(batch.topic)}")
     return F.expr(" AND ".join(on))
 
 
-def within(batch: Batch, prefix: str = "") -> str:
+def in_ranges(batch: Batch, prefix: str = "") -> str:
     """The SQL condition that a row's coordinates lie in the batch's ranges."""
     if len(batch.ranges) > PARTITIONS_INLINE:
-        return _within_many(batch, prefix)
+        return _in_many_ranges(batch, prefix)
     bounds = [
         f"({prefix}{PARTITION_COLUMN} = {p} AND {prefix}{OFFSET_COLUMN} >= {r.start}L"
         f" AND {prefix}{OFFSET_COLUMN} < {r.end}L)"
         for p, r in sorted(batch.ranges.items())
     ]
-    return f"{prefix}{TOPIC_COLUMN} = {literal(batch.topic)} AND ({' OR '.join(bounds)})"
+    return f"{prefix}{TOPIC_COLUMN} = {sql_literal(batch.topic)} AND ({' OR '.join(bounds)})"
 
 
-def _within_many(batch: Batch, prefix: str) -> str:
-    """The same with the ranges in lists by partition: a term for each took Spark seconds, and code that Java refuses.
+def _in_many_ranges(batch: Batch, prefix: str) -> str:
+    """The same with the ranges in arrays, indexed by partition.
 
-    Tables are pruned by the least and the greatest offset.
+    A term for each range takes seconds to plan, and generates code beyond Java's limits. Tables are pruned by the least
+    and the greatest offset.
     """
     ranges, offset = batch.ranges, f"{prefix}{OFFSET_COLUMN}"
     none = (0, 0)
     starts, ends = zip(*(ranges.get(p, none) for p in range(max(ranges) + 1)), strict=True)
     listed = [f"get(array({', '.join(f'{n}L' for n in each)}), {prefix}{PARTITION_COLUMN})" for each in (starts, ends)]
     return (
-        f"{prefix}{TOPIC_COLUMN} = {literal(batch.topic)}"
+        f"{prefix}{TOPIC_COLUMN} = {sql_literal(batch.topic)}"
         f" AND {offset} >= {min(r.start for r in ranges.values())}L AND {offset} < {max(ends)}L"
         f" AND {offset} >= {listed[0]} AND {offset} < {listed[1]}"
     )
 
 
-def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[Bound]) -> None:
+def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[KeyBound]) -> None:
     """Insert, update or delete by key; a row only moves forward in the contract's order."""
-    on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in contract.identifier] + [b.of(target) for b in bounds]
-    newer = later(contract, ("s", ""), (target, ""))
-    everything = assigned(columns(contract))
+    on = [f"{target}.{quote_identifier(c)} = s.{quote_identifier(c)}" for c in contract.identifier] + [
+        b.condition(target) for b in bounds
+    ]
+    newer = is_later(contract, ("s", ""), (target, ""))
+    everything = source_values(typed_columns(contract))
     writer = rows.alias("s").mergeInto(target, F.expr(" AND ".join(on)))
     if not contract.order:
         apart = " OR ".join(f"{target}.{c} <> s.{c}" for c in KAFKA_COLUMNS[:2])
@@ -233,47 +237,48 @@ def upsert(rows: DataFrame, target: str, contract: Contract, bounds: Sequence[Bo
     )
 
 
-def remember_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
-    """Keep the latest delete of each key; without an order of the contract's own, of each partition that it was in.
+def upsert_deletes(rows: DataFrame, target: str, contract: Contract) -> None:
+    """Keep the latest delete of each key; without an order in the contract, of each partition that the key was in.
 
-    What the memory has of an order before this one is kept of a delete as well, where its event tells: that order may
-    come back.
+    Columns of an earlier order in the deletes table are filled where the delete's record has them, because the contract
+    may return to that order.
     """
-    known = remembered(contract)
-    told = {field.name: field.dataType for field in rows.schema}
+    known = deletes_columns(contract)
+    types = {field.name: field.dataType for field in rows.schema}
     others = [field for field in rows.sparkSession.table(target).schema if field.name not in known]
     rows = rows.select(
-        *map(quoted, known),
+        *map(quote_identifier, known),
         *(
-            quoted(f.name) if told.get(f.name) == f.dataType else F.lit(None).cast(f.dataType).alias(f.name)
+            quote_identifier(f.name) if types.get(f.name) == f.dataType else F.lit(None).cast(f.dataType).alias(f.name)
             for f in others
         ),
     )
-    everything = assigned(rows.columns)
+    everything = source_values(rows.columns)
     names = [*contract.identifier, *(() if contract.order else KAFKA_COLUMNS[:2])]
-    on = " AND ".join(f"{target}.{quoted(c)} = s.{quoted(c)}" for c in names)
+    on = " AND ".join(f"{target}.{quote_identifier(c)} = s.{quote_identifier(c)}" for c in names)
     writer = rows.alias("s").mergeInto(target, F.expr(on))
-    newer = F.expr(later(contract, ("s", ""), (target, "")))
+    newer = F.expr(is_later(contract, ("s", ""), (target, "")))
     writer.whenMatched(newer).update(everything).whenNotMatched().insert(everything).merge()
 
 
-def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]:
-    """Literal bounds of the batch's own keys: all of them where they are few and short, else their least and greatest.
+def find_key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[KeyBound]:
+    """Find literal bounds of the batch's keys: all values if they are few and short, else the least and the greatest.
 
     Args:
-        rows: every record of the batch, bad ones too: bounds that are too wide cost little, and telling the bad ones
-            apart would parse each value once more.
+        rows: all records of the batch. Rejected ones only widen the bounds; leaving them out would decode each value
+            once more.
+        records: how many records the batch has at most.
 
     Returns:
-        One per key column; none where the batch has no keys, or one that no literal can stand for, and none for a
-        uuid: Iceberg compares those as Java does, with a sign, and Parquet's bounds of a file without one, so that a
-        file whose keys are on both sides would be passed over, and its rows inserted again.
+        One bound per key column. None at all if the batch has no keys, or one that no literal can express. None for
+        a uuid: Iceberg compares uuids signed, Parquet's file statistics unsigned, so a file with keys on both sides
+        would be skipped and its rows inserted again.
     """
     names = list(contract.identifier)
     kinds = [rows.schema[c].dataType for c in names]
     text = [isinstance(kind, StringType) for kind in kinds]
     keys = rows.select(*[_exact(F.col(c), kind).alias(c) for c, kind in zip(names, kinds, strict=True)])
-    # No filter on whole keys: Spark would take it below the reading, with a copy of that for each column.
+    # No filter on null keys: Spark would push it below decoding, with a copy of the decoding for each column.
     if few := records <= KEYS_INLINE:
         found = [row for row in map(tuple, keys.distinct().collect()) if None not in row]  # a Row holds its names
     else:
@@ -299,18 +304,18 @@ def key_bounds(rows: DataFrame, contract: Contract, records: int) -> list[Bound]
                 except UnicodeDecodeError:
                     return []
             if max(map(len, values)) > KEY_INLINE:
-                every, values[-1] = False, _above(values[-1])
+                every, values[-1] = False, _upper_bound(values[-1])
                 if not values[-1]:
                     continue
         if not every:
             values = [values[0], values[-1]]
-        from_least = values[0] >= FROM_LEAST.get(contract.column(c).type, values[0])
-        bounds.append(Bound(c, [_literal(each, kinds[i]) for each in values], every, from_least))
+        from_least = values[0] >= LEAST_LOWER_BOUND.get(contract.column(c).type, values[0])
+        bounds.append(KeyBound(c, [_literal(each, kinds[i]) for each in values], every, from_least))
     return bounds
 
 
-def _above(key: str | bytes) -> str | bytes:
-    """The least key that is above all that begin so; empty where there is none."""
+def _upper_bound(key: str | bytes) -> str | bytes:
+    """The least value above all that begin with this prefix; empty if there is none."""
     if isinstance(key, bytes):
         key = key.rstrip(b"\xff")
         return key and key[:-1] + bytes([key[-1] + 1])
@@ -320,10 +325,10 @@ def _above(key: str | bytes) -> str | bytes:
 
 
 def _exact(key: Column, kind: DataType) -> Column:
-    """A key as what reaches Python unaltered; of a long one the beginning, too long to be taken for a whole one.
+    """A key in a form that reaches Python unchanged; of a long one a prefix, one longer than a key that is kept whole.
 
-    Text that is not UTF-8 would not, nor would days and moments: Python's end with the year 9999, and PySpark turns
-    moments to the machine's own time zone.
+    Text that is not UTF-8 would not, nor would dates and timestamps: Python's end with the year 9999, and PySpark
+    converts timestamps to the local time zone.
     """
     match kind:
         case StringType():
@@ -343,22 +348,22 @@ def _literal(value: object, kind: DataType) -> str:
             return f"date_from_unix_date({value})"
         case TimestampType() | TimestampNTZType():
             return f"CAST(timestamp_micros({value}L) AS {kind.simpleString()})"
-    return literal(value)
+    return sql_literal(value)
 
 
-def assigned(names: Sequence[str]) -> dict[str, Column]:
-    """What a MERGE sets these columns to: the values of the source."""
-    return {quoted(name): F.expr(f"s.{quoted(name)}") for name in names}
+def source_values(names: Sequence[str]) -> dict[str, Column]:
+    """The assignments of a MERGE that set these columns to the source's values."""
+    return {quote_identifier(name): F.expr(f"s.{quote_identifier(name)}") for name in names}
 
 
-def later(contract: Contract, a: tuple[str, str], b: tuple[str, str]) -> str:
-    """The condition that version `a` of a row comes after `b`; each is (alias, column prefix), null is earliest.
+def is_later(contract: Contract, a: tuple[str, str], b: tuple[str, str]) -> str:
+    """The SQL condition that version `a` of a row comes after `b`; each is (alias, column prefix), null comes first.
 
-    Without an order of the contract's own both are known to be in one partition, and the offset alone decides.
+    Without an order in the contract both are in one partition, and the offset alone decides.
     """
     names = order_columns(contract) if contract.order else [OFFSET_COLUMN]
     condition = "false"
     for name in reversed(names):
-        x, y = (f"{alias}.{quoted(prefix + name)}" for alias, prefix in (a, b))
+        x, y = (f"{alias}.{quote_identifier(prefix + name)}" for alias, prefix in (a, b))
         condition = f"({x} > {y} OR ({y} IS NULL AND {x} IS NOT NULL) OR ({x} <=> {y} AND {condition}))"
     return condition

@@ -1,7 +1,7 @@
-"""Mode history: every version of a row stays, and ends where one of its key begins that comes after it.
+"""Mode history: every version of a row is kept, and ends when the next version of its key begins.
 
-Which comes next is found by looking at all versions of a batch's keys, those in the table among them. So a version that
-comes late ends, and is ended, as if it had come in time, and what is applied twice changes nothing.
+The next version is found among all versions of the batch's keys, those in the table included. So a late version is
+ended, and ends another, as if it had arrived in time, and applying a batch twice changes nothing.
 """
 
 from __future__ import annotations
@@ -13,42 +13,50 @@ from pyspark.sql import functions as F
 
 from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
-from sluice.iceberg.sql_literals import quoted
-from sluice.ingest.merge import ORDER_MARK, PARTITION_COLUMN, TOPIC_COLUMN, Bound, assigned, columns, order_columns
+from sluice.iceberg.sql_literals import quote_identifier
+from sluice.ingest.merge import (
+    ORDER_MARK,
+    PARTITION_COLUMN,
+    TOPIC_COLUMN,
+    KeyBound,
+    order_columns,
+    source_values,
+    typed_columns,
+)
 
 UNTIL, _NEW = "_sluice_until", "_sluice_new"
-PLACES = KAFKA_COLUMNS[:3]
+COORDINATES = KAFKA_COLUMNS[:3]
 
 
-def of_keys(
-    session: SparkSession, target: str, contract: Contract, rows: DataFrame, bounds: Sequence[Bound]
+def versions_of_keys(
+    session: SparkSession, target: str, contract: Contract, rows: DataFrame, bounds: Sequence[KeyBound]
 ) -> DataFrame:
-    """All versions that a table has of the keys of some rows: their keys, places and times, and nothing else.
+    """All versions that a table holds of the keys of `rows`: keys, coordinates and times only.
 
     Args:
-        bounds: of the keys, to read no more of the table than they may be in.
+        bounds: bounds of the keys, which prune the scan.
     """
-    there = session.table(target).alias("h")
+    existing = session.table(target).alias("h")
     for bound in bounds:
-        there = there.where(F.expr(bound.of("h")))
-    keys = rows.select(*map(quoted, contract.identifier))
+        existing = existing.where(F.expr(bound.condition("h")))
+    keys = rows.select(*map(quote_identifier, contract.identifier))
     times = (contract.valid_from, contract.valid_to or "")
-    told = dict.fromkeys([*contract.identifier, *order_columns(contract), *PLACES, *times])
-    return there.join(keys, list(contract.identifier), "left_semi").select(*map(quoted, told))
+    names = dict.fromkeys([*contract.identifier, *order_columns(contract), *COORDINATES, *times])
+    return existing.join(keys, list(contract.identifier), "left_semi").select(*map(quote_identifier, names))
 
 
-def ended(rows: DataFrame, contract: Contract) -> DataFrame:
-    """All versions of some keys, with when each ended as `UNTIL`: where the first of those begins that come after it.
+def add_end_times(rows: DataFrame, contract: Contract) -> DataFrame:
+    """Add the end of each version as `UNTIL`: the earliest start among the versions of its key that come after it.
 
-    That is the next one, unless times and order contradict each other (a record that was sent again, or late): then
-    one that begins after its successor is valid at no moment, and at none are two.
+    That is the start of the next version, unless times and order contradict each other (a record sent again, or late):
+    a version that begins after its successor is then never valid, and no two versions are valid at once.
 
-    Without an order of its own a key must stay in one partition; one that does not fails the write by name.
+    Without an order in the contract a key must stay in one partition; otherwise the write fails with `ORDER_MARK`.
     """
-    newest_first = [F.col(quoted(c)).desc_nulls_last() for c in order_columns(contract)]
-    ordered = Window.partitionBy(*map(quoted, contract.identifier)).orderBy(*newest_first)
+    newest_first = [F.col(quote_identifier(c)).desc_nulls_last() for c in order_columns(contract)]
+    ordered = Window.partitionBy(*map(quote_identifier, contract.identifier)).orderBy(*newest_first)
     after = ordered.rowsBetween(Window.unboundedPreceding, -1)
-    until = F.min(F.col(quoted(contract.valid_from))).over(after)
+    until = F.min(F.col(quote_identifier(contract.valid_from))).over(after)
     if not contract.order:
         apart = F.lit(False)
         for place in (TOPIC_COLUMN, PARTITION_COLUMN):
@@ -58,25 +66,29 @@ def ended(rows: DataFrame, contract: Contract) -> DataFrame:
     return rows.withColumn(UNTIL, until)
 
 
-def merge(
-    rows: DataFrame, there: DataFrame, target: str, contract: Contract, bounds: Sequence[Bound], *, fresh: bool
+def drop_existing(rows: DataFrame, existing: DataFrame) -> DataFrame:
+    """The rows whose coordinates are not among the existing versions."""
+    return rows.join(existing.select(*COORDINATES), list(COORDINATES), "left_anti")
+
+
+def merge_versions(
+    rows: DataFrame, existing: DataFrame, target: str, contract: Contract, bounds: Sequence[KeyBound]
 ) -> None:
-    """Insert the versions that are not there yet, and end those that another follows now.
+    """Insert new versions, and end those that have a successor now.
 
     Args:
-        there: what the table has of the keys of the rows.
-        fresh: the table has none of the rows.
+        rows: the versions that the table does not hold.
+        existing: `versions_of_keys` of the rows.
+        bounds: bounds of the rows' keys.
     """
     end = contract.valid_to or ""
-    if not fresh:
-        rows = rows.join(there.select(*PLACES), list(PLACES), "left_anti")
-    # Of what is there only the end is written, so that its other columns need not even be read.
+    # Existing versions only get another end, so their other columns need not be read.
     both = rows.withColumn(_NEW, F.lit(True)).unionByName(
-        there.withColumn(_NEW, F.lit(False)), allowMissingColumns=True
+        existing.withColumn(_NEW, F.lit(False)), allowMissingColumns=True
     )
-    changed = ended(both, contract).where(F.col(_NEW) | ~F.col(UNTIL).eqNullSafe(F.col(quoted(end))))
-    changed = changed.withColumn(end, F.col(UNTIL)).select(*map(quoted, columns(contract)), _NEW)
-    on = [f"{target}.{quoted(c)} = s.{quoted(c)}" for c in (*contract.identifier, *PLACES)]
-    writer = changed.alias("s").mergeInto(target, F.expr(" AND ".join([*on, *(b.of(target) for b in bounds)])))
-    writer = writer.whenMatched().update(assigned([end]))
-    writer.whenNotMatched(F.expr(f"s.{_NEW}")).insert(assigned(columns(contract))).merge()
+    changed = add_end_times(both, contract).where(F.col(_NEW) | ~F.col(UNTIL).eqNullSafe(F.col(quote_identifier(end))))
+    changed = changed.withColumn(end, F.col(UNTIL)).select(*map(quote_identifier, typed_columns(contract)), _NEW)
+    on = [f"{target}.{quote_identifier(c)} = s.{quote_identifier(c)}" for c in (*contract.identifier, *COORDINATES)]
+    writer = changed.alias("s").mergeInto(target, F.expr(" AND ".join([*on, *(b.condition(target) for b in bounds)])))
+    writer = writer.whenMatched().update(source_values([end]))
+    writer.whenNotMatched(F.expr(f"s.{_NEW}")).insert(source_values(typed_columns(contract))).merge()

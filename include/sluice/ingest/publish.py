@@ -1,4 +1,4 @@
-"""Publish: deduplicate staged batches and MERGE them into the typed table, in one commit that also carries the offsets.
+"""Publish: merge staged batches into a typed table, in one commit that also carries the offsets.
 
 Running it again, late, twice or out of order leaves the table as if each record had been applied once, in order.
 """
@@ -9,34 +9,48 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any
 
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through, joined, publish_properties
+from sluice.batch import (
+    PUBLISHED_THROUGH,
+    RUN_ID,
+    STEP,
+    Batch,
+    PublishedOffsets,
+    encode_published_through,
+    publish_properties,
+)
 from sluice.contract.contract import Contract
 from sluice.errors import AuditError, BatchOrderError, SluiceError
 from sluice.evolve import evolve, rejected_change
 from sluice.formats.internal_columns import ERROR, OP
 from sluice.iceberg import active_contract, cursor, snapshots, table_names, tables
-from sluice.ingest import check, expectations, merge, merge_in, quarantine, staged_records
-from sluice.ingest.landing import Attempt, Context
+from sluice.ingest import check, expectations, merge, merge_batch, quarantine
+from sluice.ingest.branch_write import BranchWrite
+from sluice.ingest.context import Context
+from sluice.ingest.merge_batch import MergeInput
+from sluice.ingest.staged_batches import StagedBatches
 from sluice.kafka import registry
 from sluice.ledger import backlog
-from sluice.ledger.accepted_gaps import covers
-from sluice.ledger.offsets_table import Ledger, Row
+from sluice.ledger.accepted_gaps import is_skipped_by_table
+from sluice.ledger.ledger_rows import LedgerRow
+from sluice.ledger.offsets_table import Ledger
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Published:
-    """The outcome: the snapshot that holds the batches, or None where the table held them already.
+class PublishResult:
+    """What a publish came to.
 
     Attributes:
-        commit_seconds: of `seconds`, how long the commit took.
+        snapshot_id: the snapshot that holds the batches; None if the table held them already.
+        counts: by batch number.
+        commit_seconds: how much of `seconds` the commit took.
     """
 
     snapshot_id: int | None
@@ -45,194 +59,202 @@ class Published:
     commit_seconds: float | None = None
 
 
-@registry.held()
+@registry.pinned_answers()
 def publish(
     context: Context,
     contract: Contract,
     *batches: Batch,
-    staged: Mapping[int, int] | None = None,
+    known_counts: Mapping[int, int] | None = None,
     replay: bool = False,
-) -> Published:
-    """Publish staged batches of one topic, which follow on one another, into one table, in one commit.
+) -> PublishResult:
+    """Publish consecutive staged batches of one topic into one table, in one commit. On an error main is not moved.
 
     Args:
-        staged: how many records they have, by number, where that is known.
-        replay: apply them again though the table is past them already; never moves the cursor.
+        contract: as its file has it; the table's active contract decides how records are read.
+        known_counts: staged records by batch number, as far as known.
+        replay: apply batches again that the table has published; never moves the cursor.
 
     Returns:
         Snapshot, and counts by batch number. Batches that the table holds already are left out.
 
     Raises:
-        BlockedError: more bad records in a batch than the contract tolerates, or an expectation that blocks does not
-            hold; main is as it was.
-        SchemaChangeError: the table is not what the contract in force made it.
-        OrderUnknownError: a key was met in two partitions, and the contract names no order.
-        BatchOrderError: an earlier batch of the topic was not published yet.
+        BlockedError: too many records were rejected, or an expectation of severity `block` failed.
+        SchemaChangeError: the table does not match its active contract.
+        OrderUnknownError: a key occurs in two partitions, and the contract names no order.
+        BatchOrderError: an earlier batch of the topic is not published yet.
         TopicRecreatedError: the table was filled from another topic of that name.
-        FencedError: another writer moved main meanwhile; main is as that one left it.
-        StagingTrimmedError: staging no longer keeps their records, or not all of them.
+        FencedError: another writer moved main during the write.
+        StagingTrimmedError: staging no longer holds all of the records.
+        AuditError: the branch does not hold what the batches hold.
     """
     began = time.monotonic()
     tables.ensure_typed(context.catalog, contract)
-    attempt = Attempt(context, table_names.typed(contract), batches[-1])
-    file, contract = contract, active_contract.published_by(attempt.base, contract)
+    write = BranchWrite(context, table_names.typed(contract), batches[-1])
+    active = active_contract.resolve_publish_contract(write.base, contract)
+    offsets = dict(
+        cursor.read_table_cursor(write.base, lambda: Ledger(context.catalog).last_settled_cursor(contract.table))
+    )
     topic, last = batches[-1].topic, batches[-1].seq
-    through = dict(cursor.published(attempt.base, lambda: Ledger(context.catalog).remembered(contract.table)))
-    done = through.get(topic)
+    published = offsets.get(topic)
     if replay:
-        if done is None or done.seq < last:
-            raise BatchOrderError("Only a batch that was published can be replayed.", table=contract.table, batch=last)
-    elif done and done.seq >= last:
-        return Published(None, seconds=time.monotonic() - began)
+        if published is None or published.seq < last:
+            raise BatchOrderError("Only a published batch can be replayed.", table=contract.table, batch=last)
     else:
-        if done and done.seq >= batches[0].seq:
-            batches = tuple(b for b in batches if b.seq > done.seq)
-        _check_next(contract, batches[0], done, lambda: Ledger(context.catalog).gaps([topic]))
-        through[topic] = Through(last, batches[-1].topic_id, batches[-1].next_offsets)
+        batches = tuple(b for b in batches if not published or b.seq > published.seq)
+        if not batches:
+            return PublishResult(None, seconds=time.monotonic() - began)
+        _check_next(active, batches[0], published, lambda: Ledger(context.catalog).gaps([topic]))
+        offsets[topic] = PublishedOffsets(last, batches[-1].topic_id, batches[-1].next_offsets)
     properties = {
         STEP: "replay" if replay else "publish",
         RUN_ID: context.run_id,
         **publish_properties(batches),
-        PUBLISHED_THROUGH: encode_through(through),
+        PUBLISHED_THROUGH: encode_published_through(offsets),
     }
-    whole = joined(batches)
-    staging = staged_records.checked(context, contract, batches)
-    session = context.session(properties)
-    splits = staged_records.how(staging, batches, session.sparkContext.defaultParallelism)
-    reading = _Reading(context, attempt.base, file, contract, batches, splits)
-    with attempt:
-        decoded = reading.decoded(session)
-        watch = expectations.Watch(contract, decoded)
-        # Only what the MERGE takes: the observation keeps every column it is given alive, and one nested column among
-        # them (the headers) would turn Iceberg's vectorised reader off for the whole scan.
-        taken = decoded.select(*merge.columns(contract), OP, ERROR)
-        # What expectations want to know goes along; of several batches it is known when they are told apart.
-        watched, observation = check.observed(taken, watch.columns if len(batches) == 1 else ())
-        fresh = not replay and _has_none_of(attempt.base, whole, done)
-        merge_in.merge_in(context, attempt, contract, whole, decoded, watched, fresh=fresh, replay=replay)
-        known = staged_records.counted(context, staging, batches, staged or {})
-        seen = check.seen(observation, sum(known.values()))
-        found = check.counts(seen, decoded, sum(known.values()))
-        if found.records != sum(known.values()):
-            known = staged_records.recounted(context, contract, batches, known, found.records)
-        each = check.by_batch(decoded, batches, found, known)
-        attempt.base_still_there()  # a zombie would set records apart that have been repaired since
-        _aside(
-            reading, found, each, partial(expectations.judge, context, contract, batches, decoded, watch, seen), replay
-        )
-        _look(session, attempt, contract, whole, found, fresh=fresh)
-        if found.ignored:
-            log.info("%s from %s: %s records passed over", contract.table, whole, found.ignored)
-        # Once more: what was deleted while it was read would be missing in silence.
-        staged_records.checked(context, contract, batches)
-        snapshot = attempt.land()
-    return Published(snapshot.snapshot_id, each, time.monotonic() - began, attempt.commit_seconds)
+    staged = StagedBatches.open(context, active, batches, known_counts or {})
+    fresh = not replay and _is_fresh(write.base, staged.whole, published)
+    with write:
+        merged = _merge(write, staged, context.session(properties), fresh=fresh, replay=replay)
+        write.check_main_unmoved()  # a writer that was overtaken must not write quarantine, results and deletes
+        _check(write, staged, merged, contract)
+        if merged.total.deleted:
+            merge_batch.record_deletes(context, active, write.base, staged.decode())
+        _audit_branch(write, merged)
+        if merged.total.ignored:
+            log.info("%s from %s: %s records ignored", contract.table, staged.whole, merged.total.ignored)
+        staged.check_still_there()
+        snapshot = write.fast_forward_main()
+    return PublishResult(snapshot.snapshot_id, merged.by_batch, time.monotonic() - began, write.commit_seconds)
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """Staged batches as one attempt reads them.
+class _Merged:
+    """Batches on the branch.
 
     Attributes:
-        base: the typed table.
-        file: the contract as its file has it; `contract` is the one in force.
-        splits: of `staged_records.how`.
+        total: counts of all batches; `by_batch` of each.
+        observed: aggregates observed during the merge; None if there are none.
     """
 
-    context: Context
-    base: Table
-    file: Contract
-    contract: Contract
-    batches: Sequence[Batch]
-    splits: Mapping[str, str]
-
-    def decoded(self, session: SparkSession) -> DataFrame:
-        """The records, by the contract."""
-        return staged_records.decoded(self.context, self.contract, self.batches, self.splits, session)
-
-    def anew(self) -> DataFrame:
-        """The same for commits on other tables, which must not carry the publish commit's properties."""
-        return self.decoded(self.context.spark)
-
-    def excused(self) -> Mapping[int, int]:
-        """How many records of each batch were rejected for what a change is about that waits for an answer, or has one.
-
-        What still fits goes on being published meanwhile, however many there are of the others.
-        """
-        try:
-            asked = evolve.look(self.context.catalog, self.base, self.file)
-        except SluiceError as error:
-            log.warning("%s: what its contract's file asks for is not known: %s", self.contract.table, error)
-            return {}
-        fields = rejected_change.touched(asked.old, asked.new, asked.changes)
-        waits = asked.review in ("open", "rejected")
-        return quarantine.bad_in(self.anew(), self.contract, fields) if fields and waits else {}
+    given: MergeInput
+    evaluation: expectations.Evaluation
+    total: check.Counts
+    by_batch: Mapping[int, check.Counts]
+    observed: Mapping[str, Any] | None
 
 
-def _aside(
-    reading: _Reading,
-    found: check.Counts,
-    each: Mapping[int, check.Counts],
-    judge: Callable[[], object],
-    replay: bool,
-) -> None:
-    """What goes to other tables: rejected records, and the memory of deletes. And the verdicts between the two."""
-    context, contract, batches = reading.context, reading.contract, reading.batches
-    # What was rejected of a batch that is given up now may be all that is left of it.
-    if not replay and (mine := staged_records.with_records(batches)):
-        refused = rejected_change.standing(context.catalog, reading.base, contract) if found.rejected else ()
-        quarantine.quarantine(context, contract, mine, reading.anew, found.rejected, refused)
-    check.verdict(contract, batches, each, reading.excused)
-    judge()
-    if found.deleted:
-        merge_in.remember_deletes(context, contract, reading.base, reading.anew())
+def _merge(write: BranchWrite, staged: StagedBatches, session: SparkSession, *, fresh: bool, replay: bool) -> _Merged:
+    """Merge the batches into the branch, and count their records in the same pass."""
+    decoded = staged.decode(session)
+    evaluation = expectations.Evaluation(staged.contract, decoded)
+    # Only what the MERGE takes: an observation keeps each column that it is given, and one nested column (headers)
+    # would turn off Iceberg's vectorised reader for the whole scan.
+    columns = decoded.select(*merge.typed_columns(staged.contract), OP, ERROR)
+    # An observation does not separate several batches: then expectations count in a pass of their own.
+    aggregates = evaluation.columns if len(staged.batches) == 1 else ()
+    counted, observation = check.observe_counts(columns, aggregates)
+    given = MergeInput(staged.contract, staged.whole, decoded, counted, fresh=fresh, replay=replay)
+    merge_batch.merge_batch(write, given)
+    expected = staged.count()
+    observed = check.read_observation(observation, sum(expected.values()))
+    total = check.counts_from(observed, decoded, sum(expected.values()))
+    if total.records != sum(expected.values()):
+        expected = staged.recount(expected, total.records)
+    by_batch = check.counts_by_batch(decoded, staged.batches, total, expected)
+    return _Merged(given, evaluation, total, by_batch, observed)
 
 
-def _has_none_of(table: Table, batch: Batch, done: Through | None) -> bool:
-    """Whether main can't hold any of the batch's offsets: it begins where the table's cursor stands, and all is ours.
+def _check(write: BranchWrite, staged: StagedBatches, merged: _Merged, contract: Contract) -> None:
+    """Quarantine rejected records, then enforce the tolerance and the expectations.
 
-    Other hands may have brought rows that the offsets do not tell of: CREATE OR REPLACE TABLE … AS SELECT leaves the
-    rows and takes the offsets away; what is picked out of snapshots that were rolled back comes without any.
+    Args:
+        contract: as its file has it.
     """
-    if done is None and snapshots.totals(table.current_snapshot()).get("records") != 0:
+    active, base = staged.contract, write.base
+    if not merged.given.replay:
+        rejected = merged.total.rejected
+        refused = rejected_change.list_rejected_changes(staged.context.catalog, base, active) if rejected else ()
+        quarantine.overwrite_quarantine(staged, rejected, refused)
+    check.check_tolerance(
+        active, staged.batches, merged.by_batch, lambda: _count_awaiting_review(staged, base, contract)
+    )
+    expectations.evaluate_and_store(staged.context, merged.evaluation, staged.batches, merged.observed)
+
+
+def _count_awaiting_review(staged: StagedBatches, base: Table, contract: Contract) -> Mapping[int, int]:
+    """By batch number, how many records were rejected for fields of a change that awaits review or was rejected.
+
+    However many these are, records that fit the active contract continue to be published.
+
+    Args:
+        contract: as its file has it.
+    """
+    try:
+        change = evolve.find_pending_change(staged.context.catalog, base, contract)
+    except SluiceError as error:
+        log.warning("%s: the changes in the contract file can't be determined: %s", contract.table, error)
+        return {}
+    fields = rejected_change.changed_fields_pattern(change.old, change.new, change.changes)
+    if not fields or change.review not in ("open", "rejected"):
+        return {}
+    return quarantine.count_rejected_for(staged.decode(), staged.contract, fields)
+
+
+def _is_fresh(table: Table, batch: Batch, published: PublishedOffsets | None) -> bool:
+    """Whether main can't hold any of the batch's offsets: it begins at the table's cursor, and only Sluice wrote rows.
+
+    Another engine may have written rows that the offsets do not cover: CREATE OR REPLACE TABLE … AS SELECT keeps the
+    rows and drops the offsets, and a cherry-picked snapshot carries none.
+    """
+    if published is None and snapshots.read_totals(table.current_snapshot()).get("records") != 0:
         return False
-    begins = not done or all(r.start == done.next_offsets.get(p, 0) for p, r in batch.ranges.items())
-    return begins and not snapshots.has_foreign_rows(table)
+    begins_at_cursor = not published or all(
+        r.start == published.next_offsets.get(p, 0) for p, r in batch.ranges.items()
+    )
+    return begins_at_cursor and not snapshots.has_rows_of_other_writers(table)
 
 
-def _look(
-    session: SparkSession, attempt: Attempt, contract: Contract, batch: Batch, found: check.Counts, *, fresh: bool
-) -> None:
-    """Look at what the MERGE left on the branch before anybody else can see it.
+def _audit_branch(write: BranchWrite, merged: _Merged) -> None:
+    """Compare the rows on the branch with the counts, before main moves.
 
     Raises:
-        AuditError: it holds more new rows than the batches have good records; or, of an append that can't hold any of
-            them yet, fewer.
+        AuditError: the branch has more new rows than the batches have good records; or fewer, after an append to a
+            table that can't hold any of them yet.
     """
-    if contract.valid_to:
-        # Versions that end are written anew, however many: those of the batch are told by their places.
-        there = session.table(attempt.spark_branch).where(F.expr(merge.within(batch))) if batch.span and fresh else None
-        new = 0 if there is None else there.count()
+    given, counts = merged.given, merged.total
+    if given.contract.valid_to:
+        # Versions that end are rewritten, however many they are, so the batch's own are counted by their coordinates.
+        added = 0
+        if given.batch.span and given.fresh:
+            branch = given.decoded.sparkSession.table(write.spark_branch)
+            added = branch.where(F.expr(merge.in_ranges(given.batch))).count()
     else:
-        told = snapshots.summary(attempt.result())
-        # By copy-on-write all rows of a file are written anew, and taken away once.
-        new = int(told.get("added-records", "0")) - int(told.get("deleted-records", "0"))
-    good = found.records - found.rejected - found.ignored
-    if new > good or (fresh and not contract.keyed and new < good):
-        raise AuditError(f"{new} rows were added for {good} good records.", table=contract.table)
+        summary = snapshots.summary(write.written_snapshot())
+        # Copy-on-write adds all rows of a rewritten file again, and deletes them once.
+        added = int(summary.get("added-records", "0")) - int(summary.get("deleted-records", "0"))
+    good = counts.records - counts.rejected - counts.ignored
+    if added > good or (given.fresh and not given.contract.keyed and added < good):
+        raise AuditError(f"{added} rows were added for {good} good records.", table=given.contract.table)
 
 
 def _check_next(
-    contract: Contract, batch: Batch, done: Through | None, given_up: Callable[[], Sequence[Row]] = tuple
+    contract: Contract,
+    batch: Batch,
+    published: PublishedOffsets | None,
+    read_gaps: Callable[[], Sequence[LedgerRow]] = tuple,
 ) -> None:
-    backlog.check_same_topic(contract.table, batch, done)
-    skipped = batch.skips(done.next_offsets if done else {})
-    # A new table begins with the topic's first batch, or where an operator has given up what came before.
-    if skipped and done is None and (batch.seq == 1 or covers(given_up(), batch, contract.table, before=True)):
+    backlog.check_same_topic(contract.table, batch, published)
+    skipped = batch.offsets_skipped_after(published.next_offsets if published else {})
+    # A new table begins with the topic's first batch, or after an accepted gap.
+    if (
+        skipped
+        and published is None
+        and (batch.seq == 1 or is_skipped_by_table(read_gaps(), batch, contract.table, before=True))
+    ):
         return
     if skipped:
         raise BatchOrderError(
-            f"Batches before it are not published yet; {{partition: (published to, start)}} {skipped}.",
+            f"Earlier batches are not published yet; {{partition: (published end, batch start)}}: {skipped}.",
             table=contract.table,
             topic=batch.topic,
             batch=batch.seq,

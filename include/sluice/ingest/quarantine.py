@@ -1,124 +1,122 @@
-"""TODO docstring of sluice.ingest.quarantine."""
+"""Quarantine: rejected records as rows of a table's quarantine table, overwritten batch by batch, and counted there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sluice.batch import Batch, joined
+from sluice.batch import Batch, merge_batches
 from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import RejectedDifferError
-from sluice.evolve.rejected_change import Refused
-from sluice.formats.decode import failed_field
-from sluice.formats.internal_columns import DETAIL, ERROR, FIELD, STAGED
+from sluice.evolve.rejected_change import RejectedChange
+from sluice.formats.decode import find_failed_field
+from sluice.formats.internal_columns import DETAIL, ERROR, FIELD, STAGED_COLUMNS
 from sluice.iceberg import range_scan, table_names, tables
-from sluice.iceberg.filters import And, BooleanExpression, at_most, equal, one_of
-from sluice.ingest import decoded_rows, merge
-from sluice.ingest.decoded_rows import SEQ
-from sluice.ingest.landing import Context
+from sluice.iceberg.filters import And, at_most, equal, one_of
+from sluice.ingest import check, merge
+from sluice.ingest.check import SEQ
+from sluice.ingest.context import Context
+from sluice.ingest.staged_batches import StagedBatches, with_records
 from sluice.ledger import slices
 from sluice.ledger.offsets_table import Ledger
 
 RAW = ("key", "value", "headers")
 
 
-def quarantine(
-    context: Context,
-    contract: Contract,
-    batches: Sequence[Batch],
-    decode: Callable[[], DataFrame],
-    rejected: int,
-    refused: Sequence[Refused] = (),
-) -> None:
-    """Overwrite the batches' own rows of the quarantine: run twice, it leaves one copy; repaired ones leave none.
+def overwrite_quarantine(staged: StagedBatches, rejected: int, refused: Sequence[RejectedChange] = ()) -> None:
+    """Replace the batches' rows in the quarantine by what is rejected now: run twice, it leaves one copy.
 
-    After a rollback a batch is published again whose records a slice of a backfill has set apart meanwhile. What
-    becomes of them is decided anew, so the slice's rows go.
+    After a rollback a batch is published again, and a backfill slice may have quarantined records of it meanwhile.
+    These records are decided anew, so the slice's rows are deleted.
+
+    Args:
+        rejected: how many records were rejected while they were merged.
+        refused: contract changes that were rejected; the errors of their fields say so.
 
     Raises:
-        RejectedDifferError: it does not hold as many of them as were rejected while they were merged.
+        RejectedDifferError: the quarantine received another number of records than `rejected`.
     """
-    whole = joined(batches)
-    table = tables.load(context.catalog, table_names.quarantine(contract))
+    batches = with_records(staged.batches)
+    if not batches:  # what was quarantined of a batch that is skipped now may be all that is left of it
+        return
+    context, contract, whole = staged.context, staged.contract, merge_batches(batches)
+    identifier = table_names.quarantine(contract)
+    name = table_names.spark_name(context.catalog_name, identifier)
+    table = tables.load(context.catalog, identifier)
     mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", whole.topic))
-    name = table_names.spark_name(context.catalog_name, table_names.quarantine(contract))
-    if rejected or (table and tables.files(table, mine)):
-        there = tables.ensure_quarantine(context.catalog, contract)
-        rows = bad(decode(), contract, refused)
-        rows.writeTo(name).overwrite(decoded_rows.of_batches(batches) & (F.col("_kafka_topic") == whole.topic))
-        _all_there(there.refresh(), mine, contract, batches, rejected)
-    if table and (numbers := _slices_before(context, table, whole)):
-        merge.release(decode().select(*KAFKA_COLUMNS[:3]), name, whole, numbers)
+    if rejected or (table and tables.plan_files(table, mine)):
+        written = tables.ensure_quarantine(context.catalog, contract)
+        rows = rejected_rows(staged.decode(), contract, refused)
+        rows.writeTo(name).overwrite(check.in_batches(batches) & (F.col("_kafka_topic") == whole.topic))
+        found = written.refresh().scan(row_filter=mine, selected_fields=("batch_seq",)).count()
+        # The records were decoded a second time; one that passes now would be in neither table.
+        if found != rejected:
+            raise RejectedDifferError(
+                f"{rejected} records were rejected, but {found} were quarantined.",
+                table=contract.table,
+                topic=whole.topic,
+                batches=[b.seq for b in batches],
+            )
+    if table and (numbers := _slices_within(context, table, whole)):
+        merge.delete_quarantined(staged.decode().select(*KAFKA_COLUMNS[:3]), name, whole, numbers)
 
 
-def _all_there(
-    quarantine: Table, mine: BooleanExpression, contract: Contract, batches: Sequence[Batch], rejected: int
-) -> None:
-    """Decoded once more, records may have been judged otherwise: those would be in no table. Partitions are counted."""
-    held = quarantine.scan(row_filter=mine, selected_fields=("batch_seq",)).count()
-    if held != rejected:
-        raise RejectedDifferError(
-            f"{rejected} records were rejected, and {held} came into quarantine.",
-            table=contract.table,
-            topic=batches[-1].topic,
-            batches=[b.seq for b in batches],
-        )
-
-
-def _slices_before(context: Context, quarantine: Table, whole: Batch) -> list[int]:
-    """The slices with rows among the batch's offsets, by number; not those of a topic that had the name before."""
+def _slices_within(context: Context, quarantine: Table, whole: Batch) -> list[int]:
+    """The numbers of backfill slices of the same topic with rows among the batch's offsets."""
     of_slices = at_most("batch_seq", -1)
-    if not (there := range_scan.files(quarantine, whole, of_slices)):
+    files = range_scan.plan_slice_files(quarantine, whole, of_slices)
+    if not files:
         return []
-    found = range_scan.rows(quarantine, whole, ("batch_seq",), also=of_slices, within=there)["batch_seq"].unique()
-    told = slices.planned(slices.rows(Ledger(context.catalog), whole.topic))
-    return [n for n in found.to_pylist() if n in told and told[n].topic_id == whole.topic_id]
+    rows = range_scan.read_slice_records(quarantine, whole, ("batch_seq",), extra_filter=of_slices, files=files)
+    planned = slices.planned_slices(slices.read_slice_rows(Ledger(context.catalog), whole.topic))
+    numbers = rows["batch_seq"].unique().to_pylist()
+    return [n for n in numbers if n in planned and planned[n].topic_id == whole.topic_id]
 
 
-def bad(decoded: DataFrame, contract: Contract, refused: Sequence[Refused] = ()) -> DataFrame:
+def rejected_rows(decoded: DataFrame, contract: Contract, refused: Sequence[RejectedChange] = ()) -> DataFrame:
     """The rejected records as rows of the quarantine.
 
     Args:
-        refused: changes of the contract that were rejected: the errors of their fields say so.
+        refused: contract changes that were rejected; the errors of their fields say so.
     """
-    raw = [F.col(STAGED[name]).alias(name) for name in RAW]
-    if contract.drops_raw:
-        raw = [F.lit(None).cast(decoded.schema[STAGED[name]].dataType).alias(name) for name in RAW]
-        # Empty, not null: replayed, a record whose value is gone must not pass for one that deletes.
-        raw[1] = F.when(F.col(STAGED["value"]).isNotNull(), F.lit(b"")).alias("value")
-    about = _about(contract)
-    why = [F.when(about.rlike(each.fields), F.lit(each.text)) for each in refused]
+    raw = [F.col(STAGED_COLUMNS[name]).alias(name) for name in RAW]
+    if contract.drops_raw_records:
+        raw = [F.lit(None).cast(decoded.schema[STAGED_COLUMNS[name]].dataType).alias(name) for name in RAW]
+        # Empty, not null: when replayed, a record whose value was dropped must not look like a delete.
+        raw[1] = F.when(F.col(STAGED_COLUMNS["value"]).isNotNull(), F.lit(b"")).alias("value")
+    failed_field = _failed_field(contract)
+    why = [F.when(failed_field.rlike(each.fields), F.lit(each.text)) for each in refused]
     error = F.nullif(F.concat_ws("; ", F.col(DETAIL), *why), F.lit("")) if why else F.col(DETAIL)
-    return decoded_rows.sifted(decoded, F.col(ERROR).isNotNull()).select(
+    return check.filter_decoded(decoded, F.col(ERROR).isNotNull()).select(
         F.col(SEQ).alias("batch_seq"),
         *KAFKA_COLUMNS,
         *raw,
         F.col(ERROR).alias("error_class"),
         error.alias("error"),
-        about.alias("field"),
+        failed_field.alias("field"),
         F.current_timestamp().alias("quarantined_at"),
     )
 
 
 def has_raw() -> Column:
-    """Whether a row of the quarantine has its raw record: see `bad`."""
+    """Whether a row of the quarantine still has its raw record: see `rejected_rows`."""
     return F.expr("key IS NOT NULL OR headers IS NOT NULL OR length(value) > 0")
 
 
-def _about(contract: Contract) -> Column:
-    """The field that the error of a record is about."""
-    return F.when(F.col(ERROR) == "malformed", failed_field(contract)).otherwise(F.col(FIELD))
+def _failed_field(contract: Contract) -> Column:
+    """The field that a record's error is about."""
+    return F.when(F.col(ERROR) == "malformed", find_failed_field(contract)).otherwise(F.col(FIELD))
 
 
-def bad_in(decoded: DataFrame, contract: Contract, fields: str) -> dict[int, int]:
+def count_rejected_for(decoded: DataFrame, contract: Contract, fields: str) -> dict[int, int]:
     """How many records were rejected for these fields (a regular expression), by batch number."""
     rows = (
-        decoded_rows.sifted(decoded, F.col(ERROR).isNotNull())
-        .where(_about(contract).rlike(fields))
+        check.filter_decoded(decoded, F.col(ERROR).isNotNull())
+        .where(_failed_field(contract).rlike(fields))
         .groupBy(SEQ)
         .count()
     )

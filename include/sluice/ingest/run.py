@@ -1,8 +1,7 @@
-"""One Spark application carries out a group's plan: for each topic, stage a batch, then publish it into its tables.
+"""Run: one Spark application carries out a group's plan. For each topic it stages a batch and publishes it, in turns.
 
-The topics take turns, a batch each, so that one that is far behind keeps no other waiting. A table that fails is left
-out for the rest of the run, and the others go on. What happened is written to the ledger in one commit; what is true is
-in the tables all the same, should the application not live to write it.
+Topics take turns, a batch each, so that a long backlog does not delay the others. A table that fails is left out for
+the rest of the run. The ledger is written once, at the end; the tables are right even if that is not reached.
 """
 
 from __future__ import annotations
@@ -25,87 +24,89 @@ from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, Group
 from sluice.errors import BlockedError, PlanLostError, SluiceError, TerminalError
 from sluice.ingest import great_expectations
-from sluice.ingest.landing import Context
+from sluice.ingest.context import Context
 from sluice.ingest.publish import publish
 from sluice.ingest.stage import stage
 from sluice.ledger import error_causes
-from sluice.ledger.offsets_table import Ledger, Row, State
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.plan import model
 from sluice.plan import plan as planning
-from sluice.plan.model import TopicPlan
+from sluice.plan.model import PlanInputs, TopicPlan
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-TRIES = 4
-# What it would be once more: what needs a person, and a plan that Spark can't make.
-FINAL = (TerminalError, AnalysisException)
+MAX_TRIES = 4
+# Another try would end the same: errors that need action, and queries that Spark can't plan.
+NOT_RETRIED = (TerminalError, AnalysisException)
+BUGS = (TypeError, NameError, NotImplementedError, AssertionError)
 CATALOG_WAIT_S = 150.0
-# Before a run has published anything, a batch is taken to cost so many times the seconds that its staging took.
+# Until a table has published in this run, a batch is estimated to take this many times as long as its staging.
 PUBLISH_PER_STAGE = 3
 
 
 @dataclass
-class Report:
-    """What a run did: ledger rows, and the tables and topics that failed, with the error."""
+class RunReport:
+    """What a run did: the ledger's rows, and the error of each table that failed."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LedgerRow] = field(default_factory=list)
     failed: dict[str, Exception] = field(default_factory=dict)
 
     @property
     def retryable(self) -> Exception | None:
-        """An error that another try may cure, if there was one."""
-        return next((e for e in self.failed.values() if not isinstance(e, FINAL)), None)
+        """The first error that another try may cure, if any."""
+        return next((e for e in self.failed.values() if not isinstance(e, NOT_RETRIED)), None)
 
 
-def run(context: Context, group: Group, contracts: Contracts, client: AdminClient, *, deadline: float) -> Report:
-    """Carry out what is frozen in the ledger and what is staged but not published.
+def run(context: Context, group: Group, contracts: Contracts, client: AdminClient, *, deadline: float) -> RunReport:
+    """Stage the batches that the ledger has planned, and publish what is staged.
 
     Args:
-        deadline: `time.monotonic()` after which no further batch is begun.
+        deadline: `time.monotonic()` after which no further batch is started.
     """
     ledger = Ledger(context.catalog)
-    great_expectations.warm(group.contracts)
-    plan = planning.look(group, contracts, context.catalog, client, ledger, extend=False)
+    great_expectations.import_in_background(group.contracts)
+    plan = planning.make_plan(group, PlanInputs(contracts, context.catalog, client, ledger), extend=False)
     for line in plan.lines():
         log.info("%s", line)
-    worker = _Worker(context, plan, contracts, deadline, group.settings.topics_at_once)
-    with ThreadPoolExecutor(max_workers=worker.at_once) as pool:
-        for done in [pool.submit(worker.work) for _ in range(worker.at_once)]:
+    group_run = _GroupRun(context, plan, contracts, deadline, group.settings.topics_at_once)
+    with ThreadPoolExecutor(max_workers=group_run.at_once) as pool:
+        for done in [pool.submit(group_run.work) for _ in range(group_run.at_once)]:
             done.result()
-    ledger.append(worker.report.rows, run_id=context.run_id)
-    return worker.report
+    ledger.append(group_run.report.rows, run_id=context.run_id)
+    return group_run.report
 
 
 @dataclass
-class _Feed:
-    """What one topic has for one table.
+class _TableQueue:
+    """The batches of one topic that wait for one table.
 
     Attributes:
-        guess: seconds to publish one batch, where there is something to tell by.
-        published: whether this run has published anything for it.
+        estimate: seconds to publish one batch, if there is a basis for it.
+        published: whether this run has published any.
     """
 
     contract: Contract
     waiting: list[Batch]
-    guess: float | None = None
+    estimate: float | None = None
     published: bool = False
 
-    def fitting(self, seconds: float) -> int:
-        """How many batches the next commit takes: together they are cheaper, but must not outlast the run."""
-        if self.guess is None:
+    def batches_in(self, seconds: float) -> int:
+        """How many batches the next commit takes: several are cheaper together, but must not outlast the run."""
+        if self.estimate is None:
             return 1
-        return max(min(int(seconds / max(self.guess, 0.001)), self.contract.limits.batches_per_commit), 1)
+        return max(min(int(seconds / max(self.estimate, 0.001)), self.contract.limits.batches_per_commit), 1)
 
 
-class _Worker:
-    """The state that the topics of one run share."""
+class _GroupRun:
+    """One run of a group: what its topics share."""
 
     def __init__(
         self, context: Context, plan: model.GroupPlan, contracts: Contracts, deadline: float, at_once: int
     ) -> None:
         self.context, self.plan, self.contracts, self.deadline = context, plan, contracts, deadline
-        self.report = Report()
+        self.report = RunReport()
         self.at_once = max(min(at_once, len(plan.topics)), 1)
         self._unfinished = set(plan.topics)
         self._turns: SimpleQueue[Iterator[None]] = SimpleQueue()
@@ -115,7 +116,7 @@ class _Worker:
         self._records: dict[tuple[str, int], int | None] = {}
 
     def work(self) -> None:
-        """Give each topic a turn after the other until all are done, or those that are not are somebody else's."""
+        """Give topics their turns until each is done or in another thread's hands."""
         while True:
             try:
                 turns = self._turns.get_nowait()
@@ -125,71 +126,69 @@ class _Worker:
                 self._turns.put(turns)
 
     def _topic(self, plan: TopicPlan) -> Iterator[None]:
-        """Stage one topic's batches and publish them with those that waited, in order, as many at a time as fit.
+        """Stage a topic's batches and publish them with the waiting ones, in order, several in a commit if time allows.
 
         Yields:
             After each batch, for the other topics' turns.
         """
-        feeds = [
-            _Feed(t.contract, list(t.pending.get(plan.topic, ())))
+        queues = [
+            _TableQueue(t.contract, list(t.pending.get(plan.topic, ())))
             for t in self.plan.tables.values()
             if plan.topic in t.contract.topics
         ]
         failure: tuple[Batch, Exception] | None = None
         for number, batch in enumerate(plan.to_stage):
             if time.monotonic() > self.deadline:
-                log.info(
-                    "%s: the time of this run is used up before batch %s; the next run goes on", plan.topic, batch.seq
-                )
+                log.info("%s: out of time before batch %s; the next run continues", plan.topic, batch.seq)
                 break
             began = time.monotonic()
             if error := self._stage(plan, batch):
                 failure = batch, error
                 break
-            for feed in feeds:
+            for queue in queues:
                 if number == 0:
-                    feed.guess = PUBLISH_PER_STAGE * (time.monotonic() - began)
-                feed.waiting.append(batch)
-                self._publish_waiting(feed, rest=False)
+                    queue.estimate = PUBLISH_PER_STAGE * (time.monotonic() - began)
+                queue.waiting.append(batch)
+                self._publish_waiting(queue, all_staged=False)
             yield
-        for feed in feeds:
-            self._publish_waiting(feed, rest=True)
-        if failure:  # only now: what was staged before it could still be published
-            self._fail([f.contract.table for f in feeds], *failure)
+        for queue in queues:
+            self._publish_waiting(queue, all_staged=True)
+        if failure:  # reported last, because earlier batches could still be published
+            self._fail([q.contract.table for q in queues], *failure)
         self._unfinished.discard(plan.topic)
 
-    def _publish_waiting(self, feed: _Feed, *, rest: bool) -> None:
-        """Publish full commits of waiting batches, and what is left over where `rest` says that no more will come."""
-        while feed.waiting and feed.contract.table not in self.report.failed:
+    def _publish_waiting(self, queue: _TableQueue, *, all_staged: bool) -> None:
+        """Publish as many waiting batches as fill commits; if no more will be staged, the remaining ones too."""
+        while queue.waiting and queue.contract.table not in self.report.failed:
             left = self.deadline - time.monotonic()
-            if left < 0 and feed.published:
-                log.info("%s: the time of this run is used up; the next run goes on", feed.contract.table)
+            if left < 0 and queue.published:
+                log.info("%s: out of time; the next run continues", queue.contract.table)
                 return
-            # What is left is shared with the topics whose turns come in between.
-            most = feed.fitting(left * self.at_once / max(len(self._unfinished), self.at_once))
-            if len(feed.waiting) < most and not rest:
+            # The remaining time is shared with the topics that take turns.
+            most = queue.batches_in(left * self.at_once / max(len(self._unfinished), self.at_once))
+            if len(queue.waiting) < most and not all_staged:
                 return
-            batches = feed.waiting[:most]
+            batches = queue.waiting[:most]
             began = time.monotonic()
-            # Several that are refused are tried one by one: the good ones get in, and the error names the one it is.
-            if not self._publish(feed.contract, batches) and not (
-                len(batches) > 1 and all(self._publish(feed.contract, [b]) for b in batches)
+            # If several are refused together, each is tried alone, so that the error names the one that is refused.
+            if not self._publish(queue.contract, batches) and not (
+                len(batches) > 1 and all(self._publish(queue.contract, [b]) for b in batches)
             ):
                 return
-            del feed.waiting[:most]
-            feed.published = True
-            feed.guess = (time.monotonic() - began) / len(batches)
+            del queue.waiting[:most]
+            queue.published = True
+            queue.estimate = (time.monotonic() - began) / len(batches)
 
     def _stage(self, plan: TopicPlan, batch: Batch) -> Exception | None:
-        """Stage one batch; returns what went wrong, if it did."""
+        """Stage one batch; returns the error, if there was one."""
         topic = batch.topic
         gaps = self.contracts.topics[topic].transactional or bool(plan.state and plan.state.compacted)
         try:
-            done = again(
+            done = retry_step(
                 self.context,
                 f"stage {topic}",
                 lambda: stage(self.context, batch, gaps_expected=gaps),
-                retried=partial(self._retried, batch, None),
+                on_retry=partial(self._record_retry, batch, None),
             )
         except Exception as error:
             log.error("stage   %s: %s", batch, error, exc_info=not isinstance(error, SluiceError))
@@ -203,26 +202,32 @@ class _Worker:
             )
             oldest, newest = done.span or (None, None)
             self._row(
-                batch, State.STAGED, records=done.records, seconds=done.seconds, oldest=oldest, newest=newest,
+                batch, LedgerState.STAGED, records=done.records, seconds=done.seconds, oldest=oldest, newest=newest,
                 unread=plan.unread(batch), commit_seconds=done.commit_seconds,
             )  # fmt: skip
         return None
 
     def _publish(self, contract: Contract, batches: Sequence[Batch]) -> bool:
-        """Publish batches in one commit; whether the table holds them now. Of several, a refusal is only logged."""
+        """Publish batches in one commit; returns whether the table holds them. A refusal of several is only logged."""
         name, last = contract.table, batches[-1]
-        staged = {b.seq: n for b in batches if (n := self._records.get((b.topic, b.seq))) is not None}
+        known = {b.seq: n for b in batches if (n := self._records.get((b.topic, b.seq))) is not None}
         try:
             with self._tables[name]:
-                done = again(
+                done = retry_step(
                     self.context,
                     f"publish {name}",
-                    lambda: publish(self.context, contract, *batches, staged=staged),
-                    retried=partial(self._retried, last, name),
+                    lambda: publish(self.context, contract, *batches, known_counts=known),
+                    on_retry=partial(self._record_retry, last, name),
                 )
         except Exception as error:
             if len(batches) > 1 and isinstance(error, TerminalError):
-                log.info("publish %s: batches %s to %s together: %s", name, batches[0].seq, last.seq, error)
+                log.info(
+                    "publish %s: batches %s to %s are refused together, each is tried alone: %s",
+                    name,
+                    batches[0].seq,
+                    last.seq,
+                    error,
+                )
                 return False
             log.error("publish %s from %s: %s", name, last, error, exc_info=not isinstance(error, SluiceError))
             self._fail([name], last, error)
@@ -239,7 +244,7 @@ class _Worker:
                 name, batch, found.records, found.rejected, seconds, done.snapshot_id,
             )  # fmt: skip
             self._row(
-                batch, State.PUBLISHED, table=name, snapshots={name: done.snapshot_id},
+                batch, LedgerState.PUBLISHED, table=name, snapshots={name: done.snapshot_id},
                 records=found.records, rejected=found.rejected, seconds=seconds,
                 commit_seconds=commit,
             )  # fmt: skip
@@ -248,56 +253,60 @@ class _Worker:
     def _fail(self, names: Iterable[str], batch: Batch, error: Exception) -> None:
         for name in names:
             self.report.failed.setdefault(name, error)
-            state = State.BLOCKED if isinstance(error, BlockedError) else State.FAILED
-            self._row(batch, state, table=name, **error_causes.facts(error, name))
+            state = LedgerState.BLOCKED if isinstance(error, BlockedError) else LedgerState.FAILED
+            self._row(batch, state, table=name, **error_causes.error_columns(error, name))
 
-    def _retried(self, batch: Batch, table: str | None, error: Exception) -> None:
-        """Keep what the catalog or the registry made fail: a batch that was waited for has its reason in the ledger."""
-        kept = error_causes.facts(error, table)
-        if error_causes.cause(kept["exception"]):
-            self._row(batch, State.RETRIED, table=table, **kept)
+    def _record_retry(self, batch: Batch, table: str | None, error: Exception) -> None:
+        """Write to the ledger that an outage of the catalog or the registry delayed the batch."""
+        values = error_causes.error_columns(error, table)
+        if error_causes.classify(values["exception"]):
+            self._row(batch, LedgerState.RETRIED, table=table, **values)
 
-    def _row(self, batch: Batch, state: State, **values: object) -> None:
-        known = (batch.topic, state, batch.topic_id, batch.seq)
-        self.report.rows.append(Row(*known, run_id=self.context.run_id, **values))  # type: ignore[arg-type]
+    def _row(self, batch: Batch, state: LedgerState, **values: object) -> None:
+        key = (batch.topic, state, batch.topic_id, batch.seq)
+        self.report.rows.append(LedgerRow(*key, run_id=self.context.run_id, **values))  # type: ignore[arg-type]
 
 
-def again(
+def retry_step(
     context: Context,
     what: str,
     step: Callable[[], Result],
-    tries: int = TRIES,
+    tries: int = MAX_TRIES,
     *,
-    retried: Callable[[Exception], None],
+    on_retry: Callable[[Exception], None],
 ) -> Result:
-    """Run a step until it ends or fails for good. Each looks at what is true first, so that trying again is safe.
+    """Run a step until it succeeds or can't. Each step looks up what is done first, so running it again is safe.
 
     Args:
-        retried: is told of each error after which the step is run again.
+        what: the step's name in the log.
+        on_retry: called with each error after which the step is run again.
+
+    Raises:
+        Exception: an error that another try can't cure, or the last try's.
     """
     for attempt in range(1, tries + 1):
         try:
             return step()
-        except (*FINAL, PlanLostError):  # a plan that was lost needs another run
+        except (*NOT_RETRIED, *BUGS, PlanLostError):  # a lost plan needs another run
             raise
         except Exception as error:
             if attempt == tries:
                 raise
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            log.warning("%s: %s; looking again (%s of %s)", what, first[:300], attempt, tries)
-            retried(error)
+            log.warning("%s: %s; retrying (%s of %s)", what, first[:300], attempt, tries)
+            on_retry(error)
             _wait_for_catalog(context)
             time.sleep(min(0.2 * 4**attempt, 15.0))
     raise AssertionError("unreachable")
 
 
 def _wait_for_catalog(context: Context) -> None:
-    """Return when the catalog answers, or when it has been away for too long."""
+    """Return when the catalog answers, at the latest after `CATALOG_WAIT_S`."""
     until = time.monotonic() + CATALOG_WAIT_S
     while time.monotonic() < until:
         try:
             context.catalog.list_namespaces()
             return
         except Exception as error:  # noqa: BLE001 - whatever the client raises
-            log.warning("the catalog is away (%s); waiting", str(error).splitlines()[0][:200])
+            log.warning("the catalog does not answer (%s); waiting", str(error).splitlines()[0][:200])
             time.sleep(2.0)

@@ -1,6 +1,6 @@
-"""What Kafka says of a topic: its id, its partitions' watermarks, its clean-up policy. No records pass through here.
+"""Topics' metadata, asked of Kafka's admin API: id, watermarks, retention, offsets by time. Planning starts from these.
 
-Ends are last stable offsets: an open transaction holds everything after it back, because reading past it would wait.
+End offsets are last stable offsets: a reader would wait at an open transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.errors import (
 )
 from sluice.kafka import login
 from sluice.offsets import OffsetRange, Offsets, Ranges
-from sluice.timeouts import PATIENCE_S
+from sluice.timeouts import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException
@@ -34,21 +34,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TIMEOUT_S = 30.0
-# A client asks the broker that it takes for the controller, which is any one that was up when it last looked at the
-# cluster: by librdkafka's own default it would go on asking one that died for five minutes, whoever else is there.
-DEFAULTS = {"log_level": 2, "topic.metadata.refresh.interval.ms": 10_000}
+# librdkafka sends admin requests to a broker that was up at its last metadata refresh. By default it refreshes every
+# five minutes, and keeps asking a broker that died until then.
+CLIENT_DEFAULTS = {"log_level": 2, "topic.metadata.refresh.interval.ms": 10_000}
 
 
 @dataclass(frozen=True)
 class TopicState:
-    """One topic at one moment.
+    """A topic's metadata at one time.
 
     Attributes:
         watermarks: per partition `[low, last stable offset)`.
-        compacted: the topic's clean-up policy includes `compact`, so that offsets may be missing.
-        retention_ms: `retention.ms`, or -1 for ever; for ever as well where clean-up never deletes.
-        retention_bytes: `retention.bytes` of each partition, or -1 for any number.
-        delete_retention_ms: how long compaction leaves a tombstone at least, or -1 where nothing is compacted.
+        compacted: `cleanup.policy` includes `compact`, so that offsets may be missing.
+        retention_ms: `retention.ms`; -1 if unlimited, or if `cleanup.policy` never deletes.
+        retention_bytes: `retention.bytes` of each partition; -1 if unlimited.
+        delete_retention_ms: `delete.retention.ms`; -1 if the topic is not compacted.
     """
 
     topic: str
@@ -60,11 +60,11 @@ class TopicState:
     delete_retention_ms: int = -1
 
 
-def client_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Librdkafka settings: those given, else `SLUICE_KAFKA_CONFIG` (JSON), else `KAFKA_BOOTSTRAP_SERVERS`.
+def librdkafka_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return librdkafka settings: `config`, else `SLUICE_KAFKA_CONFIG` (JSON), else `KAFKA_BOOTSTRAP_SERVERS`.
 
     Raises:
-        ConfigError: none of them is set.
+        ConfigError: none of them is set, or the JSON is not an object.
     """
     if config:
         return dict(config)
@@ -77,27 +77,27 @@ def client_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return {"bootstrap.servers": servers}
     raise ConfigError(
         "No Kafka cluster is configured.",
-        way_out="Set the Airflow connection sluice_kafka, or KAFKA_BOOTSTRAP_SERVERS for the command line.",
+        next_step="Set the Airflow connection sluice_kafka, or KAFKA_BOOTSTRAP_SERVERS for the command line.",
     )
 
 
-def admin(config: Mapping[str, Any] | None = None) -> AdminClient:
-    """A client for the questions below; cheap to keep, 50 ms to make.
+def make_admin_client(config: Mapping[str, Any] | None = None) -> AdminClient:
+    """Return a client for the functions below; making one takes 50 ms, keeping it costs little.
 
     Raises:
-        ConfigError: no cluster is configured, or librdkafka does not take the settings.
+        ConfigError: no cluster is configured, or librdkafka rejects the settings.
     """
-    return login.client({**DEFAULTS, **client_config(config)})
+    return login.make_client({**CLIENT_DEFAULTS, **librdkafka_config(config)})
 
 
-def _outlives_a_broker(ask: Callable[P, R]) -> Callable[P, R]:
-    """Ask once more when the broker that was asked died before it answered, as each does in a rolling restart.
+def _retry_when_broker_dies(ask: Callable[P, R]) -> Callable[P, R]:
+    """Ask once more if the broker disconnects before it answers, as in a rolling restart.
 
-    A cluster that cannot be reached at all fails otherwise, by time, and is not waited for twice.
+    A cluster that can't be reached ends in a timeout, which is not retried.
     """
 
     @wraps(ask)
-    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+    def retrying(*args: P.args, **kwargs: P.kwargs) -> R:
         from confluent_kafka import KafkaError, KafkaException
 
         try:
@@ -108,145 +108,162 @@ def _outlives_a_broker(ask: Callable[P, R]) -> Callable[P, R]:
                 raise
             return ask(*args, **kwargs)
 
-    return asked
+    return retrying
 
 
-@_outlives_a_broker
-def names(client: AdminClient) -> set[str]:
-    """All topics that there are, as far as the cluster shows them to this client.
+@_retry_when_broker_dies
+def list_topic_names(client: AdminClient) -> set[str]:
+    """Return the names of all topics that this client may see.
 
     Raises:
-        BrokerUnavailableError: the cluster did not answer, or does not let us in.
+        BrokerUnavailableError: the cluster did not answer, or rejected the login.
     """
     from confluent_kafka import KafkaException
 
     try:
-        # The list is waited for to the end of time-outs, even by who is not let in.
-        login.answer(client, client.describe_cluster(request_timeout=TIMEOUT_S))
+        # list_topics waits for its whole timeout when the login is rejected; this request fails at once.
+        login.await_result(client, client.describe_cluster(request_timeout=TIMEOUT_S))
         return set(client.list_topics(timeout=TIMEOUT_S).topics)
     except KafkaException as error:
-        raise login.refusal(client) or _silence(error) from error
+        raise login.login_error(client) or _no_answer(error) from error
 
 
-@_outlives_a_broker
-def describe(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState | SluiceError]:
-    """The state of each topic, in four requests whatever their number.
+@_retry_when_broker_dies
+def describe_topics(client: AdminClient, topics: Iterable[str]) -> dict[str, TopicState | SluiceError]:
+    """Return the state of each topic, in four requests whatever the number of topics.
 
     Returns:
-        Per topic its state, or why Kafka does not tell it: one topic that is missing, forbidden or without a leader
-        does not hide the others.
+        Per topic its state, or the error of a topic that is missing, forbidden or without a leader.
 
     Raises:
-        BrokerUnavailableError: the cluster did not answer, or does not let us in.
+        BrokerUnavailableError: the cluster did not answer, or rejected the login.
     """
-    from confluent_kafka import IsolationLevel, TopicPartition
-    from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
     names = sorted(set(topics))
     if not names:
         return {}
-    found: dict[str, TopicState | SluiceError] = {}
-
-    def answers(futures: Mapping[Any, Future[Any]], topic: Callable[[Any], str]) -> dict[Any, Any]:
-        """What was answered; a topic that an answer is missing of is told why."""
-        out = {}
-        for asked, future in futures.items():
-            answer = _answer(client, future, topic(asked))
-            if isinstance(answer, SluiceError):
-                found.setdefault(topic(asked), answer)
-            out[asked] = answer
-        return out
-
-    described = answers(_described(client, names), str)
-
-    def offsets(spec: Any) -> dict[tuple[str, int], int]:
-        asked = [TopicPartition(n, p.id) for n, d in described.items() if n not in found for p in d.partitions]
-        if not asked:
-            return {}
-        futures = client.list_offsets(
-            dict.fromkeys(asked, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-        )
-        told = answers(futures, lambda tp: str(tp.topic))
-        return {(tp.topic, tp.partition): int(t.offset) for tp, t in told.items() if tp.topic not in found}
-
+    queries = _TopicQueries(client)
+    described = queries.await_all(_request_descriptions(client, names), str)
     # Ends first: a record deleted in between then shows as a low watermark above the range, never as a gap.
-    ends, lows = offsets(OffsetSpec.latest()), offsets(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names if name not in found]
-    asked = client.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}
-    for resource, settings in answers(asked, lambda r: str(r.name)).items():
-        name = resource.name
-        if name in found:
-            continue
-        deletes, compacts = (policy in settings["cleanup.policy"].value for policy in ("delete", "compact"))
-        found[name] = TopicState(
-            topic=name,
-            topic_id=str(described[name].topic_id),
-            watermarks={
-                p.id: OffsetRange(lows[name, p.id], ends[name, p.id])
-                for p in sorted(described[name].partitions, key=lambda p: p.id)
-            },
-            compacted=compacts,
-            retention_ms=int(settings["retention.ms"].value) if deletes else -1,
-            retention_bytes=int(settings["retention.bytes"].value) if deletes else -1,
-            delete_retention_ms=int(settings["delete.retention.ms"].value) if compacts else -1,
-        )
+    ends = queries.list_offsets(described, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    lows = queries.list_offsets(described, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    settings = queries.describe_settings(described)
+    found: dict[str, TopicState | SluiceError] = {**queries.errors}
+    for name in described.keys() - queries.errors.keys():
+        partitions = sorted(p.id for p in described[name].partitions)
+        marks = {p: OffsetRange(lows[name, p], ends[name, p]) for p in partitions}
+        found[name] = _topic_state(name, str(described[name].topic_id), marks, settings[name])
     return found
 
 
-@_outlives_a_broker
-def topic_id(client: AdminClient, topic: str) -> str:
-    """Kafka's id of a topic, another one when it is made again.
+class _TopicQueries:
+    """Requests about several topics. A topic that one fails for gets its error in `errors`, and no further request."""
+
+    def __init__(self, client: AdminClient) -> None:
+        self.client = client
+        self.errors: dict[str, SluiceError] = {}
+
+    def await_all(self, futures: Mapping[Any, Future[Any]], topic_of: Callable[[Any], str]) -> dict[Any, Any]:
+        """Return the results by what was asked for; failed ones are left out."""
+        results = {}
+        for asked, future in futures.items():
+            result = _await_topic_result(self.client, future, topic_of(asked))
+            if isinstance(result, SluiceError):
+                self.errors.setdefault(topic_of(asked), result)
+            else:
+                results[asked] = result
+        return results
+
+    def list_offsets(self, described: Mapping[str, Any], spec: Any) -> dict[tuple[str, int], int]:
+        """Return the offset of each partition, up to the last stable offset."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+
+        asked = [TopicPartition(n, p.id) for n, d in described.items() if n not in self.errors for p in d.partitions]
+        if not asked:
+            return {}
+        futures = self.client.list_offsets(
+            dict.fromkeys(asked, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+        )
+        results = self.await_all(futures, lambda tp: str(tp.topic))
+        return {(tp.topic, tp.partition): int(result.offset) for tp, result in results.items()}
+
+    def describe_settings(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the settings of each topic."""
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names if name not in self.errors]
+        futures = self.client.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}
+        return {str(r.name): result for r, result in self.await_all(futures, lambda r: str(r.name)).items()}
+
+
+def _topic_state(name: str, topic_id: str, watermarks: Mapping[int, OffsetRange], settings: Any) -> TopicState:
+    deletes, compacts = (policy in settings["cleanup.policy"].value for policy in ("delete", "compact"))
+    return TopicState(
+        topic=name,
+        topic_id=topic_id,
+        watermarks=watermarks,
+        compacted=compacts,
+        retention_ms=int(settings["retention.ms"].value) if deletes else -1,
+        retention_bytes=int(settings["retention.bytes"].value) if deletes else -1,
+        delete_retention_ms=int(settings["delete.retention.ms"].value) if compacts else -1,
+    )
+
+
+@_retry_when_broker_dies
+def fetch_topic_id(client: AdminClient, topic: str) -> str:
+    """Return Kafka's id of a topic; it changes when the topic is deleted and created again.
 
     Raises:
-        TopicMissingError: there is no such topic.
-        BrokerUnavailableError: the cluster did not answer, or does not let us in.
-        TopicForbiddenError: Kafka does not let this user see it.
+        TopicMissingError: the topic does not exist.
+        BrokerUnavailableError: the cluster did not answer, or rejected the login.
+        TopicForbiddenError: this user may not see the topic.
     """
-    answer = _answer(client, _described(client, [topic])[topic], topic)
+    answer = _await_topic_result(client, _request_descriptions(client, [topic])[topic], topic)
     if isinstance(answer, SluiceError):
         raise answer
     return str(answer.topic_id)
 
 
-def _described(client: AdminClient, topics: list[str]) -> dict[str, Future[Any]]:
+def _request_descriptions(client: AdminClient, topics: list[str]) -> dict[str, Future[Any]]:
     from confluent_kafka import TopicCollection
 
     return client.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
 
 
-def _answer(client: AdminClient, future: Future[Any], topic: str) -> Any:
-    """What Kafka answers about a topic, or the error that is about this topic alone.
+def _await_topic_result(client: AdminClient, future: Future[Any], topic: str) -> Any:
+    """Return Kafka's answer about a topic, or the error that concerns this topic only.
 
     Raises:
-        BrokerUnavailableError: the cluster did not answer, or does not let us in.
+        BrokerUnavailableError: the cluster did not answer, or rejected the login.
     """
     from confluent_kafka import KafkaException
 
     try:
-        return login.answer(client, future)
+        return login.await_result(client, future)
     except KafkaException as failure:
         error = failure.args[0]
-        if error.code() < 0:  # the client's own: nobody answered
-            raise login.refusal(client) or _silence(failure) from failure
+        if error.code() < 0:  # librdkafka's own errors: no broker answered
+            raise login.login_error(client) or _no_answer(failure) from failure
         if error.name() == "UNKNOWN_TOPIC_OR_PART":
             return TopicMissingError(f"Kafka has no topic {topic!r}.", topic=topic)
         if error.name() == "TOPIC_AUTHORIZATION_FAILED":
-            return TopicForbiddenError(f"Kafka does not let this user see topic {topic!r}.", topic=topic)
-        return BrokerUnavailableError(f"Kafka has no answer about topic {topic!r}: {error.str()}", topic=topic)
+            return TopicForbiddenError(f"This Kafka user may not see topic {topic!r}.", topic=topic)
+        return BrokerUnavailableError(f"Kafka returned an error for topic {topic!r}: {error.str()}", topic=topic)
 
 
-def offsets_at(client: AdminClient, topic: str, partitions: Iterable[int], moment: datetime) -> dict[int, int]:
-    """Per partition the first offset whose timestamp is at or after `moment`; -1 where there is none yet.
+def offsets_for_time(client: AdminClient, topic: str, partitions: Iterable[int], time: datetime) -> dict[int, int]:
+    """Return, per partition, the first offset with a timestamp at or after `time`; -1 if there is none.
 
     Raises:
         BrokerUnavailableError: the cluster did not answer.
     """
-    return offsets_at_each(client, topic, dict.fromkeys(partitions, moment))
+    return offsets_for_times(client, topic, dict.fromkeys(partitions, time))
 
 
-@_outlives_a_broker
-def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datetime]) -> dict[int, int]:
-    """The same with a moment per partition, in one request.
+@_retry_when_broker_dies
+def offsets_for_times(client: AdminClient, topic: str, times: Mapping[int, datetime]) -> dict[int, int]:
+    """Return the same with a time per partition, in one request.
 
     Raises:
         BrokerUnavailableError: the cluster did not answer.
@@ -254,24 +271,24 @@ def offsets_at_each(client: AdminClient, topic: str, moments: Mapping[int, datet
     from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-    # Below zero are no moments to Kafka, but its own words: -1 is the end.
+    # Negative timestamps are codes to Kafka: -1 means the log end offset.
     asked = {
-        TopicPartition(topic, p): OffsetSpec.for_timestamp(max(int(moment.timestamp() * 1000), 0))
-        for p, moment in moments.items()
+        TopicPartition(topic, p): OffsetSpec.for_timestamp(max(int(time.timestamp() * 1000), 0))
+        for p, time in times.items()
     }
     try:
         futures = client.list_offsets(asked, request_timeout=TIMEOUT_S)
-        return {tp.partition: int(login.answer(client, future).offset) for tp, future in futures.items()}
+        return {tp.partition: int(login.await_result(client, future).offset) for tp, future in futures.items()}
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
 
 
-def _silence(error: KafkaException) -> BrokerUnavailableError:
+def _no_answer(error: KafkaException) -> BrokerUnavailableError:
     return BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}")
 
 
-def stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> datetime | None:
-    """The greatest timestamp of any record that Kafka holds of the topic; None where it holds none.
+def read_stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> datetime | None:
+    """Return the greatest timestamp of the topic's records; None if Kafka holds none.
 
     Raises:
         BrokerUnavailableError: the cluster did not answer.
@@ -285,53 +302,51 @@ def stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> 
         return None
     try:
         futures = client.list_offsets(asked, request_timeout=TIMEOUT_S)
-        newest = max(int(login.answer(client, future).timestamp) for future in futures.values())
+        newest = max(int(login.await_result(client, future).timestamp) for future in futures.values())
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
-    return timestamps.moment(newest * 1_000) if newest >= 0 else None
+    return timestamps.utc_from_micros(newest * 1_000) if newest >= 0 else None
 
 
-def older_unread(
-    client: AdminClient, topic: str, reached: Offsets, watermarks: Ranges, promised: timedelta
+def count_overdue_offsets(
+    client: AdminClient, topic: str, committed: Offsets, watermarks: Ranges, target: timedelta
 ) -> Mapping[int, int]:
-    """Per partition how many offsets hold records older than the promise and are not in the table.
+    """Return, per partition, how many unread offsets hold records older than the freshness target.
 
-    The distance of the two clocks alone would cry wolf whenever a topic wakes after a quiet day.
+    Comparing the newest records of Kafka and table would raise a false alarm when a topic resumes after a quiet day.
 
     Raises:
         BrokerUnavailableError: the cluster did not answer.
     """
-    first_young = offsets_at(client, topic, watermarks, datetime.now(UTC) - promised)
-    late = {}
+    first_recent = offsets_for_time(client, topic, watermarks, datetime.now(UTC) - target)
+    overdue = {}
     for partition, marks in watermarks.items():
-        young = marks.end if first_young[partition] < 0 else min(first_young[partition], marks.end)
-        behind = young - max(reached.get(partition, marks.start), marks.start)
-        if behind > 0:
-            late[partition] = behind
-    return late
+        end = marks.end if first_recent[partition] < 0 else min(first_recent[partition], marks.end)
+        unread = end - max(committed.get(partition, marks.start), marks.start)
+        if unread > 0:
+            overdue[partition] = unread
+    return overdue
 
 
-def open_broker(seconds: float = PATIENCE_S, settings: Mapping[str, Any] | None = None) -> AdminClient:
-    """A client of the Kafka cluster, after it has answered a first question.
+def connect(seconds: float = DEFAULT_TIMEOUT_S, settings: Mapping[str, Any] | None = None) -> AdminClient:
+    """Return a client of the Kafka cluster after it answered a first request.
 
     Args:
         seconds: how long to wait.
-        settings: librdkafka's; those of the environment when left out.
+        settings: librdkafka's; by default those of the environment.
 
     Raises:
-        BrokerUnavailableError: no broker answered in time, or let us in.
+        BrokerUnavailableError: no broker answered in time, or the login was rejected.
         ConfigError: no cluster is configured.
     """
     from confluent_kafka import KafkaException
 
-    from sluice.kafka import login
-
-    config = client_config(settings)
-    client = admin(config)
+    config = librdkafka_config(settings)
+    client = make_admin_client(config)
     try:
-        login.answer(client, client.describe_cluster(request_timeout=seconds))
+        login.await_result(client, client.describe_cluster(request_timeout=seconds))
     except KafkaException as error:
-        raise login.refusal(client) or BrokerUnavailableError(
+        raise login.login_error(client) or BrokerUnavailableError(
             f"Kafka at {config.get('bootstrap.servers', 'an unnamed address')} did not answer within {seconds:g} s: "
             f"{error.args[0].str()}."
         ) from error

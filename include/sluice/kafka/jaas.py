@@ -1,4 +1,4 @@
-"""Who one is, as the Java client is told it: librdkafka's settings of SASL as login modules and their options."""
+"""librdkafka's SASL settings as the Java client's: login modules and their options."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from sluice.errors import ConfigError
+from sluice.kafka.compat import parse_key_values
 
 _PASSWORDS = {"PLAIN": "plain.PlainLoginModule"} | dict.fromkeys(
     ("SCRAM-SHA-256", "SCRAM-SHA-512"), "scram.ScramLoginModule"
@@ -15,110 +16,108 @@ _PASSWORDS = {"PLAIN": "plain.PlainLoginModule"} | dict.fromkeys(
 _OAUTH = "sasl.oauthbearer."
 _OAUTH_PASSED = ("token.endpoint.url", "sub.claim.name")
 _OAUTH_MODULE = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
-# Of several ways to come by a token the one that both sides know.
-_OAUTH_WAY = {"method": "oidc", "grant.type": "client_credentials", "metadata.authentication.type": "none"}
-# Kafka 3.9, which is Spark's, asks any token endpoint unless org.apache.kafka.sasl.oauthbearer.allowed.urls is set.
+# The only token flow that both clients support.
+_OAUTH_FLOW = {"method": "oidc", "grant.type": "client_credentials", "metadata.authentication.type": "none"}
+# Kafka 3.9, which Spark ships, allows any token endpoint unless org.apache.kafka.sasl.oauthbearer.allowed.urls is set.
 _OAUTH_OPTIONS = {
     "sasl.mechanism": "OAUTHBEARER",
     "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
-    # Milliseconds; without them Java would wait for ever.
+    # Milliseconds; without them Java waits forever.
     "sasl.login.connect.timeout.ms": "10000",
     "sasl.login.read.timeout.ms": "20000",
 }
 
 
 def _mechanism(config: Mapping[str, Any]) -> str:
-    """The mechanism by which librdkafka would log in; empty where it would not."""
-    named = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
+    """Return the mechanism that librdkafka would use; empty if it would not log in."""
+    given = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
     secured = str(config.get("security.protocol", "")).upper()
-    return str(named) if named else "GSSAPI" if secured.startswith("SASL") else ""
+    return str(given) if given else "GSSAPI" if secured.startswith("SASL") else ""
 
 
-def options(config: Mapping[str, Any], authorities: Callable[[], str]) -> dict[str, str]:
-    """The Java client's settings that say who one is; none where librdkafka would not log in.
+def sasl_options(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict[str, str]:
+    """Return the Java client's login settings; empty if librdkafka would not log in.
 
     Args:
         config: librdkafka's settings.
-        authorities: the text of the certificates by which to know the token endpoint; empty for Java's own.
+        read_cas: returns the PEM certificates to trust for the token endpoint; empty for Java's own.
 
     Raises:
-        ConfigError: the mechanism, or how it is set up, has no translation here.
+        ConfigError: the mechanism or one of its settings is not supported for Java.
     """
-    by = _mechanism(config)
-    if by == "OAUTHBEARER":
-        return _oauth(config, authorities)
+    mechanism = _mechanism(config)
+    if mechanism == "OAUTHBEARER":
+        return _oauth(config, read_cas)
     if other := sorted(name for name in config if name.startswith(_OAUTH)):
         raise ConfigError(
-            f"{', '.join(other)} says nothing without sasl.mechanism OAUTHBEARER.",
-            way_out="Set that, or take these out of connection sluice_kafka.",
+            f"{', '.join(other)} has no effect without sasl.mechanism OAUTHBEARER.",
+            next_step="In connection sluice_kafka set that mechanism, or remove these settings.",
         )
-    if not by:
+    if not mechanism:
         return {}
-    if by not in _PASSWORDS:
+    if mechanism not in _PASSWORDS:
         raise ConfigError(
-            f"Spark's side knows sasl.mechanism {', '.join(_PASSWORDS)} and OAUTHBEARER, not {by}"
-            f"{' (the default)' if by == 'GSSAPI' else ''}.",
-            way_out="Use one of these, or client certificates, in connection sluice_kafka.",
+            f"For Spark, Sluice supports sasl.mechanism {', '.join(_PASSWORDS)} and OAUTHBEARER, not {mechanism}"
+            f"{' (the default)' if mechanism == 'GSSAPI' else ''}.",
+            next_step="Use one of these, or client certificates, in connection sluice_kafka.",
         )
-    told = {name: str(config.get(f"sasl.{name}", "")) for name in ("username", "password")}
-    return {"sasl.mechanism": by, "sasl.jaas.config": _jaas(_PASSWORDS[by], told)}
+    credentials = {name: str(config.get(f"sasl.{name}", "")) for name in ("username", "password")}
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": _jaas(_PASSWORDS[mechanism], credentials)}
 
 
-def _oauth(config: Mapping[str, Any], authorities: Callable[[], str]) -> dict[str, str]:
-    """Tokens of an identity provider that knows the client by an id and a secret."""
+def _oauth(config: Mapping[str, Any], read_cas: Callable[[], str]) -> dict[str, str]:
+    """Return the settings for tokens of an identity provider, obtained by client id and secret."""
     given = {
         name.removeprefix(_OAUTH).removeprefix("client.credentials."): str(value)
         for name, value in config.items()
         if name.startswith(_OAUTH)
     }
-    for name, known in _OAUTH_WAY.items():
-        way = given.pop(name, "default" if name == "method" else known)
-        if way.lower() != known:
+    for name, supported in _OAUTH_FLOW.items():
+        value = given.pop(name, "default" if name == "method" else supported)
+        if value.lower() != supported:
             raise ConfigError(
-                f"Spark's side knows {_OAUTH}{name} {known}, not {way}.",
-                way_out=f"In connection sluice_kafka let OAUTHBEARER get tokens by {_OAUTH}method oidc, with "
+                f"For Spark, Sluice supports {_OAUTH}{name} {supported}, not {value}.",
+                next_step=f"In connection sluice_kafka set {_OAUTH}method to oidc, with "
                 "client.id, client.secret and token.endpoint.url; or use SCRAM, PLAIN or client certificates.",
             )
     extensions = _extensions(given.pop("extensions", ""))
-    told = {java: given.pop(name) for java, name in _OAUTH_MODULE.items() if name in given}
-    passed = {f"{_OAUTH}{name}": given.pop(name) for name in _OAUTH_PASSED if name in given}
+    options = {java: given.pop(name) for java, name in _OAUTH_MODULE.items() if name in given}
+    copied = {f"{_OAUTH}{name}": given.pop(name) for name in _OAUTH_PASSED if name in given}
     if given:
         raise ConfigError(
-            f"Spark's side has no translation of {', '.join(_OAUTH + name for name in sorted(given))}.",
-            way_out="Take it out of connection sluice_kafka.",
+            f"Spark's Kafka client has no counterpart of {', '.join(_OAUTH + name for name in sorted(given))}.",
+            next_step="Remove it from connection sluice_kafka.",
         )
-    if "&" in told.get("scope", ""):
+    if "&" in options.get("scope", ""):
         raise ConfigError(
-            f"{_OAUTH}scope holds a further parameter for the token endpoint, which Spark's side can't send.",
-            way_out="Name scopes alone in connection sluice_kafka, with spaces in between.",
+            f"{_OAUTH}scope contains another parameter of the token request, which Spark's Kafka client can't send.",
+            next_step="In connection sluice_kafka list only scopes, separated by spaces.",
         )
-    if "scope" in told:  # librdkafka sends it as it stands, Java encodes it
-        told["scope"] = unquote_plus(told["scope"])
-    if trusted := authorities():
-        told |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
-    # Of what Spark logs it blots out what follows `password=`, and knows no client secret.
-    jaas = _jaas("oauthbearer.OAuthBearerLoginModule", {"password": "", **told, **extensions})
-    return {**_OAUTH_OPTIONS, **passed, "sasl.jaas.config": jaas}
+    if "scope" in options:  # librdkafka sends it as it is, Java encodes it
+        options["scope"] = unquote_plus(options["scope"])
+    if trusted := read_cas():
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
+    # Spark redacts everything after `password=` in its logs, but does not recognise a client secret.
+    jaas = _jaas("oauthbearer.OAuthBearerLoginModule", {"password": "", **options, **extensions})
+    return {**_OAUTH_OPTIONS, **copied, "sasl.jaas.config": jaas}
 
 
 def _extensions(text: str) -> dict[str, str]:
-    """Librdkafka's `name=value,…` as options of the login module."""
-    from confluent_kafka._util.librdkafka_string_parser import parse_key_values
-
+    """Return SASL extensions, `name=value,…`, as options of the login module."""
     try:
-        found = dict(parse_key_values(text, ","))
+        found = parse_key_values(text)
     except ValueError:
         found = {"": ""}
     if not all(re.fullmatch("(?!auth$)[A-Za-z]+", name) for name in found):
         raise ConfigError(
-            f"{_OAUTH}extensions is no list of name=value with commas in between, or a name is not of letters alone.",
-            way_out="Correct it in connection sluice_kafka, as in logicalCluster=lkc-1,identityPoolId=pool-1.",
+            f"{_OAUTH}extensions is not a comma-separated list of name=value with names of letters only.",
+            next_step="Correct it in connection sluice_kafka, for example logicalCluster=lkc-1,identityPoolId=pool-1.",
         )
     return {f"extension_{name}": value for name, value in found.items()}
 
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:
-    """A login module with its options, as the Java client reads them: a bare line end would end a value."""
+    """Return the value of `sasl.jaas.config`; line breaks are escaped because they would end a value."""
     escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
-    told = "".join(f' {name}="{value.translate(escapes)}"' for name, value in options.items())
-    return f"org.apache.kafka.common.security.{module} required{told};"
+    given = "".join(f' {name}="{value.translate(escapes)}"' for name, value in options.items())
+    return f"org.apache.kafka.common.security.{module} required{given};"

@@ -1,4 +1,7 @@
-"""Librdkafka's settings of connection sluice_kafka in the Java client's words: Spark reads as who planned."""
+"""librdkafka's settings of connection sluice_kafka, translated for Spark's Kafka source (Java).
+
+So planning and Spark use the same brokers, login and certificates.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +13,32 @@ from sluice.errors import ConfigError
 from sluice.kafka import jaas
 
 _PASSED = ("bootstrap.servers", "security.protocol", "client.id", "client.rack", "request.timeout.ms")
-# What else tells who one is, or who to trust; Spark must not go on without it.
+# Other settings of identity and trust; Spark must not run without them.
 _UNTRANSLATED = ("ssl.ca.certificate.stores", "ssl.providers", "ssl.engine.location")
 
 
 def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
-    """Librdkafka's settings in the Java client's words, as options of Spark's Kafka source.
+    """Return librdkafka's settings as options of Spark's Kafka source (`kafka.…`).
 
-    Only the security and connection settings that a reader needs are translated; others of librdkafka have no
-    counterpart and are left out. Certificates and keys travel as text: an executor has no file of the worker's.
+    Only connection and security settings are translated; the others have no counterpart and are left out.
+    Certificates and keys are passed as text, because executors do not have the worker's files.
 
     Raises:
-        ConfigError: a security setting has no translation here, or names a file that can't be read.
+        ConfigError: a security setting has no counterpart, or names a file that can't be read.
     """
     options = {f"kafka.{name}": str(config[name]) for name in _PASSED if name in config}
-    told = jaas.options(config, lambda: _pem(config, "https.ca"))
-    options |= {f"kafka.{name}": value for name, value in told.items()}
+    login = jaas.sasl_options(config, lambda: _pem(config, "https.ca"))
+    options |= {f"kafka.{name}": value for name, value in login.items()}
     if unknown := sorted(name for name in config if name.startswith(_UNTRANSLATED)):
         raise ConfigError(
-            f"Spark's side has no translation of {', '.join(unknown)}.",
-            way_out="Name PEM files (ssl.ca.location, ssl.certificate.location, ssl.key.location) or a PKCS#12 one "
+            f"Spark's Kafka client has no counterpart of {', '.join(unknown)}.",
+            next_step="Name PEM files (ssl.ca.location, ssl.certificate.location, ssl.key.location) or a PKCS#12 one "
             "(ssl.keystore.location) in connection sluice_kafka.",
         )
     if ca := _pem(config, "ssl.ca"):
         options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": ca}
-    if mine := _own(config):
-        chain, key = mine
+    if certificate := _client_certificate(config):
+        chain, key = certificate
         options |= {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.certificate.chain": chain}
         options["kafka.ssl.keystore.key"] = key
     if config.get("ssl.endpoint.identification.algorithm") == "none":
@@ -43,8 +46,8 @@ def spark_options(config: Mapping[str, Any]) -> dict[str, str]:
     return options
 
 
-def as_text(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Librdkafka's settings as they are, but for certificates and keys, which are text.
+def inline_certificates(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return librdkafka's settings with certificates and keys as text instead of files.
 
     Raises:
         ConfigError: a setting names a file that can't be read.
@@ -55,13 +58,13 @@ def as_text(config: Mapping[str, Any]) -> dict[str, Any]:
         if ca := _pem(config, name):
             options.pop(f"{name}.location", None)
             options[f"{name}.pem"] = ca
-    if mine := _own(config):
-        options["ssl.certificate.pem"], options["ssl.key.pem"] = mine
+    if certificate := _client_certificate(config):
+        options["ssl.certificate.pem"], options["ssl.key.pem"] = certificate
     return options
 
 
 def _pem(config: Mapping[str, Any], name: str) -> str:
-    """The text that librdkafka finds in a setting, or in the file that another one names; empty where neither is set.
+    """Return the text of `<name>.pem`, or of the file that `<name>.location` names; empty if neither is set.
 
     Raises:
         ConfigError: the file can't be read.
@@ -79,11 +82,11 @@ def _read(setting: str, path: str) -> bytes:
         raise ConfigError(f"{setting} names a file that can't be read: {error}") from error
 
 
-def _own(config: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The client's certificate chain, and its key as Java reads one: PEM, PKCS#8, not encrypted.
+def _client_certificate(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the client's certificate chain and its key as Java reads it: PEM, PKCS#8, not encrypted.
 
     Raises:
-        ConfigError: one of the two is missing, or can't be read.
+        ConfigError: only one of the two is set, or one can't be read.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
@@ -95,17 +98,17 @@ def _own(config: Mapping[str, Any]) -> tuple[str, str] | None:
     try:
         if store:
             secret = str(config.get("ssl.keystore.password", "")).encode() or None
-            held = pkcs12.load_pkcs12(_read("ssl.keystore.location", store), secret)
-            certificates = [c.certificate for c in (held.cert, *held.additional_certs) if c]
+            bundle = pkcs12.load_pkcs12(_read("ssl.keystore.location", store), secret)
+            certificates = [c.certificate for c in (bundle.cert, *bundle.additional_certs) if c]
             chain = "".join(c.public_bytes(serialization.Encoding.PEM).decode() for c in certificates)
-            private = held.key
+            private = bundle.key
         else:
             secret = str(config.get("ssl.key.password", "")).encode() or None
             private = serialization.load_pem_private_key(key.encode(), secret) if key else None
-    except (ValueError, TypeError) as error:  # never the text itself
-        raise ConfigError("The client's key can't be read: its password is wrong, or it is no key.") from error
+    except (ValueError, TypeError) as error:  # never print the text: it may hold the key
+        raise ConfigError("The client's key can't be read: its password is wrong, or the file is not a key.") from error
     if not (chain and private):
-        raise ConfigError("A client certificate needs its key, and a key its certificate: only one of them is set.")
+        raise ConfigError("Client certificate and key must both be set: only one of them is set.")
     text = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

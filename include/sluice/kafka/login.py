@@ -1,6 +1,7 @@
-"""Kafka does not let us in, or the identity provider gives no token: told as that, where a client says it by silence.
+"""Failed logins, raised as `BrokerRefusedError` within seconds.
 
-Librdkafka goes on trying for ever and tells of it by events alone; Java throws, deep within Spark's error.
+librdkafka retries a rejected login forever and reports it only through its error callback; the Java client throws,
+deep inside Spark's error.
 """
 
 from __future__ import annotations
@@ -23,98 +24,98 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 GRACE_S = 5.0
-"""So long others may still answer after one has refused us: another broker, or the identity provider's next try."""
-_LOOK_S = 0.1
-_heard: WeakKeyDictionary[AdminClient, list[str]] = WeakKeyDictionary()
-"""Per client why it was not let in, if it was not, since it last got an answer."""
+"""How long a request may still succeed after a rejected login: another broker or the next token may work."""
+_POLL_S = 0.1
+_login_errors: WeakKeyDictionary[AdminClient, list[str]] = WeakKeyDictionary()
+"""Per client the last login error since its last successful request."""
 
-# Where in Java's chain of causes it is said.
+# The login error in Java's chain of causes.
 _IN_JAVA = re.compile(
     r"org\.apache\.kafka\.common\.(?:errors\.SaslAuthentication|KafkaException: .*\.Login)Exception: (.+)"
 )
 
-# Where systems keep their CAs in one file; the client's own wheels know Red Hat's alone, `probe` or not.
+# CA bundles of Linux distributions; the wheels of confluent-kafka look for Red Hat's only, even with `probe`.
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 
-def trusting(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Librdkafka's settings, with this machine's own CAs for the token endpoint where none are named."""
-    named = config.get("https.ca.pem") or config.get("https.ca.location") not in (None, "", "probe")
-    if named or str(config.get("sasl.oauthbearer.method", "")).lower() != "oidc":
+def with_system_cas(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return librdkafka's settings; where none are set, this machine's CAs are used for the token endpoint."""
+    given = config.get("https.ca.pem") or config.get("https.ca.location") not in (None, "", "probe")
+    if given or str(config.get("sasl.oauthbearer.method", "")).lower() != "oidc":
         return dict(config)
-    places = filter(None, (ssl.get_default_verify_paths().cafile, *_BUNDLES))
-    found = next((place for place in places if Path(place).is_file()), None)
+    paths = filter(None, (ssl.get_default_verify_paths().cafile, *_BUNDLES))
+    found = next((path for path in paths if Path(path).is_file()), None)
     return {**config, **({"https.ca.location": found} if found else {})}
 
 
-def client(config: Mapping[str, Any]) -> AdminClient:
-    """A client that hears why it is not let in.
+def make_client(config: Mapping[str, Any]) -> AdminClient:
+    """Return a client whose login errors are recorded.
 
     Raises:
-        ConfigError: librdkafka does not take the settings.
+        ConfigError: librdkafka rejects the settings.
     """
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
 
-    heard: list[str] = []
+    errors: list[str] = []
 
-    def hear(error: KafkaError) -> None:
-        # A broker that went away in the middle of it has refused nobody.
+    def record(error: KafkaError) -> None:
+        # "Local: " is librdkafka's own error, say a broker that disconnected during the login: no rejection.
         if error.code() == KafkaError._AUTHENTICATION and "Local: " not in error.str():
-            heard[:] = [error.str()]
+            errors[:] = [error.str()]
 
-    settings: dict[str, Any] = {**trusting(config), "error_cb": hear}
+    settings: dict[str, Any] = {**with_system_cas(config), "error_cb": record}
     try:
-        made = AdminClient(settings)
+        client = AdminClient(settings)
     except KafkaException as error:
         raise ConfigError(
-            f"Kafka's client does not take its settings: {error.args[0].str()}.",
-            way_out="Correct them in connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line.",
+            f"Kafka's client rejects its settings: {error.args[0].str()}.",
+            next_step="Correct them in connection sluice_kafka, or SLUICE_KAFKA_CONFIG on the command line.",
         ) from error
-    _heard[made] = heard
-    return made
+    _login_errors[client] = errors
+    return client
 
 
-def answer(client: AdminClient, future: Future[Answer]) -> Answer:
-    """What a question brings; it is not waited for while the client is not let in.
+def await_result(client: AdminClient, future: Future[Answer]) -> Answer:
+    """Return the result of a request; stop waiting if the client's login is rejected.
 
     Raises:
-        BrokerRefusedError: it is not, and that does not pass within `GRACE_S`.
-        KafkaException: what else the question ended with.
+        BrokerRefusedError: the login is rejected for longer than `GRACE_S`.
+        KafkaException: the request failed otherwise.
     """
     from confluent_kafka import KafkaException
 
-    since = None
+    rejected_since = None
     while True:
         try:
-            found = future.result(_LOOK_S)
+            found = future.result(_POLL_S)
         except TimeoutError:
-            told, now = refusal(client), time.monotonic()
-            since = since or (now if told else None)
-            if told and since and now - since > GRACE_S:
-                raise told from None
+            rejection, now = login_error(client), time.monotonic()
+            rejected_since = rejected_since or (now if rejection else None)
+            if rejection and rejected_since and now - rejected_since > GRACE_S:
+                raise rejection from None
         except KafkaException as error:
-            # Not the one that the future holds: by this frame it would hold the future, and the client for as long.
+            # A new exception: through its traceback the future's own would keep the future and the client alive.
             error.__traceback__ = None
             raise KafkaException(*error.args) from None
         else:
-            refusal(client)
-            _heard.get(client, []).clear()
+            login_error(client)
+            _login_errors.get(client, []).clear()
             return found
 
 
-def refusal(client: AdminClient) -> BrokerRefusedError | None:
-    """Why the client was not let in since it last got an answer; None where nobody refused it."""
+def login_error(client: AdminClient) -> BrokerRefusedError | None:
+    """Return the client's login error since its last successful request; None if there is none."""
     client.poll(0)
-    heard = _heard.get(client)
-    return _refused(heard[0]) if heard else None
+    errors = _login_errors.get(client)
+    return _refused_error(errors[0]) if errors else None
 
 
-def spark_refusal(error: Exception) -> BrokerRefusedError | None:
-    """The same of an error in Spark's reading; None where it is about something else."""
+def login_error_from_spark(error: Exception) -> BrokerRefusedError | None:
+    """Return the login error inside an error of Spark's Kafka source; None if it is another error."""
     found = _IN_JAVA.search(str(error))
-    return _refused(found[1].split("IOException: ")[-1]) if found else None
+    return _refused_error(found[1].split("IOException: ")[-1]) if found else None
 
 
-def _refused(said: str) -> BrokerRefusedError:
-    return BrokerRefusedError(f"Kafka does not let us in: {' '.join(said.split())[:300]}.")
+def _refused_error(reason: str) -> BrokerRefusedError:
+    return BrokerRefusedError(f"Login to Kafka failed: {' '.join(reason.split())[:300]}.")

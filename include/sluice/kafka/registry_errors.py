@@ -1,6 +1,6 @@
-"""What the registry answers where it gives nothing: ours are the errors, which say what it was asked for.
+"""Failed requests to the schema registry, raised as Sluice's errors that name the request.
 
-One that does not answer at all is left alone for a while; an error that is about one subject is that subject's.
+A registry that is away is not asked again for `RETRY_INTERVAL_S`; an error about one subject concerns only that one.
 """
 
 from __future__ import annotations
@@ -9,84 +9,72 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TypeVar
 
 from sluice.errors import ConfigError, RegistryUnavailableError, SluiceError
-from sluice.kafka.registry_settings import CONNECTION
-
-if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import SchemaRegistryClient
+from sluice.kafka.compat import RedirectError, is_transport_error
+from sluice.kafka.registry_settings import SETTINGS_SOURCE
 
 Answer = TypeVar("Answer")
 
 NO_SUBJECT, NO_LEVEL = (40401, 40402), (40401, 40408)
-NO_SCHEMA = (*NO_SUBJECT, 40403)  # of an id Apicurio says so where what it refers to is gone for good
-AWAY = (408, 429, 502, 503, 504)
-"""What it, or a proxy before it, answers to everybody, whatever is asked."""
-ASK_AGAIN_S = 30.0
-"""A registry that was away is not asked before: its time-outs would add up, table by table and id by id."""
+NO_SCHEMA = (*NO_SUBJECT, 40403)  # Apicurio's answer for an id with a deleted reference
+OUTAGE_STATUSES = (408, 429, 502, 503, 504)
+"""Statuses of a registry, or a proxy before it, that is away for every request."""
+RETRY_INTERVAL_S = 30.0
+"""How long a registry that was away is not asked again: timeouts would add up over tables and ids."""
 
 
 @dataclass(frozen=True)
-class Away:
-    """That a registry could not be asked.
+class Outage:
+    """A failed request to a registry that was away.
 
     Attributes:
-        words: how that was told, to follow its name.
-        silent: it did not answer at all; whoever is told HTTP 429 or 503 may be answered the next time.
+        at: when, by `time.monotonic()`.
+        reason: what happened, to follow the registry's name in messages.
+        silent: it did not answer at all; after HTTP 429 or 503 the next request may succeed.
     """
 
     at: float
-    words: str
+    reason: str
     silent: bool
 
 
-_away: dict[str, Away] = {}
-"""By address."""
+_outages: dict[str, Outage] = {}
+"""The last outage of each registry, by URL."""
 
 
-class Redirected(Exception):  # noqa: N818 - that it is an error is for `ask` to say
-    """The registry sends elsewhere, which its client would tell without saying where."""
-
-    def __init__(self, status: int, host: str | None) -> None:
-        super().__init__(status, host)
-        self.status, self.host = status, host
-
-
-def told_of_redirections(client: SchemaRegistryClient) -> SchemaRegistryClient:
-    """The client, made to raise `Redirected`."""
-
-    def look(response: Any) -> None:
-        if 300 <= response.status_code < 400:
-            raise Redirected(response.status_code, urlsplit(response.headers.get("location", "")).hostname)
-
-    client._rest_client.session.event_hooks["response"].append(look)
-    return client
-
-
-def check_not_away(url: str, what: str, *, silent: bool = False) -> None:
-    """Ask for nothing where the registry could not be asked a moment ago.
+def check_reachable(url: str, what: str, *, only_silent: bool = False) -> None:
+    """Refuse a request to a registry that was away within the last `RETRY_INTERVAL_S`.
 
     Args:
-        silent: only where it did not answer at all.
+        url: the registry.
+        what: the request, for the message.
+        only_silent: ignore outages with an HTTP answer.
 
     Raises:
-        RegistryUnavailableError: it could not.
+        RegistryUnavailableError: it was away.
     """
-    away = _away.get(url)
-    if away and time.monotonic() - away.at < ASK_AGAIN_S and (away.silent or not silent):
+    outage = _outages.get(url)
+    if outage and time.monotonic() - outage.at < RETRY_INTERVAL_S and (outage.silent or not only_silent):
         raise RegistryUnavailableError(
-            f"The schema registry at {url} {away.words} a moment ago, and is not asked for {what} yet."
+            f"The schema registry at {url} {outage.reason} less than {RETRY_INTERVAL_S:g} s ago; "
+            f"Sluice does not ask it for {what} yet."
         )
 
 
-def ask(url: str, what: str, absent: tuple[int, ...], call: Callable[[], Answer]) -> Answer | None:
-    """What a call of the registry's client gives; None where the registry answers with one of the errors `absent`.
+def call_registry(url: str, what: str, absent: tuple[int, ...], call: Callable[[], Answer]) -> Answer | None:
+    """Return the result of a call of the registry's client; None if the answer has one of the error codes `absent`.
+
+    Args:
+        url: the registry.
+        what: the request, for messages.
+        absent: the registry's error codes for "does not exist".
+        call: the request.
 
     Raises:
-        RegistryUnavailableError: It does not answer, or with what is no answer of a registry.
-        ConfigError: What answers is no registry, or refuses us.
+        RegistryUnavailableError: The registry does not answer, or not as a registry does.
+        ConfigError: The address is not a registry's, or the registry rejects the login or the request.
     """
     from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -98,64 +86,63 @@ def ask(url: str, what: str, absent: tuple[int, ...], call: Callable[[], Answer]
             return None
         if status in (401, 403):
             raise ConfigError(
-                f"The schema registry refuses us (HTTP {status}).",
-                way_out=f"Correct login and password of {CONNECTION}.",
+                f"The schema registry rejects the login (HTTP {status}).",
+                next_step=f"Correct login and password of {SETTINGS_SOURCE}.",
             ) from error
         if status == 404:
             raise ConfigError(
-                f"What answers at {url} is no schema registry.",
-                way_out=f"Correct the address in {CONNECTION}, path included.",
+                f"The server at {url} is not a schema registry.",
+                next_step=f"Correct the address and path of {SETTINGS_SOURCE}.",
             ) from error
-        said = f"answered HTTP {status}"
-        if 400 <= status < 500 and status not in AWAY:
+        answered = f"answered HTTP {status}"
+        if 400 <= status < 500 and status not in OUTAGE_STATUSES:
             raise ConfigError(
-                f"The schema registry at {url} {said}, asked for {what}.",
-                way_out=f"Correct the address in {CONNECTION}, or the subject in the contract.",
+                f"The schema registry at {url} {answered} when asked for {what}.",
+                next_step=f"Correct the address of {SETTINGS_SOURCE}, or the subject in the contract.",
             ) from error
-        if status in AWAY:
-            _away[url] = Away(time.monotonic(), said, silent=False)
-        raise RegistryUnavailableError(f"The schema registry at {url} {said}, asked for {what}.") from error
-    except Redirected as error:
-        to = f", and sends to {error.host}" if error.host else ""
+        if status in OUTAGE_STATUSES:
+            _outages[url] = Outage(time.monotonic(), answered, silent=False)
+        raise RegistryUnavailableError(f"The schema registry at {url} {answered} when asked for {what}.") from error
+    except RedirectError as error:
+        to = f" (redirect to {error.host})" if error.host else ""
         raise ConfigError(
-            f"The schema registry at {url} answered HTTP {error.status}{to}, asked for {what}.",
-            way_out=f"Correct the address in {CONNECTION}: nobody follows it elsewhere.",
+            f"The schema registry at {url} answered HTTP {error.status}{to} when asked for {what}.",
+            next_step=f"Correct the address of {SETTINGS_SOURCE}: redirects are not followed.",
         ) from error
     except (OSError, OAuthTokenError) as error:
-        raise _unanswered(url, what, error) from error
+        raise _transport_error(url, what, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        # A page of a proxy, or JSON that the client makes no schema of; its errors may quote it, secrets and all.
+        # The page of a proxy, or JSON that is no schema. The client's error may quote it with secrets: `from None`.
         raise RegistryUnavailableError(
-            f"The schema registry at {url} answered HTTP 200 without the JSON of a registry, asked for {what} "
-            f"({type(error).__name__}): a page of a proxy, perhaps."
+            f"The schema registry at {url} answered HTTP 200 without a registry's JSON when asked for {what} "
+            f"({type(error).__name__}): perhaps the page of a proxy."
         ) from None
     except Exception as error:
-        # Its HTTP library's errors, which have no base class that the client makes public.
-        if "TransportError" not in {each.__name__ for each in type(error).__mro__}:
+        if not is_transport_error(error):
             raise
-        raise _unanswered(url, what, error) from error
+        raise _transport_error(url, what, error) from error
 
 
-def _unanswered(url: str, what: str, error: Exception) -> SluiceError:
+def _transport_error(url: str, what: str, error: Exception) -> SluiceError:
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return ConfigError(
                 f"The certificate of the schema registry at {url} is not trusted: {cause.verify_message}.",
-                way_out=f"Name the file with its CA as ssl.ca.location, in the extra of {CONNECTION}.",
+                next_step=f"Set ssl.ca.location to the file with its CA, in the extra of {SETTINGS_SOURCE}.",
             )
         cause = cause.__cause__ or cause.__context__
-    _away[url] = Away(time.monotonic(), "did not answer", silent=True)
+    _outages[url] = Outage(time.monotonic(), "did not answer", silent=True)
     return RegistryUnavailableError(
-        f"The schema registry at {url} did not answer, asked for {what} ({type(error).__name__})."
+        f"The schema registry at {url} did not answer when asked for {what} ({type(error).__name__})."
     )
 
 
-def of_another(error: SluiceError) -> bool:
-    """Whether it is no registry that answered: a redirection, or an error without the code that theirs have."""
+def is_not_a_registry(error: SluiceError) -> bool:
+    """Return whether another server answered: with a redirect, or an error without a registry's error code."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     cause = error.__cause__
     if isinstance(cause, SchemaRegistryError):
         return cause.http_status_code not in (401, 403) and cause.error_code in (None, SchemaRegistryError.UNKNOWN)
-    return isinstance(cause, Redirected)
+    return isinstance(cause, RedirectError)

@@ -1,4 +1,4 @@
-"""How the schema registry is reached: the settings of confluent-kafka's client, from the environment."""
+"""Settings of the schema registry's client, from the environment."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from urllib.parse import unquote
 
 from sluice.errors import ConfigError
 
-CONNECTION = "the Airflow connection sluice_registry, or of the variables SCHEMA_REGISTRY_…"
-"""Where an operator sets them, to follow `of`."""
+SETTINGS_SOURCE = "the Airflow connection sluice_registry, or of the variables SCHEMA_REGISTRY_…"
+"""Where an operator sets them, for messages."""
 
 
-def config() -> dict[str, Any]:
-    """Settings of confluent-kafka's client: `SLUICE_REGISTRY_CONFIG` (JSON), else Confluent's own variables.
+def registry_config() -> dict[str, Any]:
+    """Return settings of confluent-kafka's client: `SLUICE_REGISTRY_CONFIG` (JSON), else Confluent's variables.
 
-    These are `SCHEMA_REGISTRY_URL`, `SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO` (user:password) and
+    Those are `SCHEMA_REGISTRY_URL`, `SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO` (user:password) and
     `SCHEMA_REGISTRY_SSL_CA_LOCATION`.
 
     Raises:
-        ConfigError: no registry is named.
+        ConfigError: no registry is configured, or the JSON is not an object.
     """
     if text := os.environ.get("SLUICE_REGISTRY_CONFIG"):
         try:
@@ -38,26 +38,28 @@ def config() -> dict[str, Any]:
     if "url" not in found:
         raise ConfigError(
             "The contract's format needs a schema registry, and none is configured.",
-            way_out="Set the Airflow connection sluice_registry, or SCHEMA_REGISTRY_URL for the command line.",
+            next_step="Set the Airflow connection sluice_registry, or SCHEMA_REGISTRY_URL for the command line.",
         )
     return found
 
 
-def without_password_in_url(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with a URL's user and password as a setting of their own: the client's HTTP library logs URLs.
+def extract_url_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the URL's user and password moved to `basic.auth.user.info`.
+
+    The client's HTTP library logs URLs.
 
     Raises:
-        ConfigError: there is another user and password beside it.
+        ConfigError: `basic.auth.user.info` is set as well.
     """
     urls = re.split(r",(?=\s*https?://)", str(settings.get("url", "")))
     found = re.search(r"//(.*)@", urls[0])
-    # Of further addresses, too: the client takes those of the first for all.
+    # Removed from all addresses: the client uses those of the first for all.
     bare = {**settings, "url": ",".join(re.sub(r"//.*@", "//", each) for each in urls)}
     if found is None:
         return bare
     if "basic.auth.user.info" in settings:
         raise ConfigError(
-            "The schema registry's user and password are set twice: in its URL, and by themselves.",
-            way_out=f"Take them out of the URL of {CONNECTION}.",
+            "The schema registry's user and password are set twice: in its URL and separately.",
+            next_step=f"Remove them from the URL of {SETTINGS_SOURCE}.",
         )
     return {**bare, "basic.auth.user.info": unquote(found[1])}

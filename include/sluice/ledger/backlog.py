@@ -1,180 +1,239 @@
-"""Which batches a topic has, by its staging table and the ledger, and which of them a table has yet to publish."""
+"""Batches of a topic, by its staging table and the ledger; and those that a typed table has yet to publish. No JVM.
+
+In: staging tables, the ledger, table cursors. Out: batches in order, or the error that stops one table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from sluice.batch import RUN_ID, Batch, Through, joined_ranges
+from sluice.batch import Batch, PublishedOffsets, merge_ranges
 from sluice.contract.contract import Contract
 from sluice.errors import LedgerError, SchemaChangeError, SluiceError, StagingTrimmedError, TopicRecreatedError
 from sluice.iceberg import availability, cursor, snapshots, table_names, tables
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most
-from sluice.ledger import offsets_table as ledgers
-from sluice.ledger.accepted_gaps import covers, untold, with_gaps
-from sluice.ledger.offsets_table import Ledger, Row, State
+from sluice.ledger.accepted_gaps import add_accepted_gaps, is_skipped_by_table, missing_gap_rows
+from sluice.ledger.from_snapshots import BatchSnapshot, staged_rows
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, split_batches
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import encode_ranges
 
-Staging = tuple[Table | None, Batch | None]
+
+class StagingState(NamedTuple):
+    """A topic's staging table and the last batch in it; None if there is none."""
+
+    table: Table | None
+    last: Batch | None
 
 
-def staged(
+def load_staging(
     catalog: Catalog, topics: list[str], ledger: Ledger | None, broken: dict[str, SluiceError]
-) -> dict[str, Staging]:
-    """Per topic its staging table and the last batch in it; a topic whose staging can't tell is added to `broken`."""
-    loaded: dict[str, Staging] = {}
+) -> dict[str, StagingState]:
+    """Load the staging tables of topics; the error of a topic whose staging cannot be read is added to `broken`."""
+    loaded: dict[str, StagingState] = {}
     for topic in topics:
+        ask_ledger = partial(ledger.last_staged_batch, topic) if ledger else None
         try:
-            staging = availability.alone(
+            table = availability.isolate_table_failure(
                 catalog, partial(tables.load, catalog, table_names.staging(topic)), topic=topic
             )
-            loaded[topic] = (
-                staging,
-                cursor.staged(staging, partial(ledger.remembered_batch, topic) if ledger else None),
-            )
+            loaded[topic] = StagingState(table, cursor.read_staging_cursor(table, ask_ledger))
         except SluiceError as error:
             broken[topic] = error
     return loaded
 
 
-def served(loaded: Staging | None) -> int:
-    """When a topic had its last turn: milliseconds at which its last batch was staged; 0 where no snapshot tells."""
-    staging, last = loaded or (None, None)
-    told = cursor.staged_batches(staging, last.seq - 1) if last else {}
-    return max((snapshot.timestamp_ms for _, snapshot in told.values()), default=0)
+def last_staged_ms(staging: StagingState | None) -> int:
+    """Return when a topic's last batch was staged (epoch ms); 0 if no snapshot records it."""
+    if staging is None or staging.last is None:
+        return 0
+    staged = cursor.read_staged_batches(staging.table, staging.last.seq - 1)
+    return max((snapshot.timestamp_ms for _, snapshot in staged.values()), default=0)
 
 
-def known_batches(
+@dataclass(frozen=True)
+class KnownBatches:
+    """The batches that some table may still need.
+
+    Attributes:
+        by_topic: batches by number, per topic.
+        missing_rows: rows that the ledger has lost; planning appends them.
+        errors: the error of each topic for which the ledger has contradictory rows; it is not in `by_topic`.
+    """
+
+    by_topic: Mapping[str, Mapping[int, Batch]]
+    missing_rows: tuple[LedgerRow, ...]
+    errors: Mapping[str, LedgerError]
+
+    def for_topic(self, topic: str) -> Mapping[int, Batch]:
+        """Return the topic's batches by number.
+
+        Raises:
+            LedgerError: the ledger has contradictory rows for this or another topic.
+        """
+        for error in self.errors.values():
+            raise error
+        return self.by_topic[topic]
+
+
+def find_known_batches(
     contracts: Sequence[Contract],
-    loaded: Mapping[str, Staging],
-    through: Mapping[str, Mapping[str, Through]],
+    staging: Mapping[str, StagingState],
+    published: Mapping[str, Mapping[str, PublishedOffsets]],
     ledger: Ledger | None,
-    words: Sequence[Row] = (),
-    broken: dict[str, SluiceError] | None = None,
-) -> tuple[dict[str, dict[int, Batch]], tuple[Row, ...]]:
-    """Per topic the batches that some table may still need, from staging and the ledger; and the rows that heal it.
+    gaps: Sequence[LedgerRow] = (),
+) -> KnownBatches:
+    """Find the batches of topics that some table may still need; where staging and the ledger differ, staging wins.
 
     Args:
-        broken: takes the error of each topic that the ledger contradicts itself about, which is left out; without it,
-            the error is raised.
-
-    Raises:
-        LedgerError: the ledger contradicts itself.
+        contracts: the tables.
+        staging: per topic, as `load_staging` returns it.
+        published: the cursor of each table that could be read, by name.
+        ledger: the ledger, if there is one.
+        gaps: rows as `Ledger.gaps` returns them.
     """
-    floor: dict[str, int] = {}
-    for topic, (_, last) in loaded.items():
-        seqs = [last.seq - 1 if last else 0]
-        for contract in contracts:
-            if topic in contract.topics and contract.table in through:
-                t = through[contract.table].get(topic)
-                seqs.append(t.seq if t else 0)
-        floor[topic] = max(min(seqs), 0)
-    rows = ledger.rows(floor, (State.PLANNED, State.STAGED, State.SETTLED)) if ledger else []
-    planned = ledgers.batches(rows, broken)
-    known: dict[str, dict[int, Batch]] = {}
-    heal: list[Row] = []
-    for topic, (staging, last) in loaded.items():
-        if broken and isinstance(broken.get(topic), LedgerError):
+    needed_after = {
+        topic: _published_by_all(topic, state.last, contracts, published) for topic, state in staging.items()
+    }
+    states = (LedgerState.PLANNED, LedgerState.STAGED, LedgerState.SETTLED)
+    in_ledger, errors = split_batches(ledger.rows(needed_after, states) if ledger else [])
+    by_topic: dict[str, dict[int, Batch]] = {}
+    missing_rows: list[LedgerRow] = []
+    for topic, (table, last) in staging.items():
+        if topic in errors:
             continue
-        told = cursor.staged_batches(staging, floor[topic])
-        # A ledger that does not know the last batch was lost, or is older than the table: tell it all over again.
-        if staging and ledger and last and (topic, last.seq) not in planned:
-            told = cursor.staged_batches(staging)
-            landed = snapshots.landed(staging.metadata)
-            for _, (batch, snapshot) in sorted(told.items()):
-                summary = snapshots.summary(snapshot)
-                heal += ledgers.staged_rows(
-                    batch,
-                    {".".join(table_names.staging(topic)): snapshot.snapshot_id},
-                    at=landed[snapshot.snapshot_id],
-                    records=int(summary.get("added-records", "0")),
-                    run_id=summary.get(RUN_ID),
-                    who="plan",
-                )
-                heal += untold(batch, words)
-        # The table wins where both speak.
-        known[topic] = {seq: with_gaps(b, words) for (t, seq), b in planned.items() if t == topic}
-        known[topic] |= {seq: b for seq, (b, _) in told.items()}
-    return known, tuple(heal)
+        staged = cursor.read_staged_batches(table, needed_after[topic])
+        # A ledger without the last batch was lost, or is older than staging: write all its rows again.
+        if table and ledger and last and (topic, last.seq) not in in_ledger:
+            staged = cursor.read_staged_batches(table)
+            missing_rows += _rows_from_staging(topic, table, gaps)
+        planned = {seq: add_accepted_gaps(b, gaps) for (name, seq), b in in_ledger.items() if name == topic}
+        by_topic[topic] = planned | {seq: batch for seq, (batch, _) in staged.items()}
+    return KnownBatches(by_topic, tuple(missing_rows), errors)
 
 
-def pending(
+def _published_by_all(
+    topic: str,
+    last: Batch | None,
+    contracts: Sequence[Contract],
+    published: Mapping[str, Mapping[str, PublishedOffsets]],
+) -> int:
+    """The number up to which no table needs the topic's batches; below the last staged one in any case."""
+    numbers = [last.seq - 1 if last else 0]
+    for contract in contracts:
+        if topic in contract.topics and contract.table in published:
+            position = published[contract.table].get(topic)
+            numbers.append(position.seq if position else 0)
+    return max(min(numbers), 0)
+
+
+def _rows_from_staging(topic: str, table: Table, gaps: Sequence[LedgerRow]) -> list[LedgerRow]:
+    rows: list[LedgerRow] = []
+    name, visible_times = ".".join(table_names.staging(topic)), snapshots.visible_times(table.metadata)
+    for _, (batch, snapshot) in sorted(cursor.read_staged_batches(table).items()):
+        staged = BatchSnapshot.from_snapshot(snapshot, visible_times[snapshot.snapshot_id])
+        rows += staged_rows(batch, name, staged, who="plan")
+        rows += missing_gap_rows(batch, gaps)
+    return rows
+
+
+def find_pending_batches(
     table: str,
     known: Mapping[int, Batch],
     last: Batch | None,
-    through: Through | None,
-    words: Sequence[Row] = (),
+    published: PublishedOffsets | None,
+    gaps: Sequence[LedgerRow] = (),
 ) -> tuple[Batch, ...]:
-    """The staged batches above `through`, in order and without a hole.
+    """Return the staged batches of a topic that a table has yet to publish, in order and complete.
 
     Args:
-        words: what was given up.
+        table: the typed table's name.
+        known: the topic's batches by number.
+        last: the last batch in staging.
+        published: the table's position in the topic; None if nothing was published.
+        gaps: rows as `Ledger.gaps` returns them.
 
     Raises:
-        StagingTrimmedError: the table is new, and nothing tells of the topic's first batches any more.
-        LedgerError: a batch in between is known to nobody, or what is staged is not what the table was filled from.
-        TopicRecreatedError: they are of another topic than the one that the table was filled from.
+        StagingTrimmedError: the table is new, and the topic's first batches are unknown.
+        LedgerError: a batch in between is unknown, or the table is ahead of staging.
+        TopicRecreatedError: the batches belong to another topic than the one the table was filled from.
     """
-    done = through.seq if through else 0
-    if through and last and last.topic_id == through.topic_id and done >= last.seq:
-        # Numbers alone would tell that the table holds what it never saw.
-        ahead = {p: (through.next_offsets.get(p, 0), end) for p, end in last.next_offsets.items()}
-        if beyond := {p: each for p, each in sorted(ahead.items()) if each[0] < each[1]}:
-            raise LedgerError(
-                f"The table holds batch {done}, and what is staged up to {last.seq} reaches beyond it: "
-                f"{{partition: (published to, staged to)}} {beyond}. The numbers were given out twice.",
-                table=table,
-                topic=last.topic,
-                way_out="Was a catalog restored, and the group's DAG not paused? Roll the table back to before "
-                "the first batch of such a number (python -m sluice rollback TABLE): the next run goes on there.",
-            )
-    waiting = [known[seq] for seq in sorted(known) if done < seq <= (last.seq if last else 0)]
-    at = dict(through.next_offsets) if through else None
-    if at is None and waiting and waiting[0].seq != 1 and not covers(words, waiting[0], table, before=True):
-        raise history_unknown(table, waiting[0])
+    done, last_seq = (published.seq if published else 0), (last.seq if last else 0)
+    if published and last:
+        _check_not_ahead(table, last, published)
+    waiting = [known[seq] for seq in sorted(known) if done < seq <= last_seq]
+    offsets = dict(published.next_offsets) if published else None
+    starts_late = offsets is None and waiting and waiting[0].seq != 1
+    if starts_late and not is_skipped_by_table(gaps, waiting[0], table, before=True):
+        raise history_unknown_error(table, waiting[0])
     for batch in waiting:
-        check_same_topic(table, batch, through)
-        if at is not None and (holes := batch.skips(at)):
-            raise LedgerError(f"Batches before {batch} are unknown: offsets {holes} would be skipped.", table=table)
-        at = {**(at or {}), **batch.next_offsets}
-    if last and done < last.seq and (not waiting or waiting[-1].seq != last.seq):
-        raise LedgerError(f"Nobody knows the batches between {done} and {last.seq} of {last.topic}.", table=table)
+        check_same_topic(table, batch, published)
+        if offsets is not None and (skipped := batch.offsets_skipped_after(offsets)):
+            raise LedgerError(f"Batches before {batch} are unknown: offsets {skipped} would be skipped.", table=table)
+        offsets = {**(offsets or {}), **batch.next_offsets}
+    if last and done < last_seq and (not waiting or waiting[-1].seq != last_seq):
+        raise LedgerError(
+            f"Batches of {last.topic} between {done} and {last_seq} are neither in staging nor in the ledger.",
+            table=table,
+        )
     return tuple(waiting)
 
 
-def check_same_topic(table: str, batch: Batch, through: Through | None) -> None:
-    """Refuse a batch of a topic that was made anew: below the table's offsets its records would pass for known ones.
-
-    And a slice. Planning stops such a topic by what is staged and planned of the old one; but that may all be dropped.
+def _check_not_ahead(table: str, last: Batch, published: PublishedOffsets) -> None:
+    """Refuse a table whose batch number has reached staging's while its offsets have not.
 
     Raises:
-        TopicRecreatedError: the topic's id is not the one that the table was filled from.
+        LedgerError: batch numbers were given twice.
     """
-    if through and through.topic_id != batch.topic_id:
+    if last.topic_id != published.topic_id or published.seq < last.seq:
+        return
+    positions = {p: (published.next_offsets.get(p, 0), end) for p, end in last.next_offsets.items()}
+    if unpublished := {p: each for p, each in sorted(positions.items()) if each[0] < each[1]}:
+        raise LedgerError(
+            f"The table holds batch {published.seq}, but staging up to batch {last.seq} has more offsets: "
+            f"{{partition: (published to, staged to)}} {unpublished}. The numbers were given out twice.",
+            table=table,
+            topic=last.topic,
+            next_step="Was a catalog restored while the group's DAG was not paused? Roll the table back to before "
+            "the first batch with such a number (python -m sluice rollback TABLE): the next run continues there.",
+        )
+
+
+def check_same_topic(table: str, batch: Batch, published: PublishedOffsets | None) -> None:
+    """Refuse a batch or slice of a topic that was deleted and created again: its offsets mean other records.
+
+    Planning refuses it too, if anything of the old topic is still staged or planned.
+
+    Raises:
+        TopicRecreatedError: the table was filled from a topic with another id.
+    """
+    if published and published.topic_id != batch.topic_id:
         raise TopicRecreatedError(
             f"Topic {batch.topic!r} is not the one that the table was filled from.",
             table=table,
             topic=batch.topic,
-            batch=None if batch.is_slice else batch.seq,  # which has no number of its own before it is planned
-            was=through.topic_id,
+            batch=None if batch.is_slice else batch.seq,  # a slice has no number before it is planned
+            was=published.topic_id,
             now=batch.topic_id,
         )
 
 
 @dataclass(frozen=True)
-class Held:
+class StagedRows:
     """A batch, and how many of its rows staging holds.
 
     Attributes:
-        rows: none where maintenance has trimmed the batch, though it may not have deleted them yet.
-        staged: how many there were; None where nothing tells any more.
-        trimmed: whether maintenance has.
+        rows: 0 if maintenance has trimmed the batch, even if the rows are not deleted yet.
+        staged: how many rows were staged; None if unknown.
+        trimmed: whether maintenance has trimmed the batch.
     """
 
     batch: Batch
@@ -183,141 +242,143 @@ class Held:
     trimmed: bool = False
 
     @property
-    def whole(self) -> bool:
-        """Whether staging holds them all; where nothing tells how many, whether it holds any."""
+    def complete(self) -> bool:
+        """Whether staging holds all rows; if their number is unknown, whether it holds any."""
         if self.trimmed:
             return self.batch.span == 0
         return self.rows >= self.staged if self.staged is not None else self.rows > 0 or self.batch.span == 0
 
     def __str__(self) -> str:
-        ranges = encode_ranges(self.batch.ranges)
-        return f"{self.batch.seq} {ranges}: {self.rows:,} of {_number(self.staged)} rows in staging"
+        staged = "an unknown number of" if self.staged is None else f"{self.staged:,}"
+        return f"{self.batch.seq} {encode_ranges(self.batch.ranges)}: {self.rows:,} of {staged} rows in staging"
 
 
-def whole(
+def check_rows_staged(
     table: str,
     staging: Table | None,
     batches: tuple[Batch, ...],
     ledger: Ledger | None,
-    words: Sequence[Row],
+    gaps: Sequence[LedgerRow],
 ) -> tuple[Batch, ...]:
-    """The batches that a table has yet to publish, provided that staging holds their rows or they were given up.
+    """Return the batches that a table has yet to publish, if staging holds their rows or the table skips them.
 
     Raises:
-        StagingTrimmedError: rows are gone that nobody has given up for this table.
+        StagingTrimmedError: rows are missing that the table does not skip.
     """
-    out: list[Batch] = []
+    checked: list[Batch] = []
     lost: list[Batch] = []
-    for each in held(staging, batches, ledger):
+    for each in count_staged_rows(staging, batches, ledger):
         batch = each.batch
-        if not each.whole:
-            if covers(words, batch, table):
-                if each.rows == 0:
-                    batch = replace(batch, gaps={p: (r,) for p, r in batch.ranges.items()})
-            else:
+        if not each.complete:
+            if not is_skipped_by_table(gaps, batch, table):
                 lost.append(batch)
-        out.append(batch)
+            elif each.rows == 0:
+                batch = replace(batch, gaps={p: (r,) for p, r in batch.ranges.items()})
+        checked.append(batch)
     if lost:
-        raise no_longer_staged(table, lost)
-    return tuple(out)
+        raise staging_trimmed_error(table, lost)
+    return tuple(checked)
 
 
-def _number(value: int | None) -> str:
-    return "an unknown number of" if value is None else f"{value:,}"
+def count_rows_by_batch(staging: Table | None, row_filter: BooleanExpression) -> dict[int, int]:
+    """Return how many rows staging holds per batch or slice, from the metadata of its files.
 
-
-def rows_by_batch(staging: Table | None, wanted: BooleanExpression) -> dict[int, int]:
-    """How many rows staging holds of each batch or slice, by its files, without reading them.
-
-    A row that an engine deleted by a file of positions is not there; one that two such files name counts twice, so that
-    these numbers may be too low, never too high.
+    A row that two position delete files name is subtracted twice: a count may be too low, never too high.
 
     Raises:
-        SchemaChangeError: somebody has changed how staging is partitioned.
+        SchemaChangeError: another engine changed staging's partitioning.
     """
-    counted: dict[int, int] = {}
+    counts: dict[int, int] = {}
     if staging is None:
-        return counted
-    deletes: set[DataFile] = set()
-    for task in tables.files(staging, wanted):
-        seq = _batch_of(staging, task.file)
-        counted[seq] = counted.get(seq, 0) + task.file.record_count
-        deletes |= task.delete_files
-    for file in deletes:
-        counted[_batch_of(staging, file)] -= file.record_count
-    return counted
+        return counts
+    delete_files: set[DataFile] = set()
+    for task in tables.plan_files(staging, row_filter):
+        seq = _batch_of_file(staging, task.file)
+        counts[seq] = counts.get(seq, 0) + task.file.record_count
+        delete_files |= task.delete_files
+    for file in delete_files:
+        counts[_batch_of_file(staging, file)] -= file.record_count
+    return counts
 
 
-def _batch_of(staging: Table, file: DataFile) -> int:
-    """The one batch, or slice, that a file of staging is of."""
+def _batch_of_file(staging: Table, file: DataFile) -> int:
     schema = staging.schema()
-    for place, field in enumerate(staging.specs()[file.spec_id].fields):
+    for position, field in enumerate(staging.specs()[file.spec_id].fields):
         if field.transform == IdentityTransform() and schema.find_column_name(field.source_id) == "batch_seq":
-            return int(file.partition[place])
+            return int(file.partition[position])
     name = ".".join(staging.name())
     raise SchemaChangeError(
-        f"Somebody has partitioned {name} otherwise than by batch_seq: which batch a file is of can't be told.",
-        way_out=f"In Spark: ALTER TABLE {name} ADD PARTITION FIELD batch_seq; then CALL system.rewrite_data_files("
+        f"{name} is not partitioned by batch_seq any more, so the batch of a file is unknown.",
+        next_step=f"In Spark: ALTER TABLE {name} ADD PARTITION FIELD batch_seq; then CALL system.rewrite_data_files("
         f"table => '{name}', options => map('rewrite-all', 'true')).",
     )
 
 
-def held(staging: Table | None, batches: Sequence[Batch], ledger: Ledger | None) -> tuple[Held, ...]:
-    """How many rows of successive batches staging holds, by its files and by what it says is trimmed."""
+def count_staged_rows(staging: Table | None, batches: Sequence[Batch], ledger: Ledger | None) -> tuple[StagedRows, ...]:
+    """Return how many rows of successive batches staging holds, and how many were staged."""
     if not batches or staging is None:
         return ()
     topic, first, last = batches[0].topic, batches[0].seq, batches[-1].seq
-    counted = rows_by_batch(staging, And(above("batch_seq", first - 1), at_most("batch_seq", last)))
-    told = {seq: snapshots.summary(s) for seq, (_, s) in cursor.staged_batches(staging, first - 1).items()}
-    staged = {seq: int(properties.get("added-records", "0")) for seq, properties in told.items()}
+    counts = count_rows_by_batch(staging, And(above("batch_seq", first - 1), at_most("batch_seq", last)))
+    staged = {
+        seq: int(snapshots.summary(snapshot).get("added-records", "0"))
+        for seq, (_, snapshot) in cursor.read_staged_batches(staging, first - 1).items()
+    }
     if ledger and any(b.seq not in staged for b in batches):
-        rows = ledger.rows({topic: first - 1}, (State.STAGED,))
+        rows = ledger.rows({topic: first - 1}, (LedgerState.STAGED,))
         staged = {r.batch_seq: r.records for r in rows if r.batch_seq and r.records is not None} | staged
-    gone = tables.trimmed_through(staging)
+    trimmed = tables.trimmed_through(staging)
     return tuple(
-        Held(b, counted.get(b.seq, 0) if b.seq > gone else 0, staged.get(b.seq), b.seq <= gone) for b in batches
+        StagedRows(
+            batch=b,
+            rows=counts.get(b.seq, 0) if b.seq > trimmed else 0,
+            staged=staged.get(b.seq),
+            trimmed=b.seq <= trimmed,
+        )
+        for b in batches
     )
 
 
-def check_not_trimmed(table: Table | None, contract: Contract, batches: Iterable[Batch]) -> None:
-    """Refuse to read batches from staging that it no longer holds: they would come as empty, in silence.
+def check_not_trimmed(staging: Table | None, contract: Contract, batches: Iterable[Batch]) -> None:
+    """Refuse batches that maintenance has trimmed from staging: reading them would silently return no rows.
 
     Raises:
         StagingTrimmedError: with the numbers of the batches.
     """
-    through = tables.trimmed_through(table)
-    # A batch with nothing to read has no records to lose: it only pins where a topic starts, or was given up.
-    gone = [b for b in batches if b.seq <= through and b.span]
-    if gone:
-        raise no_longer_staged(contract.table, gone)
+    trimmed_through = tables.trimmed_through(staging)
+    # A batch with nothing to read has no records to lose.
+    trimmed = [b for b in batches if b.seq <= trimmed_through and b.span]
+    if trimmed:
+        raise staging_trimmed_error(contract.table, trimmed)
 
 
-def no_longer_staged(table: str, gone: Sequence[Batch]) -> StagingTrimmedError:
-    """The error that names the first batches whose raw records a table lacks, and their offsets.
+def staging_trimmed_error(table: str, lost: Sequence[Batch]) -> StagingTrimmedError:
+    """Return the error for batches that a table lacks and staging no longer has.
 
     Args:
-        gone: in order. What lies apart from the first ones gets a word of its own.
+        table: the typed table's name.
+        lost: in order; only the first batches in a row are named, and further ones once those are skipped.
     """
-    gone = [b for number, b in enumerate(gone) if b.seq == gone[0].seq + number]
+    successive = [b for index, b in enumerate(lost) if b.seq == lost[0].seq + index]
     return StagingTrimmedError(
-        f"The raw records of batches {gone[0].seq} to {gone[-1].seq} were deleted from staging, and the table does "
-        "not hold them.",
+        f"The raw records of batches {successive[0].seq} to {successive[-1].seq} were deleted from staging, and the "
+        "table does not hold them.",
         table=table,
-        topic=gone[0].topic,
-        topic_id=gone[0].topic_id,
-        lost={p: tuple(r) for p, r in sorted(joined_ranges(gone).items())},
+        topic=successive[0].topic,
+        topic_id=successive[0].topic_id,
+        lost={p: tuple(r) for p, r in sorted(merge_ranges(successive).items())},
     )
 
 
-def history_unknown(table: str, first: Batch) -> StagingTrimmedError:
-    """The error of a new table on a topic whose batches before this one neither ledger nor snapshots tell of."""
+def history_unknown_error(table: str, first: Batch) -> StagingTrimmedError:
+    """Return the error for a new table if neither ledger nor snapshots have the batches before `first`."""
     return StagingTrimmedError(
-        f"Nothing tells of the batches before {first}, and the table is new.",
+        f"The batches before {first} are unknown, and the table is new.",
         table=table,
         topic=first.topic,
         topic_id=first.topic_id,
-        lost=first.skips({}),
-        way_out="Run `python -m sluice ledger rebuild`, which may find them in other tables. Else give their offsets "
-        "up for this table (DAG accept_gap, or `python -m sluice gap accept TABLE`): it begins behind them, and DAG "
-        "backfill brings them, from Kafka or from staging.",
+        lost=first.offsets_skipped_after({}),
+        next_step="Run `python -m sluice ledger rebuild`, which may find them in other tables. Otherwise skip their "
+        "offsets for this table (DAG accept_gap, or `python -m sluice gap accept TABLE`): it starts behind them, and "
+        "DAG backfill can read them from Kafka or from staging.",
     )

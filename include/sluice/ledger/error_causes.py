@@ -1,4 +1,4 @@
-"""Whose failure it was that a step failed by: told by the error's class, which the ledger keeps beside its text."""
+"""Which system (catalog or schema registry) caused an error, by the class name that the ledger stores with its text."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, TypedDict
 
-from sluice.errors import SluiceError, naming
+from sluice.errors import SluiceError, with_table
 
 
 class Cause(StrEnum):
-    """Who did not do what was asked."""
+    """The system that failed."""
 
     CATALOG = "catalog"
     REGISTRY = "registry"
 
 
-class Facts(TypedDict):
-    """What a row of the ledger keeps of an error."""
+class ErrorColumns(TypedDict):
+    """The ledger's columns about an error."""
 
     error: str
     exception: str
 
 
-_BEGIN = {
+_CAUSES = {
     "sluice.errors.Catalog": Cause.CATALOG,
     "sluice.errors.Registry": Cause.REGISTRY,
     "sluice.errors.SchemaMissing": Cause.REGISTRY,
-    # Iceberg's own, and those of the clients that its catalogs are reached by, in the JVM and in Python.
+    # Iceberg, and the clients of its catalogs, in Java and in Python.
     "org.apache.iceberg.": Cause.CATALOG,
     "org.apache.hadoop.hive.": Cause.CATALOG,
     "org.apache.thrift.": Cause.CATALOG,
@@ -44,42 +44,42 @@ _BEGIN = {
 }
 
 
-def cause(exception: str | None) -> Cause | None:
-    """Whose error a class is, named with its package; None where it is nobody's outside, or not known."""
-    return next((each for begin, each in _BEGIN.items() if (exception or "").startswith(begin)), None)
+def classify(exception: str | None) -> Cause | None:
+    """Return the system that an exception class (with its package) belongs to; None for any other class."""
+    return next((cause for prefix, cause in _CAUSES.items() if (exception or "").startswith(prefix)), None)
 
 
-def exception_of(error: BaseException) -> str:
-    """The outermost class in an error's chain, the JVM's included, that tells of a cause; without one, the outermost.
+def exception_name(error: BaseException) -> str:
+    """Return the outermost class in an error's chain that has a cause, Java's included; else the outermost class.
 
-    An error of our own says itself what it is about, whatever it came from.
+    The chain ends at an error of Sluice's own: its class says what it is about.
     """
-    names = list(_classes(error))
-    return next(filter(cause, names), names[0])
+    names = list(_class_names(error))
+    return next(filter(classify, names), names[0])
 
 
-def facts(error: Exception, table: str | None = None) -> Facts:
-    """Its text, which names the table where the error is ours, and its class."""
+def error_columns(error: Exception, table: str | None = None) -> ErrorColumns:
+    """Return an error's text and class for a row of the ledger; an error of Sluice's own then names the table."""
     if isinstance(error, SluiceError):
-        text = str(naming(error, table) if table else error)
+        text = str(with_table(error, table) if table else error)
     else:
         text = f"{type(error).__name__}: {str(error)[:500]}"
-    return {"error": text, "exception": exception_of(error)}
+    return {"error": text, "exception": exception_name(error)}
 
 
-def _classes(error: BaseException | None) -> Iterator[str]:
+def _class_names(error: BaseException | None) -> Iterator[str]:
     while error is not None:
-        within = list(_java_classes(getattr(error, "java_exception", None) or getattr(error, "_origin", None)))
-        if not (within and type(error).__module__.startswith("py4j")):  # which says no more than that there was one
+        java = list(_java_class_names(getattr(error, "java_exception", None) or getattr(error, "_origin", None)))
+        if not (java and type(error).__module__.startswith("py4j")):  # py4j's class only says that Java raised
             yield f"{type(error).__module__}.{type(error).__qualname__}"
-        yield from within
+        yield from java
         error = None if isinstance(error, SluiceError) else error.__cause__
 
 
-def _java_classes(thrown: Any) -> Iterator[str]:
+def _java_class_names(throwable: Any) -> Iterator[str]:
     try:
-        while thrown is not None:
-            yield str(thrown.getClass().getName())
-            thrown = thrown.getCause()
-    except Exception:  # noqa: BLE001 - the JVM is gone, and tells nothing more
+        while throwable is not None:
+            yield str(throwable.getClass().getName())
+            throwable = throwable.getCause()
+    except Exception:  # noqa: BLE001 - the JVM has ended
         return

@@ -1,10 +1,15 @@
-"""What the snapshots of staging and typed tables tell of batches: which of them holds which."""
+"""Batches as the snapshots of staging and typed tables record them.
+
+In: the catalog's tables. Out: batches and ledger rows. Used to rebuild the ledger, and by planning to add rows that
+the ledger has lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple, Self
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
@@ -12,23 +17,22 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Identifier
 
-from sluice.batch import BATCH_SEQ, BATCHES, RUN_ID, STEP, TOPIC, Batch, batches_of
+from sluice.batch import BATCH_SEQ, BATCHES, RUN_ID, STEP, TOPIC, Batch, batches_from_summary
 from sluice.contract.folder import Contracts
 from sluice.errors import LedgerError, SluiceError, TableDamagedError
 from sluice.iceberg import cursor, snapshots, table_names, tables
-
-BatchKey = tuple[str, int]
-"""Topic and number."""
+from sluice.ledger.ledger_rows import BatchKey, LedgerRow, LedgerState, plan_rows
 
 
 @dataclass(frozen=True)
-class Brought:
-    """The snapshot that brought a batch.
+class BatchSnapshot:
+    """The snapshot with which a table got a batch.
 
     Attributes:
-        committed, at: when it was committed, and when readers first saw it.
-        records: how many rows it added, where that is known.
-        run_id: whose it is, where it says so.
+        committed: when it was committed, to whatever branch.
+        at: when main was moved to it.
+        records: how many rows it added for the batch; None if it is of several batches.
+        run_id: the run that wrote it, if recorded.
     """
 
     snapshot_id: int
@@ -37,90 +41,122 @@ class Brought:
     records: int | None
     run_id: str | None
 
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot, at: datetime) -> Self:
+        """Read a snapshot's summary.
+
+        Args:
+            snapshot: one that carries offsets.
+            at: when main was moved to it.
+        """
+        properties = snapshots.summary(snapshot)
+        records = None if BATCHES in properties else int(properties.get("added-records", "0"))
+        return cls(snapshot.snapshot_id, snapshots.committed_at(snapshot), at, records, properties.get(RUN_ID))
+
 
 @dataclass
-class Told:
-    """What the tables tell of one batch: which snapshot of which table holds it."""
+class RecoveredBatch:
+    """A batch, and the snapshots of staging and of typed tables (by name) that hold it."""
 
     batch: Batch
-    staged: Brought | None = None
-    published: dict[str, Brought] = field(default_factory=dict)
+    staged: BatchSnapshot | None = None
+    published: dict[str, BatchSnapshot] = field(default_factory=dict)
 
 
-def by_batch(
-    contracts: Contracts, catalog: Catalog
-) -> tuple[dict[BatchKey, Told], dict[str, Mapping[str, int]], list[str]]:
-    """What all snapshots tell of batches; how far each typed table has come per topic; and tables that can't tell.
+class RecoveredState(NamedTuple):
+    """What the tables' snapshots record.
+
+    Attributes:
+        batches: by topic and number.
+        published: the last published batch, by typed table and topic.
+        problems: one sentence per table that could not be read.
+    """
+
+    batches: dict[BatchKey, RecoveredBatch]
+    published: dict[str, Mapping[str, int]]
+    problems: list[str]
+
+
+def read_batches(contracts: Contracts, catalog: Catalog) -> RecoveredState:
+    """Read the batches of all staging tables and of the contracts' typed tables.
 
     Raises:
-        LedgerError: two tables' snapshots contradict each other.
+        LedgerError: two tables' snapshots have different ranges for one batch.
     """
-    told: dict[BatchKey, Told] = {}
-    reached: dict[str, Mapping[str, int]] = {}
-    unknown: list[str] = []
-    for table in _staging_tables(catalog, unknown):
-        for batch, brought in _carriers(table):
-            told.setdefault((batch.topic, batch.seq), Told(batch)).staged = brought
-    for name, loaded in typed_tables(contracts, catalog, unknown):
-        for batch, brought in _carriers(loaded):
-            known = told.setdefault((batch.topic, batch.seq), Told(batch))
+    found = RecoveredState({}, {}, [])
+    for table in _load_staging_tables(catalog, found.problems):
+        for batch, snapshot in _first_snapshots(table):
+            found.batches.setdefault((batch.topic, batch.seq), RecoveredBatch(batch)).staged = snapshot
+    for name, table in load_typed_tables(contracts, catalog, found.problems):
+        for batch, snapshot in _first_snapshots(table):
+            known = found.batches.setdefault((batch.topic, batch.seq), RecoveredBatch(batch))
             if known.batch != batch:
                 raise LedgerError(
-                    f"Snapshot {brought.snapshot_id} gives {batch}; another table's snapshot gives {known.batch}.",
+                    f"Snapshot {snapshot.snapshot_id} has {batch}; another table's snapshot has {known.batch}.",
                     table=name,
-                    way_out="Roll one of the two tables back to before that batch.",
+                    next_step="Roll one of the two tables back to before that batch.",
                 )
-            known.published[name] = brought
+            known.published[name] = snapshot
         try:
-            reached[name] = {t: x.seq for t, x in cursor.published(loaded).items()}
+            found.published[name] = {topic: x.seq for topic, x in cursor.read_table_cursor(table).items()}
         except SluiceError as error:
-            unknown.append(str(error))
-    return told, reached, unknown
+            found.problems.append(str(error))
+    return found
 
 
-def _staging_tables(catalog: Catalog, unknown: list[str]) -> list[Table]:
+def load_typed_tables(contracts: Contracts, catalog: Catalog, problems: list[str]) -> list[tuple[str, Table]]:
+    """Load the contracts' tables; for each damaged one, a sentence is added to `problems`."""
+    names = {c.table: table_names.typed(c) for c in contracts.tables.values()}
+    return [(name, table) for name, each in names.items() if (table := _load_undamaged(catalog, each, problems))]
+
+
+def staged_rows(batch: Batch, table: str, snapshot: BatchSnapshot, *, who: str) -> list[LedgerRow]:
+    """Return the `planned` and `staged` rows of a batch, written again from its snapshot.
+
+    Args:
+        batch: the batch.
+        table: the staging table's name.
+        snapshot: the one that staged it.
+        who: the writer of the rows.
+    """
+    rows = plan_rows(batch)
+    rows.append(
+        LedgerRow(
+            batch.topic,
+            LedgerState.STAGED,
+            batch.topic_id,
+            batch.seq,
+            snapshots={table: snapshot.snapshot_id},
+            records=snapshot.records,
+        )
+    )
+    return [replace(row, at=snapshot.at, run_id=snapshot.run_id, who=who) for row in rows]
+
+
+def _load_staging_tables(catalog: Catalog, problems: list[str]) -> list[Table]:
     try:
         names = sorted(catalog.list_tables(table_names.STAGING))
     except NoSuchNamespaceError:
         return []
-    return [found for name in names if (found := _whole(catalog, name, unknown))]
+    return [table for name in names if (table := _load_undamaged(catalog, name, problems))]
 
 
-def typed_tables(contracts: Contracts, catalog: Catalog, unknown: list[str]) -> list[tuple[str, Table]]:
-    """The contracts' tables that are whole; of those that are damaged `unknown` is given a sentence each."""
-    names = {c.table: table_names.typed(c) for c in contracts.tables.values()}
-    return [(name, found) for name, each in names.items() if (found := _whole(catalog, each, unknown))]
-
-
-def _whole(catalog: Catalog, identifier: Identifier, unknown: list[str]) -> Table | None:
-    """The table, if there is one and it is whole; one that is damaged is added to `unknown`."""
+def _load_undamaged(catalog: Catalog, identifier: Identifier, problems: list[str]) -> Table | None:
     try:
         return tables.load(catalog, identifier)
     except TableDamagedError as error:
-        unknown.append(str(error))
+        problems.append(str(error))
         return None
 
 
-def _carriers(table: Table) -> list[tuple[Batch, Brought]]:
-    """Each batch with the snapshot of main that first brought it; replays bring nothing new."""
-    found: dict[BatchKey, tuple[Batch, Brought]] = {}
-    landed = snapshots.landed(table.metadata)
+def _first_snapshots(table: Table) -> list[tuple[Batch, BatchSnapshot]]:
+    """Each batch with the snapshot of main that first held it; replays hold nothing new."""
+    found: dict[BatchKey, tuple[Batch, BatchSnapshot]] = {}
+    visible_times = snapshots.visible_times(table.metadata)
     for snapshot in snapshots.ancestors(table.metadata):
         properties = snapshots.summary(snapshot)
         if BATCH_SEQ in properties and TOPIC in properties and properties.get(STEP) != "replay":
-            brought = Brought(
-                snapshot.snapshot_id,
-                snapshots.committed_at(snapshot),
-                landed[snapshot.snapshot_id],
-                _records(snapshot),
-                properties.get(RUN_ID),
-            )
-            for batch in batches_of(properties):
-                found[batch.topic, batch.seq] = (batch, brought)
+            held = BatchSnapshot.from_snapshot(snapshot, visible_times[snapshot.snapshot_id])
+            for batch in batches_from_summary(properties):
+                found[batch.topic, batch.seq] = (batch, held)
     return list(found.values())
-
-
-def _records(snapshot: Snapshot) -> int | None:
-    """How many rows a batch's commit added; unknown for one of several batches of one commit."""
-    properties = snapshots.summary(snapshot)
-    return None if BATCHES in properties else int(properties.get("added-records", "0"))

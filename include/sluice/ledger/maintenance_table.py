@@ -1,10 +1,13 @@
-"""TODO docstring of sluice.ledger.maintenance_table."""
+"""Table `sluice.maintenance`: what each maintenance action did to each table. In: results. Out: results, by filter.
+
+Maintenance reads it to know when a table was last cleaned and where its files are; the pages show it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -12,17 +15,18 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, TimestamptzType
 
 from sluice.iceberg import own_table, table_names, tables
 from sluice.iceberg.filters import above, equal, one_of
-from sluice.ledger.newest_rows import last_of, newest_of
+from sluice.ledger.newest_rows import read_last_rows, read_newest
 
 COUNTS = ("data_files", "delete_files", "bytes", "manifests", "snapshots")
 
 
 class Action(StrEnum):
-    """What maintenance does; also the end of the DAG's name."""
+    """A maintenance action, by the name of Iceberg's procedure; DAG ids end with it."""
 
     REWRITE = "rewrite_data_files"
     EXPIRE = "expire_snapshots"
@@ -48,16 +52,18 @@ SCHEMA = Schema(
 
 BEGUN, SEEN, WAITS, ENDED = "begun", "seen", "waits", ("done", "idle", "left", "failed")
 
-TOLD = (
+SUMMARY_COLUMNS = (
     *("at", "run_id", "table", "action", "state", "reason", "seconds", "result", "error"),
     *(f"{name}_{when}" for name in COUNTS for when in ("before", "after")),
 )
-"""The columns that `Effect.told` needs: not the thousand names of files."""
+"""The columns that `ActionResult.summary` needs: all but the names of orphan files."""
+
+_KEY_COLUMNS = ("at", "table", "action", "state")
 
 
 @dataclass
-class Size:
-    """What an action's effect is told in; counts of the table's head, and of all its snapshots."""
+class FileCounts:
+    """Files of a table's current snapshot, and its number of snapshots."""
 
     data_files: int
     delete_files: int
@@ -67,22 +73,22 @@ class Size:
 
 
 @dataclass
-class Effect:
+class ActionResult:
     """What one action did to one table.
 
     Attributes:
-        state: begun, which stays the last where the application was killed; done; idle, when nothing was needed any
-            more; left to the next run, because another writer came first or another table can't be read; failed. Or
-            seen: nothing was done to it, and `result` remembers where its files are. Or waits: it is the first that
-            there was no time to look at.
+        state: `begun` (the last state if the application was killed); `done`; `idle`: nothing was needed any more;
+            `left` to the next run, because another writer came first or another table cannot be read; `failed`;
+            `seen`: nothing was done, `result` records where the table's files are; `waits`: the first table that a run
+            had no time for.
     """
 
     table: str
     action: str
     state: str
     reason: str | None = None
-    before: Size | None = None
-    after: Size | None = None
+    before: FileCounts | None = None
+    after: FileCounts | None = None
     seconds: float | None = None
     result: str | None = None
     listing: list[str] = field(default_factory=list)
@@ -91,13 +97,13 @@ class Effect:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
-    def red(self) -> bool:
-        """Whether somebody has to look."""
+    def failed(self) -> bool:
+        """Whether the action failed."""
         return self.state == "failed"
 
     @property
-    def told(self) -> str:
-        """The effect in one line."""
+    def summary(self) -> str:
+        """The result in one line."""
         parts = [self.state, self.reason]
         if self.before and self.after:
             pairs = {n: (getattr(self.before, n), getattr(self.after, n)) for n in COUNTS}
@@ -109,115 +115,139 @@ class Effect:
         return ", ".join(part for part in (*parts, self.error) if part)
 
 
-def keep(catalog: Catalog, effects: Iterable[Effect], *, run_id: str) -> None:
-    """Write effects into `sluice.maintenance`, in one commit.
+def write_results(catalog: Catalog, results: Iterable[ActionResult], *, run_id: str) -> None:
+    """Write results in one commit; those without a run id get `run_id`.
 
     Raises:
-        CommitFailedException: somebody else committed first, each of many times.
+        CommitFailedException: other writers came first, at each attempt.
     """
     records = []
-    for effect in effects:
-        record = asdict(effect) | {"run_id": effect.run_id or run_id}
+    for result in results:
+        record = asdict(result) | {"run_id": result.run_id or run_id}
         for when in ("before", "after"):
             counts = record.pop(when) or {}
             record |= {f"{name}_{when}": counts.get(name) for name in COUNTS}
         records.append(record)
     if records:
-        table = tables.ensure(catalog, table_names.MAINTENANCE, SCHEMA)
+        table = tables.ensure_table(catalog, table_names.MAINTENANCE, SCHEMA)
         own_table.append(table, pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
 
 
-def kept(
+@dataclass(frozen=True)
+class ResultFilter:
+    """Which results to read; None: all.
+
+    Attributes:
+        since: only results that ended later.
+    """
+
+    run_id: str | None = None
+    action: Action | None = None
+    tables: Iterable[str] | None = None
+    states: Iterable[str] | None = None
+    since: datetime | None = None
+
+    def apply(self, scan: DataScan) -> DataScan:
+        """Return the scan with the filter; it is evaluated per file, as the table has many rows, some of them large."""
+        if self.run_id is not None:
+            scan = scan.filter(equal("run_id", self.run_id))
+        if self.action is not None:
+            scan = scan.filter(equal("action", str(self.action)))
+        if self.tables is not None:
+            scan = scan.filter(one_of("table", self.tables))
+        if self.states is not None:
+            scan = scan.filter(one_of("state", self.states))
+        if self.since is not None:
+            scan = scan.filter(above("at", self.since.isoformat()))
+        return scan
+
+
+def read_results(
     catalog: Catalog,
+    where: ResultFilter = ResultFilter(),
     *,
-    run_id: str | None = None,
-    action: Action | None = None,
-    names: Iterable[str] | None = None,
-    states: Iterable[str] | None = None,
-    since: datetime | None = None,
-    fields: tuple[str, ...] = ("*",),
-    last: bool = False,
-    most: int | None = None,
-) -> list[Effect]:
-    """The effects that were kept, oldest first; all, or those of a run, an action, some tables, some states.
+    columns: tuple[str, ...] = ("*",),
+    newest_only: bool = False,
+    limit: int | None = None,
+) -> list[ActionResult]:
+    """Read results, oldest first.
 
     Args:
-        since: only those that ended later.
-        fields: which columns are read; the others are as in an effect that says nothing of them.
-        last: of each table and action the newest alone.
-        most: the newest alone, so many.
+        catalog: the catalog.
+        where: which results.
+        columns: the columns to read; the fields of the others have their defaults.
+        newest_only: only the newest result per table and action.
+        limit: only so many of the newest results.
     """
-    names = names if names is None else list(names)
     table = tables.load(catalog, table_names.MAINTENANCE)
     if table is None or table.current_snapshot() is None:
         return []
-    # Not only in memory: a year of maintenance is many rows, and some hold a thousand file names.
-    scan = table.scan(selected_fields=fields)
-    if run_id is not None:
-        scan = scan.filter(equal("run_id", run_id))
-    if action is not None:
-        scan = scan.filter(equal("action", str(action)))
-    if names is not None:
-        scan = scan.filter(one_of("table", names))
-    if states is not None:
-        scan = scan.filter(one_of("state", states))
-    if since is not None:
-        scan = scan.filter(above("at", since.isoformat()))
-    if last:
-        actions = tuple(Action) if action is None else (action,)
-        asked = None if names is None else [(name, str(each)) for name in names for each in actions]
-        rows = newest_of(scan, ("table", "action"), asked, ("state",))
-    elif most is not None:
-        rows = last_of(scan, most)
+    names = where.tables if where.tables is None else list(where.tables)
+    scan = replace(where, tables=names).apply(table.scan(selected_fields=columns))
+    if newest_only:
+        actions = tuple(Action) if where.action is None else (where.action,)
+        groups = None if names is None else [(name, str(action)) for name in names for action in actions]
+        rows = read_newest(scan, ("table", "action"), groups, ("state",))
+    elif limit is not None:
+        rows = read_last_rows(scan, limit)
     else:
         rows = scan.to_arrow().sort_by([("at", "ascending")])
-    return [_effect(record) for record in rows.to_pylist()]
+    return [_result_from_record(record) for record in rows.to_pylist()]
 
 
-def last(catalog: Catalog, names: Iterable[str] | None = None) -> dict[tuple[str, str], Effect]:
-    """Per table and action the last effect that tells something: neither idle nor for the next run to do."""
-    states = ("done", "failed")
-    return {(e.table, e.action): e for e in kept(catalog, names=names, states=states, fields=TOLD, last=True)}
+def last_results(catalog: Catalog, names: Iterable[str] | None = None) -> dict[tuple[str, str], ActionResult]:
+    """Return the last `done` or `failed` result per table and action, of all tables or of these."""
+    where = ResultFilter(tables=names, states=("done", "failed"))
+    results = read_results(catalog, where, columns=SUMMARY_COLUMNS, newest_only=True)
+    return {(r.table, r.action): r for r in results}
+
+
+def last_attempts(catalog: Catalog, action: Action) -> dict[str, datetime]:
+    """Return when the action was last tried, per table, whatever the result, including a killed application."""
+    where = ResultFilter(action=action, states=(BEGUN, *ENDED))
+    return {r.table: r.at for r in read_results(catalog, where, columns=_KEY_COLUMNS, newest_only=True)}
+
+
+def find_untried(catalog: Catalog, action: Action, names: Iterable[str], *, run_id: str) -> list[str]:
+    """Return those of the tables without a result of the action in this run: an earlier application ran out of time."""
+    where = ResultFilter(run_id=run_id, action=action, states=ENDED)
+    tried = {r.table for r in read_results(catalog, where, columns=_KEY_COLUMNS)}
+    return [name for name in names if name not in tried]
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class LastCleanup:
     """When a table's orphan files were last removed.
 
     Attributes:
-        begun: when maintenance last began to write to it; killed, it leaves files, and the table as it was.
+        at: when.
+        begun: when another action last began to write to the table; if it was killed, it may have left orphan files.
     """
 
     at: datetime
     begun: datetime | None = None
 
 
-def last_cleaned(catalog: Catalog) -> dict[str, Cleaned]:
-    """Per table when its orphan files were last removed."""
-    fields = ("at", "table", "action", "state")
+def read_last_cleanups(catalog: Catalog) -> dict[str, LastCleanup]:
+    """Return when orphan files were last removed, per table."""
     begun: dict[str, datetime] = {}
-    for each in kept(catalog, states=(BEGUN,), fields=fields, last=True):
-        if each.action != Action.ORPHANS:
-            begun[each.table] = max(each.at, begun.get(each.table, each.at))
-    done = kept(catalog, action=Action.ORPHANS, states=("done", "idle"), fields=fields, last=True)
-    return {e.table: Cleaned(e.at, begun.get(e.table)) for e in done}
-
-
-def turns(catalog: Catalog, action: Action) -> dict[str, datetime]:
-    """Per table when the action was last tried on it, whatever came of that: also where it killed the application."""
-    fields, states = ("at", "table", "action", "state"), (BEGUN, *ENDED)
-    return {e.table: e.at for e in kept(catalog, action=action, states=states, fields=fields, last=True)}
+    for result in read_results(catalog, ResultFilter(states=(BEGUN,)), columns=_KEY_COLUMNS, newest_only=True):
+        if result.action != Action.ORPHANS:
+            begun[result.table] = max(result.at, begun.get(result.table, result.at))
+    where = ResultFilter(action=Action.ORPHANS, states=("done", "idle"))
+    cleanups = read_results(catalog, where, columns=_KEY_COLUMNS, newest_only=True)
+    return {r.table: LastCleanup(r.at, begun.get(r.table)) for r in cleanups}
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Where a table's files were when it was last looked at.
+class KnownFolders:
+    """Where a table's files were when they were last listed.
 
     Attributes:
-        folders: all that it was ever seen to have, as files stay where they were written.
-        at: until when all that it had written is in these folders.
-        id: the table's; None: not kept, or not all of its files were looked at.
-        run_id: the run that saw it.
+        folders: all folders that the table ever had: files stay where they were written.
+        at: all files that the table had written until then are in these folders.
+        id: the table's uuid; None if it is unknown, or if not all files were listed.
+        run_id: the run that listed them.
     """
 
     folders: tuple[str, ...]
@@ -226,42 +256,36 @@ class Seen:
     run_id: str = ""
 
 
-def seen(catalog: Catalog) -> dict[str, Seen]:
-    """Where tables' files were when a clean-up of orphan files last read them: by name, and by id, for renamed ones."""
-    fields = ("at", "run_id", "table", "action", "state", "seconds", "result")
-    found: dict[str, Seen] = {}
-    for effect in kept(catalog, action=Action.ORPHANS, states=(SEEN, "done", "left"), fields=fields):
-        told = json.loads(effect.result or "{}")
-        if not (folders := told.get("folders")):
+def read_known_folders(catalog: Catalog) -> dict[str, KnownFolders]:
+    """Return where files were when orphan removal last listed them, by table name and, for renamed ones, by uuid."""
+    columns = (*_KEY_COLUMNS, "run_id", "seconds", "result")
+    where = ResultFilter(action=Action.ORPHANS, states=(SEEN, "done", "left"))
+    found: dict[str, KnownFolders] = {}
+    for result in read_results(catalog, where, columns=columns):
+        details = json.loads(result.result or "{}")
+        if not (folders := details.get("folders")):
             continue
-        identity, at = told.get("id"), effect.at - timedelta(seconds=effect.seconds or 0)
-        for key in filter(None, (effect.table, identity)):
+        uuid, at = details.get("id"), result.at - timedelta(seconds=result.seconds or 0)
+        for key in filter(None, (result.table, uuid)):
             before = found.get(key)
-            # A table that was made anew under the name has none of the files of before.
-            same = before and (before.id == identity or None in (before.id, identity))
-            ever = {*folders, *(before.folders if before and same else ())}
-            found[key] = Seen(tuple(sorted(ever)), at, identity, effect.run_id)
+            # A table that was created again under the name has none of the earlier table's files.
+            is_same_table = before and (before.id == uuid or None in (before.id, uuid))
+            all_folders = {*folders, *(before.folders if before and is_same_table else ())}
+            found[key] = KnownFolders(tuple(sorted(all_folders)), at, uuid, result.run_id)
     return found
 
 
-def known_ids(catalog: Catalog, name: str) -> set[str]:
-    """The ids of the tables that maintenance found under a name: one that was made anew has another."""
-    fields = ("at", "table", "action", "state", "result")
-    found = kept(catalog, names=[name], states=("done", "left"), fields=fields)
-    return {told["id"] for told in (json.loads(each.result or "{}") for each in found) if "id" in told}
+def read_table_ids(catalog: Catalog, name: str) -> set[str]:
+    """Return the uuids of the tables that maintenance found under a name; a table created again has another one."""
+    where = ResultFilter(tables=[name], states=("done", "left"))
+    details = (json.loads(r.result or "{}") for r in read_results(catalog, where, columns=(*_KEY_COLUMNS, "result")))
+    return {each["id"] for each in details if "id" in each}
 
 
-def untried(catalog: Catalog, action: Action, names: Iterable[str], *, run_id: str) -> list[str]:
-    """Of these tables those that have not had their turn in this run: an application before it ran out of time."""
-    fields = ("at", "table", "action", "state")
-    had = {e.table for e in kept(catalog, run_id=run_id, action=action, states=ENDED, fields=fields)}
-    return [name for name in names if name not in had]
-
-
-def _effect(record: dict[str, Any]) -> Effect:
+def _result_from_record(record: dict[str, Any]) -> ActionResult:
     sizes: dict[str, Any] = {}
     for when in ("before", "after"):
         counts = {name: record.pop(f"{name}_{when}", None) for name in COUNTS}
-        sizes[when] = None if None in counts.values() else Size(**counts)
+        sizes[when] = None if None in counts.values() else FileCounts(**counts)
     record["listing"] = record.get("listing") or []
-    return Effect(**record, **sizes)
+    return ActionResult(**record, **sizes)

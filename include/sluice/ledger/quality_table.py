@@ -1,7 +1,7 @@
-"""`sluice.quality`: what each batch's expectations came to, in counts. No JVM is needed for any of it.
+"""Table `sluice.quality`: the result of each expectation for each batch, in counts. No JVM is needed.
 
-A batch's results are written before its publish lands, and overwritten when it is judged again: they are no proof that
-it was published.
+Results are written before a batch is published, and overwritten when it is checked again: they do not prove that it was
+published.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BooleanType, DoubleType, LongType, NestedField, StringType, TimestamptzType
 
-from sluice.iceberg import own_table, table_names, tables
+from sluice.iceberg import compat, own_table, table_names, tables
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most, equal, one_of
-from sluice.ledger.newest_rows import newest
+from sluice.ledger.newest_rows import take_newest
 
-TRIES = 30
-TOLD = 20
-LATELY = timedelta(days=1)
-JUDGING = timedelta(hours=1)
-"""No batch is judged for longer."""
-FEW = 20
-BATCH = ["table", "topic", "batch_seq"]
-EXPECTATION = ("expectation", "column", "severity", "parameters")
-"""What tells one expectation of a table from another."""
+MAX_WRITE_ATTEMPTS = 30
+MAX_LISTED_FAILURES = 20
+RECENT = timedelta(days=1)
+MAX_EVALUATION_TIME = timedelta(hours=1)
+"""All results of a batch are written within this time."""
+MAX_TABLES_IN_FILTER = 20
+"""PyIceberg compares each table name of a filter with each file: above so many, rows are filtered in Arrow."""
+BATCH_KEY = ["table", "topic", "batch_seq"]
+EXPECTATION_KEY = ("expectation", "column", "severity", "parameters")
+"""The columns that identify an expectation of a table."""
 
 SCHEMA = Schema(
-    NestedField(1, "at", TimestamptzType(), required=True, doc="when the batch was judged"),
+    NestedField(1, "at", TimestamptzType(), required=True, doc="when the batch was checked"),
     NestedField(2, "run_id", StringType(), required=True, doc="the Airflow run"),
     NestedField(3, "table", StringType(), required=True),
     NestedField(4, "topic", StringType(), required=True),
@@ -45,8 +46,8 @@ SCHEMA = Schema(
     NestedField(6, "expectation", StringType(), required=True, doc="its type, as Great Expectations names it"),
     NestedField(7, "column", StringType(), required=True, doc="columns, with commas; empty for the whole table"),
     NestedField(8, "severity", StringType(), required=True, doc="warn, quarantine_rows, block"),
-    NestedField(9, "success", BooleanType(), doc="null where there was nothing to judge, or to compare with"),
-    NestedField(10, "records", LongType(), required=True, doc="rows that were looked at"),
+    NestedField(9, "success", BooleanType(), doc="null if there was nothing to evaluate, or to compare with"),
+    NestedField(10, "records", LongType(), required=True, doc="rows that were checked"),
     NestedField(11, "unexpected", LongType(), doc="rows that fail"),
     NestedField(12, "missing", LongType(), doc="rows without a value"),
     NestedField(13, "observed", DoubleType(), doc="the statistic, where it is about one"),
@@ -64,8 +65,8 @@ _BY_TABLE = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "table"))
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one expectation found in one batch; the fields are the table's columns."""
+class ExpectationResult:
+    """The result of one expectation for one batch; the fields are the table's columns."""
 
     table: str
     topic: str
@@ -90,172 +91,182 @@ class Result:
 
     @property
     def name(self) -> tuple[str, str, str, str]:
-        """What tells the expectation from others of the table."""
+        """The values of `EXPECTATION_KEY`."""
         return self.expectation, self.column, self.severity, self.parameters
 
     @property
-    def told(self) -> str:
-        """The result in one line, without a value of any record that the contract does not show."""
-        what = f"{self.expectation}({self.column})"
+    def summary(self) -> str:
+        """The result in one line, without values of records unless the contract shows them."""
+        name = f"{self.expectation}({self.column})"
         if self.error:
-            return f"{what}: could not be evaluated, {self.error}"
+            return f"{name}: could not be evaluated, {self.error}"
+        if self.success is None and self.observed is None:
+            return f"{name}: not evaluated, no values"
         if self.success is None:
-            seen = "" if self.observed is None else f" by yet, observed {self.observed:,.6g}"
-            return f"{what}: nothing to judge{seen}"
+            return f"{name}: not evaluated yet, too few batches to compare with, observed {self.observed:,.6g}"
         parts = []
         if self.unexpected is not None:
-            long = f", {self.too_long:,} of them as their text is too long for the regex" if self.too_long else ""
-            parts.append(f"{self.unexpected:,} of {self.records:,} rows fail{long}")
+            too_long = f", {self.too_long:,} of them as their text is too long for the regex" if self.too_long else ""
+            parts.append(f"{self.unexpected:,} of {self.records:,} rows fail{too_long}")
         if self.observed is not None:
             parts.append(f"observed {self.observed:,.6g}")
         if self.low is not None and self.high is not None:
             parts.append(f"expected {self.low:,.6g} to {self.high:,.6g}")
-        return f"{what}: {', '.join(parts) or ('holds' if self.success else 'fails')}"
+        return f"{name}: {', '.join(parts) or ('passed' if self.success else 'failed')}"
 
 
-def keep(catalog: Catalog, results: Sequence[Result], *, run_id: str) -> None:
-    """Write the results of one table and topic in one commit, in place of what is there of their batches.
+def write_results(catalog: Catalog, results: Sequence[ExpectationResult], *, run_id: str) -> None:
+    """Write the results of one table and topic in one commit; they replace earlier results of these batches.
 
     Raises:
-        CommitFailedException, ValidationException: somebody else committed first, each of many times; the step may be
-            run again.
+        CommitFailedException, ValidationException: other writers came first, at each attempt. The step may be retried.
     """
     if not results:
         return
-    mine = And(
+    same_batches = And(
         equal("table", results[0].table),
         And(equal("topic", results[0].topic), one_of("batch_seq", {r.batch_seq for r in results})),
     )
     records = [asdict(r) | {"run_id": run_id} for r in results]
-    for attempt in range(TRIES):
-        table = own_table.widened(tables.ensure(catalog, table_names.QUALITY, SCHEMA, _BY_TABLE), SCHEMA)
+    for attempt in range(MAX_WRITE_ATTEMPTS):
+        table = own_table.add_missing_columns(
+            tables.ensure_table(catalog, table_names.QUALITY, SCHEMA, _BY_TABLE), SCHEMA
+        )
         data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
-        own_table.commit_once(table)  # of two that find nothing of a batch, one looks again
         try:
-            if tables.files(table, mine):
-                table.overwrite(data, overwrite_filter=mine)
-                own_table.drop_spare(table)
+            if tables.plan_files(table, same_batches):
+                writer = compat.without_commit_retries(table)
+                writer.overwrite(data, overwrite_filter=same_batches)
+                own_table.expire_excess_snapshots(writer)
             else:
-                own_table.append(table, data)
+                own_table.append(table, data, retry=False)  # two writers may both find nothing: one must look again
             return
-        except (CommitFailedException, ValidationException):  # the latter where a rewrite took files away meanwhile
-            if attempt == TRIES - 1:
+        except (CommitFailedException, ValidationException):  # the latter if files were rewritten meanwhile
+            if attempt == MAX_WRITE_ATTEMPTS - 1:
                 raise
             time.sleep(0.1 * min(attempt + 1, 10))
 
 
-def observed_before(catalog: Catalog, table: str, topic: str, seq: int, batches: int) -> list[Result]:
-    """The statistics that the batches before this one had, so many of them. All of them were published."""
-    found = tables.load(catalog, table_names.QUALITY)
-    if found is None:
+def read_previous_statistics(
+    catalog: Catalog, table: str, topic: str, seq: int, batches: int
+) -> list[ExpectationResult]:
+    """Return the results with a statistic of the `batches` batches before number `seq`; all of them are published."""
+    quality = tables.load(catalog, table_names.QUALITY)
+    if quality is None:
         return []
-    these = And(at_most("batch_seq", seq - 1), above("batch_seq", max(seq - 1 - batches, 0)))
-    where = And(equal("table", table), And(equal("topic", topic), these))
-    return [r for r in _results(found, where) if r.observed is not None]
+    before = And(at_most("batch_seq", seq - 1), above("batch_seq", max(seq - 1 - batches, 0)))
+    row_filter = And(equal("table", table), And(equal("topic", topic), before))
+    return [r for r in _read(quality, row_filter) if r.observed is not None]
 
 
-def of_run(catalog: Catalog, table: str | None, run_id: str) -> list[Result]:
-    """What a run found for a table, or for all, oldest first. Runs of several DAGs may have the same id."""
-    found = tables.load(catalog, table_names.QUALITY)
-    where = equal("run_id", run_id) if table is None else And(equal("table", table), equal("run_id", run_id))
-    mine = _results(found, where) if found else []
-    return sorted(mine, key=_age)
+def read_run_results(catalog: Catalog, table: str | None, run_id: str) -> list[ExpectationResult]:
+    """Return the results of a run for one table or all, oldest first. Runs of several DAGs may have the same id."""
+    quality = tables.load(catalog, table_names.QUALITY)
+    of_run = equal("run_id", run_id)
+    row_filter = of_run if table is None else And(equal("table", table), of_run)
+    return sorted(_read(quality, row_filter) if quality else [], key=_age)
 
 
-def since(
+def read_results_since(
     catalog: Catalog,
-    moment: datetime,
+    since: datetime,
     names: Collection[str] | None = None,
     *,
     of_each: int | None = None,
     batches: int | None = None,
-) -> list[Result]:
-    """What was found from a moment on, for all tables or these, oldest first, slices of backfills left aside.
+) -> list[ExpectationResult]:
+    """Return results of live batches after a time, oldest first.
 
     Args:
-        of_each: of each expectation and topic the newest alone, so many.
-        batches: of the newest batches alone, so many.
+        catalog: the catalog.
+        since: results must be newer.
+        names: only these tables.
+        of_each: only so many of the newest results per expectation and topic.
+        batches: only results of so many of the newest batches.
     """
-    found = tables.load(catalog, table_names.QUALITY)
-    if found is None or found.current_snapshot() is None:
+    quality = tables.load(catalog, table_names.QUALITY)
+    if quality is None or quality.current_snapshot() is None:
         return []
-    where = And(above("batch_seq", 0), above("at", moment.isoformat()))
+    row_filter = And(above("batch_seq", 0), above("at", since.isoformat()))
     if names is not None and len(names) == 1:
-        where = And(one_of("table", names), where)
-    rows = found.scan(row_filter=where).to_arrow()
+        row_filter = And(one_of("table", names), row_filter)
+    rows = quality.scan(row_filter=row_filter).to_arrow()
     if names is not None:
         rows = rows.filter(pc.is_in(rows["table"], pa.array(list(names), pa.string())))
     if of_each is not None:
-        rows = newest(rows, ("table", "topic", *EXPECTATION), of_each)
+        rows = take_newest(rows, ("table", "topic", *EXPECTATION_KEY), of_each)
     if batches is not None:
-        ends = rows.group_by(BATCH).aggregate([("at", "max")]).sort_by([("at_max", "descending")])
-        rows = rows.join(ends.slice(0, batches).select(BATCH), BATCH, join_type="left semi")
-    return sorted(map(_result, rows.to_pylist()), key=_age)
+        ends = rows.group_by(BATCH_KEY).aggregate([("at", "max")]).sort_by([("at_max", "descending")])
+        rows = rows.join(ends.slice(0, batches).select(BATCH_KEY), BATCH_KEY, join_type="left semi")
+    return sorted(map(_result_from_record, rows.to_pylist()), key=_age)
 
 
-def _age(result: Result) -> tuple[datetime, int]:
-    return result.at, result.batch_seq
+def read_latest_results(catalog: Catalog, names: Iterable[str]) -> dict[str, list[ExpectationResult]]:
+    """Return, per table, the results of the last checked live batch of each topic.
+
+    If some topics of a table have results of the last day (`RECENT`), its other topics are left out.
+    """
+    wanted, latest = list(names), dict[str, list[ExpectationResult]]()
+    quality = tables.load(catalog, table_names.QUALITY) if wanted else None
+    if quality is None or quality.current_snapshot() is None:
+        return latest
+    # Most tables have recent results: the many older ones are read only for tables without any.
+    ever = datetime.fromtimestamp(0, UTC)
+    for since in (datetime.now(UTC) - RECENT, ever):
+        missing = [name for name in wanted if name not in latest]
+        if not missing:
+            break
+        row_filter = above("batch_seq", 0)
+        if len(missing) <= MAX_TABLES_IN_FILTER or since == ever:
+            row_filter = And(one_of("table", missing), row_filter)
+        for result in _read_latest(quality, row_filter, since, missing):
+            latest.setdefault(result.table, []).append(result)
+    return latest
 
 
-def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """How many expectations `held`, `failed` and were `not_judged`, over all batches; and `told`, which ones failed."""
+def summarize_results(results: Sequence[ExpectationResult]) -> dict[str, Any]:
+    """Return how many results `held` (passed), `failed` and were `not_judged` (evaluated); and `told`, the failures."""
     failed = [r for r in results if r.success is False]
     return {
         "held": sum(r.success is True for r in results),
         "failed": len(failed),
         "not_judged": sum(r.success is None for r in results),
-        "told": [f"{r.topic} batch {r.batch_seq}, {r.severity}: {r.told}" for r in failed[:TOLD]],
+        "told": [f"{r.topic} batch {r.batch_seq}, {r.severity}: {r.summary}" for r in failed[:MAX_LISTED_FAILURES]],
     }
 
 
-def last(catalog: Catalog, names: Iterable[str]) -> dict[str, list[Result]]:
-    """Per table the results of the batch of each topic that was judged last, slices of backfills left aside.
+def _read_latest(
+    quality: Table, row_filter: BooleanExpression, since: datetime, names: Sequence[str]
+) -> list[ExpectationResult]:
+    """The results of the last batch of each table and topic after a time, oldest first.
 
-    Of a topic of which nothing was judged within a day only where that is so of all topics of the table.
+    In two scans, because each opens every file: one scan per batch took minutes with a thousand tables.
     """
-    wanted, latest = list(names), dict[str, list[Result]]()
-    found = tables.load(catalog, table_names.QUALITY) if wanted else None
-    if found is None or found.current_snapshot() is None:
-        return latest
-    # Only the newest batch of each table is wanted, and a year of results is long: most tables were judged lately.
-    ever = datetime.fromtimestamp(0, UTC)
-    for moment in (datetime.now(UTC) - LATELY, ever):
-        missing = [name for name in wanted if name not in latest]
-        if not missing:
-            break
-        where = above("batch_seq", 0)
-        if len(missing) <= FEW or moment == ever:  # PyIceberg goes through the names for each file
-            where = And(one_of("table", missing), where)
-        for result in _last(found, where, moment, missing):
-            latest.setdefault(result.table, []).append(result)
-    return latest
-
-
-def _last(table: Table, where: BooleanExpression, moment: datetime, names: Sequence[str]) -> list[Result]:
-    """The results of the batch of each topic that was judged last, after a moment, in the order they were found in.
-
-    In two scans, as each opens every file anew: of a batch each, a thousand tables took minutes.
-    """
-    lately = And(where, above("at", moment.isoformat()))
-    rows = table.scan(row_filter=lately, selected_fields=("at", *BATCH)).to_arrow()
+    recent = And(row_filter, above("at", since.isoformat()))
+    rows = quality.scan(row_filter=recent, selected_fields=("at", *BATCH_KEY)).to_arrow()
     rows = rows.filter(pc.is_in(rows["table"], pa.array(names, pa.string())))
-    batches = newest(rows, ["table", "topic"]).select(BATCH)
-    first = pc.min(rows.join(batches, BATCH, join_type="left semi")["at"]).as_py()
+    batches = take_newest(rows, ["table", "topic"]).select(BATCH_KEY)
+    first = pc.min(rows.join(batches, BATCH_KEY, join_type="left semi")["at"]).as_py()
     if first is None:
         return []
-    whole = And(where, above("at", (first - JUDGING).isoformat()))  # a batch may have been judged around the moment
-    reader = table.scan(row_filter=whole).to_arrow_batch_reader()
-    theirs = [pa.Table.from_batches([each]).join(batches, BATCH, join_type="left semi") for each in reader]
-    ordered = pa.concat_tables(theirs).sort_by([(each, "ascending") for each in ("at", *EXPECTATION)])
-    return list(map(_result, ordered.to_pylist()))
+    # Some results of a batch may be older than `since`.
+    row_filter = And(row_filter, above("at", (first - MAX_EVALUATION_TIME).isoformat()))
+    reader = quality.scan(row_filter=row_filter).to_arrow_batch_reader()
+    parts = [pa.Table.from_batches([each]).join(batches, BATCH_KEY, join_type="left semi") for each in reader]
+    ordered = pa.concat_tables(parts).sort_by([(column, "ascending") for column in ("at", *EXPECTATION_KEY)])
+    return list(map(_result_from_record, ordered.to_pylist()))
 
 
-def _results(table: Table, where: BooleanExpression) -> list[Result]:
-    if table.current_snapshot() is None:
+def _read(quality: Table, row_filter: BooleanExpression) -> list[ExpectationResult]:
+    if quality.current_snapshot() is None:
         return []
-    return list(map(_result, table.scan(row_filter=where).to_arrow().to_pylist()))
+    return list(map(_result_from_record, quality.scan(row_filter=row_filter).to_arrow().to_pylist()))
 
 
-def _result(record: dict[str, Any]) -> Result:
-    """A record of the table; one that is older than the column has no parameters."""
-    return Result(**{**record, "parameters": record.get("parameters") or ""})
+def _age(result: ExpectationResult) -> tuple[datetime, int]:
+    return result.at, result.batch_seq
+
+
+def _result_from_record(record: dict[str, Any]) -> ExpectationResult:
+    # Rows from before the column was added have no parameters.
+    return ExpectationResult(**{**record, "parameters": record.get("parameters") or ""})

@@ -1,7 +1,7 @@
-"""Take an upsert table's memory of deleted keys back, after the table itself was rolled back.
+"""Restores an upsert table's deletes table after the typed table was rolled back.
 
-A delete that is remembered and not in the table would drop older versions of its key when they are published again. As
-long as the delete is published again as well, that changes nothing; after a changed contract it may not be.
+A deleted key that is in the deletes table but not in the typed table would suppress older versions of the key when they
+are published again. Usually its delete is published again too; after a contract change it may not be.
 """
 
 from __future__ import annotations
@@ -17,50 +17,54 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId
 
 from sluice.batch import STEP
-from sluice.iceberg import own_table, refs, snapshots
+from sluice.iceberg import compat, refs, snapshots
 
 log = logging.getLogger(__name__)
 
 EMPTY = 0
-REMEMBER = ("publish", "replay")
-"""The steps that remember deletes."""
+STEPS_THAT_DELETE = ("publish", "replay")
+"""The steps that write to the deletes table."""
 
 
-def state_before(memory: Table | None, table: TableMetadata, target: Snapshot, first_undone: Snapshot) -> int | None:
-    """The newest state of the memory that knows nothing of what is undone.
+def find_restore_point(
+    deletes: Table | None, table: TableMetadata, target: Snapshot, first_undone: Snapshot
+) -> int | None:
+    """Find the newest snapshot of the deletes table without deletes of undone batches.
 
-    A publish remembers its deletes after it has written its rows, and before it lands: what is older than the first
-    snapshot that is undone belongs to batches before it. But for what an earlier attempt at that batch remembered,
-    which was refused or killed: that came after the last commit of before had landed.
+    A publish writes its deletes after its rows and before main moves. So deletes from before the first undone snapshot
+    belong to earlier batches, except those of a refused or killed earlier attempt at the undone batch: these were
+    written after main had moved to the last snapshot before it.
 
     Returns:
-        A snapshot, `EMPTY` where all of it came later, or None where it stays: it is right, or the snapshot expired.
+        A snapshot id; `EMPTY` if all deletes are of undone batches; None if the deletes table stays as it is, because
+        it is right already or the snapshot has expired.
     """
-    if memory is None or memory.metadata.current_snapshot_id is None:
+    if deletes is None or deletes.metadata.current_snapshot_id is None:
         return None
-    line = list(snapshots.ancestors(memory.metadata))
-    steps = (s for s in snapshots.ancestors(table, target.snapshot_id) if snapshots.summary(s).get(STEP) in REMEMBER)
-    last = next(steps, None)
-    landed = [e.timestamp_ms for e in table.snapshot_log if last and e.snapshot_id == last.snapshot_id]
-    until = min([first_undone.timestamp_ms, *(ms + 1 for ms in landed)])
-    before = next((s for s in line if s.timestamp_ms < until), None)
-    if before is None:
-        return EMPTY if snapshots.began(line[-1]) else None
-    return None if before is line[0] else before.snapshot_id
+    history = list(snapshots.ancestors(deletes.metadata))
+    publishes = (
+        s for s in snapshots.ancestors(table, target.snapshot_id) if snapshots.summary(s).get(STEP) in STEPS_THAT_DELETE
+    )
+    last = next(publishes, None)
+    moved_ms = [e.timestamp_ms for e in table.snapshot_log if last and e.snapshot_id == last.snapshot_id]
+    until_ms = min([first_undone.timestamp_ms, *(ms + 1 for ms in moved_ms)])
+    restore_to = next((s for s in history if s.timestamp_ms < until_ms), None)
+    if restore_to is None:
+        return EMPTY if snapshots.is_first_snapshot(history[-1]) else None
+    return None if restore_to is history[0] else restore_to.snapshot_id
 
 
-def go_back(memory: Table, catalog: Catalog, snapshot_id: int) -> None:
-    """Take the memory, as it was looked at, back to a snapshot, or to nothing. After the table, never before it.
+def restore_snapshot(deletes: Table, catalog: Catalog, snapshot_id: int) -> None:
+    """Set the deletes table back to a snapshot, or empty it. Call it after the typed table's rollback, never before.
 
-    A run that has remembered more meanwhile wins: a memory that knows too much is the lesser harm.
+    If a run has written to it since it was loaded, it stays as it is: too many deletes do less harm than too few.
     """
-    name, head = ".".join(memory.name()), memory.metadata.current_snapshot_id
+    name, head = ".".join(deletes.name()), deletes.metadata.current_snapshot_id
     try:
         if snapshot_id == EMPTY:
-            own_table.commit_once(memory)
-            memory.delete(delete_filter=AlwaysTrue())
+            compat.without_commit_retries(deletes).delete(delete_filter=AlwaysTrue())
         else:
-            here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
-            refs.commit(catalog, memory, here, (refs.point(refs.MAIN, snapshot_id),))
+            unmoved = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
+            refs.commit(catalog, deletes, unmoved, (refs.set_ref(refs.MAIN, snapshot_id),))
     except CommitFailedException as error:
-        log.warning("%s: left as it is, a run has written to it meanwhile: %s", name, error)
+        log.warning("%s: not restored, because a run has written to it: %s", name, error)

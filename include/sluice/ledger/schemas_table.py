@@ -1,7 +1,7 @@
-"""`sluice.schemas`: every version of every table's contract, the reviews of changes, and who decided what, and why.
+"""Table `sluice.schemas`: every version of every table's contract, reviews of schema changes, and decisions on them.
 
-Append-only, like the ledger. Which contract is in force is what the table itself says (`iceberg.active_contract`); a
-version that a run did not live to write here is told from there.
+Append-only. The active contract is stored in the table itself (`iceberg.active_contract`); a version that a killed run
+did not write here is added from there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pyiceberg.types import IntegerType, ListType, LongType, NestedField, String
 from sluice.contract.contract import Contract
 from sluice.errors import CatalogUnavailableError, SchemaChangeError
 from sluice.iceberg import own_table, table_names, tables
-from sluice.iceberg.active_contract import InForce
+from sluice.iceberg.active_contract import ContractVersion
 from sluice.iceberg.filters import above, equal
 
-TRIES = 10
+MAX_APPEND_ATTEMPTS = 10
 
 
-class State(StrEnum):
-    """What a row reports: a version in force, or the course of a review."""
+class SchemaState(StrEnum):
+    """What a row records: an applied version, or a step of a review."""
 
     APPLIED = "applied"
     REVIEW = "review"
@@ -41,10 +41,10 @@ class State(StrEnum):
 SCHEMA = Schema(
     NestedField(1, "at", TimestamptzType(), required=True),
     NestedField(2, "table", StringType(), required=True),
-    NestedField(3, "state", StringType(), required=True, doc=", ".join(State)),
-    NestedField(4, "version", IntegerType(), required=True, doc="of a review: the one that it would make"),
+    NestedField(3, "state", StringType(), required=True, doc=", ".join(SchemaState)),
+    NestedField(4, "version", IntegerType(), required=True, doc="of a review: the version that it would become"),
     NestedField(5, "contract_id", StringType(), required=True, doc="name of the contract's shape"),
-    NestedField(6, "base_id", StringType(), doc="review: the shape that is in force meanwhile"),
+    NestedField(6, "base_id", StringType(), doc="review: the active shape until it is decided"),
     NestedField(7, "kinds", ListType(20, StringType(), False), doc="kinds of changes, as in schema_policy"),
     NestedField(8, "words", ListType(21, StringType(), False), doc="the changes"),
     NestedField(9, "schema_id", IntegerType(), doc="applied: Iceberg's id of the table's schema"),
@@ -59,11 +59,11 @@ SCHEMA = Schema(
 
 
 @dataclass(frozen=True)
-class Row:
+class SchemaRow:
     """One line; see `SCHEMA` for what each field means."""
 
     table: str
-    state: State
+    state: SchemaState
     version: int
     contract_id: str
     base_id: str | None = None
@@ -80,127 +80,137 @@ class Row:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
-    def applied(cls, table: Table, told: InForce, run_id: str | None = None) -> Row:
-        """The version that a table says is in force."""
+    def applied(cls, table: Table, version: ContractVersion, run_id: str | None = None) -> SchemaRow:
+        """Return the row of a table's active version."""
         return cls(
             ".".join(table.name()),
-            State.APPLIED,
-            told.version,
-            told.id,
-            kinds=told.kinds,
-            words=told.words,
-            schema_id=told.schema_id,
-            snapshot_id=told.snapshot_id,
-            offsets=json.dumps(told.offsets),
-            contract=json.dumps(told.shape),
-            who=told.who,
-            why=told.why,
+            SchemaState.APPLIED,
+            version.version,
+            version.id,
+            kinds=version.kinds,
+            words=version.words,
+            schema_id=version.schema_id,
+            snapshot_id=version.snapshot_id,
+            offsets=json.dumps(version.offsets),
+            contract=json.dumps(version.shape),
+            who=version.who,
+            why=version.why,
             run_id=run_id,
             table_uuid=str(table.metadata.table_uuid),
-            at=datetime.fromisoformat(told.at),
+            at=datetime.fromisoformat(version.at),
         )
 
 
-def rows(catalog: Catalog, table: str | None = None, since: datetime | None = None) -> list[Row]:
-    """What is known of one table or all, oldest first; nothing where `sluice.schemas` is not there yet."""
+def read_schema_rows(catalog: Catalog, table: str | None = None, since: datetime | None = None) -> list[SchemaRow]:
+    """Return the rows of one table or all, oldest first; none if `sluice.schemas` does not exist."""
     return _read(catalog, table, since)[0]
 
 
-def _read(catalog: Catalog, table: str | None, since: datetime | None = None) -> tuple[list[Row], int | None]:
-    found = tables.load(catalog, table_names.SCHEMAS)
-    head = found.metadata.current_snapshot_id if found else None
-    if found is None or head is None:
-        return [], None
-    scan = found.scan() if table is None else found.scan(row_filter=equal("table", table))
-    if since is not None:
-        scan = scan.filter(above("at", since.isoformat()))
-    records = scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()
-    return [Row(**{**r, "state": State(r["state"])}) for r in records], head
-
-
-def before(catalog: Catalog, table: Table, file: Contract) -> list[Contract]:
-    """The contracts that a table had before the one in force, newest first, back to the first that masks a column.
+def read_previous_contracts(catalog: Catalog, table: Table, file: Contract) -> list[Contract]:
+    """Return the table's contracts before the active one, newest first, back to the first that masks a column.
 
     Raises:
-        SchemaChangeError: one can't be read (any more).
+        SchemaChangeError: one of them is not valid for this version of Sluice.
     """
-    told, uuid = InForce.of(table), str(table.metadata.table_uuid)
-    if told is None or told.version == 1:
+    active, uuid = ContractVersion.from_table(table), str(table.metadata.table_uuid)
+    if active is None or active.version == 1:
         return []
-    mine = [r for r in rows(catalog, file.table) if r.state == State.APPLIED and r.table_uuid == uuid and r.contract]
-    mine = sorted((r for r in mine if r.version < told.version), key=lambda r: r.version)
-    found = list[Contract]()
-    for row in dropwhile(lambda r: '"mask"' not in (r.contract or ""), mine):
+    applied = [
+        row
+        for row in read_schema_rows(catalog, file.table)
+        if row.state == SchemaState.APPLIED and row.table_uuid == uuid and row.contract and row.version < active.version
+    ]
+    applied.sort(key=lambda row: row.version)
+    contracts = list[Contract]()
+    for row in dropwhile(lambda row: '"mask"' not in (row.contract or ""), applied):
         try:
-            found.insert(0, InForce(row.version, row.contract_id, json.loads(row.contract or "")).contract(file))
+            version = ContractVersion(row.version, row.contract_id, json.loads(row.contract or ""))
+            contracts.insert(0, version.to_contract(file))
         except (ValueError, SchemaChangeError) as error:
             raise SchemaChangeError(
-                f"Version {row.version} of the contract, which may have masked what the file shows, can't be read.",
+                f"Version {row.version} of the contract can't be read; it may mask what the file shows.",
                 table=file.table,
-                way_out="If all that it masked may be shown, delete its row (this table and version) from "
+                next_step="If everything that it masked may be shown, delete its row (this table and version) from "
                 "sluice.schemas.",
             ) from error
-    return found
+    return contracts
 
 
-def append(catalog: Catalog, new: Iterable[Row]) -> None:
+def append_rows(catalog: Catalog, new: Iterable[SchemaRow]) -> None:
     """Write rows. Two writers at once both succeed."""
-    _write(catalog, list(new))
+    _append(catalog, list(new))
 
 
-def append_once(catalog: Catalog, row: Row, taken: Iterable[State]) -> Row:
-    """Write a row, unless one of the states in `taken` is known of the same change already.
+def append_once(catalog: Catalog, row: SchemaRow, taken: Iterable[SchemaState]) -> SchemaRow:
+    """Write a row, unless there is one about the same change in one of the states `taken`.
 
     Returns:
-        The row that stands: the new one, or the first that was there.
+        The row that was written, or the first that was there.
 
     Raises:
-        CatalogUnavailableError: others wrote each time before this could.
+        CatalogUnavailableError: other writers came first, at each attempt.
     """
     states = set(taken)
-    for _ in range(TRIES):
-        known, head = _read(catalog, row.table)
-        if there := same_change(known, row, states):
-            return there[0]
+    for _ in range(MAX_APPEND_ATTEMPTS):
+        existing, head = _read(catalog, row.table)
+        if same := find_same_change(existing, row, states):
+            return same[0]
         try:
-            _write(catalog, [row], cas=True, head=head)
+            _append(catalog, [row], if_unchanged=True, head=head)
         except CommitFailedException:
             continue
         return row
-    raise CatalogUnavailableError("sluice.schemas was written to each time before this could be.", table=row.table)
+    raise CatalogUnavailableError(
+        f"Other writers changed sluice.schemas during each of {MAX_APPEND_ATTEMPTS} attempts.", table=row.table
+    )
 
 
-def same_change(known: Iterable[Row], like: Row, states: Iterable[State]) -> list[Row]:
-    """The rows in these states that are about one change: of the same version, from one shape to another."""
+def find_same_change(rows: Iterable[SchemaRow], like: SchemaRow, states: Iterable[SchemaState]) -> list[SchemaRow]:
+    """Return the rows in these states about the same change: the same version, from one shape to another."""
     wanted = set(states)
-    about = (like.table_uuid, like.version, like.base_id, like.contract_id)
-    return [r for r in known if (r.table_uuid, r.version, r.base_id, r.contract_id) == about and r.state in wanted]
+    key = (like.table_uuid, like.version, like.base_id, like.contract_id)
+    return [r for r in rows if (r.table_uuid, r.version, r.base_id, r.contract_id) == key and r.state in wanted]
 
 
-def untold(table: Table, known: Iterable[Row], run_id: str | None = None) -> list[Row]:
-    """The version that the table says is in force, where it is not known yet."""
-    told = InForce.of(table)
-    row = Row.applied(table, told, run_id) if told else None
-    return [row] if row and not same_change(known, row, (State.APPLIED,)) else []
+def unrecorded_version(table: Table, rows: Iterable[SchemaRow], run_id: str | None = None) -> list[SchemaRow]:
+    """Return a row for the table's active version, if `rows` has none."""
+    version = ContractVersion.from_table(table)
+    row = SchemaRow.applied(table, version, run_id) if version else None
+    return [row] if row and not find_same_change(rows, row, (SchemaState.APPLIED,)) else []
 
 
-def remember(catalog: Catalog, loaded: Iterable[Table], run_id: str | None = None) -> None:
-    """Write down the versions that tables say are in force, where that was not done yet."""
-    append(catalog, [r for t in loaded for r in untold(t, rows(catalog, ".".join(t.name())), run_id)])
+def record_versions(catalog: Catalog, loaded: Iterable[Table], run_id: str | None = None) -> None:
+    """Write rows for the active versions of these tables, where they are missing."""
+    new: list[SchemaRow] = []
+    for table in loaded:
+        new += unrecorded_version(table, read_schema_rows(catalog, ".".join(table.name())), run_id)
+    append_rows(catalog, new)
 
 
-def _write(catalog: Catalog, new: Sequence[Row], *, cas: bool = False, head: int | None = None) -> None:
-    """Append; with `cas` only if the table's head is still the one that was read.
+def _read(catalog: Catalog, table: str | None, since: datetime | None = None) -> tuple[list[SchemaRow], int | None]:
+    """The rows, oldest first, and the id of the snapshot that they were read from."""
+    schemas = tables.load(catalog, table_names.SCHEMAS)
+    head = schemas.metadata.current_snapshot_id if schemas else None
+    if schemas is None or head is None:
+        return [], None
+    scan = schemas.scan() if table is None else schemas.scan(row_filter=equal("table", table))
+    if since is not None:
+        scan = scan.filter(above("at", since.isoformat()))
+    records = scan.to_arrow().sort_by([("at", "ascending")]).to_pylist()
+    return [SchemaRow(**{**r, "state": SchemaState(r["state"])}) for r in records], head
+
+
+def _append(catalog: Catalog, new: Sequence[SchemaRow], *, if_unchanged: bool = False, head: int | None = None) -> None:
+    """Append rows; with `if_unchanged`, only if `head` is still the table's current snapshot.
 
     Raises:
-        CommitFailedException: it is not.
+        CommitFailedException: another writer came first.
     """
     if not new:
         return
-    table = tables.ensure(catalog, table_names.SCHEMAS, SCHEMA)
-    if cas:
-        if table.metadata.current_snapshot_id != head:
-            raise CommitFailedException("the head moved")
-        own_table.commit_once(table)
+    table = tables.ensure_table(catalog, table_names.SCHEMAS, SCHEMA)
+    if if_unchanged and table.metadata.current_snapshot_id != head:
+        raise CommitFailedException("another writer came first")
     records = [{**asdict(r), "kinds": list(r.kinds), "words": list(r.words)} for r in new]
-    own_table.append(table, pa.Table.from_pylist(records, schema=table.schema().as_arrow()))
+    data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
+    own_table.append(table, data, retry=not if_unchanged)

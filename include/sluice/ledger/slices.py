@@ -1,7 +1,7 @@
-"""Slices: the parts of a backfill, as the ledger, staging and the typed tables tell of them. No JVM.
+"""Slices, the parts of a backfill, as the ledger, staging and the typed tables record them. No JVM.
 
-A slice is a batch with a number below zero, by which nothing that follows the live feed can take it for one of its own.
-Its `planned` rows freeze it; a `replayed`, `blocked` or `failed` row tells what came of it.
+A slice is a batch with a negative number, so that live ingest never takes it for one of its own. `planned` rows define
+it; a `replayed`, `blocked` or `failed` row records its result.
 """
 
 from __future__ import annotations
@@ -16,66 +16,67 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.batch import BACKFILL, STEP, TOPIC, Batch
-from sluice.iceberg import cursor, refs, table_names, tables
-from sluice.iceberg import snapshots as iceberg_snapshots
+from sluice.iceberg import cursor, refs, snapshots, table_names, tables
 from sluice.iceberg.filters import And, at_most, equal, one_of
 from sluice.ledger import backlog
-from sluice.ledger import offsets_table as ledgers
-from sluice.ledger.accepted_gaps import with_gaps
-from sluice.ledger.offsets_table import Ledger, Row, State
+from sluice.ledger.accepted_gaps import add_accepted_gaps
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, batches_from_rows, row_from_record
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange, Ranges
 
-UNKNOWN = "The ledger that told was lost; the table's snapshot tells of the slice."
+RECOVERED_REASON = "The ledger lost the operator's reason; the table's snapshot records the slice."
 
-HOLD = timedelta(days=7)
-"""For so long after its run told of any slice, one that has not landed may still come: staging keeps what it reads, and
+GRACE_PERIOD = timedelta(days=7)
+"""A slice that has no result may still be written for so long after its run's last row: staging keeps its rows, and
 its branch stays."""
 
-ANY = at_most("batch_seq", -1)
-"""Rows of slices, whatever their topic."""
+ALL_SLICES = at_most("batch_seq", -1)
+"""Filter for rows of slices, whatever their topic."""
 
 
 class Origin(StrEnum):
-    """Where a backfill reads."""
+    """Where a backfill reads records from."""
 
     KAFKA = "kafka"
     STAGING = "staging"
     QUARANTINE = "quarantine"
 
 
-def rows(ledger: Ledger | None, *topics: str) -> list[Row]:
-    """All that the ledger tells of these topics' slices, oldest first."""
+def read_slice_rows(ledger: Ledger | None, *topics: str) -> list[LedgerRow]:
+    """Return the ledger's rows of these topics' slices, oldest first."""
     if ledger is None or ledger.table.metadata.current_snapshot_id is None:
         return []
-    wanted = And(one_of("topic", topics), ANY)
-    found = ledger.table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")])
-    return [ledgers.row_of(r) for r in found.to_pylist()]
+    row_filter = And(one_of("topic", topics), ALL_SLICES)
+    found = ledger.table.scan(row_filter=row_filter).to_arrow().sort_by([("at", "ascending")])
+    return [row_from_record(r) for r in found.to_pylist()]
 
 
-def planned(found: Iterable[Row], run_id: str | None = None) -> dict[int, Batch]:
-    """The slices by number, or those of one run."""
-    frozen = [r for r in found if r.state == State.PLANNED and run_id in (None, r.run_id)]
-    return {seq: replace(b, next_offsets={}) for (_, seq), b in sorted(ledgers.batches(frozen).items(), reverse=True)}
+def planned_slices(rows: Iterable[LedgerRow], run_id: str | None = None) -> dict[int, Batch]:
+    """Return the planned slices by number, newest number last; with `run_id`, those of one run."""
+    planned = [r for r in rows if r.state == LedgerState.PLANNED and run_id in (None, r.run_id)]
+    return {
+        seq: replace(b, next_offsets={}) for (_, seq), b in sorted(batches_from_rows(planned).items(), reverse=True)
+    }
 
 
-def unfinished(found: Iterable[Row], now: datetime) -> dict[int, Batch]:
-    """The slices by number that have not landed, and may still come."""
-    told = list(found)
-    # A run of a thousand slices may take longer than that, and tells of each.
-    last: dict[str | None, datetime] = {}
-    for row in told:
-        last[row.run_id] = max(row.at, last.get(row.run_id, row.at))
-    recent = {r.batch_seq for r in told if r.state == State.PLANNED and now - last[r.run_id] < HOLD}
-    landed = {r.batch_seq for r in told if r.state == State.REPLAYED}
-    return {seq: piece for seq, piece in planned(told).items() if seq in recent - landed}
+def unfinished_slices(rows: Iterable[LedgerRow], now: datetime) -> dict[int, Batch]:
+    """Return the slices by number that are not replayed and may still be, within `GRACE_PERIOD`."""
+    known = list(rows)
+    # By the run's last row: a run of a thousand slices may take longer, and writes a row for each.
+    last_row: dict[str | None, datetime] = {}
+    for row in known:
+        last_row[row.run_id] = max(row.at, last_row.get(row.run_id, row.at))
+    recent = {r.batch_seq for r in known if r.state == LedgerState.PLANNED and now - last_row[r.run_id] < GRACE_PERIOD}
+    replayed = {r.batch_seq for r in known if r.state == LedgerState.REPLAYED}
+    return {seq: piece for seq, piece in planned_slices(known).items() if seq in recent - replayed}
 
 
-def plan_rows(piece: Batch, table: str, *, who: str | None, why: str | None) -> list[Row]:
-    """A slice as ledger rows, one per partition."""
+def slice_plan_rows(piece: Batch, table: str, *, who: str | None, why: str | None) -> list[LedgerRow]:
+    """Return a slice as ledger rows, one per partition."""
     return [
-        Row(
+        LedgerRow(
             topic=piece.topic,
-            state=State.PLANNED,
+            state=LedgerState.PLANNED,
             topic_id=piece.topic_id,
             batch_seq=piece.seq,
             partition=p,
@@ -89,147 +90,168 @@ def plan_rows(piece: Batch, table: str, *, who: str | None, why: str | None) -> 
     ]
 
 
-def last_number(catalog: Catalog, names: Iterable[str], topic: str, known: Iterable[Row]) -> int:
-    """The lowest number that a slice of the topic ever had, as far as anything tells; 0 where there was none.
+def lowest_slice_number(catalog: Catalog, names: Iterable[str], topic: str, rows: Iterable[LedgerRow]) -> int:
+    """Return the lowest number that a slice of the topic ever had, as far as recorded; 0 if there was none.
 
     Args:
-        names: the topic's typed tables, whose snapshots count even where main has left them.
-        known: the ledger's rows.
+        catalog: the catalog.
+        names: the topic's typed tables. All their snapshots count, even those that main no longer contains.
+        topic: the topic.
+        rows: the ledger's rows.
     """
     staging = tables.load(catalog, table_names.staging(topic))
-    numbers = [0, *(r.batch_seq for r in known if r.batch_seq), *held(staging)]
-    for table in filter(None, (staging, *(tables.load(catalog, tuple(n.split("."))) for n in names))):
-        told = (iceberg_snapshots.summary(s) for s in table.metadata.snapshots)
-        numbers += [int(t[BACKFILL]) for t in told if BACKFILL in t and t.get(TOPIC) == topic]
+    numbers = [0, *(r.batch_seq for r in rows if r.batch_seq), *count_slice_rows(staging)]
+    typed = (tables.load(catalog, tuple(name.split("."))) for name in names)
+    for table in filter(None, (staging, *typed)):
+        summaries = map(snapshots.summary, table.metadata.snapshots)
+        numbers += [int(each[BACKFILL]) for each in summaries if BACKFILL in each and each.get(TOPIC) == topic]
     return min(numbers)
 
 
-def landed(table: Table, piece: Batch, step: str = "replay") -> Snapshot | None:
-    """The snapshot among main's ancestors that brought the slice; with step `stage`, into staging."""
-    for snapshot in iceberg_snapshots.ancestors(table.metadata):
-        told = iceberg_snapshots.summary(snapshot)
-        if told.get(BACKFILL) == str(piece.seq) and told.get(TOPIC) == piece.topic and told.get(STEP) == step:
+def find_slice_snapshot(table: Table, piece: Batch, step: str = "replay") -> Snapshot | None:
+    """Find the snapshot of main that replayed the slice into a typed table; with step `stage`, into staging."""
+    wanted = {BACKFILL: str(piece.seq), TOPIC: piece.topic, STEP: step}
+    for snapshot in snapshots.ancestors(table.metadata):
+        if wanted.items() <= snapshots.summary(snapshot).items():
             return snapshot
     return None
 
 
-def landed_as(table: Table, name: str, piece: Batch, known: Iterable[Row]) -> int | None:
-    """The snapshot that brought the slice, also where it expired since; None where it is not in main.
+def find_replay_snapshot_id(table: Table, name: str, piece: Batch, rows: Iterable[LedgerRow]) -> int | None:
+    """Return the id of the snapshot that replayed the slice, even if it has expired; None if main does not contain it.
 
-    None as well where it came before the table was rolled back, or made again: run again, it changes nothing there.
+    Also None if the table was rolled back or created again since: replaying the slice again is then harmless.
 
     Args:
-        name: the table's, as the ledger has it.
-        known: the ledger's rows of slices.
+        table: the typed table.
+        name: the table's name in the ledger.
+        piece: the slice.
+        rows: the ledger's rows of slices.
     """
-    if found := landed(table, piece):
+    if found := find_slice_snapshot(table, piece):
         return found.snapshot_id
-    replayed = (r for r in known if (r.batch_seq, r.state, r.table) == (piece.seq, State.REPLAYED, name))
-    *_, last = (None, *replayed)
+    replayed = [r for r in rows if (r.batch_seq, r.state, r.table) == (piece.seq, LedgerState.REPLAYED, name)]
+    last = replayed[-1] if replayed else None
     snapshot_id = (last.snapshots or {}).get(name) if last else None
-    *_, oldest = (None, *iceberg_snapshots.ancestors(table.metadata))
-    cut = oldest is not None and oldest.sequence_number != 1  # else it is all there, or the table was made again
-    if last is None or snapshot_id is None or not cut or table.snapshot_by_id(snapshot_id):
-        return None  # what is there and no ancestor of main was rolled back
-    since_ms = int(table.properties.get(tables.SLICES_SINCE, "0"))
-    return snapshot_id if last.at.timestamp() * 1000 > since_ms else None
+    *_, oldest = (None, *snapshots.ancestors(table.metadata))
+    was_expired = oldest is not None and oldest.sequence_number != 1  # else nothing expired, or the table is a new one
+    if last is None or snapshot_id is None or not was_expired or table.snapshot_by_id(snapshot_id):
+        return None  # a snapshot that exists outside main was rolled back
+    slices_since_ms = int(table.properties.get(tables.SLICES_SINCE, "0"))
+    return snapshot_id if last.at.timestamp() * 1000 > slices_since_ms else None
 
 
-def brought(snapshots: Iterable[Snapshot]) -> list[tuple[Batch, Snapshot]]:
-    """The slices that these snapshots of a typed table brought."""
-    told = ((iceberg_snapshots.summary(s), s) for s in snapshots)
-    return [(Batch.from_properties(t), s) for t, s in told if BACKFILL in t and t.get(STEP) == "replay"]
+def find_replayed_slices(of_table: Iterable[Snapshot]) -> list[tuple[Batch, Snapshot]]:
+    """Return the slices that these snapshots of a typed table replayed."""
+    summaries = ((snapshots.summary(s), s) for s in of_table)
+    return [(Batch.from_properties(p), s) for p, s in summaries if BACKFILL in p and p.get(STEP) == "replay"]
 
 
-def rebuilt(name: str, table: Table, kept: Iterable[Row]) -> list[Row]:
-    """The rows of the slices that a typed table's snapshots tell of and the ledger no longer does."""
-    known = {(r.topic, r.batch_seq, r.state) for r in kept}
-    out: list[Row] = []
-    for piece, snapshot in brought(iceberg_snapshots.ancestors(table.metadata)):
-        at = iceberg_snapshots.committed_at(snapshot)
-        fresh: list[Row] = []
-        if (piece.topic, piece.seq, State.PLANNED) not in known:
-            fresh += plan_rows(piece, name, who=None, why=UNKNOWN)
-        if (piece.topic, piece.seq, State.REPLAYED) not in known:
-            place = {name: snapshot.snapshot_id}
-            fresh.append(Row(piece.topic, State.REPLAYED, piece.topic_id, piece.seq, table=name, snapshots=place))
-        out += [replace(row, at=at) for row in fresh]
-    return out
+def recover_slice_rows(name: str, table: Table, existing: Iterable[LedgerRow]) -> list[LedgerRow]:
+    """Return rows of slices that a typed table's snapshots record and the ledger has lost."""
+    known = {(r.topic, r.batch_seq, r.state) for r in existing}
+    recovered: list[LedgerRow] = []
+    for piece, snapshot in find_replayed_slices(snapshots.ancestors(table.metadata)):
+        rows: list[LedgerRow] = []
+        if (piece.topic, piece.seq, LedgerState.PLANNED) not in known:
+            rows += slice_plan_rows(piece, name, who=None, why=RECOVERED_REASON)
+        if (piece.topic, piece.seq, LedgerState.REPLAYED) not in known:
+            held_by = {name: snapshot.snapshot_id}
+            rows.append(
+                LedgerRow(piece.topic, LedgerState.REPLAYED, piece.topic_id, piece.seq, table=name, snapshots=held_by)
+            )
+        recovered += [replace(row, at=snapshots.committed_at(snapshot)) for row in rows]
+    return recovered
 
 
-def held(staging: Table | None) -> dict[int, int]:
-    """The slices of which staging has files, and how many rows."""
-    return backlog.rows_by_batch(staging, ANY)
+def count_slice_rows(staging: Table | None) -> dict[int, int]:
+    """Return how many rows staging holds of each slice."""
+    return backlog.count_rows_by_batch(staging, ALL_SLICES)
 
 
-def is_staged(staging: Table, piece: Batch) -> bool:
-    """Whether staging holds the slice: its rows came in one commit, so that any row stands for all."""
-    return rows_of(staging, piece) > 0
+def is_slice_staged(staging: Table, piece: Batch) -> bool:
+    """Return whether staging holds the slice. Its rows are written in one commit: any row means all."""
+    return count_rows_in_staging(staging, piece) > 0
 
 
-def rows_of(staging: Table, piece: Batch) -> int:
-    """How many rows staging holds under the slice's number."""
-    return backlog.rows_by_batch(staging, equal("batch_seq", piece.seq)).get(piece.seq, 0)
+def count_rows_in_staging(staging: Table, piece: Batch) -> int:
+    """Return how many rows staging holds of one slice."""
+    return backlog.count_rows_by_batch(staging, equal("batch_seq", piece.seq)).get(piece.seq, 0)
 
 
-def rows_staged(staging: Table, piece: Batch) -> int:
-    """How many rows were staged under the slice's number; where that has expired, how many there are."""
-    brought = landed(staging, piece, "stage")
-    return int(iceberg_snapshots.summary(brought).get("added-records", "0")) if brought else rows_of(staging, piece)
+def count_rows_staged(staging: Table, piece: Batch) -> int:
+    """Return how many rows of a slice were staged; if that snapshot has expired, how many there are now."""
+    staged = find_slice_snapshot(staging, piece, "stage")
+    if staged is None:
+        return count_rows_in_staging(staging, piece)
+    return int(snapshots.summary(staged).get("added-records", "0"))
 
 
-def in_staging(staging: Table | None, topic: str, known: Iterable[Row], ledger: Ledger | None) -> list[Batch]:
-    """The batches and slices of the topic whose raw records staging holds whole, as far as anything tells of them."""
+def find_staged_batches(
+    staging: Table | None, topic: str, rows: Iterable[LedgerRow], ledger: Ledger | None
+) -> list[Batch]:
+    """Return the topic's batches and slices whose raw records staging holds completely.
+
+    Args:
+        staging: the topic's staging table.
+        topic: the topic.
+        rows: the ledger's rows of slices.
+        ledger: the ledger, if there is one.
+    """
     if staging is None:
         return []
-    last = cursor.staged(staging, (lambda: ledger.remembered_batch(topic)) if ledger else None)
-    gone = tables.trimmed_through(staging)
-    live = {seq: b for seq, (b, _) in cursor.staged_batches(staging, gone).items()}
+    last = cursor.read_staging_cursor(staging, (lambda: ledger.last_staged_batch(topic)) if ledger else None)
+    trimmed = tables.trimmed_through(staging)
+    batches = {seq: b for seq, (b, _) in cursor.read_staged_batches(staging, trimmed).items()}
     if ledger:
-        written = (State.PLANNED, State.STAGED, State.SETTLED)
-        told = ledgers.batches(ledger.rows({topic: gone}, written))
-        given_up = ledger.gaps([topic])
-        live = {seq: with_gaps(b, given_up) for (_, seq), b in told.items() if last and seq <= last.seq} | live
-    successive = [b for _, b in sorted(live.items())]
-    # By their rows too: where offsets may lack a record, what somebody deleted by hand would be missed by nobody.
-    whole = [each.batch for each in backlog.held(staging, successive, ledger) if each.whole]
-    there = held(staging)
-    return [
-        *whole,
-        *(b for seq, b in planned(known).items() if seq in there and there[seq] >= rows_staged(staging, b)),
-    ]
+        states = (LedgerState.PLANNED, LedgerState.STAGED, LedgerState.SETTLED)
+        in_ledger = batches_from_rows(ledger.rows({topic: trimmed}, states))
+        gaps = ledger.gaps([topic])
+        staged = {seq: b for (_, seq), b in in_ledger.items() if last and seq <= last.seq}
+        batches = {seq: add_accepted_gaps(b, gaps) for seq, b in staged.items()} | batches
+    successive = [b for _, b in sorted(batches.items())]
+    # Rows are counted: where offsets may lack a record anyway, rows deleted by hand would go unnoticed.
+    complete = [each.batch for each in backlog.count_staged_rows(staging, successive, ledger) if each.complete]
+    counts = count_slice_rows(staging)
+    slices = planned_slices(rows).items()
+    return [*complete, *(b for seq, b in slices if seq in counts and counts[seq] >= count_rows_staged(staging, b))]
 
 
-def missing(wanted: Ranges, batches: Sequence[Batch]) -> dict[int, list[OffsetRange]]:
-    """Per partition the parts of the ranges that none of the batches spans."""
-    out: dict[int, list[OffsetRange]] = {}
-    parts: dict[int, list[OffsetRange]] = {}
+def find_missing_ranges(wanted: Ranges, batches: Sequence[Batch]) -> dict[int, list[OffsetRange]]:
+    """Return, per partition, the parts of the wanted ranges that no batch covers."""
+    covered: dict[int, list[OffsetRange]] = {}
     for batch in batches:
-        for p, part in batch.to_read.items():
-            parts.setdefault(p, []).append(part)
-    for p, r in sorted(wanted.items()):
-        at = r.start
-        for part in sorted(parts.get(p, ())):
-            if part.start > at:
-                out.setdefault(p, []).append(OffsetRange(at, min(part.start, r.end)))
-            at = max(at, part.end)
-            if at >= r.end:
-                break
-        if at < r.end:
-            out.setdefault(p, []).append(OffsetRange(at, r.end))
-    return {p: holes for p, each in out.items() if (holes := [h for h in each if h.span > 0])}
+        for p, part in batch.ranges_to_read.items():
+            covered.setdefault(p, []).append(part)
+    missing = {p: _subtract(r, sorted(covered.get(p, ()))) for p, r in sorted(wanted.items())}
+    return {p: parts for p, parts in missing.items() if parts}
 
 
-def leftovers(table: Table, pieces: Iterable[Batch]) -> set[str]:
-    """Branches of attempts at these slices that did not come to an end."""
-    mine = [(b.topic, b.seq) for b in pieces]
-    return {name for name in table.metadata.refs if any(refs.is_attempt_at(name, *each) for each in mine)}
+def _subtract(wanted: OffsetRange, covered: Iterable[OffsetRange]) -> list[OffsetRange]:
+    missing: list[OffsetRange] = []
+    position = wanted.start
+    for part in covered:
+        if part.start > position:
+            missing.append(OffsetRange(position, min(part.start, wanted.end)))
+        position = max(position, part.end)
+        if position >= wanted.end:
+            break
+    if position < wanted.end:
+        missing.append(OffsetRange(position, wanted.end))
+    return [part for part in missing if part.span > 0]
 
 
-def abandoned(table: Table, ledger: Ledger, topics: Sequence[str], now: datetime) -> set[str]:
-    """Branches of attempts at slices that nobody goes on with: they have landed, or were silent for too long."""
-    attempts = {name for name in table.metadata.refs if refs.is_slice_attempt(name)}
-    if not attempts:
+def find_slice_branches(table: Table, pieces: Iterable[Batch]) -> set[str]:
+    """Return the table's branches that attempts at these slices left behind."""
+    keys = [(b.topic, b.seq) for b in pieces]
+    return {name for name in table.metadata.refs if any(refs.is_branch_of(name, *key) for key in keys)}
+
+
+def find_abandoned_branches(table: Table, ledger: Ledger, topics: Sequence[str], now: datetime) -> set[str]:
+    """Return the table's branches of slices that are replayed, or whose run has been silent for `GRACE_PERIOD`."""
+    branches = {name for name in table.metadata.refs if refs.is_slice_branch(name)}
+    if not branches:
         return set()
-    ledger.refresh()  # what was planned before the table was looked at is no stranger
-    return attempts - leftovers(table, unfinished(rows(ledger, *topics), now).values())
+    ledger.refresh()  # must have every slice that was planned before the table was loaded
+    unfinished = unfinished_slices(read_slice_rows(ledger, *topics), now)
+    return branches - find_slice_branches(table, unfinished.values())

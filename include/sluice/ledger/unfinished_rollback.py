@@ -1,7 +1,7 @@
-"""What is left to do when a rollback's commit is there: the ledger's rows, and the memory of deleted keys.
+"""Finishes a rollback after its commit: the ledger's rows, and the deletes table.
 
-The commit leaves the table a note of it, as a property. Whoever comes first does what the note says and takes it away:
-the rollback itself, or, where that was killed, the group's next plan or settle.
+The commit writes a note, a table property, that says what is left to do. The rollback itself does it and removes the
+note; if it was killed, the group's next plan or settle does.
 """
 
 from __future__ import annotations
@@ -25,30 +25,33 @@ from sluice.errors import CatalogUnavailableError, FencedError, RefusedError
 from sluice.iceberg import refs, snapshots, table_names, tables
 from sluice.iceberg.filters import And, equal
 from sluice.ledger import accepted_gaps, restore_deletes
-from sluice.ledger.offsets_table import ConflictError, Ledger, Row, State
+from sluice.ledger.accepted_gaps import LostRanges
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import ConflictError, Ledger
 from sluice.offsets import decode_ranges, encode_ranges
 
 log = logging.getLogger(__name__)
 
-NOTE = "sluice.rolled-back"
-"""Property of a typed table: a rollback that is not done with, as JSON."""
+ROLLBACK_PROPERTY = "sluice.rolled-back"
+"""Property of a typed table: a rollback that is not finished, as JSON."""
 
-TRIES = 20
+MAX_APPEND_ATTEMPTS = 20
 WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Note:
+class RollbackNote:
     """A rollback.
 
     Attributes:
-        left: main's head before it.
-        target: and after it.
-        topics: of which the ledger gets a row each.
-        lost: the batches that are given up for the table, each as topic, topic's id and ranges.
-        memory: the head of the memory of deleted keys, and the state that it goes back to; None where it stays.
-        run: who or what did it.
-        at: when; no two have the same.
+        left: main's snapshot before it.
+        target: main's snapshot after it.
+        topics: the topics of the table; the ledger gets a row for each.
+        lost: the batches that the table skips, each as topic, topic id and encoded ranges.
+        memory: the deletes table's snapshot before it, and the one to restore; None if it stays.
+        who, why: the operator and the reason.
+        run: the run or command.
+        at: when; it identifies the rollback.
     """
 
     table: str
@@ -63,153 +66,181 @@ class Note:
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     @classmethod
-    def of(cls, table: Table) -> Self | None:
-        """What the table notes; nothing where that can't be read, as nobody but Sluice may write it."""
-        text = table.properties.get(NOTE)
+    def from_table(cls, table: Table) -> Self | None:
+        """Return the table's note; None if there is none, or if another writer damaged it."""
+        text = table.properties.get(ROLLBACK_PROPERTY)
         try:
             return cls(**json.loads(text)) if text else None
         except (ValueError, TypeError) as error:
-            log.error("%s: the property %s can't be read: %s", ".".join(table.name()), NOTE, error)
+            log.error("%s: property %s cannot be parsed: %s", ".".join(table.name()), ROLLBACK_PROPERTY, error)
             return None
 
-    def text(self) -> str:
-        """The property's value."""
+    def to_json(self) -> str:
+        """Return the property's value."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
-    def rows(self) -> list[Row]:
-        """One row per topic; and the word that gives up for this table what staging no longer holds."""
-        at, moved = datetime.fromisoformat(self.at), {"from": self.left, "to": self.target}
-        given_up = [
+    def rows(self) -> list[LedgerRow]:
+        """Return the ledger's rows: one per topic, and the gaps for batches that the table skips."""
+        at = datetime.fromisoformat(self.at)
+        gaps = [
             replace(row, at=at)
             for topic, topic_id, ranges in self.lost
-            for row in accepted_gaps.rows(
-                topic, topic_id, decode_ranges(ranges), who=self.who, why=self.why, table=self.table
+            for row in accepted_gaps.gap_rows(
+                LostRanges(topic, topic_id, decode_ranges(ranges)), who=self.who, why=self.why, table=self.table
             )
         ]
-        about = {"table": self.table, "snapshots": moved, "who": self.who, "why": self.why, "at": at}
-        return given_up + [Row(topic, State.ROLLED_BACK, **about) for topic in self.topics]  # type: ignore[arg-type]
+        rollback = LedgerRow(
+            topic="",
+            state=LedgerState.ROLLED_BACK,
+            table=self.table,
+            snapshots={"from": self.left, "to": self.target},
+            who=self.who,
+            why=self.why,
+            at=at,
+        )
+        return gaps + [replace(rollback, topic=topic) for topic in self.topics]
 
 
-def lost(batch: Batch) -> list[str]:
-    """A batch that is given up, as `Note` has it."""
+def encode_lost_batch(batch: Batch) -> list[str]:
+    """Return a batch that the table skips in the form of `RollbackNote.lost`."""
     return [batch.topic, batch.topic_id, encode_ranges(batch.ranges)]
 
 
-def commit(catalog: Catalog, ledger: Ledger, base: Table, updates: tuple[TableUpdate, ...], note: Note) -> None:
-    """Commit a rollback that leaves this note; an answer that gets lost is resolved by looking for it.
+def commit_rollback(
+    catalog: Catalog, ledger: Ledger, base: Table, updates: tuple[TableUpdate, ...], note: RollbackNote
+) -> None:
+    """Commit a rollback; if the answer is lost, find out from the table and the ledger whether it was done.
 
     Args:
-        base: the table that was looked at.
+        catalog: the catalog.
+        ledger: the ledger.
+        base: the table as the rollback was decided on it.
+        updates: the commit, which writes the note as well.
+        note: the note.
 
     Raises:
-        FencedError: main moved since.
+        FencedError: main has moved since.
         RefusedError: the snapshot to go back to has expired since.
-        CatalogUnavailableError: the catalog stayed away, and nobody knows yet whether it is done.
+        CatalogUnavailableError: the catalog did not answer for `WAIT_S`; whether the commit was done is unknown.
     """
-    here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=note.left),)
-    began, pause = time.monotonic(), 0.05
+    unmoved = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=note.left),)
+    began, pause_s = time.monotonic(), 0.05
     while True:
         try:
-            refs.commit(catalog, base, here, updates)
+            refs.commit(catalog, base, unmoved, updates)
             return
-        except Exception as error:  # noqa: BLE001 - whatever the client raised, the table knows what happened
+        except Exception as error:  # noqa: BLE001 - whatever the client raised, the table shows the outcome
             failure = error
         try:
             table = catalog.load_table(base.name())
-            if Note.of(table) == note or is_told(ledger, note):
+            if RollbackNote.from_table(table) == note or is_recorded(ledger, note):
                 return
-        except Exception as error:  # noqa: BLE001 - away: ask again
+        except Exception as error:  # noqa: BLE001 - the catalog does not answer: ask again
             log.info("%s: %s", note.table, error)
         else:
-            pointed = {u.snapshot_id for u in updates if isinstance(u, SetSnapshotRefUpdate)}
-            if gone := pointed - {s.snapshot_id for s in table.metadata.snapshots}:
-                raise RefusedError(
-                    "A snapshot to go back to has expired since it was looked at; nothing was rolled back.",
-                    table=note.table,
-                    snapshot=min(gone),
-                    way_out="Look again, and choose a newer snapshot.",
-                ) from failure
-            if table.metadata.current_snapshot_id != note.left:
-                raise FencedError(
-                    "Main moved since it was looked at; nothing was rolled back.",
-                    table=note.table,
-                    looked_at=note.left,
-                    way_out="Look again, and decide again.",
-                ) from failure
+            _check_still_possible(table, updates, note, failure)
         if time.monotonic() - began > WAIT_S:
             raise CatalogUnavailableError(
                 f"It is not known whether the table was rolled back: {failure}",
                 table=note.table,
-                way_out="Look again when the catalog answers: if it was, the next run of the group finishes it.",
+                next_step="Check the table when the catalog answers. If it was rolled back, the group's next run "
+                "finishes the rollback.",
             ) from failure
-        log.warning("rollback of %s: %s; looking again in %.1f s", note.table, failure, pause)
-        time.sleep(pause)
-        pause = min(pause * 2, 5.0)
+        log.warning("rollback of %s: %s; trying again in %.1f s", note.table, failure, pause_s)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, 5.0)
 
 
-def catch_up(catalog: Catalog, ledger: Ledger, contract: Contract, table: Table | None) -> bool:
-    """Finish the rollback that the table notes; whether there was one."""
-    note = Note.of(table) if table else None
+def _check_still_possible(
+    table: Table, updates: tuple[TableUpdate, ...], note: RollbackNote, failure: Exception
+) -> None:
+    """Refuse to try again if the table has changed so that the commit can never succeed.
+
+    Raises:
+        FencedError: main has moved.
+        RefusedError: a snapshot to go back to has expired.
+    """
+    targets = {u.snapshot_id for u in updates if isinstance(u, SetSnapshotRefUpdate)}
+    if expired := targets - {s.snapshot_id for s in table.metadata.snapshots}:
+        raise RefusedError(
+            "A snapshot to go back to has expired since the preview; nothing was rolled back.",
+            table=note.table,
+            snapshot=min(expired),
+            next_step="Preview the rollback again, and choose a newer snapshot.",
+        ) from failure
+    if table.metadata.current_snapshot_id != note.left:
+        raise FencedError(
+            "Main has moved since the preview; nothing was rolled back.",
+            table=note.table,
+            looked_at=note.left,
+            next_step="Preview the rollback again, and decide again.",
+        ) from failure
+
+
+def finish_pending_rollback(catalog: Catalog, ledger: Ledger, contract: Contract, table: Table | None) -> bool:
+    """Finish the rollback that the table has a note of; return whether there was one."""
+    note = RollbackNote.from_table(table) if table else None
     if note:
         log.warning("%s: finishing the rollback of %s by %s", contract.table, note.at, note.who)
-        finish(catalog, ledger, contract, note)
+        finish_rollback(catalog, ledger, contract, note)
     return note is not None
 
 
-def finish(catalog: Catalog, ledger: Ledger, contract: Contract, note: Note) -> None:
-    """Do what is left to do, each part once, and take the note away; what can't be done stays for the next run."""
-    _forget(catalog, contract, note)
-    if not tell(ledger, note):
-        log.warning("%s: the next run tells the ledger of the rollback", contract.table)
+def finish_rollback(catalog: Catalog, ledger: Ledger, contract: Contract, note: RollbackNote) -> None:
+    """Do what is left of a rollback, each part once, and remove the note. What fails is left to the next run."""
+    _restore_deletes(catalog, contract, note)
+    if not record_rollback(ledger, note):
+        log.warning("%s: the next run records the rollback in the ledger", contract.table)
         return
     table = catalog.load_table(table_names.typed(contract))
-    if Note.of(table) != note:
+    if RollbackNote.from_table(table) != note:
         return
-    # Another rollback, whose note this would be, moves main.
-    here = AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=table.metadata.current_snapshot_id)
+    # Another rollback would move main and write a note of its own.
+    unmoved = AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=table.metadata.current_snapshot_id)
     try:
-        refs.commit(catalog, table, (here,), (RemovePropertiesUpdate(removals=[NOTE]),))
+        refs.commit(catalog, table, (unmoved,), (RemovePropertiesUpdate(removals=[ROLLBACK_PROPERTY]),))
     except CommitFailedException as error:
-        log.info("%s: the note of a rollback is left for the next run: %s", contract.table, error)
+        log.info("%s: the next run removes the rollback's note: %s", contract.table, error)
 
 
-def _forget(catalog: Catalog, contract: Contract, note: Note) -> None:
-    """Take the memory of deleted keys back, as long as nothing has been published again: that is in it, too."""
-    memory = tables.load(catalog, table_names.deletes(contract)) if note.memory else None
-    if memory is None or note.memory is None:
+def _restore_deletes(catalog: Catalog, contract: Contract, note: RollbackNote) -> None:
+    """Restore the deletes table, unless a batch was published since the rollback: its deletes must stay."""
+    deletes = tables.load(catalog, table_names.deletes(contract)) if note.memory else None
+    if deletes is None or note.memory is None:
         return
-    looked_at, back_to = note.memory
-    there = back_to == restore_deletes.EMPTY or memory.snapshot_by_id(back_to)
-    since = []  # a change of the contract, or maintenance, publishes nothing
+    head_before, restore_to = note.memory
+    exists = restore_to == restore_deletes.EMPTY or deletes.snapshot_by_id(restore_to)
+    steps_since = set()  # contract changes and maintenance publish nothing
     for snapshot in snapshots.ancestors(catalog.load_table(table_names.typed(contract)).metadata):
         if snapshot.snapshot_id == note.target:
             break
-        since.append(snapshots.summary(snapshot).get(STEP))
+        steps_since.add(snapshots.summary(snapshot).get(STEP))
     else:
         return
-    if there and memory.metadata.current_snapshot_id == looked_at and not set(since) & set(restore_deletes.REMEMBER):
-        restore_deletes.go_back(memory, catalog, back_to)
+    is_unchanged = deletes.metadata.current_snapshot_id == head_before
+    if exists and is_unchanged and not steps_since & set(restore_deletes.STEPS_THAT_DELETE):
+        restore_deletes.restore_snapshot(deletes, catalog, restore_to)
 
 
-def tell(ledger: Ledger, note: Note) -> bool:
-    """Let the ledger tell of the rollback, once; whether it does."""
-    for attempt in range(TRIES):
+def record_rollback(ledger: Ledger, note: RollbackNote) -> bool:
+    """Write the rollback into the ledger, once; return whether it is there."""
+    for attempt in range(MAX_APPEND_ATTEMPTS):
         time.sleep(0.05 * attempt)
-        if is_told(ledger, note):
+        if is_recorded(ledger, note):
             return True
         try:
-            ledger.append(note.rows(), run_id=note.run, cas=True)
+            ledger.append(note.rows(), run_id=note.run, if_unchanged=True)
             return True
         except ConflictError:
             continue
     return False
 
 
-def is_told(ledger: Ledger, note: Note) -> bool:
-    """Whether the ledger tells of this very rollback."""
+def is_recorded(ledger: Ledger, note: RollbackNote) -> bool:
+    """Return whether the ledger has this rollback."""
     ledger.refresh()
     if ledger.table.current_snapshot() is None:
         return False
-    wanted = And(equal("state", str(State.ROLLED_BACK)), equal("table", note.table))
-    rows = ledger.table.scan(row_filter=wanted, selected_fields=("at",)).to_arrow()
+    row_filter = And(equal("state", str(LedgerState.ROLLED_BACK)), equal("table", note.table))
+    rows = ledger.table.scan(row_filter=row_filter, selected_fields=("at",)).to_arrow()
     return datetime.fromisoformat(note.at) in rows["at"].to_pylist()

@@ -1,9 +1,7 @@
-"""Which partitions of a table are still written to, and the filter that leaves them out of a rewrite.
+"""Leaves partitions that are still written to out of a rewrite: it would soon be undone, and conflict with the writer.
 
-A rewrite of a partition that takes rows all the time is soon undone, and runs into the writer. So in a table that is
-partitioned by time, a partition waits until nothing was written into it for `rewrite_after`. Told from metadata: from
-the snapshots that added its live files and deletes, those of rewrites left aside. A partition that is never left alone
-is rewritten all the same once it is overfull, or reading it would become ever slower.
+In: a table's partitions and which are due. Out: those to rewrite, and a filter for their files. A time partition waits
+until nothing was written to it for `rewrite_after`, unless it has so many small files that reading gets slow.
 """
 
 from __future__ import annotations
@@ -18,39 +16,40 @@ from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform,
 from pyiceberg.types import DateType, TimestampType, TimestamptzType
 
 from sluice.contract.settings import Maintenance
-from sluice.iceberg.sql_literals import literal, quoted
-from sluice.maintain.file_stats import Key, PartitionFacts
+from sluice.iceberg.sql_literals import quote_identifier, sql_literal
+from sluice.maintain.file_stats import Key, PartitionFiles
 
 OVERFULL = 10
-"""So many times `min_input_files`, and a partition is rewritten though it is still written to."""
-MOST_VALUES = 100
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a partition's value is counted from midnight, whatever the zone
+"""With this many times `min_input_files` small files, a partition is rewritten even though it is still written to."""
+MAX_VALUES = 100
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - partition values count from midnight of the column's own time zone
 
 
 @dataclass(frozen=True)
-class Clock:
-    """The field of a partition spec that tells a time.
+class TimePartitionField:
+    """The field of a partition spec that partitions by time.
 
     Attributes:
-        index: its place in a partition's values.
+        index: its position in the partition's values.
         column: the source column.
         unit: year, month, day or hour.
+        type: the source column's type.
     """
 
     index: int
     column: str
     unit: str
-    kind: DateType | TimestampType | TimestamptzType
+    type: DateType | TimestampType | TimestamptzType
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which of the partitions that need it are rewritten.
+class PartitionChoice:
+    """Which of the due partitions are rewritten.
 
     Attributes:
-        keys: those, by their key in `Facts.partitions`.
+        keys: those to rewrite, by their key in `TableFiles.partitions`.
         waiting: those that are still written to.
-        where: SQL that selects their files; None where nothing has to be left out.
+        where: SQL that selects the files to rewrite; None: all files.
     """
 
     keys: tuple[Key, ...]
@@ -58,43 +57,43 @@ class Choice:
     where: str | None = None
 
 
-def choose(
+def choose_partitions(
     table: Table,
-    partitions: Mapping[Key, PartitionFacts],
-    needy: Iterable[Key],
+    partitions: Mapping[Key, PartitionFiles],
+    due: Iterable[Key],
     settings: Maintenance,
     now: datetime,
-) -> Choice:
-    """Leave out what is still written to; all partitions are taken in a table that is not partitioned by time.
+) -> PartitionChoice:
+    """Choose the partitions to rewrite. In a table that is not partitioned by time these are all that are due.
 
     Args:
-        partitions: every partition that was looked at.
-        needy: keys of those that a rewrite would serve.
+        partitions: every partition whose files were counted.
+        due: keys of those that a rewrite would improve.
     """
-    wanted = tuple(needy)
-    clock = clock_of(table)
+    wanted = tuple(due)
+    field = find_time_field(table)
     spec = table.spec().spec_id
-    if clock is None or any(key[0] != spec for key in partitions):
-        return Choice(wanted)
+    if field is None or any(key[0] != spec for key in partitions):
+        return PartitionChoice(wanted)
     since = (now - settings.rewrite_after).timestamp() * 1000
-    least = OVERFULL * settings.min_input_files
-    # One value of the clock is one range of the column: it waits as a whole, unless a part of it is overfull.
-    busy = {_value(key, clock) for key, p in partitions.items() if p.written_ms > since}
-    busy -= {_value(key, clock) for key, p in partitions.items() if p.small + p.surplus >= least}
-    free = [key for key in wanted if _value(key, clock) not in busy]
-    load = Counter({_value(key, clock): 0 for key in free})
+    overfull = OVERFULL * settings.min_input_files
+    # The filter selects ranges of the time column: all partitions of one period wait together, unless one is overfull.
+    busy = {_period(key, field) for key, p in partitions.items() if p.written_ms > since}
+    busy -= {_period(key, field) for key, p in partitions.items() if p.small + p.surplus_deletes >= overfull}
+    free = [key for key in wanted if _period(key, field) not in busy]
+    load = Counter({_period(key, field): 0 for key in free})
     for key in free:
-        load[_value(key, clock)] += partitions[key].small + partitions[key].surplus
-    if not busy and len(load) <= MOST_VALUES:
-        return Choice(wanted)
-    taken = {value for value, _ in load.most_common(MOST_VALUES)}
-    keys = tuple(key for key in free if _value(key, clock) in taken)
-    waiting = tuple(key for key in wanted if _value(key, clock) in busy)
-    return Choice(keys, waiting, where(clock, taken) if keys else None)
+        load[_period(key, field)] += partitions[key].small + partitions[key].surplus_deletes
+    if not busy and len(load) <= MAX_VALUES:
+        return PartitionChoice(wanted)
+    fullest = {period for period, _ in load.most_common(MAX_VALUES)}
+    keys = tuple(key for key in free if _period(key, field) in fullest)
+    waiting = tuple(key for key in wanted if _period(key, field) in busy)
+    return PartitionChoice(keys, waiting, build_filter(field, fullest) if keys else None)
 
 
-def clock_of(table: Table) -> Clock | None:
-    """The first field of the table's partition spec that tells a time; None where there is none."""
+def find_time_field(table: Table) -> TimePartitionField | None:
+    """The first field of the table's partition spec that partitions by time; None: there is none."""
     for index, field in enumerate(table.spec().fields):
         source = table.schema().find_field(field.source_id)
         kind = source.field_type
@@ -113,26 +112,26 @@ def clock_of(table: Table) -> Clock | None:
                 unit = "day"
             case _:
                 continue
-        return Clock(index, source.name, unit, kind)
+        return TimePartitionField(index, source.name, unit, kind)
     return None
 
 
-def where(clock: Clock, values: Iterable[int | None]) -> str:
-    """SQL that is true for the rows of these values of the clock, as ranges of its column."""
-    column = quoted(clock.column)
+def build_filter(field: TimePartitionField, periods: Iterable[int | None]) -> str:
+    """SQL that is true for the rows of these partition values, as ranges of the time column."""
+    column = quote_identifier(field.column)
     terms = []
-    for first, last in _runs({v for v in values if v is not None}):
-        lower, upper = _moment(clock, first), _moment(clock, last + 1)
-        bounds = [f"{column} >= {literal(lower)}"] if lower else []
-        bounds += [f"{column} < {literal(upper)}"] if upper else []
-        # Beyond what a literal can say: one bound selects more than is asked for, which costs time and nothing else.
+    for first, last in _consecutive({p for p in periods if p is not None}):
+        lower, upper = _period_start(field, first), _period_start(field, last + 1)
+        bounds = [f"{column} >= {sql_literal(lower)}"] if lower else []
+        bounds += [f"{column} < {sql_literal(upper)}"] if upper else []
+        # A time that no literal can express has no bound: more files are selected than needed, which only costs time.
         terms.append("(" + (" AND ".join(bounds) or f"{column} IS NOT NULL") + ")")
-    if None in values:
+    if None in periods:
         terms.append(f"{column} IS NULL")
     return " OR ".join(terms)
 
 
-def _runs(values: set[int]) -> list[tuple[int, int]]:
+def _consecutive(values: set[int]) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     for value in sorted(values):
         if runs and value == runs[-1][1] + 1:
@@ -142,23 +141,23 @@ def _runs(values: set[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _moment(clock: Clock, value: int) -> date | datetime | None:
-    """Where a value of the clock begins; None where no literal can say it."""
+def _period_start(field: TimePartitionField, period: int) -> date | datetime | None:
+    """The time at which a partition value's period begins; None where no literal can express it."""
     try:
-        if clock.unit in ("year", "month"):
-            months = value * 12 if clock.unit == "year" else value
-            moment = _EPOCH.replace(year=1970 + months // 12, month=1 + months % 12)
+        if field.unit in ("year", "month"):
+            months = period * 12 if field.unit == "year" else period
+            start = _EPOCH.replace(year=1970 + months // 12, month=1 + months % 12)
         else:
-            moment = _EPOCH + timedelta(**{f"{clock.unit}s": value})
+            start = _EPOCH + timedelta(**{f"{field.unit}s": period})
     except (ValueError, OverflowError):
         return None
-    if isinstance(clock.kind, DateType):
-        return moment.date()
-    return moment.replace(tzinfo=UTC) if isinstance(clock.kind, TimestamptzType) else moment
+    if isinstance(field.type, DateType):
+        return start.date()
+    return start.replace(tzinfo=UTC) if isinstance(field.type, TimestamptzType) else start
 
 
-def _value(key: Key, clock: Clock) -> int | None:
-    found = key[1 + clock.index]
-    if isinstance(found, date):
-        return (found - _EPOCH.date()).days
-    return None if found is None else int(found)
+def _period(key: Key, field: TimePartitionField) -> int | None:
+    value = key[1 + field.index]
+    if isinstance(value, date):
+        return (value - _EPOCH.date()).days
+    return None if value is None else int(value)

@@ -1,65 +1,70 @@
-"""TODO docstring of sluice.maintain.expire."""
+"""Expires snapshots in Spark, and deletes raw records and rows that are past their retention.
+
+In: a table and the steps that its assessment found due. Out: what Iceberg's procedure reports, for the ledger.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from pyiceberg.table.update import AssertRefSnapshotId
 
-from sluice.contract.folder import Contracts
 from sluice.iceberg import refs, table_names, tables
-from sluice.iceberg.sql_literals import literal
-from sluice.ingest.landing import Context
+from sluice.iceberg.sql_literals import sql_literal
+from sluice.ingest.context import Context
 from sluice.maintain import assess, expiry, procedures
-from sluice.maintain.assess import Need
-from sluice.maintain.expiry import Others
-from sluice.maintain.subjects import Subject
+from sluice.maintain.assess import Assessment
+from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.targets import Target
+from sluice.timestamps import utc_from_micros
 
 
-def _expire(context: Context, subject: Subject, contracts: Contracts, need: Need, now: datetime) -> dict[str, Any]:
+def expire_snapshots(context: Context, target: Target, found: Assessment, inputs: AssessmentInputs) -> dict[str, Any]:
+    """Carry out the steps `trim` and `history`, then expire snapshots; returns what was done, by step."""
     done: dict[str, Any] = {}
-    if "trim" in need.steps:
-        done["trimmed_through"] = _trim(context, subject, contracts, now)
-    if "history" in need.steps and subject.history:
-        outlived = now - subject.history
-        _delete(context, subject, f"at <= {literal(outlived)}")
-        done["deleted_through"] = outlived.isoformat()
-    table = context.catalog.load_table(subject.identifier)
-    others = Others(context.catalog, contracts, now)  # as they are by now
-    cut = expiry.cut(table, subject.settings, now, assess.enough(subject, others))
-    if cut.doomed:
-        if cut.short:
-            head = cut.kept[0].snapshot_id
-            here = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
-            refs.commit(context.catalog, table, here, (refs.point(refs.MAIN, head),))
-        older_than = expiry.moment(cut.older_than_ms)
-        done |= procedures._call(context, subject, "expire_snapshots", older_than=older_than, retain_last=cut.least)
-    return done
+    if "trim" in found.steps:
+        done["trimmed_through"] = _trim_staging(context, target, inputs.refreshed())
+    if "history" in found.steps and target.history:
+        cutoff = inputs.now - target.history
+        _delete(context, target, f"at <= {sql_literal(cutoff)}")
+        done["deleted_through"] = cutoff.isoformat()
+    table = context.catalog.load_table(target.identifier)
+    rule = assess.oldest_snapshot_rule(target, inputs.refreshed())
+    plan = expiry.plan_expiry(table, target.settings, inputs.now, rule)
+    if not plan.expired:
+        return done
+    if plan.reset_main_retention:
+        head = plan.kept[0].snapshot_id
+        unmoved = (AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=head),)
+        refs.commit(context.catalog, table, unmoved, (refs.set_ref(refs.MAIN, head),))
+    older_than = utc_from_micros(1000 * plan.older_than_ms)
+    return done | procedures.call_procedure(
+        context, target, "expire_snapshots", older_than=older_than, retain_last=plan.retain_last
+    )
 
 
-def _trim(context: Context, subject: Subject, contracts: Contracts, now: datetime) -> int | None:
+def _trim_staging(context: Context, target: Target, inputs: AssessmentInputs) -> int | None:
     """Delete the raw records of batches that are published and past their retention."""
-    staging = context.catalog.load_table(subject.identifier)
-    found = assess.trim(subject, staging, Others(context.catalog, contracts, now))
-    if found is None:
+    staging = context.catalog.load_table(target.identifier)
+    plan = assess.plan_trim(target, staging, inputs)
+    if plan is None:
         return None
-    if found.slices:
-        _delete(context, subject, f"batch_seq IN ({', '.join(map(str, found.slices))})")
-    if found.through >= found.first:
-        # Said before it is done: a reader that looks after it has read knows whether anything may have been missing.
+    if plan.slices:
+        _delete(context, target, f"batch_seq IN ({', '.join(map(str, plan.slices))})")
+    if plan.through >= plan.first:
+        # Set before the rows go: a reader that checks it after reading knows whether rows may have been missing.
         with staging.transaction() as transaction:
-            transaction.set_properties({tables.TRIMMED_THROUGH: str(found.through)})
-    if found.through >= found.first or found.left:
-        _delete_through(context, subject, found.through)
-    return found.through
+            transaction.set_properties({tables.TRIMMED_THROUGH: str(plan.through)})
+    if plan.through >= plan.first or plan.incomplete:
+        _delete_through(context, target, plan.through)
+    return plan.through
 
 
-def _delete_through(context: Context, subject: Subject, through: int) -> None:
-    # Below zero are the slices of backfills, which go by their own age.
-    _delete(context, subject, f"batch_seq > 0 AND batch_seq <= {through}")
+def _delete_through(context: Context, target: Target, through: int) -> None:
+    # Numbers below zero are backfill slices, which have a retention of their own.
+    _delete(context, target, f"batch_seq > 0 AND batch_seq <= {through}")
 
 
-def _delete(context: Context, subject: Subject, condition: str) -> None:
-    name = table_names.spark_name(context.catalog_name, subject.identifier)
-    context.spark.sql(f"DELETE FROM {name} WHERE {condition}")  # noqa: S608 - quoted, and numbers
+def _delete(context: Context, target: Target, condition: str) -> None:
+    name = table_names.spark_name(context.catalog_name, target.identifier)
+    context.spark.sql(f"DELETE FROM {name} WHERE {condition}")  # noqa: S608 - a quoted name; numbers and literals

@@ -1,7 +1,7 @@
-"""What expiry must leave: the snapshots that a rollback may go back to, their offsets, and staging's raw records.
+"""Decides what expiry may remove: snapshots of any table, raw records of staging, rows past their history.
 
-One rule for snapshots: main's chain is kept back to the one that was its head when the rollback window began, and
-further to a snapshot that carries offsets. So a cursor never hangs on the tag alone, however often it was rewritten.
+In: a table and what rollbacks of other tables may still need. Out: an `ExpiryPlan` or a `TrimPlan`. A kept chain always
+ends with a snapshot that carries offsets: the cursor never depends on the tag alone.
 """
 
 from __future__ import annotations
@@ -18,103 +18,107 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.properties import property_as_int
 
-from sluice.batch import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, Through, decode_through
+from sluice.batch import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, PublishedOffsets, decode_published_through
 from sluice.contract.folder import Contracts
 from sluice.contract.settings import Maintenance
 from sluice.iceberg import cursor, refs, snapshots, table_names, tables
 from sluice.iceberg.filters import And, above, at_most
 from sluice.ledger import slices
-from sluice.ledger.offsets_table import Ledger, Row, State, batches
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, batches_from_rows
+from sluice.ledger.offsets_table import Ledger
 
-AGE_PROPERTY, LEAST_PROPERTY = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
-# For ever is said by the greatest number that there is: a century, and as many as Iceberg counts.
-MOST_AGE_MS, MOST_SNAPSHOTS = 100 * 365 * 86_400_000, 2**31 - 1
-LATE = timedelta(hours=1)
+AGE_PROPERTY, COUNT_PROPERTY = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+# Cap for properties that mean "keep for ever": a century, and the greatest count that Iceberg knows.
+MAX_AGE_MS, MAX_SNAPSHOTS = 100 * 365 * 86_400_000, 2**31 - 1
+EXPIRY_DELAY = timedelta(hours=1)
+"""How long after planning Iceberg's procedure may run, at most."""
 
-Enough = Callable[[Snapshot], bool]
+SnapshotPredicate = Callable[[Snapshot], bool]
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Where main's chain may be cut.
+class ExpiryPlan:
+    """Which snapshots of a table are kept and which expire.
 
     Attributes:
         kept: main's snapshots that stay, newest first.
-        older_than_ms: what is older than this may go, if nothing else refers to it.
-        doomed: the snapshots of the whole table that go.
-        least: so many of each branch stay, however old they are.
-        short: main was told to keep less by itself, which Iceberg would go by: it has to be taken off first.
+        older_than_ms: argument of Iceberg's procedure: unreferenced snapshots older than this expire.
+        expired: the snapshots of the whole table that expire.
+        retain_last: argument of Iceberg's procedure: this many snapshots of each branch stay, whatever their age.
+        reset_main_retention: main's own retention would keep less; it must be removed first, or Iceberg obeys it.
     """
 
     kept: tuple[Snapshot, ...]
     older_than_ms: int
-    doomed: tuple[Snapshot, ...]
-    least: int
-    short: bool = False
+    expired: tuple[Snapshot, ...]
+    retain_last: int
+    reset_main_retention: bool = False
 
 
 @dataclass(frozen=True)
-class Trim:
-    """Batches `[first, through]` whose raw records have been published everywhere, and outlived their retention.
+class TrimPlan:
+    """Batches `[first, through]` whose raw records are published everywhere and past their retention.
 
     Attributes:
-        slices: slices of backfills that have outlived it.
-        left: whether rows of batches before `first` are there, as an earlier trim did not come to its end.
+        slices: backfill slices whose raw records are past their retention.
+        incomplete: an earlier trim was interrupted: rows of batches before `first` are still there.
     """
 
     first: int
     through: int
     slices: tuple[int, ...] = ()
-    left: bool = False
+    incomplete: bool = False
 
 
-def cut(table: Table, settings: Maintenance, now: datetime, enough: Enough) -> Cut:
-    """Decide which snapshots may go.
+def plan_expiry(table: Table, settings: Maintenance, now: datetime, can_be_oldest: SnapshotPredicate) -> ExpiryPlan:
+    """Decide which snapshots expire.
 
     Args:
-        enough: whether the chain may end with this snapshot; if none is found, all of it is kept.
+        can_be_oldest: whether main's kept chain may end with this snapshot. If none qualifies, the whole chain stays.
     """
-    age, least = _window(table, settings)
-    began = now - age
-    # A snapshot is main's head from when main moved onto it, not from when it was committed to its branch.
-    landed = snapshots.landed(table.metadata)
+    age, retain_last = _retention(table, settings)
+    window_start = now - age
+    # A snapshot becomes main's head when main moves onto it, which is later than its commit to a branch.
+    visible = snapshots.visible_times(table.metadata)
     kept: list[Snapshot] = []
     for snapshot in snapshots.ancestors(table.metadata):
         kept.append(snapshot)
-        if len(kept) >= least and landed[snapshot.snapshot_id] < began and enough(snapshot):
+        if len(kept) >= retain_last and visible[snapshot.snapshot_id] < window_start and can_be_oldest(snapshot):
             break
-    older_than = min([int(began.timestamp() * 1000), *(s.timestamp_ms for s in kept)])
-    branches = dict(table.metadata.refs)
-    short = False
-    if main := branches.get(refs.MAIN):
-        left = set(_of_branch(table, main, older_than, least, now))
-        short = any(s.snapshot_id not in left for s in kept)
-        branches[refs.MAIN] = main.model_copy(update=dict.fromkeys(refs.RETENTION)) if short else main
-    stays = _stays(table, branches.values(), older_than, least, now)
-    doomed = tuple(s for s in table.metadata.snapshots if s.snapshot_id not in stays)
-    return Cut(tuple(kept), older_than, doomed, least, short)
+    older_than = min([int(window_start.timestamp() * 1000), *(s.timestamp_ms for s in kept)])
+    references = dict(table.metadata.refs)
+    reset = False
+    if main := references.get(refs.MAIN):
+        left = set(_kept_of_branch(table, main, older_than, retain_last, now))
+        reset = any(s.snapshot_id not in left for s in kept)
+        references[refs.MAIN] = main.model_copy(update=dict.fromkeys(refs.BRANCH_RETENTION_FIELDS)) if reset else main
+    stays = _kept_by_iceberg(table, references.values(), older_than, retain_last, now)
+    expired = tuple(s for s in table.metadata.snapshots if s.snapshot_id not in stays)
+    return ExpiryPlan(tuple(kept), older_than, expired, retain_last, reset)
 
 
-def _window(table: Table, settings: Maintenance) -> tuple[timedelta, int]:
-    """How long snapshots are kept, and how many: as the contract says, or more where the table itself was told so.
+def _retention(table: Table, settings: Maintenance) -> tuple[timedelta, int]:
+    """Age and number of snapshots to keep: the contract's, or the table properties' where those keep more.
 
-    Iceberg's own expiry goes by the table's properties where nobody gives it others, as Sluice does.
+    Iceberg ignores the properties when its procedure gets arguments, and Sluice passes some.
     """
-    age_ms = min(property_as_int(table.properties, AGE_PROPERTY) or 0, MOST_AGE_MS)
-    least = min(property_as_int(table.properties, LEAST_PROPERTY) or 0, MOST_SNAPSHOTS)
-    return max(settings.snapshot_age, timedelta(milliseconds=age_ms)), max(settings.min_snapshots, least)
+    age_ms = min(property_as_int(table.properties, AGE_PROPERTY) or 0, MAX_AGE_MS)
+    count = min(property_as_int(table.properties, COUNT_PROPERTY) or 0, MAX_SNAPSHOTS)
+    return max(settings.snapshot_age, timedelta(milliseconds=age_ms)), max(settings.min_snapshots, count)
 
 
-def _stays(table: Table, named: Iterable[SnapshotRef], older_than_ms: int, least: int, now: datetime) -> set[int]:
-    """What Iceberg's own expiry leaves, given a moment and a least number per branch."""
+def _kept_by_iceberg(
+    table: Table, references: Iterable[SnapshotRef], older_than_ms: int, retain_last: int, now: datetime
+) -> set[int]:
+    """The snapshots that Iceberg's procedure keeps when called with these arguments."""
     stays: set[int] = set()
     referenced: set[int] = set()
-    for ref in named:
+    for ref in references:
         if ref.snapshot_ref_type == SnapshotRefType.TAG:
             stays.add(ref.snapshot_id)
             continue
         referenced |= {s.snapshot_id for s in snapshots.ancestors(table.metadata, ref.snapshot_id)}
-        stays |= set(_of_branch(table, ref, older_than_ms, least, now))
+        stays |= set(_kept_of_branch(table, ref, older_than_ms, retain_last, now))
     return stays | {
         s.snapshot_id
         for s in table.metadata.snapshots
@@ -122,80 +126,101 @@ def _stays(table: Table, named: Iterable[SnapshotRef], older_than_ms: int, least
     }
 
 
-def _of_branch(table: Table, ref: SnapshotRef, older_than_ms: int, least: int, now: datetime) -> Iterator[int]:
-    """What it leaves of a branch, whose own age and number go before those that it is given."""
+def _kept_of_branch(
+    table: Table, ref: SnapshotRef, older_than_ms: int, retain_last: int, now: datetime
+) -> Iterator[int]:
+    """The snapshots of one branch that Iceberg keeps. The branch's own retention overrides the arguments."""
     if ref.max_snapshot_age_ms is not None:
-        # By the clock of a later moment: it is asked when the application has come to this table.
-        older_than_ms = int((now + LATE).timestamp() * 1000) - ref.max_snapshot_age_ms
-    least = ref.min_snapshots_to_keep or least
+        # Iceberg measures this age when the procedure runs, which is later than now.
+        older_than_ms = int((now + EXPIRY_DELAY).timestamp() * 1000) - ref.max_snapshot_age_ms
+    retain_last = ref.min_snapshots_to_keep or retain_last
     for number, snapshot in enumerate(snapshots.ancestors(table.metadata, ref.snapshot_id)):
-        if number >= least and snapshot.timestamp_ms < older_than_ms:
+        if number >= retain_last and snapshot.timestamp_ms < older_than_ms:
             break
         yield snapshot.snapshot_id
 
 
 def carries_published(snapshot: Snapshot) -> bool:
-    """For typed tables: the snapshot tells how far each topic has come."""
+    """For typed tables: whether the snapshot carries the published offsets of each topic."""
     return PUBLISHED_THROUGH in snapshots.summary(snapshot)
 
 
-def carries_staged(floor: int) -> Enough:
-    """For staging: the snapshot tells the cursor, and of no batch that a table may still have to publish."""
+def carries_staged(published_through: int) -> SnapshotPredicate:
+    """For staging: whether a snapshot carries the cursor, and its batch is published by all tables."""
 
-    def enough(snapshot: Snapshot) -> bool:
-        told = snapshots.summary(snapshot)
-        return NEXT_OFFSETS in told and int(told[BATCH_SEQ]) <= floor
+    def check(snapshot: Snapshot) -> bool:
+        summary = snapshots.summary(snapshot)
+        return NEXT_OFFSETS in summary and int(summary[BATCH_SEQ]) <= published_through
 
-    return enough
+    return check
 
 
 @dataclass(frozen=True)
-class Window:
-    """How far a rollback of a typed table may go back.
+class RollbackWindow:
+    """The snapshots of a typed table that a rollback may go back to.
 
     Attributes:
-        through: how far each topic had come there; empty where that may be before the first batch.
-        slices: those of backfills that it may undo.
+        published: each topic's published offsets in the oldest of them; empty where that may be before the first batch.
+        slices: the backfill slices that such a rollback may undo.
     """
 
-    through: Mapping[str, Through]
+    published: Mapping[str, PublishedOffsets]
     slices: tuple[Batch, ...]
 
 
-class Others:
-    """What expiry asks of other tables than the one it looks at, read once for all looks; who acts makes it anew."""
+@dataclass(frozen=True)
+class RollbackNeeds:
+    """What rollbacks of a topic's typed tables may still need from its staging table.
 
-    def __init__(self, catalog: Catalog, contracts: Contracts, now: datetime) -> None:
-        self.catalog, self.contracts, self.now = catalog, contracts, now
-        # Not the tables: the metadata of 1,440 snapshots takes 10 MB here.
-        self._windows: dict[str, Window] = {}
+    Attributes:
+        published_through: the last batch that all tables hold in every snapshot of their rollback windows.
+        slices: by number, the backfill slices that a rollback may undo.
+    """
 
-    def note(self, name: str, kept: Sequence[Snapshot]) -> None:
-        """Remember a typed table's window by main's snapshots that stay, see `Cut`."""
+    topic: str
+    published_through: int
+    slices: Mapping[int, Batch]
+
+
+class AssessmentInputs:
+    """What the assessments of a run share: catalog, contracts, time, and what they read of other tables, read once.
+
+    Before acting on an assessment take a refreshed copy: other tables may have changed since.
+    """
+
+    def __init__(self, catalog: Catalog, contracts: Contracts, now: datetime | None = None) -> None:
+        self.catalog, self.contracts, self.now = catalog, contracts, now or datetime.now(UTC)
+        # Windows instead of tables: the metadata of 1,440 snapshots takes 10 MB of memory.
+        self._windows: dict[str, RollbackWindow] = {}
+
+    def refreshed(self) -> AssessmentInputs:
+        """The same catalog, contracts and time, with nothing read yet."""
+        return AssessmentInputs(self.catalog, self.contracts, self.now)
+
+    def add_window(self, name: str, kept: Sequence[Snapshot]) -> None:
+        """Remember a typed table's rollback window, given main's kept snapshots (`ExpiryPlan.kept`)."""
         # Where the chain ends without offsets, a rollback may go back to before the first batch.
-        told = snapshots.summary(kept[-1]).get(PUBLISHED_THROUGH) if kept else None
-        undoable = tuple(piece for piece, _ in slices.brought(kept[:-1]))
-        self._windows[name] = Window(decode_through(told) if told else {}, undoable)
+        carried = snapshots.summary(kept[-1]).get(PUBLISHED_THROUGH) if kept else None
+        undoable = tuple(piece for piece, _ in slices.find_replayed_slices(kept[:-1]))
+        self._windows[name] = RollbackWindow(decode_published_through(carried) if carried else {}, undoable)
 
-    def _of(self, topic: str) -> list[Window]:
-        """Those of the topic's tables."""
+    def _windows_of(self, topic: str) -> list[RollbackWindow]:
         found = []
         for contract in (self.contracts.tables[name] for name in self.contracts.topics[topic].tables):
             if contract.table not in self._windows:
                 table = tables.load(self.catalog, table_names.typed(contract))
-                kept = cut(table, contract.maintenance, self.now, carries_published).kept if table else ()
-                self.note(contract.table, kept)
+                kept = plan_expiry(table, contract.maintenance, self.now, carries_published).kept if table else ()
+                self.add_window(contract.table, kept)
             found.append(self._windows[contract.table])
         return found
 
-    def floor(self, topic: str) -> int:
-        """The last batch of a topic that all its tables hold in every snapshot that a rollback may go back to."""
-        reached = (window.through.get(topic) for window in self._of(topic))
-        return min((through.seq if through else 0 for through in reached), default=0)
-
-    def undoable(self, topic: str) -> dict[int, Batch]:
-        """The slices of backfills that a rollback of one of the topic's tables may undo."""
-        return {piece.seq: piece for window in self._of(topic) for piece in window.slices if piece.topic == topic}
+    def rollback_needs(self, topic: str) -> RollbackNeeds:
+        """What rollbacks of the topic's tables may still need."""
+        windows = self._windows_of(topic)
+        published = (window.published.get(topic) for window in windows)
+        through = min((each.seq if each else 0 for each in published), default=0)
+        undoable = {piece.seq: piece for window in windows for piece in window.slices if piece.topic == topic}
+        return RollbackNeeds(topic, through, undoable)
 
     @cached_property
     def ledger(self) -> Ledger | None:
@@ -203,79 +228,78 @@ class Others:
         found = tables.load(self.catalog, table_names.LEDGER)
         return Ledger(self.catalog, found) if found else None
 
-    def slices(self, topic: str) -> list[Row]:
-        """All that the ledger tells of the topic's slices, oldest first."""
-        return [] if self._sliced.isdisjoint((topic, None)) else slices.rows(self.ledger, topic)
+    def slice_rows(self, topic: str) -> list[LedgerRow]:
+        """The ledger's rows of the topic's slices, oldest first."""
+        return [] if self._topics_with_slices.isdisjoint((topic, None)) else slices.read_slice_rows(self.ledger, topic)
 
     @cached_property
-    def _sliced(self) -> frozenset[str | None]:
-        """The topics that may have any; None: whichever."""
-        return frozenset(self.ledger.files(slices.ANY)) if self.ledger else frozenset()
+    def _topics_with_slices(self) -> frozenset[str | None]:
+        """The topics that may have slices; None stands for any topic."""
+        return frozenset(self.ledger.plan_files_by_topic(slices.ALL_SLICES)) if self.ledger else frozenset()
 
 
-def trim(
-    others: Others, staging: Table, topic: str, published: int, undoable: Mapping[int, Batch], retention: timedelta
-) -> Trim | None:
-    """The batches whose raw records may go.
+def plan_trim(inputs: AssessmentInputs, staging: Table, needs: RollbackNeeds, retention: timedelta) -> TrimPlan | None:
+    """Decide which raw records of a topic's staging table may be deleted; None: none.
 
     Args:
-        published: see `Others.floor`.
-        undoable: slices, see there.
-        retention: how long they stay after the ledger saw all tables of the topic hold them.
+        retention: how long raw records stay after the ledger recorded that all tables of the topic hold them.
     """
-    ledger = others.ledger
+    ledger = inputs.ledger
     if ledger is None:
         return None
-    last = cursor.staged(staging, lambda: ledger.remembered_batch(topic))
-    gone = tables.trimmed_through(staging)
-    settled = ledger.settled_before(topic, others.now - retention, gone)
-    # The newest batch stays, whatever its age: it shows where the topic stands.
-    through = min(settled, published, last.seq - 1 if last else 0)
-    needed, going = _for_backfills(others, ledger, staging, topic, undoable, retention)
-    through = max(min(through, needed - 1), gone)
-    left = gone > 0 and bool(tables.files(staging, And(above("batch_seq", 0), at_most("batch_seq", gone))))
-    return Trim(gone + 1, through, going, left) if through > gone or going or left else None
+    last = cursor.read_staging_cursor(staging, lambda: ledger.last_staged_batch(needs.topic))
+    trimmed = tables.trimmed_through(staging)
+    settled = ledger.settled_before(needs.topic, inputs.now - retention, trimmed)
+    # The newest batch always stays: it carries the topic's cursor.
+    through = min(settled, needs.published_through, last.seq - 1 if last else 0)
+    first_needed, expired_slices = _backfill_limits(inputs, ledger, staging, needs, retention)
+    through = max(min(through, first_needed - 1), trimmed)
+    remaining = And(above("batch_seq", 0), at_most("batch_seq", trimmed))
+    incomplete = trimmed > 0 and bool(tables.plan_files(staging, remaining))
+    if through <= trimmed and not expired_slices and not incomplete:
+        return None
+    return TrimPlan(trimmed + 1, through, expired_slices, incomplete)
 
 
-def outlived(table: Table, history: timedelta, now: datetime) -> datetime | None:
-    """The moment up to which rows may go that stay so long, by their `at`; None while none has outlived it by a tenth.
+def history_cutoff(table: Table, history: timedelta, now: datetime) -> datetime | None:
+    """The `at` up to which rows are past their history; None until some are a tenth of it older.
 
-    So a table is not rewritten each day for the rows of one.
+    The tenth avoids rewriting a table every day for the rows of one day.
     """
-    long_ago = at_most("at", (now - history - history / 10).isoformat())
-    return now - history if tables.files(table, long_ago) else None
+    overdue = at_most("at", (now - history - history / 10).isoformat())
+    return now - history if tables.plan_files(table, overdue) else None
 
 
-def _for_backfills(
-    others: Others, ledger: Ledger, staging: Table, topic: str, undoable: Mapping[int, Batch], retention: timedelta
+def _backfill_limits(
+    inputs: AssessmentInputs, ledger: Ledger, staging: Table, needs: RollbackNeeds, retention: timedelta
 ) -> tuple[int, tuple[int, ...]]:
-    """The first live batch that a slice may read, and the slices whose own raw records may go.
+    """The first live batch that a backfill slice may read, and the slices whose own raw records may be deleted.
 
-    Those that are running read; and those that landed, should they be undone: a rollback shows what can't come again.
+    Unfinished slices read staging. So does the preview of a rollback that undoes a slice: it reports which records
+    can't be replayed.
     """
-    known, now = others.slices(topic), others.now
-    at = {r.batch_seq: r.at for r in known if r.state == State.PLANNED}
-    readers = {**slices.unfinished(known, now), **undoable}
-    there = slices.held(staging) if at else {}
-    old = {seq: piece for seq, piece in slices.planned(known).items() if seq in there and at[seq] < now - retention}
-    going = tuple(sorted(seq for seq in old if seq not in readers and not _may_read(readers, old[seq])))
+    rows, now = inputs.slice_rows(needs.topic), inputs.now
+    planned_at = {r.batch_seq: r.at for r in rows if r.state == LedgerState.PLANNED}
+    readers = {**slices.unfinished_slices(rows, now), **needs.slices}
+    staged = slices.count_slice_rows(staging) if planned_at else {}
+    old = {
+        seq: piece
+        for seq, piece in slices.planned_slices(rows).items()
+        if seq in staged and planned_at[seq] < now - retention
+    }
+    expired = tuple(sorted(seq for seq in old if seq not in readers and not _overlaps(readers, old[seq])))
     if not readers:
-        return sys.maxsize, going
-    written = (State.PLANNED, State.STAGED, State.SETTLED)
-    live = batches(ledger.rows({topic: tables.trimmed_through(staging)}, written))
-    return min((seq for (_, seq), batch in live.items() if _may_read(readers, batch)), default=sys.maxsize), going
+        return sys.maxsize, expired
+    written = (LedgerState.PLANNED, LedgerState.STAGED, LedgerState.SETTLED)
+    live = batches_from_rows(ledger.rows({needs.topic: tables.trimmed_through(staging)}, written))
+    return min((seq for (_, seq), batch in live.items() if _overlaps(readers, batch)), default=sys.maxsize), expired
 
 
-def _may_read(readers: Mapping[int, Batch], batch: Batch) -> bool:
-    """Whether the ranges of such a slice overlap those of the batch."""
+def _overlaps(readers: Mapping[int, Batch], batch: Batch) -> bool:
+    """Whether the ranges of any of the slices overlap those of the batch."""
     return any(
         r.start < batch.ranges[p].end and batch.ranges[p].start < r.end
         for piece in readers.values()
         for p, r in piece.ranges.items()
         if p in batch.ranges
     )
-
-
-def moment(ms: int) -> datetime:
-    """Epoch milliseconds as a time."""
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,7 +1,6 @@
-"""What a table's metadata tells of its files, without a JVM: sizes, deletes and manifests, per partition.
+"""Counts a table's live files from its manifests, without a JVM: small files, deletes and manifests per partition.
 
-Reading stops when its time is used up: manifests are read newest first, because that is where the small files are; of
-those that one rewrite wrote, the ones first that reach to the highest partition, which is the newest by time.
+In: a table and a time budget. Out: `TableFiles`. Manifests are read newest first, as the newest list the small files.
 """
 
 from __future__ import annotations
@@ -22,69 +21,68 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import PrimitiveType
 
 from sluice.iceberg import snapshots
-from sluice.ledger.maintenance_table import Size
+from sluice.ledger.maintenance_table import FileCounts
 
 BUDGET_S = 0.7
-PATIENT_S = 5.0  # for a second look, where the first did not come to the end and found nothing
-AT_ONCE, AT_ONCE_BYTES = 8, 1 << 19  # manifests
-SMALL = 0.5  # the share of the target below which a file is rewritten
+SECOND_BUDGET_S = 5.0  # where the first pass ran out of time and found nothing to do
+CONCURRENT_MANIFESTS, CONCURRENT_BYTES = 8, 1 << 19  # read at the same time
+SMALL_RATIO = 0.5  # a file below this share of the target size is rewritten
 SMALL_MANIFEST = 4 << 20
 _DELETED_FILE_PATH = 2147483546  # Iceberg's field id of the path in a position delete file
 
 Key = tuple[Any, ...]
-"""A partition: the number of its spec, then its values."""
+"""A partition: its spec id, then its values."""
 
 
 @dataclass
-class PartitionFacts:
+class PartitionFiles:
     """The live files of one partition.
 
     Attributes:
-        small: data files that are below half of the target size.
-        small_bytes: what they hold.
-        worn: data files of which at least the contract's share of rows is deleted.
-        worn_bytes: what they hold.
-        surplus: files that hold deletes, more than one for the same data file.
-        written_ms: when something was last written into it that is still there; rewrites do not count. 0: longer ago
-            than the table's snapshots tell.
+        small: number of data files below half of the target size.
+        small_bytes: their total size.
+        delete_heavy: number of data files whose share of deleted rows reaches the contract's `delete_ratio`.
+        delete_heavy_bytes: their total size.
+        surplus_deletes: number of delete files beyond the first for the same data file.
+        written_ms: when the newest live file was written, rewrites not counted; 0: before the oldest snapshot left.
     """
 
     small: int = 0
     small_bytes: int = 0
-    worn: int = 0
-    worn_bytes: int = 0
-    surplus: int = 0
+    delete_heavy: int = 0
+    delete_heavy_bytes: int = 0
+    surplus_deletes: int = 0
     written_ms: int = 0
 
 
 @dataclass
-class Facts:
-    """A table's files. `complete` is false where the time was used up first; the counts are then lower bounds."""
+class TableFiles:
+    """A table's live files. If `complete` is false, time ran out and the counts are lower bounds."""
 
-    size: Size
-    partitions: dict[Key, PartitionFacts] = field(default_factory=dict)
+    counts: FileCounts
+    partitions: dict[Key, PartitionFiles] = field(default_factory=dict)
     small_manifests: int = 0
     complete: bool = True
 
 
-def size(table: Table) -> Size:
-    """Counts that the head's own summary gives."""
-    return _size(table, _listed(table))
+def measure_head(table: Table) -> FileCounts:
+    """The counts in the head snapshot's summary."""
+    return _head_counts(table, _head_manifests(table))
 
 
-def _listed(table: Table) -> list[ManifestFile]:
+def _head_manifests(table: Table) -> list[ManifestFile]:
     head = table.current_snapshot()
     return head.manifests(table.io) if head else []
 
 
-def _size(table: Table, manifests: list[ManifestFile]) -> Size:
+def _head_counts(table: Table, manifests: list[ManifestFile]) -> FileCounts:
     head = table.current_snapshot()
-    told = snapshots.summary(head) if head else {}
+    summary = snapshots.summary(head) if head else {}
 
     def count(name: str) -> int:
-        return int(told.get(name, "0"))
+        return int(summary.get(name, "0"))
 
-    return Size(
+    return FileCounts(
         data_files=count("total-data-files"),
         delete_files=count("total-delete-files"),
         bytes=count("total-files-size"),
@@ -93,73 +91,79 @@ def _size(table: Table, manifests: list[ManifestFile]) -> Size:
     )
 
 
-def outline(table: Table) -> Facts:
-    """What the list of the head's manifests tells by itself: nothing of partitions."""
-    return _outline(table, _listed(table))
+def read_manifest_list(table: Table) -> TableFiles:
+    """The counts that need no manifest to be read: nothing per partition."""
+    return _count_manifests(table, _head_manifests(table))
 
 
-def _outline(table: Table, manifests: list[ManifestFile]) -> Facts:
+def _count_manifests(table: Table, manifests: list[ManifestFile]) -> TableFiles:
     small = sum(1 for m in manifests if m.manifest_length < SMALL_MANIFEST)
-    return Facts(_size(table, manifests), small_manifests=small)
+    return TableFiles(_head_counts(table, manifests), small_manifests=small)
 
 
-def read(table: Table, *, target: int, delete_ratio: float, budget: float = BUDGET_S) -> Facts:
-    """Look at every live file that the head's manifests name, for as long as the budget (seconds) lasts."""
+def read_files(table: Table, *, target: int, delete_ratio: float, budget: float = BUDGET_S) -> TableFiles:
+    """Count the live files that the head's manifests list, for at most `budget` seconds.
+
+    Args:
+        target: the target file size in bytes.
+        delete_ratio: the share of deleted rows from which a data file is rewritten.
+    """
     until = time.monotonic() + budget
-    manifests = _listed(table)
-    facts = _outline(table, manifests)
-    writes = {
+    manifests = _head_manifests(table)
+    found = _count_manifests(table, manifests)
+    written_at = {
         s.snapshot_id: s.timestamp_ms
         for s in table.metadata.snapshots
         if s.summary is None or s.summary.operation != Operation.REPLACE
     }
     data: list[DataFile] = []
     deletes: list[DataFile] = []
-    partitions: dict[Key, PartitionFacts] = defaultdict(PartitionFacts)
+    partitions: dict[Key, PartitionFiles] = defaultdict(PartitionFiles)
     fetch = partial(ManifestFile.fetch_manifest_entry, io=table.io, discard_deleted=True)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for some in _at_once(_newest_first(table, manifests)):
+    with ThreadPoolExecutor(CONCURRENT_MANIFESTS) as pool:
+        for chunk in _chunks(_newest_first(table, manifests)):
             if time.monotonic() > until:
-                facts.complete = False
+                found.complete = False
                 break
-            for entry in chain.from_iterable(pool.map(fetch, some)):
+            for entry in chain.from_iterable(pool.map(fetch, chunk)):
                 file = entry.data_file
                 (data if file.content == DataFileContent.DATA else deletes).append(file)
-                partition = partitions[_partition(file)]
-                partition.written_ms = max(partition.written_ms, writes.get(entry.snapshot_id or 0, 0))
-    gone, by_partition = _deletes(deletes)
+                partition = partitions[_partition_key(file)]
+                partition.written_ms = max(partition.written_ms, written_at.get(entry.snapshot_id or 0, 0))
+    deleted_rows, delete_targets = _count_deletes(deletes)
     for file in data:
-        partition = partitions[_partition(file)]
-        if file.file_size_in_bytes < SMALL * target:
+        partition = partitions[_partition_key(file)]
+        if file.file_size_in_bytes < SMALL_RATIO * target:
             partition.small += 1
             partition.small_bytes += file.file_size_in_bytes
-        if gone.get(file.file_path, 0) >= delete_ratio * max(file.record_count, 1):
-            partition.worn += 1
-            partition.worn_bytes += file.file_size_in_bytes
-    for key, aims in by_partition.items():
-        partitions[key].surplus = len(aims) - len(set(aims))
-    facts.partitions = dict(partitions)
-    return facts
+        if deleted_rows.get(file.file_path, 0) >= delete_ratio * max(file.record_count, 1):
+            partition.delete_heavy += 1
+            partition.delete_heavy_bytes += file.file_size_in_bytes
+    for key, paths in delete_targets.items():
+        partitions[key].surplus_deletes = len(paths) - len(set(paths))
+    found.partitions = dict(partitions)
+    return found
 
 
-def _at_once(manifests: list[ManifestFile]) -> Iterator[list[ManifestFile]]:
-    """Those that are read at the same time: small ones wait for storage, large ones take what time there is."""
-    some: list[ManifestFile] = []
+def _chunks(manifests: list[ManifestFile]) -> Iterator[list[ManifestFile]]:
+    """Manifests to read at the same time: many small ones, which wait for storage, but few large ones."""
+    chunk: list[ManifestFile] = []
     for manifest in manifests:
-        full = len(some) == AT_ONCE or sum(m.manifest_length for m in [*some, manifest]) > AT_ONCE_BYTES
-        if some and full:
-            yield some
-            some = []
-        some.append(manifest)
-    if some:
-        yield some
+        size = sum(m.manifest_length for m in [*chunk, manifest])
+        if chunk and (len(chunk) == CONCURRENT_MANIFESTS or size > CONCURRENT_BYTES):
+            yield chunk
+            chunk = []
+        chunk.append(manifest)
+    if chunk:
+        yield chunk
 
 
 def _newest_first(table: Table, manifests: list[ManifestFile]) -> list[ManifestFile]:
+    """By sequence number. Manifests of one rewrite share it: then by the highest partition, the newest by time."""
     specs, columns = table.specs(), table.schema()
 
-    def reach(manifest: ManifestFile) -> list[tuple[bool, Any]]:
-        """The greatest value of each partition field; none is less than any."""
+    def upper_bounds(manifest: ManifestFile) -> list[tuple[bool, Any]]:
+        """The greatest value of each partition field; null sorts before any value."""
         try:
             kinds = [f.field_type for f in specs[manifest.partition_spec_id].partition_type(columns).fields]
         except ValueError:  # a column of an old spec was dropped
@@ -170,22 +174,25 @@ def _newest_first(table: Table, manifests: list[ManifestFile]) -> list[ManifestF
             for kind, end in ends
         ]
 
-    return sorted(manifests, key=lambda m: (m.sequence_number or 0, m.partition_spec_id, reach(m)), reverse=True)
+    return sorted(manifests, key=lambda m: (m.sequence_number or 0, m.partition_spec_id, upper_bounds(m)), reverse=True)
 
 
-def _deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Key, list[str | None]]]:
-    """Rows deleted per data file, where a delete file names just one; and per partition what each one aims at."""
-    gone: dict[str, int] = defaultdict(int)
-    by_partition: dict[Key, list[str | None]] = defaultdict(list)
+def _count_deletes(files: list[DataFile]) -> tuple[dict[str, int], dict[Key, list[str | None]]]:
+    """Deleted rows per data file, and per partition the data file that each delete file is about.
+
+    A delete file about several data files counts for none of them: None stands for it.
+    """
+    deleted_rows: dict[str, int] = defaultdict(int)
+    targets: dict[Key, list[str | None]] = defaultdict(list)
     for file in files:
         lower = (file.lower_bounds or {}).get(_DELETED_FILE_PATH)
         upper = (file.upper_bounds or {}).get(_DELETED_FILE_PATH)
-        aim = lower.decode() if lower and lower == upper else None
-        by_partition[_partition(file)].append(aim)
-        if aim:
-            gone[aim] += file.record_count
-    return gone, by_partition
+        path = lower.decode() if lower and lower == upper else None
+        targets[_partition_key(file)].append(path)
+        if path:
+            deleted_rows[path] += file.record_count
+    return deleted_rows, targets
 
 
-def _partition(file: DataFile) -> Key:
+def _partition_key(file: DataFile) -> Key:
     return (file.spec_id, *(file.partition[i] for i in range(len(file.partition))))

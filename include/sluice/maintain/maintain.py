@@ -1,8 +1,7 @@
-"""Maintain: one action on each of the tables that need it, by Iceberg's own procedures, in one Spark application.
+"""Runs one maintenance action on each table that needs it, by Iceberg's procedures, in one Spark application.
 
-Nothing here may cost a record: rewrites change no row, expiry leaves what `retention` keeps, and orphan clean-up
-touches no file that is young. A table that fails stops no other; where another writer comes first, the next run goes
-on.
+In: an action and table names. Out: a result per table, recorded in `sluice.maintenance`. No record is lost: rewrites
+change no row, and expiry and orphan clean-up leave what rollbacks and open batches need. A failed table stops no other.
 """
 
 from __future__ import annotations
@@ -12,164 +11,192 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cached_property, partial
+from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 
 from sluice.contract.folder import Contracts
 from sluice.errors import SluiceError
 from sluice.iceberg import refs, tables
-from sluice.ingest.landing import Context
+from sluice.ingest.context import Context
 from sluice.ledger import maintenance_table
-from sluice.ledger.maintenance_table import Action, Cleaned, Effect
-from sluice.maintain import assess, expire, file_stats, orphan_guard, remove_orphans, rewrite, table_locations
-from sluice.maintain import subjects as maintain_subjects
-from sluice.maintain.subjects import Kind, Subject
-from sluice.maintain.table_locations import Folders
+from sluice.ledger.maintenance_table import Action, ActionResult, LastCleanup
+from sluice.maintain import assess, expire, file_stats, orphan_guard, remove_orphans, rewrite, table_locations, targets
+from sluice.maintain.assess import Assessment
+from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.table_locations import TableFolders
+from sluice.maintain.targets import TableKind, Target
 
 log = logging.getLogger(__name__)
 
 TRIES = 3
 NEVER = datetime.min.replace(tzinfo=UTC)
-# What the catalog or Iceberg say when another writer came first. A ValidationException alone may be for good: say, that
-# the table's gc.enabled is false.
-_OVERTAKEN = re.compile(
+# How the catalog or Iceberg report that another writer committed first. Other ValidationExceptions may be permanent:
+# say, that the table's gc.enabled is false.
+_CONFLICT = re.compile(
     r"CommitFailedException|CommitStateUnknownException|ValidationException.*([Ff]ound (new|concurrently|conflicting) "
     r"|[Mm]issing (data|required) files|could not be found in the latest snapshot|Cannot determine history)",
     re.DOTALL,
 )
 
 
-def run(
-    context: Context,
-    action: Action,
-    names: Sequence[str],
-    contracts: Contracts,
-    *,
-    deadline: float,
-    dry_run: bool = False,
-) -> list[Effect]:
-    """Carry out an action on the named tables, as far as it is still needed.
+@dataclass(frozen=True)
+class MaintenanceRun:
+    """One action in one Spark application.
+
+    Attributes:
+        dry_run: list orphan files, and remove none.
+    """
+
+    context: Context
+    contracts: Contracts
+    action: Action
+    dry_run: bool = False
+
+    @cached_property
+    def folders(self) -> TableFolders:
+        """The folders of all tables, read once: a table that is created meanwhile has only young files."""
+        return table_locations.find_folders(self.contracts, self.context.catalog, self.context.run_id)
+
+    def record(self, results: Sequence[ActionResult]) -> None:
+        """Write results into `sluice.maintenance`."""
+        maintenance_table.write_results(self.context.catalog, results, run_id=self.context.run_id)
+
+
+def maintain_tables(run: MaintenanceRun, names: Sequence[str], *, deadline: float) -> list[ActionResult]:
+    """Carry out an action on the named tables, as far as it is still due.
 
     Args:
-        names: tables as `assess` names them.
-        deadline: `time.monotonic()` after which no table is begun but the first. The tables that had their turn longest
-            ago come first, so that each has one however many there are, and though one of them kill the application.
-        dry_run: orphan files are listed, and stay.
+        names: tables, as `assess_tables` names them.
+        deadline: `time.monotonic()` after which no table but the first is begun. Tables whose last attempt is oldest
+            come first: each gets its turn, even if one of them kills the application.
 
     Returns:
-        What came of those that had their turn, which is also kept in `sluice.maintenance`. A name that the contracts,
-        read anew by each application, have no more is left alone, and stops no other.
+        The results, which are recorded in `sluice.maintenance` as well. A table that the contracts, read again by each
+        application, no longer define is skipped.
     """
-    cleaned = maintenance_table.last_cleaned(context.catalog) if action == Action.ORPHANS else {}
-    # Once for all: a table that is made meanwhile has none but young files.
-    where = cache(partial(table_locations.known, contracts, context.catalog, context.run_id))
-    turns, wanted = maintenance_table.turns(context.catalog, action), set(names)
-    subjects = [s for s in maintain_subjects.subjects(contracts) if s.name in wanted]
-    effects = [_gone(name, action, contracts) for name in sorted(wanted - {s.name for s in subjects})]
-    unkept = list(effects)
-    for number, subject in enumerate(sorted(subjects, key=lambda s: turns.get(s.name, NEVER))):
+    catalog, action = run.context.catalog, run.action
+    cleanups = maintenance_table.read_last_cleanups(catalog) if action == Action.ORPHANS else {}
+    attempts, wanted = maintenance_table.last_attempts(catalog, action), set(names)
+    queue = [target for target in targets.list_targets(run.contracts) if target.name in wanted]
+    queue.sort(key=lambda target: attempts.get(target.name, NEVER))
+    results = [_skip_undefined(run, name) for name in sorted(wanted - {target.name for target in queue})]
+    unrecorded = list(results)
+    for number, target in enumerate(queue):
         if number and time.monotonic() > deadline:
-            log.info("%s: %s tables wait, the time was used up", action, f"{len(subjects) - number:,}")
+            log.info("%s: %s tables wait: out of time", action, f"{len(queue) - number:,}")
             break
-        unkept.append(Effect(subject.name, action, maintenance_table.BEGUN))
+        unrecorded.append(ActionResult(target.name, action, maintenance_table.BEGUN))
         try:
-            # One commit each: should the application be killed, what it did is known, and what it was at.
-            maintenance_table.keep(context.catalog, unkept, run_id=context.run_id)
-            unkept = []
-        except CommitFailedException as error:  # what was done is done, and the next tables wait
-            log.warning("%s %s: to be kept with the next: %s", action, subject.name, error)
-        attempt = partial(_attempt, context, subject, contracts, action, cleaned, where, dry_run)
-        effect = _maintain(subject, action, attempt)
-        log.log(logging.ERROR if effect.red else logging.INFO, "%s %s: %s", action, subject.name, effect.told)
-        effects.append(effect)
-        unkept.append(effect)
-    maintenance_table.keep(context.catalog, unkept, run_id=context.run_id)
-    return effects
+            # One commit per table: if the application is killed, the ledger shows what it did and where it was.
+            run.record(unrecorded)
+            unrecorded = []
+        except CommitFailedException as error:  # the action itself is committed, and the next tables wait
+            log.warning("%s %s: recorded with the next table: %s", action, target.name, error)
+        result = _run_with_retries(target, action, partial(_maintain_table, run, target, cleanups))
+        log.log(logging.ERROR if result.failed else logging.INFO, "%s %s: %s", action, target.name, result.summary)
+        results.append(result)
+        unrecorded.append(result)
+    run.record(unrecorded)
+    return results
 
 
-def _gone(name: str, action: Action, contracts: Contracts) -> Effect:
-    """What is told of a table that the contracts had when the run began, and have no more."""
-    told = f"a contract is broken: {contracts.problems[0]}" if contracts.problems else "no contract has it any more"
-    log.warning("%s %s: %s", action, name, told)
-    return Effect(name, action, "left", told)
+def _skip_undefined(run: MaintenanceRun, name: str) -> ActionResult:
+    """The result for a table that the contracts defined when it was assessed, and no longer do."""
+    problems = run.contracts.problems
+    reason = f"a contract is broken: {problems[0]}" if problems else "no contract defines it any more"
+    log.warning("%s %s: %s", run.action, name, reason)
+    return ActionResult(name, run.action, "left", reason)
 
 
-def _maintain(subject: Subject, action: Action, attempt: Callable[[Effect], None]) -> Effect:
-    """What an action came to, tried again where another writer came first."""
+def _run_with_retries(target: Target, action: Action, attempt: Callable[[ActionResult], None]) -> ActionResult:
+    """Run an attempt, again if another writer commits first; the attempt fills in the result."""
     began = time.monotonic()
-    effect = Effect(subject.name, action, "failed")
+    result = ActionResult(target.name, action, "failed")
     for number in range(1, TRIES + 1):
         try:
-            attempt(effect)
-            effect.error = None
+            attempt(result)
+            result.error = None
             break
         except Exception as error:
-            overtaken = isinstance(error, CommitFailedException) or bool(_OVERTAKEN.search(str(error)))
-            effect.state = "left" if overtaken else "failed"
-            effect.error = f"{type(error).__name__}: {str(error)[:500]}"
-            if not overtaken:
-                log.error("%s %s", action, subject.name, exc_info=not isinstance(error, SluiceError))
+            conflict = isinstance(error, CommitFailedException) or bool(_CONFLICT.search(str(error)))
+            result.state = "left" if conflict else "failed"
+            result.error = f"{type(error).__name__}: {str(error)[:500]}"
+            if not conflict:
+                log.error("%s %s", action, target.name, exc_info=not isinstance(error, SluiceError))
                 break
-            log.info("%s %s: another writer came first (%s of %s)", action, subject.name, number, TRIES)
+            log.info("%s %s: another writer committed first (%s of %s)", action, target.name, number, TRIES)
             time.sleep(number)
-    effect.seconds = time.monotonic() - began
-    effect.at = datetime.now(UTC)
-    return effect
+    result.seconds = time.monotonic() - began
+    result.at = datetime.now(UTC)
+    return result
 
 
-def _attempt(
-    context: Context,
-    subject: Subject,
-    contracts: Contracts,
-    action: Action,
-    cleaned: Mapping[str, Cleaned],
-    where: Callable[[], Folders],
-    dry_run: bool,
-    effect: Effect,
+def _maintain_table(
+    run: MaintenanceRun, target: Target, cleanups: Mapping[str, LastCleanup], result: ActionResult
 ) -> None:
-    now = datetime.now(UTC)
-    if subject.kind in (Kind.TYPED, Kind.STAGING) and (there := tables.load(context.catalog, subject.identifier)):
-        # After a rollback by hand the tag is ahead of main; a chain that is cut afterwards would make it believed.
-        refs.heal_tag(context.catalog, there)
-    need = assess.look(subject, contracts, context.catalog, action, now=now, cleaned=cleaned)
-    effect.reason = need.reason
-    if not need.steps:
-        effect.state = "idle"
+    """Assess the table again, carry out what is due, and fill in the result."""
+    catalog = run.context.catalog
+    inputs = AssessmentInputs(catalog, run.contracts, datetime.now(UTC))
+    if target.kind in (TableKind.TYPED, TableKind.STAGING) and (existing := tables.load(catalog, target.identifier)):
+        # After a manual rollback the tag is ahead of main: it must not outlive the snapshots that prove it wrong.
+        refs.repair_cursor_tag(catalog, existing)
+    found = assess.assess_table(target, run.action, inputs, cleanups=cleanups)
+    result.reason = found.reason
+    if not found.steps:
+        result.state = "idle"
         return
-    table, state = context.catalog.load_table(subject.identifier), "done"
-    effect.before = effect.before or file_stats.size(table)
-    if action == Action.REWRITE:
-        settings, without = rewrite._sortable(subject.settings, table)
-        if without:
-            effect.reason = f"{need.reason}; not sorted, the table has no column {', '.join(without)} yet"
-        result = rewrite._rewrite(context, subject, settings, need)
-        if "snapshots" in need.steps:
-            result["expired"] = expire._expire(context, subject, contracts, need, now)
-        if undone := rewrite._took_back_deletes(context, table):
-            state, effect.reason = "left", f"{need.reason}; {undone}"
-    elif action == Action.EXPIRE:
-        result = expire._expire(context, subject, contracts, need, now)
+    table = catalog.load_table(target.identifier)
+    result.before = result.before or file_stats.measure_head(table)
+    result.state = "done"
+    done: dict[str, Any] = {}
+    if run.action == Action.REWRITE:
+        done = _rewrite(run, target, table, found, result)
+        if "snapshots" in found.steps:
+            done["expired"] = expire.expire_snapshots(run.context, target, found, inputs)
+    elif run.action == Action.EXPIRE:
+        done = expire.expire_snapshots(run.context, target, found, inputs)
     else:
-        found, oldest = where(), now - assess.orphan_age(subject, contracts)
-        readable = orphan_guard.check(
-            subject.name, table, found, maintenance_table.known_ids(context.catalog, subject.name)
+        done = _remove_orphans(run, target, table, inputs.now, result)
+    result.result = json.dumps(done | {"id": str(table.metadata.table_uuid)}, separators=(",", ":"))
+    result.after = file_stats.measure_head(catalog.load_table(target.identifier))
+
+
+def _rewrite(
+    run: MaintenanceRun, target: Target, table: Table, found: Assessment, result: ActionResult
+) -> dict[str, Any]:
+    settings, missing = rewrite.sortable_settings(target.settings, table)
+    if missing:
+        result.reason = f"{found.reason}; not sorted: the table has no column {', '.join(missing)} yet"
+    done = rewrite.rewrite_files(run.context, target, settings, found)
+    if undone := rewrite.undo_rewrite_after_rollback(run.context, table):
+        result.state, result.reason = "left", f"{found.reason}; {undone}"
+    return done
+
+
+def _remove_orphans(
+    run: MaintenanceRun, target: Target, table: Table, now: datetime, result: ActionResult
+) -> dict[str, Any]:
+    oldest = now - assess.min_orphan_age(target, run.contracts)
+    ids = maintenance_table.read_table_ids(run.context.catalog, target.name)
+    safe_before = orphan_guard.check_folders(target.name, table, run.folders, ids)
+    older_than = min(oldest, safe_before or oldest)
+    found = remove_orphans.find_orphan_files(run.context, target, table, older_than)
+    result.listing = found.paths[: remove_orphans.MAX_LISTED]
+    removed = 0 if run.dry_run else remove_orphans.remove_orphan_files(run.context, target, found, older_than)
+    if found.unidentified:
+        result.reason = f"{result.reason}; {found.unidentified:,} files of unknown origin are left: see the log"
+    if run.dry_run:
+        result.state, result.reason = "left", f"{result.reason}; dry run: nothing was removed"
+    elif safe_before and safe_before < oldest:
+        result.state = "left"
+        result.reason = (
+            f"{result.reason}; files written after {safe_before:%Y-%m-%d %H:%M} UTC are left: they may belong to "
+            f"{', '.join(sorted(run.folders.unreadable))}, which can't be read"
         )
-        result = remove_orphans._remove_orphans(
-            context, subject, table, min(oldest, readable or oldest), dry_run, effect
-        )
-        result["folders"] = found.read.get(subject.name) or table_locations.written(table)
-        if result["strange"]:
-            effect.reason = f"{need.reason}; {result['strange']:,} files beside its own are left, the log names them"
-        if dry_run:
-            state, effect.reason = "left", f"{effect.reason}; a dry run: what is listed is there still"
-        elif readable and readable < oldest:
-            state = "left"
-            effect.reason = (
-                f"{effect.reason}; files from after {readable:%Y-%m-%d %H:%M} UTC are left, as they may be those of "
-                f"{', '.join(sorted(found.damaged))}, which can't be read"
-            )
-    effect.result = json.dumps(result | {"id": str(table.metadata.table_uuid)}, separators=(",", ":"))
-    effect.after = file_stats.size(context.catalog.load_table(subject.identifier))
-    effect.state = state
+    folders = run.folders.readable.get(target.name) or table_locations.write_folders(table)
+    return {"listed": len(found.paths), "removed": removed, "strange": found.unidentified, "folders": folders}

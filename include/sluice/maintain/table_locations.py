@@ -1,11 +1,7 @@
-"""Where the files of all tables lie, as their metadata tells it and as it was when a clean-up saw them last.
+"""Finds the folders that hold the files of all tables in the catalog, before orphan files are removed.
 
-A table's location and properties tell where its next files go. Those of before stay where they were written, and are no
-less alive: so `sluice.maintenance` remembers each folder that a table was ever seen to have, by its id, until it is
-dropped; and of a table that it does not know yet, or has elsewhere, each manifest is read once.
-
-A table that can't be read does not tell where its files are. What is remembered of it does, for those that it had
-written by then: so files that are older than that can be told from orphans, and younger ones are left.
+In: the catalog. Out: `TableFolders`. A table's metadata names the folders of its next files only, so
+`sluice.maintenance` records every folder a table ever had. Of a table not recorded yet, all manifests are read once.
 """
 
 from __future__ import annotations
@@ -28,166 +24,176 @@ from sluice.contract.folder import Contracts
 from sluice.errors import TableDamagedError, first_line
 from sluice.iceberg import tables
 from sluice.ledger import maintenance_table
-from sluice.ledger.maintenance_table import Action, Effect, Seen
-from sluice.maintain import subjects
+from sluice.ledger.maintenance_table import Action, ActionResult, KnownFolders
+from sluice.maintain import targets
 
 log = logging.getLogger(__name__)
 
-PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-# So young no file is taken for an orphan (ORPHAN_FLOOR): the turns of a run load others' tables once.
-FRESH = timedelta(hours=12)
-# Of tables by the thousand, what was looked at is kept though the application be killed at the next.
-PORTION = 500
-# A partition, or a hash before the file's name: where there is one there are thousands.
+PATH_PROPERTIES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+# How long the applications of one run share what one of them read. No file this young counts as an orphan
+# (MIN_ORPHAN_AGE).
+REUSE_AGE = timedelta(hours=12)
+# After so many tables the folders are recorded, so that an application that is killed has not read them in vain.
+CHUNK = 500
+# A folder of a partition, or of object storage's hashes: recording each would make thousands.
 _LEAF = re.compile(r"/([^/]*=[^/]*|[01]{4})(/.*)?$")
 
 _DENIED = re.compile(r"access_?denied", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Folders:
-    """Where the files of tables lie: Sluice's own, and all others in the catalog.
+class TableFolders:
+    """The folders that hold the files of all tables in the catalog.
 
     Attributes:
-        read: per table that can be read, every folder that it is known to have had.
-        damaged: per table that can't be read, what was last seen of it; None: nothing, and it is one of Iceberg's, or
-            nobody answered.
-        unknown: what the catalog lists, does not show and never has: perhaps no table of Iceberg's.
+        readable: per table that can be read, every folder that it is known to have had.
+        unreadable: per table that can't be read, the folders recorded for it; None: none are recorded, and it is an
+            Iceberg table, or may be one.
+        unknown: tables that the catalog lists but never could load: perhaps not Iceberg tables.
     """
 
-    read: Mapping[str, tuple[str, ...]]
-    damaged: Mapping[str, Seen | None] = field(default_factory=dict)
+    readable: Mapping[str, tuple[str, ...]]
+    unreadable: Mapping[str, KnownFolders | None] = field(default_factory=dict)
     unknown: Collection[str] = ()
 
 
-def known(contracts: Contracts, catalog: Catalog, run_id: str) -> Folders:
-    """Look where the files of all tables lie, as far as they can be read, and remember it."""
-    own = {s.identifier for s in subjects.subjects(contracts)}
-    before = maintenance_table.seen(catalog)
-    read: dict[str, tuple[str, ...]] = {}
-    damaged: dict[str, Seen | None] = {}
+def find_folders(contracts: Contracts, catalog: Catalog, run_id: str) -> TableFolders:
+    """Find the folders of all tables, as far as these can be read, and record them in `sluice.maintenance`."""
+    own = {target.identifier for target in targets.list_targets(contracts)}
+    known = maintenance_table.read_known_folders(catalog)
+    readable: dict[str, tuple[str, ...]] = {}
+    unreadable: dict[str, KnownFolders | None] = {}
     unknown: set[str] = set()
-    every = sorted(own | _all(catalog, {i[:-1] for i in own}))
-    for start in range(0, len(every), PORTION):
-        fresh: dict[str, Seen] = {}
-        for identifier in every[start : start + PORTION]:
-            name, at = ".".join(identifier), datetime.now(UTC)
-            was = before.get(name)
-            if identifier not in own and was and was.run_id == run_id and was.at > at - FRESH:
-                read[name] = was.folders
+    every = sorted(own | _list_all_tables(catalog, {i[:-1] for i in own}))
+    for start in range(0, len(every), CHUNK):
+        changed: dict[str, KnownFolders] = {}
+        for identifier in every[start : start + CHUNK]:
+            name, now = ".".join(identifier), datetime.now(UTC)
+            before = known.get(name)
+            if identifier not in own and before and before.run_id == run_id and before.at > now - REUSE_AGE:
+                readable[name] = before.folders
                 continue
             try:
                 table = tables.load(catalog, identifier)
             except Exception as error:
-                if isinstance(error, TableDamagedError) or (was and identifier not in own):
-                    damaged[name] = was
+                if isinstance(error, TableDamagedError) or (before and identifier not in own):
+                    unreadable[name] = before
                 elif identifier in own:
                     raise
-                elif isinstance(error, OSError | ServerError | ServiceUnavailableError) and not _forbidden(error):
-                    damaged[name] = None  # another time it may be read
+                elif isinstance(error, OSError | ServerError | ServiceUnavailableError) and not _is_forbidden(error):
+                    unreadable[name] = None  # temporary: it may be an Iceberg table
                 else:
                     unknown.add(name)
-                log.warning("%s: not known where its files are: %s", name, first_line(error))
+                log.warning("%s: its folders are unknown: %s", name, first_line(error))
                 continue
             if table:
-                now = _seen(name, table, before, at)
-                read[name] = now.folders
-                # Those of Sluice's own tables are kept with what is done to each, too.
-                if identifier not in own or not was or (was.id, was.folders) != (now.id, now.folders):
-                    fresh[name] = now
-        effects = [
-            Effect(
-                name,
-                Action.ORPHANS,
-                maintenance_table.SEEN,
-                result=json.dumps({"folders": s.folders, "id": s.id}),
-                at=s.at,
-            )
-            for name, s in fresh.items()
-        ]
-        maintenance_table.keep(catalog, effects, run_id=run_id)
-    return Folders(read, damaged, frozenset(unknown))
+                found = _folders_of(name, table, known, now)
+                readable[name] = found.folders
+                # For Sluice's own targets the result of each clean-up records them as well.
+                if identifier not in own or not before or (before.id, before.folders) != (found.id, found.folders):
+                    changed[name] = found
+        _record(catalog, changed, run_id)
+    return TableFolders(readable, unreadable, frozenset(unknown))
 
 
-def _all(catalog: Catalog, must: Collection[Identifier]) -> set[Identifier]:
-    """Every table that the catalog lists: a LOCATION may be in any folder, whatever the namespace.
+def _record(catalog: Catalog, found: Mapping[str, KnownFolders], run_id: str) -> None:
+    results = [
+        ActionResult(
+            name,
+            Action.ORPHANS,
+            maintenance_table.SEEN,
+            result=json.dumps({"folders": each.folders, "id": each.id}),
+            at=each.at,
+        )
+        for name, each in found.items()
+    ]
+    maintenance_table.write_results(catalog, results, run_id=run_id)
+
+
+def _list_all_tables(catalog: Catalog, required: Collection[Identifier]) -> set[Identifier]:
+    """Every table that the catalog lists: a table of any namespace may have its LOCATION in any folder.
 
     Args:
-        must: the namespaces that have to be listed; others Sluice's user may not be allowed to see.
+        required: namespaces that must be listed. Sluice's user need not have access to the others.
     """
-    found = set(_below(catalog, (), must))
-    missed = sorted(set(must) - {i[:-1] for i in found})  # empty, or where namespaces can't be listed from the top
-    return found | {i for namespace in missed for i in _below(catalog, namespace, must)}
+    found = set(_list_tables(catalog, (), required))
+    # Namespaces that are empty, or in a catalog that does not list namespaces from the top.
+    missing = sorted(set(required) - {i[:-1] for i in found})
+    return found | {i for namespace in missing for i in _list_tables(catalog, namespace, required)}
 
 
-def _below(catalog: Catalog, namespace: Identifier, must: Collection[Identifier]) -> Iterator[Identifier]:
+def _list_tables(catalog: Catalog, namespace: Identifier, required: Collection[Identifier]) -> Iterator[Identifier]:
     try:
         found = [tuple(i) for i in catalog.list_tables(namespace)] if namespace else []
-        spaces = catalog.list_namespaces(namespace)
+        children = catalog.list_namespaces(namespace)
     except NoSuchNamespaceError:
         return
     except Exception as error:
-        if namespace in must or not _forbidden(error):
+        if namespace in required or not _is_forbidden(error):
             raise
-        log.warning("%s: not known where its tables' files are: %s", ".".join(namespace) or "/", first_line(error))
+        log.warning("%s: the folders of its tables are unknown: %s", ".".join(namespace) or "/", first_line(error))
         return
     yield from found
-    for each in spaces:
-        yield from _below(catalog, tuple(each), must)
+    for child in children:
+        yield from _list_tables(catalog, tuple(child), required)
 
 
-def _forbidden(error: Exception) -> bool:
-    """Whether it is Sluice's user who may not see it; Amazon's catalog and PyArrow's storage say so in words alone."""
+def _is_forbidden(error: Exception) -> bool:
+    """Whether Sluice's user lacks access. Glue and PyArrow's S3 file system say so in the error's text only."""
     return isinstance(error, ForbiddenError | PermissionError) or bool(_DENIED.search(str(error)))
 
 
-def written(table: Table) -> tuple[str, ...]:
-    """The folders that a table's next files go to."""
-    return (table.location(), *(table.properties[name] for name in PATHS if name in table.properties))
+def write_folders(table: Table) -> tuple[str, ...]:
+    """The folders that a table's next files are written to."""
+    return (table.location(), *(table.properties[name] for name in PATH_PROPERTIES if name in table.properties))
 
 
-def _seen(name: str, table: Table, before: Mapping[str, Seen], at: datetime) -> Seen:
-    """Every folder that a table is known to have had: now, by its metadata, and as remembered."""
-    identity = str(table.metadata.table_uuid)
-    was = before.get(identity)
-    if was is None and (unnamed := before.get(name)) and unnamed.id is None:
-        was = unnamed  # kept by a version of Sluice that remembered no ids
-    meta, now = table.metadata, written(table)
-    logs = (table.metadata_location, *(e.metadata_file for e in meta.metadata_log))
-    folders = {*now, *beyond((*logs, *(s.manifest_list for s in meta.snapshots)), now), *(was.folders if was else ())}
-    if was and was.id == identity and folders <= set(was.folders):
-        return Seen(was.folders, at, identity)
+def _folders_of(name: str, table: Table, known: Mapping[str, KnownFolders], now: datetime) -> KnownFolders:
+    """Every folder that a table is known to have had: current ones, those in its metadata, and recorded ones."""
+    table_id = str(table.metadata.table_uuid)
+    before = known.get(table_id)
+    if before is None and (without_id := known.get(name)) and without_id.id is None:
+        before = without_id  # its manifests could not be read, or an old version of Sluice recorded it
+    metadata, current = table.metadata, write_folders(table)
+    files = (
+        table.metadata_location,
+        *(entry.metadata_file for entry in metadata.metadata_log),
+        *(s.manifest_list for s in metadata.snapshots),
+    )
+    folders = {*current, *folders_outside(files, current), *(before.folders if before else ())}
+    if before and before.id == table_id and folders <= set(before.folders):
+        return KnownFolders(before.folders, now, table_id)
     try:
-        folders |= beyond(_files(table), folders)
-    except Exception as error:  # noqa: BLE001 - one of another format, or somebody else's: the rest of it is known
-        log.warning("%s: its manifests can't be read, to see where its files are: %s", name, first_line(error))
-        return Seen(tuple(sorted(folders)), at)  # without its id, so that it is tried again
-    return Seen(tuple(sorted(folders)), at, identity)
+        folders |= folders_outside(_all_files(table), folders)
+    except Exception as error:  # noqa: BLE001 - another engine's table or an unknown format: the other folders are known
+        log.warning("%s: its manifests can't be read to find its folders: %s", name, first_line(error))
+        return KnownFolders(tuple(sorted(folders)), now)  # without the id, so that the next run tries again
+    return KnownFolders(tuple(sorted(folders)), now, table_id)
 
 
-def _files(table: Table) -> Iterator[str]:
-    """Every file that any snapshot names."""
+def _all_files(table: Table) -> Iterator[str]:
+    """Every file that any snapshot references."""
     manifests = {m.manifest_path: m for s in table.metadata.snapshots for m in s.manifests(table.io)}
     for path, manifest in manifests.items():
         yield path
         yield from (e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io))
 
 
-def beyond(files: Iterable[str], folders: Collection[str]) -> set[str]:
-    """The folders of files that lie in none of these folders."""
+def folders_outside(files: Iterable[str], folders: Collection[str]) -> set[str]:
+    """The folders of those files that lie in none of `folders`."""
     found = {_LEAF.sub("", file.rpartition("/")[0]) for file in files if file}
-    return {each for each in found if not any(within(each, folder) for folder in folders)}
+    return {each for each in found if not any(is_within(each, folder) for folder in folders)}
 
 
-def within(inner: str, outer: str) -> bool:
-    """Whether a folder or file is a folder or lies below it."""
-    (host, path), (other, above) = _place(inner), _place(outer)
+def is_within(inner: str, outer: str) -> bool:
+    """Whether a folder or file equals `outer` or lies below it."""
+    (host, path), (other, above) = _host_and_path(inner), _host_and_path(outer)
     return (host == other or not host or not other) and f"{path}/".startswith(f"{above.rstrip('/')}/")
 
 
-@lru_cache(1 << 16)  # each table's folders are held against those of all others
-def _place(address: str) -> tuple[str, str]:
-    """Host or bucket, and path. The scheme does not count: s3 and s3a are the same place."""
-    _, named, rest = address.partition("://")
-    host, _, path = rest.partition("/") if named else ("", "", address.removeprefix("file:").lstrip("/"))
+@lru_cache(1 << 16)  # the folders of each table are compared with those of all others
+def _host_and_path(address: str) -> tuple[str, str]:
+    """Host or bucket, and path. The scheme is ignored: s3 and s3a are the same place."""
+    _, scheme, rest = address.partition("://")
+    host, _, path = rest.partition("/") if scheme else ("", "", address.removeprefix("file:").lstrip("/"))
     return host, normpath(f"/{path}")

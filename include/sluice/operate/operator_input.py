@@ -1,4 +1,7 @@
-"""Offset ranges as an operator names them, in a form or in a command: taken as they stand, or refused; and who asks."""
+"""Parses what an operator enters in a form or a command: offset ranges; and who decides, and why.
+
+In: text or parsed JSON. Out: ranges per partition, and a `Decision`; wrong input is refused with the reason.
+"""
 
 from __future__ import annotations
 
@@ -7,79 +10,93 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import RefusedError
 
-PARTITION = "(0|[1-9][0-9]{0,9})"
-"""One way to write each partition: else two names of one would be one range."""
+PARTITION_PATTERN = "(0|[1-9][0-9]{0,9})"
+"""No leading zeros: two spellings of a partition would be two keys for one range."""
 
-LAST_PARTITION, LAST_OFFSET = 2**31 - 1, 2**63 - 1
-SHOWN = 60
+MAX_PARTITION, MAX_OFFSET = 2**31 - 1, 2**63 - 1
+MAX_SHOWN = 60
 
 
-def ranges(given: Any) -> dict[int, tuple[int, int]]:
-    """What was parsed from `{"partition": [first, end]}`.
+@dataclass(frozen=True)
+class Decision:
+    """Who decided, and why, as the ledger records it.
+
+    Attributes:
+        run_id: the Airflow run, or the command, that carries it out.
+    """
+
+    who: str
+    why: str
+    run_id: str
+
+
+def parse_ranges(given: Any) -> dict[int, tuple[int, int]]:
+    """Offset ranges by partition, from `{"partition": [first, end]}`.
 
     Raises:
         RefusedError: with the partition and what is wrong with it.
     """
     if not isinstance(given, Mapping):
-        raise _refused(f"{_shown(given)} names no ranges.")
-    return {_partition(name): _bounds(name, bounds) for name, bounds in given.items()}
+        raise _refused(f"{_quote(given)} is not a JSON object of ranges.")
+    return {_parse_partition(name): _parse_bounds(name, bounds) for name, bounds in given.items()}
 
 
-def read(text: str) -> dict[int, tuple[int, int]]:
-    """The same from JSON, of which there must be some.
+def parse_ranges_json(text: str) -> dict[int, tuple[int, int]]:
+    """The same from JSON text, with at least one range.
 
     Raises:
-        RefusedError: as `ranges`; or it is no JSON, or names a partition twice.
+        RefusedError: as `parse_ranges`; or the text is not JSON, is empty, or has a partition twice.
     """
     try:
-        found = ranges(json.loads(text, object_pairs_hook=_once))
+        found = parse_ranges(json.loads(text, object_pairs_hook=_reject_duplicates))
     except (ValueError, RecursionError) as error:
-        raise _refused(f"{_shown(text)} can't be read as JSON.") from error
+        raise _refused(f"{_quote(text)} is not valid JSON.") from error
     if not found:
-        raise _refused("No range is named.")
+        raise _refused("No range is given.")
     return found
 
 
-def user() -> str:
-    """Whose word a command is: the login name, or its number where the machine knows no name, as in containers."""
+def current_user() -> str:
+    """The login name of who runs a command; the user id where there is no name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise _refused(f"Partition {_shown(twice)} is named twice.")
+        raise _refused(f"Partition {_quote(twice)} is given twice.")
     return found
 
 
-def _partition(name: Any) -> int:
-    if not re.fullmatch(PARTITION, str(name)) or int(name) > LAST_PARTITION:
-        raise _refused(f"{_shown(name)} is no partition: it is a number from 0, without zeros before it.")
+def _parse_partition(name: Any) -> int:
+    if not re.fullmatch(PARTITION_PATTERN, str(name)) or int(name) > MAX_PARTITION:
+        raise _refused(f"{_quote(name)} is not a partition: write a number from 0 without leading zeros.")
     return int(name)
 
 
-def _bounds(name: Any, given: Any) -> tuple[int, int]:
-    # No `isinstance`: to Python true is a number as well.
+def _parse_bounds(name: Any, given: Any) -> tuple[int, int]:
+    # `type` instead of `isinstance`: in Python, True is an int as well.
     if not (isinstance(given, list | tuple) and len(given) == 2 and all(type(each) is int for each in given)):
-        raise _refused(f"Partition {name}: {_shown(given)} is no range: it is two whole numbers, first and end.")
+        raise _refused(f"Partition {name}: {_quote(given)} is not a range: write two whole numbers, first and end.")
     first, end = given
-    if not (0 <= first <= LAST_OFFSET and 0 <= end <= LAST_OFFSET):
-        raise _refused(f"Partition {name}: {_shown(given)} is no range: offsets are numbers from 0 to {LAST_OFFSET}.")
+    if not (0 <= first <= MAX_OFFSET and 0 <= end <= MAX_OFFSET):
+        raise _refused(f"Partition {name}: {_quote(given)} is not a range: offsets are from 0 to {MAX_OFFSET}.")
     return first, end
 
 
-def _shown(given: Any) -> str:
+def _quote(given: Any) -> str:
     text = given if isinstance(given, str) else json.dumps(given, default=str)
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")
 
 
 def _refused(message: str) -> RefusedError:
-    return RefusedError(message, way_out='Write it as {"0": [100, 5000]}: the offsets 100 to 4999 of partition 0.')
+    return RefusedError(message, next_step='Write it as {"0": [100, 5000]}: the offsets 100 to 4999 of partition 0.')

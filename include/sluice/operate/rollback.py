@@ -1,7 +1,7 @@
-"""Roll a typed table back: data and offsets in one commit, shown before it is done. No JVM.
+"""Rolls a typed table back, data and offsets in one commit, after a preview. No JVM.
 
-The snapshot that main goes back to carries the offsets that were true then. What came after it is still in staging, and
-the next run publishes it again by itself.
+In: a table and a `RestorePoint`. Out: a `Rollback` to show, and the commit. The snapshot that main goes back to carries
+the offsets of that time; later batches are still in staging, and the next run publishes them again.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from sluice.batch import (
     PUBLISHED_THROUGH,
     RUN_ID,
     Batch,
-    Through,
-    batches_of,
-    decode_through,
-    joined_ranges,
+    PublishedOffsets,
+    batches_from_summary,
+    decode_published_through,
+    merge_ranges,
 )
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
 from sluice.errors import CursorUnknownError, RefusedError, SluiceError
 from sluice.iceberg import cursor, refs, snapshots, table_names, tables
 from sluice.ledger import backlog, restore_deletes, unfinished_rollback
-from sluice.ledger.accepted_gaps import covers
-from sluice.ledger.backlog import Held
+from sluice.ledger.accepted_gaps import is_skipped_by_table
+from sluice.ledger.backlog import StagedRows
 from sluice.ledger.offsets_table import Ledger
-from sluice.ledger.unfinished_rollback import NOTE, Note
+from sluice.ledger.unfinished_rollback import ROLLBACK_PROPERTY, RollbackNote
 from sluice.offsets import Ranges, encode_ranges
 from sluice.operate import rollback_target, undone_slices
-from sluice.operate.undone_slices import Undone
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
+from sluice.operate.undone_slices import UndoneSlice
 
 log = logging.getLogger(__name__)
 
@@ -49,30 +51,31 @@ class Rollback:
     """What a rollback would do.
 
     Attributes:
-        base: the table that was looked at; main must still be at its head.
+        base: the table when it was previewed; the rollback is refused if main's head has changed since.
         target: the snapshot that main goes back to.
-        carrier: target's nearest ancestor, or itself, that carries offsets; None before the first of them.
-        again: per topic the batches that the next run publishes again.
-        undone: main's snapshots that are left, newest first.
-        between: those of them that others made between the commits of the run that was named.
-        passed: the batches that these passed over, as they were given up for the table: the next run does so again.
-        slices: the slices of backfills that these brought, which are not brought again by themselves.
-        branches: attempts that are under way, or were left behind; what they write is refused.
-        memory: the memory of deleted keys, and the state it goes back to; None where it stays as it is.
+        offsets_snapshot: the target or its nearest ancestor that carries offsets; None: there were none yet.
+        undone: main's snapshots that are undone, newest first.
+        by_others: those of them that other runs committed between the commits of the named run.
+        republish: per topic, the batches that the next run publishes again.
+        skipped: undone batches that the table had skipped as an accepted gap; the next run skips them again.
+        slices: backfill slices that are undone; no run publishes these again by itself.
+        branches: branches of attempts; main will refuse their commits.
+        deletes_table: the deletes table of an upsert table.
+        deletes_snapshot_id: the snapshot that the deletes table goes back to, 0 for empty; None: it stays as it is.
     """
 
     contract: Contract
     base: Table
     target: Snapshot
-    carrier: Snapshot | None
+    offsets_snapshot: Snapshot | None
     undone: tuple[Snapshot, ...]
-    between: tuple[Snapshot, ...] = ()
-    again: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)
-    passed: tuple[Batch, ...] = ()
-    slices: tuple[Undone, ...] = ()
+    by_others: tuple[Snapshot, ...] = ()
+    republish: Mapping[str, tuple[StagedRows, ...]] = field(default_factory=dict)
+    skipped: tuple[Batch, ...] = ()
+    slices: tuple[UndoneSlice, ...] = ()
     branches: tuple[str, ...] = ()
-    memory: Table | None = None
-    memory_back_to: int | None = None
+    deletes_table: Table | None = None
+    deletes_snapshot_id: int | None = None
 
     @property
     def table(self) -> str:
@@ -80,195 +83,196 @@ class Rollback:
         return self.contract.table
 
     @property
-    def lost(self) -> list[Held | Undone]:
-        """The batches and slices whose rows staging no longer holds whole."""
-        return [*self.lost_batches, *(each for each in self.slices if not each.whole)]
+    def lost(self) -> list[StagedRows | UndoneSlice]:
+        """The batches and slices whose rows staging no longer holds completely."""
+        return [*self.lost_batches, *(each for each in self.slices if not each.complete)]
 
     @property
-    def lost_batches(self) -> list[Held]:
-        """Those that the next run would publish again."""
-        return [each for held in self.again.values() for each in held if not each.whole]
+    def lost_batches(self) -> list[StagedRows]:
+        """The lost batches among those that the next run publishes again."""
+        return [each for staged in self.republish.values() for each in staged if not each.complete]
 
     def lines(self) -> list[str]:
-        """The rollback in words."""
-        metadata = self.base.metadata
+        """The preview as text, one line each."""
         out = [
-            f"{self.table}: from snapshot {metadata.current_snapshot_id} back to {self.target.snapshot_id}, "
+            f"{self.table}: from snapshot {self.base.metadata.current_snapshot_id} back to {self.target.snapshot_id}, "
             f"{len(self.undone)} snapshot(s) undone"
         ]
-        if self.between:
-            runs = ", ".join(dict.fromkeys(snapshots.summary(s).get(RUN_ID, "unknown") for s in self.between))
-            out.append(f"between {len(self.between)} of them lie between the run's own commits, by others: {runs}")
-        for topic, held in self.again.items():
-            out += [f"{'again  ' if each.whole else 'LOST   '} {topic} batch {each}" for each in held]
-            if lost := [each.batch for each in held if not each.whole]:
-                out.append(self._kafka(topic, joined_ranges(lost)))
-        out += [f"passed  {each}: given up for this table before, and not in it now either" for each in self.passed]
-        if not any(self.again.values()) and not self.passed:
-            out.append("again   no batch: nothing was published since")
+        if self.by_others:
+            runs = ", ".join(dict.fromkeys(snapshots.summary(s).get(RUN_ID, "unknown") for s in self.by_others))
+            out.append(_line("others", f"{len(self.by_others)} of them are commits of other runs: {runs}"))
+        for topic, staged in self.republish.items():
+            out += [_line("republish" if each.complete else "LOST", f"{topic} batch {each}") for each in staged]
+            if lost := [each.batch for each in staged if not each.complete]:
+                out.append(self._kafka_line(topic, merge_ranges(lost)))
+        out += [_line("skipped", f"{each}: an accepted gap of this table, and skipped again") for each in self.skipped]
+        if not any(self.republish.values()) and not self.skipped:
+            out.append(_line("republish", "no batch: nothing was published since"))
         for each in self.slices:
-            told = "not published again by itself; backfill it again"
-            out.append(f"{'undone ' if each.whole else 'LOST   '} {each.batch.topic} {each}: {told}")
-            out += [] if each.whole else [self._kafka(each.batch.topic, each.batch.ranges)]
-        if self.memory_back_to is not None:
-            state = f"snapshot {self.memory_back_to}" if self.memory_back_to else "nothing"
-            out.append(f"deletes the memory of deleted keys goes back to {state}")
-        out += [f"branch  {name}: what is being written there will be refused" for name in self.branches]
+            text = f"{each.batch.topic} {each}: not published again by itself; run a backfill again"
+            out.append(_line("undone" if each.complete else "LOST", text))
+            out += [] if each.complete else [self._kafka_line(each.batch.topic, each.batch.ranges)]
+        if self.deletes_snapshot_id is not None:
+            state = f"goes back to snapshot {self.deletes_snapshot_id}" if self.deletes_snapshot_id else "is emptied"
+            out.append(_line("deletes", f"the deletes table {state}"))
+        out += [_line("branch", f"{name}: its writes will be refused") for name in self.branches]
         return out
 
-    def _kafka(self, topic: str, ranges: Ranges) -> str:
-        return (
-            f"kafka   python -m sluice backfill plan {self.table} --topic={topic} --ranges '{encode_ranges(ranges)}' "
-            "tells what it still has of the lost; DAG backfill brings that after the next run"
+    def _kafka_line(self, topic: str, ranges: Ranges) -> str:
+        return _line(
+            "kafka",
+            f"python -m sluice backfill plan {self.table} --topic={topic} --ranges '{encode_ranges(ranges)}' "
+            "shows which lost records Kafka still has; DAG backfill replays them after the next run",
         )
 
 
-def look(
-    name: str,
-    contracts: Contracts,
-    catalog: Catalog,
-    ledger: Ledger | None,
-    *,
-    snapshot_id: int | None = None,
-    before_run: str | None = None,
-) -> Rollback:
-    """Work out a rollback, changing nothing.
+def _line(label: str, text: str) -> str:
+    return f"{label:<9} {text}"
 
-    Args:
-        name: a typed table.
-        snapshot_id: one of main's ancestors.
-        before_run: or the run, whose first commit on the table is the first to be undone.
+
+def preview_rollback(
+    name: str, contracts: Contracts, catalog: Catalog, ledger: Ledger | None, point: RestorePoint
+) -> Rollback:
+    """Work out a rollback of a typed table without changing anything.
 
     Raises:
-        ContractError: no contract names the table.
-        RefusedError: there is nothing to go back to, or it does not tell its offsets.
-        LedgerError: nobody knows the batches that would have to be published again.
+        ContractError: no contract defines the table.
+        RefusedError: there is no such snapshot, or it carries no offsets.
+        LedgerError: the batches to publish again are unknown.
     """
     contract = contracts.table(name)
-    memory = tables.load(catalog, table_names.deletes(contract)) if contract.upsert else None
+    deletes = tables.load(catalog, table_names.deletes(contract)) if contract.upsert else None
     table = tables.load(catalog, table_names.typed(contract))
     if table is None or table.metadata.current_snapshot_id is None:
-        raise RefusedError("The table holds nothing yet.", table=name)
-    line = list(snapshots.ancestors(table.metadata))
-    target = rollback_target.target(name, line, snapshot_id, before_run)
-    undone = tuple(line[: line.index(target)])
-    then = rollback_target.carrier(name, table, target)
-    through = decode_through(snapshots.summary(then)[PUBLISHED_THROUGH]) if then else {}
-    again, passed = _again(contract, catalog, ledger, table, through, undone)
+        raise RefusedError("The table is empty.", table=name)
+    chain = list(snapshots.ancestors(table.metadata))
+    target = rollback_target.find_target(name, chain, point)
+    undone = tuple(chain[: chain.index(target)])
+    carrier = rollback_target.find_offsets_snapshot(name, table, target)
+    published = decode_published_through(snapshots.summary(carrier)[PUBLISHED_THROUGH]) if carrier else {}
+    republish, skipped = _split_skipped(
+        contract, ledger, undone, _find_undone_batches(contract, catalog, ledger, table, published)
+    )
     return Rollback(
         contract=contract,
         base=table,
         target=target,
-        carrier=then,
+        offsets_snapshot=carrier,
         undone=undone,
-        between=rollback_target.between(undone, before_run),
-        again=again,
-        passed=passed,
-        slices=undone_slices.look(undone, catalog, ledger),
-        branches=tuple(sorted(n for n in table.metadata.refs if refs.is_batch_attempt(n) or refs.is_slice_attempt(n))),
-        memory=memory,
-        memory_back_to=restore_deletes.state_before(memory, table.metadata, target, undone[-1]),
+        by_others=rollback_target.commits_by_others(undone, point.before_run),
+        republish=republish,
+        skipped=skipped,
+        slices=undone_slices.find_undone_slices(undone, catalog, ledger),
+        branches=tuple(sorted(n for n in table.metadata.refs if refs.is_batch_branch(n) or refs.is_slice_branch(n))),
+        deletes_table=deletes,
+        deletes_snapshot_id=restore_deletes.find_restore_point(deletes, table.metadata, target, undone[-1]),
     )
 
 
-def _again(
+def _find_undone_batches(
     contract: Contract,
     catalog: Catalog,
     ledger: Ledger | None,
     table: Table,
-    through: Mapping[str, Through],
-    undone: tuple[Snapshot, ...],
-) -> tuple[dict[str, tuple[Held, ...]], tuple[Batch, ...]]:
-    """Per topic the batches between then and now, and whether staging still holds their rows; apart, those passed over.
-
-    That a batch was given up is not enough: a table that was put forward again by hand may hold it.
-    """
+    published: Mapping[str, PublishedOffsets],
+) -> dict[str, tuple[StagedRows, ...]]:
+    """Per topic, the batches between the target's offsets and the table's, and how many rows staging holds of them."""
     try:
-        now = cursor.published(table, partial(ledger.remembered, contract.table) if ledger else None)
-    except CursorUnknownError:  # which may be why somebody rolls back
+        now = cursor.read_table_cursor(table, partial(ledger.last_settled_cursor, contract.table) if ledger else None)
+    except CursorUnknownError:  # perhaps the very reason for the rollback
         now = {}
-    broken: dict[str, SluiceError] = {}
-    loaded = backlog.staged(catalog, list(contract.topics), ledger, broken)
-    if broken:
-        raise next(iter(broken.values()))
-    given_up = ledger.gaps(contract.topics) if ledger else []
-    known, _ = backlog.known_batches([contract], loaded, {contract.table: through}, ledger, given_up)
-    told = (snapshots.summary(s) for s in undone)
-    empty = [b for properties in told if BATCH_SEQ in properties for b in batches_of(properties) if b.span == 0]
-    again: dict[str, tuple[Held, ...]] = {}
-    passed: list[Batch] = []
+    errors: dict[str, SluiceError] = {}
+    staging = backlog.load_staging(catalog, list(contract.topics), ledger, errors)
+    if errors:
+        raise next(iter(errors.values()))
+    gaps = ledger.gaps(contract.topics) if ledger else []
+    known = backlog.find_known_batches([contract], staging, {contract.table: published}, ledger, gaps)
+    found: dict[str, tuple[StagedRows, ...]] = {}
     for topic in contract.topics:
-        staging, last = loaded[topic]
-        batches = backlog.pending(contract.table, known[topic], last, through.get(topic), given_up)
+        staging_table, last = staging[topic]
+        batches = backlog.find_pending_batches(contract.table, known.for_topic(topic), last, published.get(topic), gaps)
         if topic in now:
             batches = tuple(b for b in batches if b.seq <= now[topic].seq)
-        held = backlog.held(staging, batches, ledger)
-        lost = [each.batch for each in held if not each.whole]
-        gone = [b for b in lost if b in empty and covers(given_up, b, contract.table)]
-        again[topic] = tuple(each for each in held if each.batch not in gone)
-        passed += gone
-    return again, tuple(passed)
+        found[topic] = backlog.count_staged_rows(staging_table, batches, ledger)
+    return found
 
 
-def roll_back(
-    found: Rollback, catalog: Catalog, ledger: Ledger, *, who: str, why: str, run_id: str, accept_loss: str = ""
-) -> None:
-    """Do what `look` worked out, in one commit: main, and the tag that keeps the offsets. Then what is left to do.
+def _split_skipped(
+    contract: Contract,
+    ledger: Ledger | None,
+    undone: tuple[Snapshot, ...],
+    found: Mapping[str, tuple[StagedRows, ...]],
+) -> tuple[dict[str, tuple[StagedRows, ...]], tuple[Batch, ...]]:
+    """Separate the batches that the table had skipped as an accepted gap.
+
+    The accepted gap alone does not prove it: after a manual change of main the table may hold the batch. So the undone
+    snapshots must carry it as an empty batch.
+    """
+    summaries = (snapshots.summary(s) for s in undone)
+    carried = (batch for each in summaries if BATCH_SEQ in each for batch in batches_from_summary(each))
+    empty = [batch for batch in carried if batch.span == 0]
+    lost = [each.batch for staged in found.values() for each in staged if not each.complete and each.batch in empty]
+    gaps = ledger.gaps(contract.topics) if ledger and lost else []
+    skipped = [batch for batch in lost if is_skipped_by_table(gaps, batch, contract.table)]
+    left = {topic: tuple(each for each in staged if each.batch not in skipped) for topic, staged in found.items()}
+    return left, tuple(skipped)
+
+
+def roll_back(found: Rollback, catalog: Catalog, ledger: Ledger, decision: Decision, *, accept_loss: str = "") -> None:
+    """Carry out a previewed rollback: one commit moves main and the cursor tag; ledger and deletes table follow.
 
     Args:
-        accept_loss: the table's name, typed out, if batches and slices are to be lost for it that staging no longer
-            holds.
+        accept_loss: the table's name, to confirm that batches and slices which staging no longer holds are lost.
 
     Raises:
-        RefusedError: staging no longer holds what would be published again; or no reason is given; or the snapshot has
-            expired since it was looked at.
-        FencedError: main moved since it was looked at; nothing was changed.
-        CatalogUnavailableError: the catalog stayed away, and nobody knows yet whether it is done.
+        RefusedError: staging lacks rows that would be lost, no reason is given, or the target has expired meanwhile.
+        FencedError: main moved since the preview; nothing was changed.
+        CatalogUnavailableError: the catalog stopped answering, and the outcome is unknown.
     """
-    if not why.strip():
-        raise RefusedError("No reason is given.", table=found.table, way_out="Say why: it is kept in the ledger.")
+    if not decision.why.strip():
+        raise RefusedError("No reason is given.", table=found.table, next_step="Say why: the ledger records it.")
     if found.lost and accept_loss != found.table:
-        raise loss(found)
-    # The table itself tells, since the ledger's row may not follow. Clocks differ.
+        raise loss_error(found)
+    # The table records the rollback itself, as the ledger may not. Clocks differ, hence the maximum.
     now_ms = max(int(time.time() * 1000), found.undone[0].timestamp_ms)
-    note = _note(found, who, why, run_id)
+    note = _make_note(found, decision)
     updates: list[TableUpdate] = [
-        refs.point(refs.MAIN, found.target.snapshot_id),
-        SetPropertiesUpdate(updates={tables.SLICES_SINCE: str(now_ms), NOTE: note.text()}),
+        refs.set_ref(refs.MAIN, found.target.snapshot_id),
+        SetPropertiesUpdate(updates={tables.SLICES_SINCE: str(now_ms), ROLLBACK_PROPERTY: note.to_json()}),
     ]
-    if found.carrier:
-        updates.append(refs.point(CURSOR_TAG, found.carrier.snapshot_id, tag=True))
+    if found.offsets_snapshot:
+        updates.append(refs.set_ref(CURSOR_TAG, found.offsets_snapshot.snapshot_id, tag=True))
     elif CURSOR_TAG in found.base.metadata.refs:
         updates.append(RemoveSnapshotRefUpdate(ref_name=CURSOR_TAG))
-    if unfinished := Note.of(found.base):  # the note takes its place
-        unfinished_rollback.tell(ledger, unfinished)
-    unfinished_rollback.commit(catalog, ledger, found.base, tuple(updates), note)
+    if unfinished := RollbackNote.from_table(found.base):  # the new note replaces it
+        unfinished_rollback.record_rollback(ledger, unfinished)
+    unfinished_rollback.commit_rollback(catalog, ledger, found.base, tuple(updates), note)
     log.warning("%s: rolled back from %s to %s", found.table, note.left, note.target)
-    unfinished_rollback.finish(catalog, ledger, found.contract, note)
+    unfinished_rollback.finish_rollback(catalog, ledger, found.contract, note)
 
 
-def loss(found: Rollback) -> RefusedError:
-    """What is said where staging no longer holds what would be published again, or could be backfilled again."""
+def loss_error(found: Rollback) -> RefusedError:
+    """The error for a rollback whose batches or slices staging no longer holds."""
     return RefusedError(
-        f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: the table would be without them.",
+        f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: the table would lose them.",
         table=found.table,
-        way_out="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss: the next run "
-        "passes over them, and DAG backfill then brings what Kafka still has: a dry run shows the command that tells.",
+        next_step="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss. The next run "
+        "then skips them, and DAG backfill replays what Kafka still has: the dry run shows the command to check that.",
     )
 
 
-def _note(found: Rollback, who: str, why: str, run_id: str) -> Note:
-    memory = None
-    if found.memory is not None and found.memory_back_to is not None:
-        memory = [found.memory.metadata.current_snapshot_id or 0, found.memory_back_to]
-    return Note(
+def _make_note(found: Rollback, decision: Decision) -> RollbackNote:
+    deletes = None
+    if found.deletes_table is not None and found.deletes_snapshot_id is not None:
+        deletes = [found.deletes_table.metadata.current_snapshot_id or 0, found.deletes_snapshot_id]
+    return RollbackNote(
         table=found.table,
         left=found.undone[0].snapshot_id,
         target=found.target.snapshot_id,
-        topics=list(found.again),
-        lost=[unfinished_rollback.lost(each.batch) for each in found.lost_batches],
-        memory=memory,
-        who=who,
-        why=why,
-        run=run_id,
+        topics=list(found.republish),
+        lost=[unfinished_rollback.encode_lost_batch(each.batch) for each in found.lost_batches],
+        memory=deletes,
+        who=decision.who,
+        why=decision.why,
+        run=decision.run_id,
     )

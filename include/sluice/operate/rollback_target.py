@@ -1,6 +1,12 @@
-"""Which snapshot a rollback goes back to, and what lies in between."""
+"""Finds the snapshot that a rollback goes back to, and what it undoes.
+
+In: main's snapshots and a `RestorePoint`. Out: the target snapshot, and the one that carries its offsets.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -9,68 +15,85 @@ from sluice.batch import PUBLISHED_THROUGH, RUN_ID
 from sluice.errors import RefusedError
 from sluice.iceberg import snapshots
 
+MAX_SUGGESTED = 10
 
-def target(name: str, line: list[Snapshot], snapshot_id: int | None, before_run: str | None) -> Snapshot:
-    """The ancestor that is named, or the one before a run's first commit.
+
+@dataclass(frozen=True)
+class RestorePoint:
+    """Where an operator wants to go back to; exactly one of the two is set.
+
+    Attributes:
+        snapshot_id: one of main's ancestors.
+        before_run: the run whose first commit on the table is the oldest to be undone.
+    """
+
+    snapshot_id: int | None = None
+    before_run: str | None = None
+
+
+def find_target(name: str, chain: Sequence[Snapshot], point: RestorePoint) -> Snapshot:
+    """The snapshot to go back to.
 
     Args:
-        line: main's snapshots, newest first.
+        chain: main's snapshots, newest first.
 
     Raises:
-        RefusedError: there is none to go back to.
+        RefusedError: there is none.
     """
-    if (snapshot_id is None) == (before_run is None):
-        raise RefusedError("Name a snapshot, or the run to go back before: one of the two.", table=name)
-    at: int | None
-    if before_run is not None:
-        mine = [s for s in line if snapshots.summary(s).get(RUN_ID) == before_run]
-        if not mine:
-            runs = dict.fromkeys(r for s in line if (r := snapshots.summary(s).get(RUN_ID)))
-            raise RefusedError(
-                f"Run {before_run!r} made none of main's snapshots.",
-                table=name,
-                way_out=f"Runs that did, newest first: {', '.join(list(runs)[:10]) or 'none'}.",
-            )
-        at = mine[-1].parent_snapshot_id
-    else:
-        at = snapshot_id
-    found = next((s for s in line if s.snapshot_id == at), None)
+    if (point.snapshot_id is None) == (point.before_run is None):
+        raise RefusedError("Name either a snapshot or the run to go back before.", table=name)
+    wanted = point.snapshot_id if point.before_run is None else _parent_of_run(name, chain, point.before_run)
+    found = next((s for s in chain if s.snapshot_id == wanted), None)
     if found is None:
         raise RefusedError(
-            f"Snapshot {at} is not among main's ancestors that are left."
-            if at is not None
-            else f"Run {before_run!r} made the table's first snapshot: there is nothing before it.",
+            f"Snapshot {wanted} is not among main's ancestors, or has expired."
+            if wanted is not None
+            else f"Run {point.before_run!r} made the table's first snapshot: there is none before it.",
             table=name,
-            way_out=f"Snapshots to go back to, newest first: {', '.join(str(s.snapshot_id) for s in line[1:11])}.",
+            next_step=f"Snapshots to go back to, newest first: "
+            f"{', '.join(str(s.snapshot_id) for s in chain[1 : MAX_SUGGESTED + 1])}.",
         )
-    if found is line[0]:
+    if found is chain[0]:
         raise RefusedError("Main is at that snapshot already.", table=name, snapshot=found.snapshot_id)
     return found
 
 
-def between(undone: tuple[Snapshot, ...], run: str | None) -> tuple[Snapshot, ...]:
-    """What is undone besides the run's commits, and is older than the newest of them."""
+def _parent_of_run(name: str, chain: Sequence[Snapshot], run: str) -> int | None:
+    """The snapshot before a run's first commit; None: the run made the table's first snapshot."""
+    commits = [s for s in chain if snapshots.summary(s).get(RUN_ID) == run]
+    if not commits:
+        runs = dict.fromkeys(r for s in chain if (r := snapshots.summary(s).get(RUN_ID)))
+        raise RefusedError(
+            f"Run {run!r} made none of main's snapshots.",
+            table=name,
+            next_step=f"Runs that did, newest first: {', '.join(list(runs)[:MAX_SUGGESTED]) or 'none'}.",
+        )
+    return commits[-1].parent_snapshot_id
+
+
+def commits_by_others(undone: Sequence[Snapshot], run: str | None) -> tuple[Snapshot, ...]:
+    """The undone commits of other runs that are older than the newest of `run`."""
     own = [snapshots.summary(s).get(RUN_ID) == run for s in undone]
     newest = own.index(True) if run and any(own) else len(own)
     return tuple(s for s, mine in zip(undone[newest:], own[newest:], strict=True) if not mine)
 
 
-def carrier(name: str, table: Table, target: Snapshot) -> Snapshot | None:
-    """The snapshot that says where the table stood then; None before its first offsets.
+def find_offsets_snapshot(name: str, table: Table, target: Snapshot) -> Snapshot | None:
+    """The nearest ancestor of the target, or itself, that carries published offsets; None: there were none yet.
 
     Raises:
-        RefusedError: expiry has cut the line before it said.
+        RefusedError: the ancestors that carried them have expired.
     """
     oldest = target
     for snapshot in snapshots.ancestors(table.metadata, target.snapshot_id):
         if PUBLISHED_THROUGH in snapshots.summary(snapshot):
             return snapshot
         oldest = snapshot
-    if not snapshots.began(oldest):
+    if not snapshots.is_first_snapshot(oldest):
         raise RefusedError(
-            "The snapshots that told which offsets the table held then have expired.",
+            "The snapshots that carried the table's offsets at that time have expired.",
             table=name,
             snapshot=target.snapshot_id,
-            way_out="Choose a newer snapshot.",
+            next_step="Choose a newer snapshot.",
         )
     return None

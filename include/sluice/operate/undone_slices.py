@@ -1,7 +1,7 @@
-"""The slices of backfills that a rollback undoes: what of their records nobody but the table may hold any more.
+"""Finds the backfill slices that a rollback undoes, and which of their records staging no longer holds.
 
-They are not published again by themselves. Whoever brings them again reads staging, or Kafka as far as that has them;
-those that came from quarantine have left it when they landed.
+In: the undone snapshots. Out: an `UndoneSlice` each. Ingestion does not publish them again: a new backfill replays them
+from staging or Kafka. Records that were replayed from quarantine are no longer there.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ from sluice.offsets import OffsetRange, encode_gaps, encode_ranges
 
 
 @dataclass(frozen=True)
-class Undone:
-    """A slice that a rollback undoes.
+class UndoneSlice:
+    """A backfill slice that a rollback undoes.
 
     Attributes:
         batch: the slice.
         added: how many rows it wrote.
-        holes: per partition what of its ranges staging does not hold; empty where it changed nothing.
+        missing: per partition, its ranges that staging does not hold; empty where it wrote nothing.
     """
 
     batch: Batch
     added: int
-    holes: Mapping[int, list[OffsetRange]] = field(default_factory=dict)
+    missing: Mapping[int, list[OffsetRange]] = field(default_factory=dict)
 
     @property
-    def whole(self) -> bool:
-        """Whether staging holds all that it brought."""
-        return not self.holes
+    def complete(self) -> bool:
+        """Whether staging holds all its records."""
+        return not self.missing
 
     def __str__(self) -> str:
-        lacks = f", and staging lacks {encode_gaps(self.holes)}" if self.holes else ""
+        lacks = f", and staging lacks {encode_gaps(self.missing)}" if self.missing else ""
         return f"backfill {self.batch.seq} {encode_ranges(self.batch.ranges)}: {self.added:,} rows written{lacks}"
 
 
-def look(undone: Iterable[Snapshot], catalog: Catalog, ledger: Ledger | None) -> tuple[Undone, ...]:
-    """The slices that these snapshots of a typed table brought, and what staging has of them.
+def find_undone_slices(undone: Iterable[Snapshot], catalog: Catalog, ledger: Ledger | None) -> tuple[UndoneSlice, ...]:
+    """The slices that these snapshots of a typed table published, and what staging lacks of them.
 
     Raises:
         TableDamagedError: staging can't be read.
     """
-    held: dict[str, list[Batch]] = {}
-    out = []
-    for piece, snapshot in slices.brought(undone):
-        told = snapshots.told_by(snapshots.summary(snapshot))
-        holes = {}
-        if any(told.values()):
-            if piece.topic not in held:
+    staged: dict[str, list[Batch]] = {}
+    found = []
+    for piece, snapshot in slices.find_replayed_slices(undone):
+        counts = snapshots.read_row_counts(snapshots.summary(snapshot))
+        missing = {}
+        if any(counts.values()):
+            if piece.topic not in staged:
                 staging = tables.load(catalog, table_names.staging(piece.topic))
-                known = slices.rows(ledger, piece.topic)
-                held[piece.topic] = slices.in_staging(staging, piece.topic, known, ledger)
-            # A topic that was created again has other records at these offsets.
-            holes = slices.missing(piece.ranges, [b for b in held[piece.topic] if b.topic_id == piece.topic_id])
-        out.append(Undone(piece, told["added-records"], holes))
-    return tuple(out)
+                rows = slices.read_slice_rows(ledger, piece.topic)
+                staged[piece.topic] = slices.find_staged_batches(staging, piece.topic, rows, ledger)
+            # A topic that was recreated has other records at these offsets.
+            same_topic = [batch for batch in staged[piece.topic] if batch.topic_id == piece.topic_id]
+            missing = slices.find_missing_ranges(piece.ranges, same_topic)
+        found.append(UndoneSlice(piece, counts["added-records"], missing))
+    return tuple(found)

@@ -1,4 +1,7 @@
-"""What a table's page shows beyond its status: batches and snapshots, expectations, rejected records, versions."""
+"""What a table's page shows beyond its status: batches, expectations, quarantine, contract versions, snapshots.
+
+In: the table, its quarantine, Sluice's own tables, Kafka's retention. Out: a `TableDetail`.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,21 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice.batch import RUN_ID, STEP, TOPIC, Through, batches_of
+from sluice.batch import RUN_ID, STEP, TOPIC, PublishedOffsets, batches_from_summary
 from sluice.contract import folder as contract_folder
-from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, gone
+from sluice.errors import CatalogUnavailableError, CursorUnknownError, SluiceError, missing_file_message
 from sluice.iceberg import availability, cursor, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
 from sluice.ledger import maintenance_table, schemas_table
 from sluice.offsets import OffsetRange
-from sluice.pages import in_force, rejected, trends
-from sluice.pages.rejected import Rejected
-from sluice.pages.trends import BATCHES, Trend
+from sluice.pages import active_contract, trends
+from sluice.pages import quarantine as pages_quarantine
+from sluice.pages.quarantine import QuarantineSummary
+from sluice.pages.trends import MAX_BATCHES, Trend
 from sluice.plan import resolve_topics, retention_warnings
 from sluice.status import readiness
+from sluice.status.readiness import ReadinessCheck
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -31,18 +36,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SNAPSHOTS = 30
-KAFKA_PATIENCE_S = 3.0
-EFFECTS = 20
+MAX_SNAPSHOTS = 30
+KAFKA_TIMEOUT_S = 3.0
+MAX_EFFECTS = 20
 
 
 @dataclass(frozen=True)
-class BatchLine:
-    """A batch in the table's history; the numbers are of the commit, which may hold several batches.
+class PublishedBatch:
+    """A batch in the table's history. A commit may hold several batches; `added` is of the commit.
 
     Attributes:
         rejected: its records in quarantine now.
-        failed: expectations that did not hold; None where none were judged.
+        failed: number of failed expectations; None if none were evaluated.
     """
 
     topic: str
@@ -58,13 +63,14 @@ class BatchLine:
 
 
 @dataclass(frozen=True)
-class SnapshotLine:
-    """A snapshot of main's, and what it did to the table's files.
+class SnapshotSummary:
+    """A snapshot of the main branch, and its data files.
 
     Attributes:
-        step: what of Sluice's committed it; else Iceberg's word for the operation: maintenance, or another writer.
-        added, removed: data files.
-        totals: what the table held after it: records, files, bytes, delete files.
+        step: the step of Sluice that committed it; for maintenance and other engines, Iceberg's operation.
+        added: data files added.
+        removed: data files removed.
+        totals: of the whole table: records, files, bytes, delete files.
     """
 
     snapshot_id: int
@@ -76,184 +82,195 @@ class SnapshotLine:
 
 
 @dataclass(frozen=True)
-class Detail:
-    """All of it.
+class TableDetail:
+    """The details of a table.
 
     Attributes:
-        snapshots: the newest first, as far as they are kept.
-        kept: by topic that Kafka does not keep for ever, per partition with records that are neither in the table nor
-            staged how many seconds longer it keeps the first of them at least; None where nobody could say.
-        readiness: the scorecard.
-        contract: the one in force, as YAML, without what is left to its default.
-        version: its number; None where there is no table yet, or one that is too old to tell.
-        differs: what the contract's file says otherwise, and what becomes of that.
-        auto: whether a schema of the registry gives the columns.
-        missing: by what it is about, why it could not be read: `contract` is then the file's.
-        keeps_raw: whether what is in quarantine can be replayed from there.
+        snapshots: newest first.
+        retention_left: seconds until Kafka's retention deletes the first record that is neither published nor staged,
+            by topic and partition. Topics without a time limit are left out. None if Kafka did not answer.
+        contract: non-default settings of the active contract, as YAML.
+        version: version of the active contract; None without a table, or if it records none.
+        difference: how the contract file differs, and when that takes effect.
+        auto: whether the columns come from the schema registry.
+        keeps_raw: whether quarantined records can be replayed from the quarantine.
+        missing: the error by name of the part that could not be read; without `contract`, the file is shown.
     """
 
-    batches: Sequence[BatchLine] = ()
+    batches: Sequence[PublishedBatch] = ()
     trends: Sequence[Trend] = ()
-    rejected: Rejected = field(default_factory=Rejected)
-    snapshots: Sequence[SnapshotLine] = ()
-    kept: Mapping[str, Mapping[int, float]] | None = None
-    versions: Sequence[schemas_table.Row] = ()
-    effects: Sequence[maintenance_table.Effect] = ()
-    readiness: Sequence[readiness.Line] = ()
+    quarantine: QuarantineSummary = field(default_factory=QuarantineSummary)
+    snapshots: Sequence[SnapshotSummary] = ()
+    retention_left: Mapping[str, Mapping[int, float]] | None = None
+    versions: Sequence[schemas_table.SchemaRow] = ()
+    effects: Sequence[maintenance_table.ActionResult] = ()
+    readiness: Sequence[ReadinessCheck] = ()
     contract: str = ""
     version: int | None = None
-    differs: str = ""
+    difference: str = ""
     auto: bool = False
     keeps_raw: bool = True
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(name: str, kafka: Mapping[str, Any] | None = None) -> Detail:
-    """Read it from the catalog; nothing where no contract has the table any more.
+def read_detail(name: str, kafka: Mapping[str, Any] | None = None) -> TableDetail:
+    """Read a table's details; they are empty if no contract has the table.
 
     Args:
-        kafka: librdkafka's settings; those of the environment when left out.
+        kafka: settings of librdkafka; None: those of the environment.
 
     Raises:
-        CatalogUnavailableError: the catalog did not answer.
+        CatalogUnavailableError: The catalog did not answer.
     """
-    with availability.catalog_errors(), catalogs.load() as catalog:
-        known = resolve_topics.resolve(contract_folder.load(strict=False), catalog, None)
+    with availability.translate_catalog_errors(), catalogs.load() as catalog:
+        known = resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None)
         contract = known.tables.get(name)
-        return _read(catalog, known, contract, kafka) if contract else Detail()
+        return _read(catalog, known, contract, kafka) if contract else TableDetail()
 
 
-def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping[str, Any] | None) -> Detail:
-    part, name = _Parts(), contract.table
-    table = part.of("table", lambda: tables.load(catalog, table_names.typed(contract)), None)
-    held = part.of("contract", lambda: in_force.look(catalog, table, contract), in_force.written(contract))
-    if why := part.missing.get("table"):
-        part.missing["contract"] = why  # without the table it is not the file's
-    found: Sequence[Trend] = part.of("expectations", lambda: trends.of_table(catalog, name, held.contract), ())
-    through = _published(table)
-    quarantine = part.of("rejected", lambda: rejected.read(catalog, contract, through), Rejected())
-    return Detail(
-        part.of("batches", lambda: _batches(table, quarantine.by_batch, found) if table else (), ()),
-        found,
+def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping[str, Any] | None) -> TableDetail:
+    parts, name = _PartReader(), contract.table
+    table = parts.read("table", lambda: tables.load(catalog, table_names.typed(contract)), None)
+    active = parts.read(
+        "contract",
+        lambda: active_contract.read_active_contract(catalog, table, contract),
+        active_contract.from_file(contract),
+    )
+    if why := parts.missing.get("table"):
+        parts.missing["contract"] = why  # only the table has the active contract
+    results: Sequence[Trend] = parts.read(
+        "expectations", lambda: trends.read_table_trends(catalog, name, active.contract), ()
+    )
+    through = _published_offsets(table)
+    quarantine = parts.read(
+        "quarantine", lambda: pages_quarantine.read_quarantine(catalog, contract, through), QuarantineSummary()
+    )
+    return TableDetail(
+        parts.read("batches", lambda: _list_batches(table, quarantine.by_batch, results) if table else (), ()),
+        results,
         quarantine,
-        part.of("snapshots", lambda: _snapshots(table) if table else (), ()),
-        part.of("kept", lambda: _kept(catalog, contract, through, kafka) if through is not None else None, None),
-        part.of("versions", lambda: list(reversed(schemas_table.rows(catalog, contract.table))), []),
-        part.of("maintenance", lambda: _effects(catalog, contract), []),
-        part.of("readiness", lambda: readiness.of_table(held.contract, known, catalog), []),
-        held.text,
-        held.version,
-        held.differs,
+        parts.read("snapshots", lambda: _list_snapshots(table) if table else (), ()),
+        parts.read(
+            "retention",
+            lambda: _retention_left(catalog, contract, through, kafka) if through is not None else None,
+            None,
+        ),
+        parts.read("versions", lambda: list(reversed(schemas_table.read_schema_rows(catalog, contract.table))), []),
+        parts.read("maintenance", lambda: _list_effects(catalog, contract), []),
+        parts.read("readiness", lambda: readiness.check_table(active.contract, known, catalog), []),
+        active.text,
+        active.version,
+        active.difference,
         contract.auto is not None,
-        # By the first it was written, and by the file's a backfill is let or refused.
-        not (held.contract.drops_raw or contract.drops_raw),
-        part.missing,
+        # The active contract decides whether raw records are written, the file whether a backfill may read them.
+        not (active.contract.drops_raw_records or contract.drops_raw_records),
+        parts.missing,
     )
 
 
-class _Parts:
-    """What a page shows, part by part: where the table that one is read from is damaged, the others stay."""
+class _PartReader:
+    """Reads the parts of a page one by one: an error in one leaves the others readable."""
 
     def __init__(self) -> None:
         self.missing: dict[str, str] = {}
 
-    def of(self, name: str, read: Callable[[], T], without: T) -> T:
-        """A part.
-
-        Args:
-            without: what stands in its place where it can't be read.
+    def read(self, name: str, read: Callable[[], T], default: T) -> T:
+        """Read a part, or return the default and record the error.
 
         Raises:
-            CatalogUnavailableError: the catalog did not answer, which is so for the other parts as well.
+            CatalogUnavailableError: The catalog did not answer; no other part can be read either.
         """
         try:
-            with availability.catalog_errors():
+            with availability.translate_catalog_errors():
                 try:
                     return read()
                 except FileNotFoundError as error:  # the catalog has answered
-                    self.missing[name] = gone(error)
+                    self.missing[name] = missing_file_message(error)
         except CatalogUnavailableError:
             raise
         except SluiceError as error:
             self.missing[name] = str(error)
-        return without
+        return default
 
 
-def _effects(catalog: Catalog, contract: Contract) -> list[maintenance_table.Effect]:
-    states = ("done", "failed")
-    kept = maintenance_table.kept(
-        catalog, names=[contract.table], states=states, fields=maintenance_table.TOLD, most=EFFECTS
-    )
-    return kept[::-1]
+def _list_effects(catalog: Catalog, contract: Contract) -> list[maintenance_table.ActionResult]:
+    where = maintenance_table.ResultFilter(tables=[contract.table], states=("done", "failed"))
+    columns = maintenance_table.SUMMARY_COLUMNS
+    results = maintenance_table.read_results(catalog, where, columns=columns, limit=MAX_EFFECTS)
+    return results[::-1]
 
 
-def _published(table: Table | None) -> Mapping[str, Through] | None:
+def _published_offsets(table: Table | None) -> Mapping[str, PublishedOffsets] | None:
     try:
-        return cursor.published(table)
-    except CursorUnknownError:  # the status tells of it
+        return cursor.read_table_cursor(table)
+    except CursorUnknownError:  # the status reports it
         return None
 
 
-def _kept(
-    catalog: Catalog, contract: Contract, through: Mapping[str, Through], kafka: Mapping[str, Any] | None
+def _retention_left(
+    catalog: Catalog, contract: Contract, through: Mapping[str, PublishedOffsets], kafka: Mapping[str, Any] | None
 ) -> dict[str, dict[int, float]] | None:
     try:
-        client = broker.open_broker(KAFKA_PATIENCE_S, kafka)
-        states = broker.describe(client, contract.topics).values()
+        client = broker.connect(KAFKA_TIMEOUT_S, kafka)
+        states = broker.describe_topics(client, contract.topics).values()
         return {
-            state.topic: retention_warnings.left(client, state, _safe(catalog, state.topic, through.get(state.topic)))
+            state.topic: retention_warnings.retention_seconds_left(
+                client, state, _safe_offsets(catalog, state.topic, through.get(state.topic))
+            )
             for state in states
             if isinstance(state, broker.TopicState) and state.retention_ms >= 0
         }
-    except SluiceError:  # the status tells of it
+    except SluiceError:  # the status reports it
         return None
 
 
-def _safe(catalog: Catalog, topic: str, through: Through | None) -> dict[int, int]:
-    """Per partition the first offset that Kafka alone holds: what is staged no longer needs it."""
+def _safe_offsets(catalog: Catalog, topic: str, through: PublishedOffsets | None) -> dict[int, int]:
+    """Per partition, the first offset that is neither published nor staged."""
     published = dict(through.next_offsets) if through else {}
     try:
-        staged = cursor.staged(tables.load(catalog, table_names.staging(topic)))
-    except SluiceError:  # the status tells of it
+        staged = cursor.read_staging_cursor(tables.load(catalog, table_names.staging(topic)))
+    except SluiceError:  # the status reports it
         staged = None
     raw = staged.next_offsets if staged and (through is None or staged.topic_id == through.topic_id) else {}
     return {p: max(published.get(p, 0), raw.get(p, 0)) for p in {*published, *raw}}
 
 
-def _batches(table: Table, rejected: Mapping[tuple[str, int], int], judged_by: Sequence[Trend]) -> list[BatchLine]:
-    judged: dict[tuple[str, int], int] = {}
-    for result in (r for trend in judged_by for r in trend.results):
+def _list_batches(
+    table: Table, rejected: Mapping[tuple[str, int], int], results: Sequence[Trend]
+) -> list[PublishedBatch]:
+    failed: dict[tuple[str, int], int] = {}
+    for result in (r for trend in results for r in trend.results):
         key = (result.topic, result.batch_seq)
-        judged[key] = judged.get(key, 0) + (result.success is False)
-    found: list[BatchLine] = []
-    landed = snapshots.landed(table.metadata)
+        failed[key] = failed.get(key, 0) + (result.success is False)
+    found: list[PublishedBatch] = []
+    visible = snapshots.visible_times(table.metadata)
     for snapshot in snapshots.ancestors(table.metadata):
-        told = snapshots.summary(snapshot)
-        if TOPIC not in told:
+        summary = snapshots.summary(snapshot)
+        if TOPIC not in summary:
             continue
-        at = landed[snapshot.snapshot_id]
+        at = visible[snapshot.snapshot_id]
         found += [
-            BatchLine(
-                b.topic, b.seq, dict(b.ranges), told.get(STEP, ""), snapshot.snapshot_id, at, told.get(RUN_ID),
-                int(told.get("added-records", "0")), rejected.get((b.topic, b.seq), 0), judged.get((b.topic, b.seq)),
+            PublishedBatch(
+                b.topic, b.seq, dict(b.ranges), summary.get(STEP, ""), snapshot.snapshot_id, at, summary.get(RUN_ID),
+                int(summary.get("added-records", "0")), rejected.get((b.topic, b.seq), 0), failed.get((b.topic, b.seq)),
             )
-            for b in reversed(batches_of(told))
+            for b in reversed(batches_from_summary(summary))
         ]  # fmt: skip
-        if len(found) >= BATCHES:
+        if len(found) >= MAX_BATCHES:
             break
-    return found[:BATCHES]
+    return found[:MAX_BATCHES]
 
 
-def _snapshots(table: Table) -> list[SnapshotLine]:
-    found, landed = [], snapshots.landed(table.metadata)
-    for snapshot in islice(snapshots.ancestors(table.metadata), SNAPSHOTS):
-        told = snapshots.summary(snapshot)
+def _list_snapshots(table: Table) -> list[SnapshotSummary]:
+    found, visible = [], snapshots.visible_times(table.metadata)
+    for snapshot in islice(snapshots.ancestors(table.metadata), MAX_SNAPSHOTS):
+        summary = snapshots.summary(snapshot)
         operation = snapshot.summary.operation.value if snapshot.summary else ""
-        added, removed = (int(told.get(f"{did}-data-files", "0")) for did in ("added", "deleted"))
+        added, removed = (int(summary.get(f"{did}-data-files", "0")) for did in ("added", "deleted"))
         found.append(
-            SnapshotLine(
-                snapshot.snapshot_id, landed[snapshot.snapshot_id], told.get(STEP) or operation,
-                added, removed, snapshots.totals(snapshot),
+            SnapshotSummary(
+                snapshot.snapshot_id, visible[snapshot.snapshot_id], summary.get(STEP) or operation,
+                added, removed, snapshots.read_totals(snapshot),
             )
         )  # fmt: skip
     return found

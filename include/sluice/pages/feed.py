@@ -1,4 +1,4 @@
-"""Readings that never keep a page waiting: what was read last, while the next is read in a thread of its own."""
+"""Cached values for pages that must not wait: serves the last value, and reads the next in a background thread."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Generic, TypeVar
 
-from sluice.errors import SluiceError, discreet, first_line
+from sluice.errors import SluiceError, first_line, without_paths
 
 T = TypeVar("T")
 
 FRESH_S = 10.0
-REST = 4  # however many tables there are, and pages open: reading takes a fifth of the time at most
-# A page that is open asks every half a minute. What is known of one table takes some 6 MB where it has many snapshots.
+REST_FACTOR = 4  # the pause after a reading, as a multiple of its duration: at most a fifth of the time is reading
+# An open page asks every 30 s. The details of a table with many snapshots take some 6 MB of memory.
 IDLE_S = 900.0
-MOST = 250
-# A catalog may take a connection and never answer, and some clients wait for ever. It is given up ever
-# more seldom: days are few threads. What takes long by itself hangs after three times as long as it took last.
+MAX_FEEDS = 250
+# A catalog may accept a connection and never answer. Each abandoned reading keeps its thread, so the pause before the
+# next attempt grows. A reading that takes long by nature hangs after SLOW_FACTOR times its last duration.
 HANGS_S, GIVEN_UP_S = 120.0, 600.0
-SLOW = 3
-AT_ONCE = 4
+SLOW_FACTOR = 3
+MAX_CONCURRENT = 4
 
 
 @dataclass(frozen=True)
 class Reading(Generic[T]):
-    """What is known.
+    """The result of a reading.
 
     Attributes:
-        value: what was read last; None before the first time.
-        seconds: how long that took.
-        error: why the last attempt failed; the value is then older than that.
-        busy: it is being read right now.
+        value: the last value; None before the first.
+        seconds: how long reading it took.
+        error: why the last attempt failed; the value is then older than that attempt.
+        busy: whether a reading is under way.
     """
 
     value: T | None = None
@@ -43,112 +43,112 @@ class Reading(Generic[T]):
 
 
 class Slots:
-    """How many readings by name may be under way at once; one that hangs has its slot until it is given up."""
+    """Limits the concurrent readings; one that hangs keeps its slot until it is abandoned."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._taken: dict[object, tuple[float, float]] = {}
 
-    def take(self, who: object, now: float, much: float) -> bool:
-        """A slot, if one is free.
+    def acquire(self, reader: object, now: float, patience: float) -> bool:
+        """Take a slot; False if none is free.
 
         Args:
-            much: how many times as long as others it has until it is given up.
+            patience: factor for the time until this reading is abandoned.
         """
         with self._lock:
             self._taken = {each: (at, m) for each, (at, m) in self._taken.items() if now - at < GIVEN_UP_S * m}
-            if len(self._taken) >= AT_ONCE:
+            if len(self._taken) >= MAX_CONCURRENT:
                 return False
-            self._taken[who] = now, much
+            self._taken[reader] = now, patience
             return True
 
-    def leave(self, who: object) -> None:
-        """Give it back."""
+    def release(self, reader: object) -> None:
+        """Give a slot back."""
         with self._lock:
-            self._taken.pop(who, None)
+            self._taken.pop(reader, None)
 
 
 _SLOTS = Slots()
 
 
 class Feed(Generic[T]):
-    """One reading, renewed when somebody asks and it is older than `fresh` seconds; asking never waits long."""
+    """A cached value that is read again on request once it is older than `fresh` seconds."""
 
     def __init__(self, read: Callable[[], T], *, fresh: float = FRESH_S, slots: Slots | None = None) -> None:
         self._read = read
         self._fresh = fresh
         self._slots = slots
         self._lock = threading.Condition()
-        self._tried = self._began = self._read_at = -inf
-        self._waits: float | None = None  # for a slot, since when
+        self._tried_at = self._began_at = self._read_at = -inf
+        self._waiting_since: float | None = None  # for a slot
         self._took = 0.0
-        self._given_up = 0
+        self._abandoned = 0
         self._reading: Reading[T] = Reading()
 
     @property
     def last(self) -> T | None:
-        """What was read last."""
+        """The last value."""
         return self._reading.value
 
     def get(self, *, wait: float = 0.0, until: float | None = None) -> Reading[T]:
-        """What is known; a new reading begins if it is due.
+        """Return the last value, and start a new reading if one is due.
 
         Args:
-            wait: seconds to wait for the very first reading.
-            until: so long, by the monotonic clock, who does not look again waits for one that is due. What stays old
-                all the same is told with an error.
+            wait: seconds to wait for the very first value.
+            until: for callers that do not ask again: wait for a reading that is due until this monotonic time; a value
+                that is still old comes with an error.
         """
         with self._lock:
             now = time.monotonic()
-            rest = max(self._fresh, REST * self._took)  # what failed at once is tried again soon
-            much = max(1.0, SLOW * self._reading.seconds / HANGS_S)
-            hangs = self._reading.busy and now - self._began >= GIVEN_UP_S * much * (1 + self._given_up)
+            rest = max(self._fresh, REST_FACTOR * self._took)  # what failed at once is tried again soon
+            patience = max(1.0, SLOW_FACTOR * self._reading.seconds / HANGS_S)
+            hangs = self._reading.busy and now - self._began_at >= GIVEN_UP_S * patience * (1 + self._abandoned)
             busy = self._reading.busy and not hangs
-            due = not busy and now - self._tried >= rest
-            taken = due and (self._slots is None or self._slots.take((self, now), now, much))
-            self._waits = (self._waits or now) if due and not taken else None
+            due = not busy and now - self._tried_at >= rest
+            taken = due and (self._slots is None or self._slots.acquire((self, now), now, patience))
+            self._waiting_since = (self._waiting_since or now) if due and not taken else None
             if taken:
-                self._given_up += hangs  # its thread stays, as long as it hangs
-                self._reading, self._began = replace(self._reading, busy=True), now
+                self._abandoned += hangs  # its thread stays for as long as it hangs
+                self._reading, self._began_at = replace(self._reading, busy=True), now
                 threading.Thread(target=self._renew, args=(now,), name="sluice-pages", daemon=True).start()
             if self._reading.value is None:
                 self._lock.wait_for(lambda: not self._reading.busy, wait)
-            elif until is not None and now - self._tried >= rest and now - self._began < HANGS_S * much:
+            elif until is not None and now - self._tried_at >= rest and now - self._began_at < HANGS_S * patience:
                 self._lock.wait_for(lambda: not self._reading.busy, max(until - now, 0.0))
-        waited, long = now - self._began, HANGS_S * much
+        waited, long = now - self._began_at, HANGS_S * patience
         if self._reading.busy and waited >= long:
-            return replace(self._reading, error=f"What is being read has not answered for {waited:.0f} s.")
-        if self._waits is not None and now - self._waits >= long:
-            late = f"It could not be read anew for {now - self._waits:.0f} s: what is read before it does not answer."
-            return replace(self._reading, error=late)
+            return replace(self._reading, error=f"No answer for {waited:.0f} s.")
+        if self._waiting_since is not None and now - self._waiting_since >= long:
+            waiting = now - self._waiting_since
+            return replace(self._reading, error=f"Not read for {waiting:.0f} s: earlier readings do not answer.")
         found, age = self._reading, now - self._read_at
         if until is not None and found.value is not None and not found.error and age >= max(HANGS_S, 2 * rest):
-            return replace(found, error=f"What is known is {age:.0f} s old, and being read anew: ask again.")
+            return replace(found, error=f"The data is {age:.0f} s old and being read again. Retry.")
         return found
 
     def _renew(self, began: float) -> None:
         try:
             value = self._read()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
-            told = str(error) if isinstance(error, SluiceError) else first_line(error)
-            made = replace(self._reading, error=discreet(told), busy=False)
+        except Exception as error:  # noqa: BLE001 - the page shows any error
+            text = str(error) if isinstance(error, SluiceError) else first_line(error)
+            made = replace(self._reading, error=without_paths(text), busy=False)
         else:
             made = Reading(value, time.monotonic() - began)
         with self._lock:
-            if began == self._began:  # else it was given up
-                self._reading, self._tried, self._given_up = made, time.monotonic(), 0
-                self._took = self._tried - began
-                self._read_at = self._read_at if made.error else self._tried
+            if began == self._began_at:  # else this reading was abandoned
+                self._reading, self._tried_at, self._abandoned = made, time.monotonic(), 0
+                self._took = self._tried_at - began
+                self._read_at = self._read_at if made.error else self._tried_at
                 self._lock.notify_all()
         if self._slots is not None:
-            self._slots.leave((self, began))
+            self._slots.release((self, began))
 
 
 class Feeds(Generic[T]):
-    """A feed per name, a few read at once. Those nobody asks for are forgotten, and the longest idle of too many.
+    """A feed per name. Idle feeds are dropped; so is the longest idle of more than `MAX_FEEDS`.
 
     Args:
-        slots: of their own, where others that hang must not keep them from being read.
+        slots: own slots keep these feeds readable while the readings of other feeds hang.
     """
 
     def __init__(self, read: Callable[[str], T], *, fresh: float = FRESH_S, slots: Slots = _SLOTS) -> None:
@@ -158,14 +158,14 @@ class Feeds(Generic[T]):
         self._lock = threading.Lock()
         self._feeds: dict[str, tuple[Feed[T], float]] = {}
 
-    def of(self, name: str) -> Feed[T]:
-        """The feed of a name."""
+    def get_feed(self, name: str) -> Feed[T]:
+        """The feed of this name."""
         now = time.monotonic()
         with self._lock:
             self._feeds = {n: (feed, asked) for n, (feed, asked) in self._feeds.items() if now - asked < IDLE_S}
             known, _ = self._feeds.pop(name, (None, now))
             feed = known or Feed(lambda: self._read(name), fresh=self._fresh, slots=self._slots)
-            self._feeds[name] = (feed, now)  # the last one is the one asked for last
-            if len(self._feeds) > MOST:
+            self._feeds[name] = (feed, now)  # keeps the dict in the order of use
+            if len(self._feeds) > MAX_FEEDS:
                 del self._feeds[next(iter(self._feeds))]
         return feed

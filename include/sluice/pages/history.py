@@ -1,4 +1,7 @@
-"""What the timeline's pages and the metrics read: a week of events, and the table whose past can be asked for."""
+"""The events of the last week, for the timelines, the metrics and the API.
+
+In: the ledger and the tables. Out: a `History`, and the part of it that a page draws.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,26 @@ from sluice.contract import folder as contract_folder
 from sluice.errors import TableDamagedError
 from sluice.iceberg import availability, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
-from sluice.ledger.offsets_table import State
+from sluice.ledger.ledger_rows import LedgerState
 from sluice.plan import resolve_topics
 from sluice.status import timeline
-from sluice.status.events import INGEST, Event, Lane, lanes
+from sluice.status.events import INGEST, Event, Lane, group_by_lane
 
-BACK = timedelta(days=7)
-HOURS = (1, 6, 24, 168)
+HISTORY_LENGTH = timedelta(days=7)
+HOUR_CHOICES = (1, 6, 24, 168)
 
 
 @dataclass(frozen=True)
 class History:
-    """A week.
+    """The events of a week.
 
     Attributes:
-        events: newest first, at most `timeline.MOST` in each lane.
-        table: as it was read, without its catalog; None for several tables together.
-        last: of each table the batch published last, where several are told of together.
-        ledger_rows: of the whole ledger.
-        unread: why something that tells of events could not be read: its events are missing.
-        trouble: why the table can't be asked for its past.
+        events: newest first, at most `timeline.MAX_EVENTS` per lane.
+        table: without its catalog; None for several tables together.
+        last: the last published batch of each table; only for several tables together.
+        ledger_rows: rows of the whole ledger.
+        unread: the errors of sources that could not be read, and whose events are missing.
+        trouble: the error, if the table's past states cannot be read.
     """
 
     at: datetime
@@ -45,55 +48,55 @@ class History:
     trouble: str | None = None
 
 
-def read(name: str) -> History:
-    """Read a table's week.
+def read_history(name: str) -> History:
+    """Read the last week of a table.
 
     Raises:
-        CatalogUnavailableError: the catalog did not answer.
+        CatalogUnavailableError: The catalog did not answer.
     """
     now = datetime.now(UTC)
-    with availability.catalog_errors(), catalogs.load() as catalog:
-        contract = resolve_topics.resolve(contract_folder.load(strict=False), catalog, None).tables.get(name)
+    with availability.translate_catalog_errors(), catalogs.load() as catalog:
+        contract = resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None).tables.get(name)
         if contract is None:
             return History(now, ())
         unread: list[str] = []
-        events = timeline.events(catalog, now - BACK, [contract], unread=unread)
+        events = timeline.read_events(catalog, now - HISTORY_LENGTH, [contract], unread=unread)
         try:
-            table, trouble = _alone(tables.load(catalog, table_names.typed(contract))), None
-        except TableDamagedError as error:  # of all moments this is when somebody looks at what happened
+            table, trouble = _detach_catalog(tables.load(catalog, table_names.typed(contract))), None
+        except TableDamagedError as error:
             table, trouble = None, str(error)
         return History(now, events, table, unread=tuple(unread), trouble=trouble)
 
 
-def _alone(table: Table | None) -> Table | None:
-    """A table that is kept while nobody reads: its catalog would keep connections, or memory, for each of them."""
+def _detach_catalog(table: Table | None) -> Table | None:
+    """Detach a table that is kept in memory from its catalog, which would hold connections open."""
     return table and Table(table.name(), table.metadata, table.metadata_location, table.io, NoopCatalog("pages"))
 
 
-def read_groups(groups: str) -> History:
-    """Read the week of the tables of some groups: what is cut is cut from what their readers see.
+def read_group_history(groups: str) -> History:
+    """Read the last week of the tables of some groups. The limit per lane applies to these tables only.
 
     Args:
-        groups: their names, as a list in JSON.
+        groups: their names, as a JSON list.
 
     Raises:
-        CatalogUnavailableError: the catalog did not answer.
+        CatalogUnavailableError: The catalog did not answer.
     """
     now, wanted = datetime.now(UTC), set(json.loads(groups))
-    with availability.catalog_errors(), catalogs.load() as catalog:
-        known = resolve_topics.resolve(contract_folder.load(strict=False), catalog, None).tables.values()
+    with availability.translate_catalog_errors(), catalogs.load() as catalog:
+        known = resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None).tables.values()
         unread: list[str] = []
         mine = [c for c in known if c.group in wanted]
-        events, last = timeline.of_several(catalog, now - BACK, mine, unread=unread)
+        events, last = timeline.read_events_and_last_batches(catalog, now - HISTORY_LENGTH, mine, unread=unread)
         try:
             ledger = tables.load(catalog, table_names.LEDGER)
-        except TableDamagedError:  # that its events are missing is told
+        except TableDamagedError:  # its events are reported as missing
             ledger = None
-        return History(now, events, None, last, snapshots.rows(ledger) if ledger else 0, tuple(unread))
+        return History(now, events, None, last, snapshots.count_rows(ledger) if ledger else 0, tuple(unread))
 
 
-def together(*known: History | None) -> History | None:
-    """What several tell; None where none of them was read. It is as of the newest: the others may be away since."""
+def merge_histories(*known: History | None) -> History | None:
+    """Merge the histories that were read; None if none was. The result has the time of the newest."""
     read = [each for each in known if each is not None]
     if not read:
         return None
@@ -101,25 +104,27 @@ def together(*known: History | None) -> History | None:
     return History(max(each.at for each in read), merged, unread=tuple(why for each in read for why in each.unread))
 
 
-def untold(happened: Sequence[Event]) -> Sequence[Event]:
-    """What happened to one table, without the failed runs whose failure the ledger or maintenance tells of."""
-    telling = (Lane.REFUSED, Lane.CATALOG, Lane.REGISTRY, Lane.MAINTENANCE)
-    told = {_run(e) for e in happened if e.bad and e.lane in telling and not e.told.startswith(State.RETRIED)}
-    return [e for e in happened if e.lane != Lane.RUNS or _run(e) not in told]
+def drop_explained_runs(events: Sequence[Event]) -> Sequence[Event]:
+    """Drop the failed runs of one table whose failure the ledger or maintenance shows as well."""
+    explaining = (Lane.REFUSED, Lane.CATALOG, Lane.REGISTRY, Lane.MAINTENANCE)
+    explained = {
+        _run_key(e) for e in events if e.bad and e.lane in explaining and not e.told.startswith(LedgerState.RETRIED)
+    }
+    return [e for e in events if e.lane != Lane.RUNS or _run_key(e) not in explained]
 
 
-def _run(event: Event) -> tuple[str, str | None]:
-    """Which run it was: those of several DAGs that are scheduled for one moment have the same id."""
+def _run_key(event: Event) -> tuple[str, str | None]:
+    """DAG and run id: DAGs scheduled for the same time have the same run id."""
     dag = event.dag or INGEST
     return INGEST if dag.startswith(f"{INGEST}_") else dag, event.run_id
 
 
 @dataclass(frozen=True)
-class Window:
-    """A part of a history, as a page draws it: events between two moments, by lane.
+class TimelineWindow:
+    """The events of a time window, by lane.
 
     Attributes:
-        cut: where older events were left out, because there are too many.
+        cut: lanes whose older events are left out, because there are too many.
     """
 
     start: datetime
@@ -130,18 +135,20 @@ class Window:
 
     @property
     def middle(self) -> datetime:
-        """Half way."""
+        """The time in the middle of the window."""
         return self.start + (self.end - self.start) / 2
 
     @property
     def batches(self) -> Sequence[Event]:
-        """What was published."""
+        """The published batches."""
         return [e for e in self.events if e.lane == Lane.PUBLISHED]
 
 
-def window(known: History, hours: int, events: Sequence[Event]) -> Window:
-    """The last hours of some of a history's events."""
+def select_hours(known: History, hours: int, events: Sequence[Event]) -> TimelineWindow:
+    """Select the last hours of some of a history's events."""
     start = known.at - timedelta(hours=hours)
     inside = [e for e in events if start <= e.at <= known.at]
-    cut = [lane for lane, each in lanes(known.events) if len(each) >= timeline.MOST and each[-1].at > start]
-    return Window(start, known.at, inside, lanes(inside), cut)
+    cut = [
+        lane for lane, each in group_by_lane(known.events) if len(each) >= timeline.MAX_EVENTS and each[-1].at > start
+    ]
+    return TimelineWindow(start, known.at, inside, group_by_lane(inside), cut)

@@ -1,4 +1,4 @@
-"""Where every table stands, as Prometheus reads it. Gauges alone: what is told is read from the tables, not counted."""
+"""The status of the tables as Prometheus metrics. All are gauges: they are read from the tables, not counted."""
 
 from __future__ import annotations
 
@@ -14,64 +14,66 @@ from sluice.status.model import CATALOG, KAFKA, Status, TableStatus
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_OF_TABLE = {
-    "behind_seconds": "how far the table is behind its topics, in the records' own time",
-    "freshness_promised_seconds": "the freshness that the contract promises",
-    "freshness_kept": "1: no unread record is older than promised; 0: there are such",
+_TABLE_METRICS = {
+    "behind_seconds": "timestamp of the newest record in Kafka minus that of the newest record in the table",
+    "freshness_promised_seconds": "the freshness target of the contract",
+    "freshness_kept": "1: no unread record is older than the freshness target; 0: some are",
     "failing": "1: the last attempt was blocked or failed, and its batch is not published",
-    "failed_runs": "runs in a row that were blocked or failed at a batch that is not published",
-    "open_batches": "batches planned or staged that the table does not hold",
-    "quarantined_records": "records in quarantine now",
-    "snapshot_timestamp_seconds": "since when readers see the last durable snapshot with offsets",
-    "expectations_failed": "expectations of the batch judged last that did not hold",
+    "failed_runs": "consecutive runs that were blocked or failed at a batch that is not published",
+    "open_batches": "planned or staged batches that are not published",
+    "quarantined_records": "records quarantined now",
+    "snapshot_timestamp_seconds": "time of the last commit with offsets",
+    "expectations_failed": "failed expectations of the last evaluated batch",
 }
 
 
-def text(status: Status, known: History | None, *, whole: bool) -> bytes:
-    """The metrics of these tables in Prometheus' text format. What nobody could be asked is left out: 0 would be calm.
+def metrics_text(status: Status, history: History | None, *, all_tables: bool) -> bytes:
+    """Format the tables' metrics in Prometheus' text format. Unknown values are left out, not reported as 0.
 
     Args:
-        known: what happened of late; the metrics of last batches are left out where it is not known.
-        whole: whether these are all tables: else the ledger's size tells of others.
+        history: recent events; without them, the metrics of last batches are left out.
+        all_tables: whether these are all tables; if not, the size of the ledger is left out.
     """
     registry = CollectorRegistry()
 
-    def gauge(name: str, words: str, *labels: str) -> Gauge:
-        return Gauge(f"sluice_table_{name}", words, ("table", *labels), registry=registry)
+    def gauge(name: str, description: str, *labels: str) -> Gauge:
+        return Gauge(f"sluice_table_{name}", description, ("table", *labels), registry=registry)
 
-    state = gauge("state", "1: the table's state in a word", "state", "group")
-    lag = gauge("lag_offsets", "offsets in Kafka that the table does not hold", "topic")
-    size = gauge("size", "what the table's newest snapshot says of it", "of")
-    made = {name: gauge(name, words) for name, words in _OF_TABLE.items()}
+    state = gauge("state", "1: the current state of the table", "state", "group")
+    lag = gauge("lag_offsets", "offsets in Kafka that are not in the table", "topic")
+    size = gauge("size", "totals of the newest snapshot", "of")
+    gauges = {name: gauge(name, description) for name, description in _TABLE_METRICS.items()}
     for table in status.tables:
-        state.labels(table.table, verdicts.of_table(table).word, table.group).set(1)
+        state.labels(table.table, verdicts.worst_verdict(table).word, table.group).set(1)
         for topic in table.topics:
             if topic.lag_records is not None and not table.unasked:
                 lag.labels(table.table, topic.topic).set(topic.lag_records)
         for of, count in table.totals.items():
             if CATALOG not in table.unasked:
                 size.labels(table.table, of.replace(" ", "_")).set(count)
-        for name, value in _of_table(table).items():
+        for name, value in _table_values(table).items():
             if value is not None:
-                made[name].labels(table.table).set(value)
-    read = Gauge("sluice_read_timestamp_seconds", "when what is exported here was read", registry=registry)
+                gauges[name].labels(table.table).set(value)
+    read = Gauge("sluice_read_timestamp_seconds", "time at which these metrics were read", registry=registry)
     read.set(status.at.timestamp())
-    away = Gauge("sluice_unavailable", "1: it did not answer, or not all it was asked", ("source",), registry=registry)
+    unavailable = Gauge(
+        "sluice_unavailable", "1: the source did not answer, or only in part", ("source",), registry=registry
+    )
     for source in (KAFKA, CATALOG):
-        away.labels(source).set(source in status.unasked)
-    if known:
-        _last_batches(registry, {t.table for t in status.tables}, known.last)
-    if known and whole:
+        unavailable.labels(source).set(source in status.unasked)
+    if history:
+        _add_last_batches(registry, {t.table for t in status.tables}, history.last)
+    if history and all_tables:
         rows = Gauge("sluice_ledger_rows", "rows of the ledger", registry=registry)
-        rows.set(known.ledger_rows)
+        rows.set(history.ledger_rows)
     return generate_latest(registry)
 
 
-def _of_table(table: TableStatus) -> dict[str, float | None]:
-    told: dict[str, float | None] = {"freshness_promised_seconds": table.freshness_promised_seconds}
+def _table_values(table: TableStatus) -> dict[str, float | None]:
+    values: dict[str, float | None] = {"freshness_promised_seconds": table.freshness_promised_seconds}
     if CATALOG not in table.unasked:
         runs = table.last_error.runs if table.last_error and table.last_error.open else 0
-        told |= {
+        values |= {
             "failing": runs > 0,
             "failed_runs": runs,
             "open_batches": len(table.open_batches),
@@ -80,23 +82,24 @@ def _of_table(table: TableStatus) -> dict[str, float | None]:
             "expectations_failed": len(table.expectations.failed) if table.expectations else None,
         }
     if not table.unasked:
-        told |= {"behind_seconds": table.freshness_now_seconds, "freshness_kept": table.freshness_kept}
-    return told
+        values |= {"behind_seconds": table.freshness_now_seconds, "freshness_kept": table.freshness_kept}
+    return values
 
 
-def _last_batches(registry: CollectorRegistry, names: set[str], last: Iterable[Event]) -> None:
-    gauges = {
-        "seconds": "how long publishing the last batch took, its commit included",
-        "commit_seconds": "of these, how long the commit took that readers see",
+def _add_last_batches(registry: CollectorRegistry, names: set[str], last: Iterable[Event]) -> None:
+    descriptions = {
+        "seconds": "duration of publishing the last batch, its commit included",
+        "commit_seconds": "duration of the commit that made the last batch visible",
         "records": "records of the last published batch",
-        "rejected": "of them in quarantine",
-        "delay": "the age in seconds that its oldest record had reached when it was published",
+        "rejected": "quarantined records of the last published batch",
+        "delay": "age of the oldest record of the last batch when it was published, in seconds",
     }
-    made = {
-        n: Gauge(f"sluice_table_last_batch_{n}", words, ("table",), registry=registry) for n, words in gauges.items()
+    gauges = {
+        name: Gauge(f"sluice_table_last_batch_{name}", description, ("table",), registry=registry)
+        for name, description in descriptions.items()
     }
     for event in last:
         if event.table in names:
-            for name, metric in made.items():
+            for name, gauge in gauges.items():
                 if (value := getattr(event, name)) is not None:
-                    metric.labels(event.table).set(value)
+                    gauge.labels(event.table).set(value)

@@ -1,10 +1,10 @@
-"""HTML from what was read. Everything that comes from Kafka, a contract or a table is escaped: it is data."""
+"""Renders pages as HTML from templates. Values from Kafka, contracts and tables are escaped."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import islice
@@ -15,15 +15,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from sluice.offsets import OffsetRange
-from sluice.status import text
+from sluice.status import text, verdicts
 from sluice.status.text import duration, ranges_text
 
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # as `status_text.moment` writes it
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)", re.ASCII)  # the format of `utc_text`
 _CODE = re.compile(r"`([^`]+)`")
 _STATIC = {"sluice.css": "text/css", "sluice.js": "text/javascript"}
-PARTITIONS = 50  # whose offsets stand in one line: thousands of tables, or batches, with as many partitions are a page
-SECURITY = {
-    # No script and no style but our own files: what slipped through the escaping could still do nothing.
+MAX_PARTITIONS = 50  # shown per line: a page may have thousands of tables or batches
+SECURITY_HEADERS = {
+    # Only our own files may run or style: a missed escape can do nothing.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
@@ -31,82 +31,93 @@ SECURITY = {
     "Cache-Control": "no-store",
 }
 
-# A report has its style within, and nothing else: what stands in its place runs nothing, sends nothing, and is nobody.
-REPORT = {
-    **SECURITY,
+# A report is a file that others can replace: no scripts, no requests, no origin. Its style is inline.
+REPORT_HEADERS = {
+    **SECURITY_HEADERS,
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'self'; sandbox",
 }
 
 
-def page(template: str, **values: Any) -> str:
-    """A page.
+def render_page(template: str, **values: Any) -> str:
+    """Render a page.
 
     Args:
-        template: its file's name.
-        values: what it shows; `base` and `airflow` are the paths of our pages and of Airflow's.
+        template: name of the template file.
+        values: what it shows; `base` and `airflow` are the URL paths of our pages and of Airflow.
     """
     return _ENVIRONMENT.get_template(template).render(**values)
 
 
-def static(name: str) -> tuple[str, str] | None:
-    """A stylesheet or script and its media type; None where there is none of that name."""
+def read_static(name: str) -> tuple[str, str] | None:
+    """Read a stylesheet or script, and its media type; None if there is no such file."""
     if name not in _STATIC:
         return None
     return (files("sluice.pages") / "static" / name).read_text(encoding="utf-8"), _STATIC[name]
 
 
-def inline(name: str) -> Markup:
-    """One of our own stylesheets, to stand in a page that has nothing beside it."""
-    text, _ = static(name) or ("", "")
+def inline_static(name: str) -> Markup:
+    """Read a stylesheet to embed in a self-contained page."""
+    text, _ = read_static(name) or ("", "")
     return Markup(text)  # noqa: S704 - our own file
 
 
-def moment(at: datetime | None) -> Markup:
-    """A moment: in UTC here, in the viewer's zone once the page's script has run; UTC stays in its title."""
+def time_element(at: datetime | None) -> Markup:
+    """Format a time in UTC; the page's script shows it in the viewer's zone, and UTC stays in the tooltip."""
     if at is None:
         return Markup('<span class="none">never</span>')
-    utc = at.astimezone(UTC)
-    words = text.moment(at)
-    return Markup(f'<time datetime="{utc.isoformat()}" title="{words}">{words}</time>')  # noqa: S704 - digits and words of ours
+    utc = text.utc_text(at)
+    iso = at.astimezone(UTC).isoformat()
+    return Markup(f'<time datetime="{iso}" title="{utc}">{utc}</time>')  # noqa: S704 - no text from outside
 
 
-def timed(text: str) -> Markup:
-    """A text, with the moments in it as elements of their own: in the viewer's zone as all others are."""
-    parts = _MOMENT.split(text)  # every second one is a moment
-    return Markup("").join(_moment_in(part) if n % 2 else escape(part) for n, part in enumerate(parts))
+def with_time_elements(text: str) -> Markup:
+    """Escape a text, and make each UTC time in it an element that shows in the viewer's zone."""
+    parts = _TIME.split(text)  # every second part is a time
+    return Markup("").join(_parse_time(part) if n % 2 else escape(part) for n, part in enumerate(parts))
 
 
-def _moment_in(words: str) -> Markup:
+def _parse_time(part: str) -> Markup:
     try:
-        return moment(datetime.strptime(words, "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC))
-    except ValueError:  # it only looks like one
-        return escape(words)
+        return time_element(datetime.strptime(part, "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC))
+    except ValueError:  # such as 2026-13-01
+        return escape(part)
 
 
-def coded(text: str) -> Markup:
-    """A text, with what stands between backticks in it as code."""
+def with_code(text: str) -> Markup:
+    """Escape a text, and format parts between backticks as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
-def number(value: float | None) -> str:
-    """`12,345`; a dash where it is not known."""
+def format_number(value: float | None) -> str:
+    """`12,345`; a dash for None."""
     return "-" if value is None else f"{value:,}"
 
 
-def figure(value: float) -> str:
-    """`12,345`; of what is measured three digits: `0.123`, `5,425`."""
+def format_figure(value: float) -> str:
+    """`12,345` for an integer; three significant digits for a measurement: `0.123`, `5,425`."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
-def ranges(of: Mapping[int, OffsetRange]) -> str:
-    """`0: [0, 10)  1: [4, 9)`; of very many partitions the first."""
-    told = ranges_text(dict(islice(sorted(of.items()), PARTITIONS)))
-    return f"{told}  and {len(of) - PARTITIONS:,} partitions more" if len(of) > PARTITIONS else told
+def format_elapsed(seconds: float) -> str:
+    """`7 ms` below a second, else `1.2 s`."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{format_figure(seconds)} s"
 
 
-def share(part: float | None, low: float | None, high: float | None) -> float:
-    """Where a value lies between two others, in percent with one digit."""
+def format_ranges(ranges: Mapping[int, OffsetRange]) -> str:
+    """`0: [0, 10)  1: [4, 9)`; the first of very many partitions."""
+    shown = ranges_text(dict(islice(sorted(ranges.items()), MAX_PARTITIONS)))
+    more = len(ranges) - MAX_PARTITIONS
+    return f"{shown}  and {more:,} more partitions" if more > 0 else shown
+
+
+def format_offset_spans(ranges: Mapping[int, Sequence[int]]) -> str:
+    """The same for pairs of start and end, as the form of `backfill` takes them."""
+    return format_ranges({p: OffsetRange(start, end) for p, (start, end) in ranges.items()})
+
+
+def percent_between(part: float | None, low: float | None, high: float | None) -> float:
+    """The position of a value between two others, in percent with one decimal."""
     if part is None or low is None or high is None or high <= low:
         return 0.0
     return round(min(max((part - low) / (high - low), 0.0), 1.0) * 100, 1)
@@ -120,15 +131,18 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters |= {
-    "moment": moment,
-    "utc": text.moment,
-    "timed": timed,
-    "coded": coded,
-    "number": number,
-    "figure": figure,
-    "ranges": ranges,
+    "time": time_element,
+    "utc": text.utc_text,
+    "times": with_time_elements,
+    "code": with_code,
+    "number": format_number,
+    "figure": format_figure,
+    "elapsed": format_elapsed,
+    "ranges": format_ranges,
+    "offset_spans": format_offset_spans,
+    "state_label": verdicts.label,
     "duration": duration,
     "json": json.dumps,
     "path": lambda text: quote(str(text), safe=""),
 }
-_ENVIRONMENT.globals["share"] = share
+_ENVIRONMENT.globals["percent"] = percent_between

@@ -1,7 +1,6 @@
-"""A report that leaves Airflow: per run and table one file of HTML that holds all it shows, in a folder of one's own.
+"""Writes a self-contained HTML report per run and table to a folder, and deletes those past their retention.
 
-Told by the tables, the ledger's rows for the run and `sluice.quality`, as the pages are; never a record, nor a value of
-one that the contract does not show.
+In: the outcome of settle, the results of the run, counts of quarantined records. A report never holds a record.
 """
 
 from __future__ import annotations
@@ -25,54 +24,54 @@ from sluice.errors import ConfigError
 from sluice.iceberg import availability, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.ledger import quality_table
-from sluice.pages import rejected, render, trends
+from sluice.pages import quarantine, render, trends
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 60
-MOST_BYTES = 16 << 20
-"""What is read of a file that stands in a report's place."""
-FOLDER = "SLUICE_REPORTS"
-"""The environment's variable that names the folder, as PyIceberg's FileIO takes it: a URL, or a path."""
-RETENTION = "SLUICE_REPORTS_RETENTION"
-"""The environment's variable that says how long reports stay, as a contract writes a duration; without it, for ever."""
+WRITE_TIMEOUT_S = 60
+MAX_BYTES = 16 << 20
+"""Read limit: others can replace the file of a report."""
+FOLDER_VARIABLE = "SLUICE_REPORTS"
+"""Environment variable with the folder: a URL or path, as PyIceberg's FileIO takes it."""
+RETENTION_VARIABLE = "SLUICE_REPORTS_RETENTION"
+"""Environment variable with the retention as a duration, such as 90d; unset: reports stay for ever."""
 
 
-def wanted() -> bool:
-    """Whether reports are kept at all."""
-    return bool(os.environ.get(FOLDER))
+def is_enabled() -> bool:
+    """Whether reports are written."""
+    return bool(os.environ.get(FOLDER_VARIABLE))
 
 
-def retention() -> timedelta | None:
-    """How long reports stay; None is for ever.
+def read_retention() -> timedelta | None:
+    """Read the retention of reports; None is for ever.
 
     Raises:
-        ConfigError: what is set is no duration.
+        ConfigError: The value is not a duration.
     """
-    text = os.environ.get(RETENTION)
+    text = os.environ.get(RETENTION_VARIABLE)
     try:
         return parse_duration(text) if text else None
     except ValueError as error:
-        raise ConfigError(f"{RETENTION} {error}", way_out="Set it to a duration like 90d, or not at all.") from error
+        raise ConfigError(
+            f"{RETENTION_VARIABLE} {error}", next_step="Set it to a duration like 90d, or not at all."
+        ) from error
 
 
-def keep_all(
+def write_reports(
     catalog: Catalog, contracts: Iterable[Contract], outcomes: Mapping[str, Mapping[str, Any]], *, run_id: str
 ) -> dict[str, str]:
-    """Write a report per table that something became of, where they are wanted, and delete what is past its retention.
+    """Write a report per table with batches or an error, and delete old ones. Errors are only logged.
 
-    What can't be done is only told.
-
-    In a thread that is not waited for long: a folder that does not answer must not keep a run from telling its outcome.
+    Runs in a thread with a time limit: a folder that does not answer must not keep a run from ending.
 
     Args:
-        outcomes: per table, as `sluice.ingest.settle.settle` tells them.
+        outcomes: per table, from `sluice.ingest.settle.settle`.
 
     Returns:
-        Their addresses by table.
+        The locations by table.
     """
     due = [c for c in contracts if outcomes[c.table]["batches"] or outcomes[c.table]["red"]]
-    if not due or not wanted():
+    if not due or not is_enabled():
         return {}
     written: dict[str, str] = {}
 
@@ -81,87 +80,89 @@ def keep_all(
         try:
             for contract in due:
                 table = contract.table
-                written[table] = keep(catalog, contract, outcomes[table], run_id=run_id)
-        except Exception as error:  # noqa: BLE001 - the tables are as they are, whether they are reported or not
-            log.warning("report of %s, and those after it, are not written: %s", table, error)
+                written[table] = write_report(catalog, contract, outcomes[table], run_id=run_id)
+        except Exception as error:  # noqa: BLE001 - a report must not fail a run
+            log.warning("The report of %s and those after it are not written: %s", table, error)
             return
         try:
             for contract in due:
-                drop_old(catalog, contract)
-        except Exception as error:  # noqa: BLE001 - likewise; those of the next run go with the next
-            log.warning("reports past their retention are not deleted: %s", error)
+                delete_expired(catalog, contract)
+        except Exception as error:  # noqa: BLE001 - the next run deletes them
+            log.warning("Reports past their retention are not deleted: %s", error)
 
     worker = threading.Thread(target=write, name="reports", daemon=True)
     worker.start()
-    worker.join(PATIENCE_S)
+    worker.join(WRITE_TIMEOUT_S)
     if worker.is_alive():
         log.warning(
-            "after %s s %s of %s reports are written; nobody waits for more", PATIENCE_S, len(written), len(due)
+            "%s s are over; %s of %s reports are written, and the run goes on without the others",
+            WRITE_TIMEOUT_S,
+            len(written),
+            len(due),
         )
     return dict(written)
 
 
-def keep(
+def write_report(
     catalog: Catalog, contract: Contract, outcome: Mapping[str, Any], *, run_id: str, now: datetime | None = None
 ) -> str:
-    """Write the report of what a run came to for a table; written again, it is the same file.
+    """Write the report of a run and a table. A repeated call overwrites the file.
 
     Args:
-        outcome: as `sluice.ingest.settle.settle` tells it.
+        outcome: from `sluice.ingest.settle.settle`.
 
     Returns:
-        Its address.
+        Its location.
     """
-    address = f"{_folder(contract.table)}/{table_names.safe(run_id)}.html"
-    with availability.catalog_errors():
+    address = f"{_table_folder(contract.table)}/{table_names.safe_identifier(run_id)}.html"
+    with availability.translate_catalog_errors():
         table = tables.load(catalog, table_names.typed(contract))
-        results = quality_table.of_run(catalog, contract.table, run_id) if contract.expectations else []
-        wrong = rejected.read(catalog, contract).wrong if outcome["rejected"] != 0 or outcome["red"] else ()
-    text = render.page(
-        "report.html", contract=contract, outcome=outcome, run_id=run_id, trends=trends.of(results), wrong=wrong,
-        totals=snapshots.totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
-        style=render.inline("sluice.css"),
+        results = quality_table.read_run_results(catalog, contract.table, run_id) if contract.expectations else []
+        count = outcome["rejected"] != 0 or outcome["red"]
+        groups = quarantine.read_quarantine(catalog, contract).groups if count else ()
+    text = render.render_page(
+        "report.html", contract=contract, outcome=outcome, run_id=run_id, error_groups=groups,
+        trends=trends.group_results(results),
+        totals=snapshots.read_totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
+        style=render.inline_static("sluice.css"),
     )  # fmt: skip
     with load_file_io(catalog.properties, address).new_output(address).create(overwrite=True) as file:
         file.write(text.encode())
     return address
 
 
-def read(name: str) -> str:
-    """The report of a run and a table, as it stands in the folder; empty where there is none.
+def read_report(name: str) -> str:
+    """Read the report of a run and a table; empty if there is none.
 
     Args:
-        name: the table's name and the run's, as a list in JSON.
+        name: the table's name and the run's id, as a JSON list.
 
     Raises:
-        CatalogUnavailableError: the catalog or the storage did not answer.
+        CatalogUnavailableError: The catalog or the storage did not answer.
     """
     table, run_id = json.loads(name)
-    if not wanted():
+    if not is_enabled():
         return ""
-    with availability.catalog_errors(), catalogs.load() as catalog:
-        address = f"{_folder(table)}/{table_names.safe(run_id)}.html"
+    with availability.translate_catalog_errors(), catalogs.load() as catalog:
+        address = f"{_table_folder(table)}/{table_names.safe_identifier(run_id)}.html"
         file = load_file_io(catalog.properties, address).new_input(address)
         if not file.exists():
             return ""
         with file.open() as stream:
-            return stream.read(MOST_BYTES).decode(errors="replace")
+            return stream.read(MAX_BYTES).decode(errors="replace")
 
 
-def drop_old(catalog: Catalog, contract: Contract, *, now: datetime | None = None) -> int:
-    """Delete the table's reports that are past their retention.
-
-    Returns:
-        How many.
+def delete_expired(catalog: Catalog, contract: Contract, *, now: datetime | None = None) -> int:
+    """Delete a table's reports that are past their retention, and return how many.
 
     Raises:
-        ConfigError: the retention that is set is no duration.
+        ConfigError: The retention is not a duration.
     """
-    if (kept := retention()) is None:
+    if (age := read_retention()) is None:
         return 0
-    scheme, host, folder = PyArrowFileIO.parse_location(_folder(contract.table), catalog.properties)
+    scheme, host, folder = PyArrowFileIO.parse_location(_table_folder(contract.table), catalog.properties)
     files = PyArrowFileIO(catalog.properties).fs_by_scheme(scheme, host)
-    before = (now or datetime.now(UTC)) - kept
+    before = (now or datetime.now(UTC)) - age
     found = files.get_file_info(FileSelector(folder, allow_not_found=True))
     old = [file for file in found if file.is_file and file.extension == "html" and file.mtime < before]
     for file in old:
@@ -169,5 +170,5 @@ def drop_old(catalog: Catalog, contract: Contract, *, now: datetime | None = Non
     return len(old)
 
 
-def _folder(table: str) -> str:
-    return f"{os.environ[FOLDER].rstrip('/')}/{table_names.safe(table)}"
+def _table_folder(table: str) -> str:
+    return f"{os.environ[FOLDER_VARIABLE].rstrip('/')}/{table_names.safe_identifier(table)}"

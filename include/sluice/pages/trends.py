@@ -1,4 +1,4 @@
-"""What each expectation came to over the last batches, as a table's page and that of data quality show it."""
+"""The results of each expectation over the last batches, for the table page and the Data quality page."""
 
 from __future__ import annotations
 
@@ -18,98 +18,104 @@ if TYPE_CHECKING:
 
     from sluice.contract.contract import Contract
 
-BATCHES = 50
-RESULTS_BACK = timedelta(days=7)
+MAX_BATCHES = 50
+MAX_RESULT_AGE = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Trend:
-    """One expectation over the last batches of one topic, the oldest first.
+    """One expectation over the last batches of one topic, oldest first.
 
     Attributes:
-        judged: whether the contract has it, with this severity and these parameters; else its results are history.
-        parameters: as `quality.Result` has them; empty in results that are older than those.
+        judged: whether the contract still has it with this severity and these parameters.
+        parameters: as in `ExpectationResult`; empty in results written before parameters were recorded.
     """
 
     expectation: str
     column: str
     severity: str
-    results: Sequence[quality_table.Result]
+    results: Sequence[quality_table.ExpectationResult]
     judged: bool = True
     parameters: str = ""
     topic: str = ""
 
     @property
     def name(self) -> tuple[str, ...]:
-        """What tells the expectation from others of the table, whatever the topic."""
-        return tuple(getattr(self, each) for each in quality_table.EXPECTATION)
+        """Identifies the expectation within its table, over all topics."""
+        return tuple(getattr(self, each) for each in quality_table.EXPECTATION_KEY)
 
     @property
-    def last(self) -> quality_table.Result:
-        """What it came to in the newest batch."""
+    def last(self) -> quality_table.ExpectationResult:
+        """The result in the newest batch."""
         return self.results[-1]
 
-    def newest(self, slices: bool) -> quality_table.Result | None:
-        """What it came to last in a slice of a backfill, or in a batch."""
+    def newest(self, slices: bool) -> quality_table.ExpectationResult | None:
+        """The newest result of a backfill slice, or of a batch."""
         return next((r for r in reversed(self.results) if (r.batch_seq < 0) == slices), None)
 
-    def of_slices(self, wanted: bool) -> Trend:
-        """What it came to in slices of backfills alone, or without them."""
-        return replace(self, results=[r for r in self.results if (r.batch_seq < 0) == wanted])
+    def filter_slices(self, slices: bool) -> Trend:
+        """The results of backfill slices only, or of batches only."""
+        return replace(self, results=[r for r in self.results if (r.batch_seq < 0) == slices])
 
 
-def of_all() -> dict[str, list[Trend]]:
-    """Per table its expectations, as far as they were judged within a week.
+def read_all_trends() -> dict[str, list[Trend]]:
+    """Read the expectations evaluated within a week, by table.
 
     Raises:
-        CatalogUnavailableError: the catalog did not answer.
+        CatalogUnavailableError: The catalog did not answer.
     """
-    with availability.catalog_errors(), catalogs.load() as catalog:
-        return _by_table(
-            _results(catalog), resolve_topics.resolve(contract_folder.load(strict=False), catalog, None).tables
+    with availability.translate_catalog_errors(), catalogs.load() as catalog:
+        return _group_by_table(
+            _read_results(catalog),
+            resolve_topics.resolve(contract_folder.load_contracts(strict=False), catalog, None).tables,
         )
 
 
-def of_run(run_id: str) -> dict[str, list[Trend]]:
-    """Per table its expectations, as a run judged them, however long ago; of a backfill its slices.
+def read_run_trends(run_id: str) -> dict[str, list[Trend]]:
+    """Read the expectations that a run evaluated, by table; of a backfill, those of its slices.
 
     Raises:
-        CatalogUnavailableError: the catalog did not answer.
+        CatalogUnavailableError: The catalog did not answer.
     """
-    with availability.catalog_errors(), catalogs.load() as catalog:
-        return _by_table(quality_table.of_run(catalog, None, run_id), {})
+    with availability.translate_catalog_errors(), catalogs.load() as catalog:
+        return _group_by_table(quality_table.read_run_results(catalog, None, run_id), {})
 
 
-def _by_table(found: Sequence[quality_table.Result], known: Mapping[str, Contract]) -> dict[str, list[Trend]]:
-    by_table: dict[str, list[quality_table.Result]] = {}
+def _group_by_table(
+    found: Sequence[quality_table.ExpectationResult], known: Mapping[str, Contract]
+) -> dict[str, list[Trend]]:
+    by_table: dict[str, list[quality_table.ExpectationResult]] = {}
     for result in found:
         by_table.setdefault(result.table, []).append(result)
-    return {table: of(found, known.get(table)) for table, found in by_table.items()}
+    return {table: group_results(found, known.get(table)) for table, found in by_table.items()}
 
 
-def of_table(catalog: Catalog, table: str, contract: Contract) -> list[Trend]:
-    """One table's expectations, as far as they were judged within a week."""
-    return of(_results(catalog, table), contract)
+def read_table_trends(catalog: Catalog, table: str, contract: Contract) -> list[Trend]:
+    """Read one table's expectations that were evaluated within a week."""
+    return group_results(_read_results(catalog, table), contract)
 
 
-def _results(catalog: Catalog, table: str | None = None) -> list[quality_table.Result]:
-    return quality_table.since(catalog, datetime.now(UTC) - RESULTS_BACK, table and [table], of_each=BATCHES)
+def _read_results(catalog: Catalog, table: str | None = None) -> list[quality_table.ExpectationResult]:
+    return quality_table.read_results_since(
+        catalog, datetime.now(UTC) - MAX_RESULT_AGE, table and [table], of_each=MAX_BATCHES
+    )
 
 
-def of(judged: Sequence[quality_table.Result], contract: Contract | None = None) -> list[Trend]:
-    """Results by expectation and topic, those last that are judged no longer.
+def group_results(results: Sequence[quality_table.ExpectationResult], contract: Contract | None = None) -> list[Trend]:
+    """Group results by expectation and topic; removed expectations come last.
 
     Args:
-        contract: what it expects is judged now; without one, all is.
+        results: oldest first.
+        contract: its expectations are current; without a contract all are.
     """
-    by_name: dict[tuple[str, str, str, str, str], list[quality_table.Result]] = {}
-    for r in judged:
+    by_name: dict[tuple[str, str, str, str, str], list[quality_table.ExpectationResult]] = {}
+    for r in results:
         by_name.setdefault((*r.name, r.topic), []).append(r)
-    now = by_name.keys() if contract is None else {
+    current = by_name.keys() if contract is None else {
         (*each.name, topic) for each in contract.expectations for topic in contract.topics
     }  # fmt: skip
     found = [
-        Trend(*name[:3], each[-BATCHES:], name in now, parameters=name[3], topic=name[4])
+        Trend(*name[:3], each[-MAX_BATCHES:], name in current, parameters=name[3], topic=name[4])
         for name, each in sorted(by_name.items())
     ]
     return sorted(found, key=lambda trend: not trend.judged)

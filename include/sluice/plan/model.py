@@ -1,24 +1,51 @@
-"""TODO docstring of sluice.plan.model."""
+"""What planning starts from and results in: per topic the batches to stage, per table the batches to publish."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.batch import Batch, Through
+from confluent_kafka.admin import AdminClient
+from pyiceberg.catalog import Catalog
+
+from sluice.batch import Batch, PublishedOffsets
 from sluice.contract.contract import Contract
+from sluice.contract.folder import Contracts
 from sluice.errors import SluiceError
-from sluice.evolve.pending_change import Outlook
+from sluice.evolve.pending_change import PendingChange
 from sluice.kafka import broker
-from sluice.ledger.offsets_table import Row
+from sluice.ledger.ledger_rows import LedgerRow
+from sluice.ledger.offsets_table import Ledger
 from sluice.plan.risk import Risk
 
 SMALL_OFFSETS, SMALL_ROWS = 100_000, 10_000_000
 
 
 @dataclass(frozen=True)
+class PlanInputs:
+    """What a plan is made from.
+
+    Attributes:
+        contracts: all contracts, their topics resolved by `sluice.plan.resolve_topics`.
+        client: for the watermarks and the topics' settings.
+        ledger: None where it does not exist yet: then only the tables are read.
+    """
+
+    contracts: Contracts
+    catalog: Catalog
+    client: AdminClient
+    ledger: Ledger | None = None
+
+
+@dataclass(frozen=True)
 class TopicPlan:
-    """One topic: the batches to stage, in order. `frozen` tells that an earlier plan is carried out, not a new one."""
+    """The batches of one topic to stage, in order.
+
+    Attributes:
+        last: the last batch in staging.
+        frozen: the batches were planned by an earlier run and are not in staging yet.
+        state: Kafka's answer; None where planning the topic failed.
+    """
 
     topic: str
     last: Batch | None
@@ -27,30 +54,40 @@ class TopicPlan:
     state: broker.TopicState | None = None
 
     def unread(self, batch: Batch) -> int | None:
-        """How many offsets there were to read before one of the batches was, by Kafka's end as the plan saw it."""
+        """How many unread offsets the topic had before one of its batches, up to the log end when it was planned."""
         if self.state is None:
             return None
-        starts = batch.starts
+        starts = batch.start_offsets
         return sum(marks.end - starts.get(p, marks.start) for p, marks in self.state.watermarks.items())
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """One table: per topic the batches staged already that it has yet to publish, in order; and its rows by now."""
+    """One table.
+
+    Attributes:
+        published: per topic how far the table has published.
+        pending: per topic the batches that are staged and not published, in order.
+        rows: how many rows the table has now.
+    """
 
     contract: Contract
-    through: Mapping[str, Through] = field(default_factory=dict)
+    published: Mapping[str, PublishedOffsets] = field(default_factory=dict)
     pending: Mapping[str, tuple[Batch, ...]] = field(default_factory=dict)
     rows: int = 0
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What a run of a group does. `topics` are in the order of their turns: first those that waited longest.
+    """What a run of a group does.
 
-    `stops` are tables that need a person, with the error that says why.
-    `broken` are the topics that stop them; `warnings` tell of topics that retention is about to overtake; `outlooks`
-    what the contracts ask of the tables that there are.
+    Attributes:
+        topics: in the order in which they are staged: the one that has waited longest comes first.
+        stops: tables that need attention, with the error that stops them.
+        broken: topics that can't be read, with the error; they stop their tables.
+        heal: rows that the ledger lacks and the tables' snapshots have.
+        warnings: what does not stop a table yet.
+        pending_changes: per existing table the change that its contract asks for.
     """
 
     group: str
@@ -58,9 +95,9 @@ class GroupPlan:
     tables: Mapping[str, TablePlan]
     stops: Mapping[str, SluiceError]
     broken: Mapping[str, SluiceError] = field(default_factory=dict)
-    heal: tuple[Row, ...] = ()
+    heal: tuple[LedgerRow, ...] = ()
     warnings: tuple[Risk, ...] = ()
-    outlooks: Mapping[str, Outlook] = field(default_factory=dict)
+    pending_changes: Mapping[str, PendingChange] = field(default_factory=dict)
 
     @property
     def has_work(self) -> bool:
@@ -71,14 +108,14 @@ class GroupPlan:
 
     @property
     def is_small(self) -> bool:
-        """Whether the run is over before a JVM has gained what it spends on compiling for speed."""
+        """Whether the run ends before the JVM's optimizing compiler pays off."""
         batches = [b for t in self.topics.values() for b in t.to_stage]
         batches += [b for t in self.tables.values() for each in t.pending.values() for b in each]
         searched = [t.rows for t in self.tables.values() if t.contract.keyed]
         return sum(b.span for b in batches) <= SMALL_OFFSETS and max(searched, default=0) <= SMALL_ROWS
 
     def lines(self) -> list[str]:
-        """The plan in words, one line per topic and table."""
+        """The plan as text, one line per batch, table, error and warning."""
         out = []
         for topic in self.topics.values():
             for batch in topic.to_stage:
@@ -91,6 +128,7 @@ class GroupPlan:
                 if seqs:
                     out.append(f"publish {name} from {t}: batches {', '.join(map(str, seqs))}")
         out += [f"stop    {name}: {error}" for name, error in self.stops.items()]
-        asked = [(each, name, line) for name, each in self.outlooks.items() if (line := each.line())]
-        out += [f"{'warn  ' if each.unfollowed else 'schema'}  {name}: {line}" for each, name, line in asked]
+        for name, change in self.pending_changes.items():
+            if summary := change.summary():
+                out.append(f"{'warn  ' if change.schema_error else 'schema'}  {name}: {summary}")
         return [*(f"warn    {warning}" for warning in self.warnings), *(out or ["nothing to do"])]

@@ -1,230 +1,270 @@
-"""Plan: topic cursor and watermarks become exact offset ranges; and per table the staged batches it has yet to publish.
+"""Plan: topic cursors and watermarks become offset ranges to stage, and staged batches become batches to publish.
 
-Runs on the Airflow worker, without a JVM. `look` reads and decides, changing nothing; `write` freezes what it decided.
+Runs on the Airflow worker, without a JVM. `make_plan` changes nothing; `write_plan` writes the plan into the ledger.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
-from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.batch import Batch, Through
+from sluice.batch import Batch, PublishedOffsets
 from sluice.contract.contract import Contract
-from sluice.contract.folder import Contracts, Group
-from sluice.errors import CompactedDeletesError, PlanLostError, SluiceError, naming
+from sluice.contract.folder import Group
+from sluice.errors import CompactedDeletesError, PlanLostError, SluiceError, with_table
 from sluice.evolve import auto_columns, evolve
-from sluice.evolve.pending_change import Outlook
+from sluice.evolve.pending_change import PendingChange
 from sluice.iceberg import availability, cursor, snapshots, table_names, tables
 from sluice.kafka import broker
-from sluice.ledger import accepted_gaps, backlog, unfinished_rollback
+from sluice.ledger import accepted_gaps, backlog, ledger_rows, unfinished_rollback
 from sluice.ledger import offsets_table as ledgers
-from sluice.ledger.offsets_table import Ledger, Row
+from sluice.ledger.ledger_rows import LedgerRow
+from sluice.ledger.offsets_table import Ledger
 from sluice.plan import warnings as plan_warnings
-from sluice.plan.batches import plan_topic
-from sluice.plan.model import GroupPlan, TablePlan, TopicPlan
+from sluice.plan.batches import TopicProgress, plan_topic
+from sluice.plan.model import GroupPlan, PlanInputs, TablePlan, TopicPlan
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
 
+TopicStates = Mapping[str, broker.TopicState | SluiceError]
+"""Kafka's answer for each topic."""
 
-def look(
-    group: Group,
-    contracts: Contracts,
-    catalog: Catalog,
-    client: AdminClient,
-    ledger: Ledger | None,
-    *,
-    extend: bool = True,
-) -> GroupPlan:
+
+@dataclass
+class _TableProgress:
+    """What was read of one table. Where `error` is set, the rest is what was read before it."""
+
+    published: Mapping[str, PublishedOffsets] = field(default_factory=dict)
+    change: PendingChange | None = None
+    rows: int = 0
+    error: SluiceError | None = None
+
+
+class _Backlog(NamedTuple):
+    """What staging and the ledger hold of a group's topics."""
+
+    staging: Mapping[str, backlog.StagingState]
+    batches: Mapping[str, Mapping[int, Batch]]
+    gaps: Sequence[LedgerRow]
+
+
+def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> GroupPlan:
     """Decide what the next run does, changing nothing.
 
     Args:
         group: the tables to plan for.
-        contracts: all contracts, for the settings of the topics, which `sluice.plan.resolve_topics` has resolved.
-        catalog: where the tables are.
-        client: for the watermarks.
-        ledger: None where there is no ledger (yet); then the tables alone are asked.
-        extend: plan new batches for topics that have none open; False carries out what is frozen already.
+        inputs: what the plan is made from.
+        extend: plan new batches for topics that have no open ones; False only continues what is frozen already.
 
     Raises:
         BrokerUnavailableError: Kafka did not answer.
     """
-    if not contracts.resolved:
-        raise ValueError("topics.resolve comes first")  # or a pattern would be no topic at all, in silence
-    stops = {c.table: contracts.stopped[c.table] for c in group.promises if c.table in contracts.stopped}
+    contracts, catalog, ledger = inputs.contracts, inputs.catalog, inputs.ledger
+    if not contracts.resolved:  # a contract with a pattern would silently have no topic
+        raise ValueError("The topics of the contracts are not resolved: call resolve_topics.resolve first.")
+    stops = {c.table: contracts.stopped[c.table] for c in group.all_contracts if c.table in contracts.stopped}
     chosen = [c for c in group.contracts if c.table not in stops]
     topics = sorted({t for c in chosen for t in c.topics})
-    states = broker.describe(client, topics)
-    broken: dict[str, SluiceError] = {t: s for t, s in states.items() if isinstance(s, SluiceError)}
-    loaded = backlog.staged(catalog, topics, ledger, broken)
-    through: dict[str, Mapping[str, Through]] = {}
-    reached: list[Mapping[str, Through]] = []  # by tables that stop, too
-    outlooks: dict[str, Outlook] = {}
-    rows: dict[str, int] = {}
-
-    def see(contract: Contract) -> None:
-        remembered = partial(ledger.remembered, contract.table) if ledger else None
-        table = tables.load(catalog, table_names.typed(contract))
-        at = cursor.published(table, remembered)
-        reached.append(at)
-        asked = _asked(catalog, table, contract, registry=extend)
-        outlooks.update(asked)
-        found = asked.get(contract.table)
-        # By what batches are published by: the file may wait for an answer.
-        _check_deletes_stay(contract if found is None else found.new if found.due else found.old, states)
-        if table is not None:
-            rows[contract.table] = snapshots.rows(table)
-        through[contract.table] = at
-
-    for contract in chosen:
-        try:
-            availability.alone(catalog, partial(see, contract), table=contract.table)
-        except SluiceError as error:
-            stops[contract.table] = naming(error, contract.table)
-    given_up = ledger.gaps(topics) if ledger else []
-    known, heal = backlog.known_batches(chosen, loaded, through, ledger, given_up, broken)
-    plans: dict[str, TopicPlan] = {}
-    for topic in sorted(topics, key=lambda t: backlog.served(loaded.get(t))):
-        state, last = states[topic], loaded[topic][1] if topic in loaded else None
-        plans[topic] = TopicPlan(topic, last)
+    kafka = broker.describe_topics(inputs.client, topics)
+    broken: dict[str, SluiceError] = {t: s for t, s in kafka.items() if isinstance(s, SluiceError)}
+    staging = backlog.load_staging(catalog, topics, ledger, broken)
+    progress = {c.table: _read_table(c, inputs, kafka, follow_registry=extend) for c in chosen}
+    stops |= {name: each.error for name, each in progress.items() if each.error}
+    readable = {name: each.published for name, each in progress.items() if each.error is None}
+    gaps = ledger.gaps(topics) if ledger else []
+    known = backlog.find_known_batches(chosen, staging, readable, ledger, gaps)
+    broken |= known.errors
+    batches, heal = known.by_topic, known.missing_rows
+    topic_plans: dict[str, TopicPlan] = {}
+    for topic in sorted(topics, key=lambda t: backlog.last_staged_ms(staging.get(t))):
+        state, last = kafka[topic], staging[topic][1] if topic in staging else None
+        topic_plans[topic] = TopicPlan(topic, last)
         if topic in broken or isinstance(state, SluiceError):
             continue
+        topic_progress = TopicProgress(
+            contracts.topics[topic],
+            state,
+            last,
+            batches[topic],
+            # Tables that stop count as well: a batch number is never given twice.
+            published=[each.published[topic] for each in progress.values() if topic in each.published],
+            accepted=accepted_gaps.accepted_ranges(gaps, topic, state.topic_id),
+        )
         try:
-            plans[topic] = plan_topic(
-                contracts.topics[topic],
-                state,
-                last,
-                known[topic],
-                client,
-                published=[t[topic] for t in reached if topic in t],
-                accepted=accepted_gaps.accepted(given_up, topic, state.topic_id),
-                extend=extend,
-            )
+            topic_plans[topic] = plan_topic(topic_progress, inputs.client, extend=extend)
         except SluiceError as error:
             broken[topic] = error
-    table_plans = {
-        c.table: replace(
-            _plan_table(c, loaded, known, through[c.table], ledger, given_up, stops), rows=rows.get(c.table, 0)
-        )
-        for c in chosen
-        if c.table in through
-    }
+    table_plans = {}
+    for contract in chosen:
+        if contract.table in readable:
+            found, failure = _plan_table(contract, progress[contract.table], _Backlog(staging, batches, gaps), ledger)
+            table_plans[contract.table] = found
+            if failure:
+                stops.setdefault(contract.table, with_table(failure, contract.table))
     for contract in chosen:
         for topic in contract.topics:
             if topic in broken:
-                stops.setdefault(contract.table, naming(broken[topic], contract.table))
-    warnings = plan_warnings.look(client, catalog, plans, table_plans, contracts, loaded) if extend else ()
-    return GroupPlan(group.name, plans, table_plans, stops, broken, heal, warnings, outlooks)
+                stops.setdefault(contract.table, with_table(broken[topic], contract.table))
+    changes = {name: each.change for name, each in progress.items() if each.change}
+    warnings = plan_warnings.find_risks(inputs, topic_plans, table_plans, staging) if extend else ()
+    return GroupPlan(group.name, topic_plans, table_plans, stops, broken, heal, warnings, changes)
 
 
-def _asked(catalog: Catalog, table: Table | None, contract: Contract, *, registry: bool) -> dict[str, Outlook]:
-    """What the contract asks of its table, if there is one; errors are those that would keep it from being made."""
-    if contract.auto and not registry:  # the driver publishes by the contract in force, and asks for no columns
+def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, follow_registry: bool) -> _TableProgress:
+    """What the table has published, and what its contract asks of it; an error stops this table alone."""
+    catalog, ledger = inputs.catalog, inputs.ledger
+    remembered = partial(ledger.last_settled_cursor, contract.table) if ledger else None
+    found = _TableProgress()
+
+    def read() -> None:
+        table = tables.load(catalog, table_names.typed(contract))
+        found.published = cursor.read_table_cursor(table, remembered)
+        found.change = change = _find_change(catalog, table, contract, follow_registry=follow_registry)
+        # Batches are published by the active contract; the file's may still wait for a review.
+        _check_deletes_stay(contract if change is None else change.new if change.due else change.old, kafka)
+        if table is not None:
+            found.rows = snapshots.count_rows(table)
+
+    try:
+        availability.isolate_table_failure(catalog, read, table=contract.table)
+    except SluiceError as error:
+        found.error = with_table(error, contract.table)
+    return found
+
+
+def _find_change(
+    catalog: Catalog, table: Table | None, contract: Contract, *, follow_registry: bool
+) -> PendingChange | None:
+    """The change that the contract asks of an existing table; of a missing one, check that it can be created."""
+    if contract.auto and not follow_registry:  # Spark publishes by the active contract, and needs no new columns
         tables.ensure_typed(catalog, contract)
-    elif table is not None:
-        return {contract.table: evolve.look(catalog, table, contract)}
-    else:
-        auto_columns.resolved(contract)
-    return {}
+        return None
+    if table is not None:
+        return evolve.find_pending_change(catalog, table, contract)
+    auto_columns.resolve_columns(contract)
+    return None
 
 
-def _check_deletes_stay(contract: Contract, states: Mapping[str, broker.TopicState | SluiceError]) -> None:
-    """Refuse to pass tombstones over where they may be all that is left of a delete, unless the contract says so."""
+def _check_deletes_stay(contract: Contract, kafka: TopicStates) -> None:
+    """Refuse to ignore tombstones where one may be the only trace of a delete, unless the contract says so.
+
+    Raises:
+        CompactedDeletesError: the topic is compacted, and the contract does not say what a tombstone means.
+    """
     if contract.cdc is None or contract.cdc.tombstones or contract.tombstones_delete or contract.deletes == "ignore":
         return
     for topic in contract.topics if contract.keyed else ():
-        state = states[topic]
+        state = kafka[topic]
         if isinstance(state, broker.TopicState) and state.compacted:
             raise CompactedDeletesError(
-                "Tombstones are passed over, and the topic is compacted: one may be all that is left of a delete.",
+                "The contract ignores tombstones, but the topic is compacted: one may be the only trace of a delete.",
                 table=contract.table,
                 topic=topic,
             )
 
 
 def _plan_table(
-    contract: Contract,
-    loaded: Mapping[str, backlog.Staging],
-    known: Mapping[str, Mapping[int, Batch]],
-    through: Mapping[str, Through],
-    ledger: Ledger | None,
-    given_up: Sequence[Row],
-    stops: dict[str, SluiceError],
-) -> TablePlan:
-    """What the table has yet to publish; where a batch is known to nobody, or its rows are gone, it joins `stops`."""
+    contract: Contract, progress: _TableProgress, group_backlog: _Backlog, ledger: Ledger | None
+) -> tuple[TablePlan, SluiceError | None]:
+    """The batches that the table has yet to publish, and the first error: a batch is unknown, or its rows are gone."""
     pending: dict[str, tuple[Batch, ...]] = {}
+    first: SluiceError | None = None
     for topic in contract.topics:
-        if topic in known:
+        if topic in group_backlog.batches:
+            staging, last = group_backlog.staging[topic]
+            published = progress.published.get(topic)
             try:
-                staging, last = loaded[topic]
-                batches = backlog.pending(contract.table, known[topic], last, through.get(topic), given_up)
-                pending[topic] = backlog.whole(contract.table, staging, batches, ledger, given_up)
+                batches = backlog.find_pending_batches(
+                    contract.table, group_backlog.batches[topic], last, published, group_backlog.gaps
+                )
+                pending[topic] = backlog.check_rows_staged(contract.table, staging, batches, ledger, group_backlog.gaps)
             except SluiceError as error:
-                stops.setdefault(contract.table, naming(error, contract.table))
-    return TablePlan(contract, through, pending)
+                first = first or error
+    return TablePlan(contract, progress.published, pending, progress.rows), first
 
 
-def write(group: Group, contracts: Contracts, catalog: Catalog, client: AdminClient, *, run_id: str) -> GroupPlan:
-    """Decide, create the tables that are missing, and freeze the plan in the ledger by a compare-and-set.
+def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:
+    """Make a plan, create and change the tables that it needs, and write it into the ledger by a compare-and-set.
+
+    Args:
+        group: the tables to plan for.
+        inputs: what the plan is made from; the ledger is created if it is missing.
+        run_id: the run that the ledger names as the plan's author.
 
     Raises:
-        PlanLostError: another planner froze a plan for one of the topics first.
+        PlanLostError: another planner wrote a plan for one of the topics first.
         BrokerUnavailableError: Kafka did not answer.
     """
     lost: PlanLostError | None = None
     raced: set[str] = set()
-    ledger = Ledger(catalog)
+    catalog, ledger = inputs.catalog, Ledger(inputs.catalog)
+    inputs = replace(inputs, ledger=ledger)
     for _ in range(ATTEMPTS):
-        plan = look(group, contracts, catalog, client, ledger)
-        if [o for o in plan.outlooks.values() if unfinished_rollback.catch_up(catalog, ledger, o.new, o.base)]:
-            plan = look(group, contracts, catalog, client, ledger)
+        plan = make_plan(group, inputs)
+        finished = [
+            unfinished_rollback.finish_pending_rollback(catalog, ledger, c.new, c.base)
+            for c in plan.pending_changes.values()
+        ]
+        if any(finished):
+            plan = make_plan(group, inputs)
         if lost and any(t.frozen and t.topic in raced for t in plan.topics.values()):
             raise lost
+        plan = _ensure_tables(group, inputs, plan, run_id)
+        plan = _ensure_staging(group, catalog, plan)
         fresh = [b for t in plan.topics.values() if not t.frozen for b in t.to_stage]
-        stops = dict(plan.stops)
-        outlooks = dict(plan.outlooks)
-        new: list[Contract] = []
-        for contract in (c for c in group.contracts if c.table not in contracts.stopped):
-            try:
-                if seen := outlooks.get(contract.table):
-                    change = partial(evolve.settle, catalog, contract, seen, run_id=run_id)
-                    outlooks[contract.table] = availability.alone(catalog, change, table=contract.table)
-                else:
-                    make = partial(_make, catalog, contract)
-                    availability.alone(catalog, make, table=contract.table)
-                    new.append(contract)
-            except SluiceError as error:
-                stops.setdefault(contract.table, naming(error, contract.table))
-        evolve.created(catalog, new, run_id=run_id)
-        broken = dict(plan.broken)
-        for topic in [t.topic for t in plan.topics.values() if t.to_stage]:
-            try:
-                availability.alone(catalog, partial(tables.ensure_staging, catalog, topic), topic=topic)
-            except SluiceError as error:
-                broken[topic] = error
-                for contract in (c for c in group.contracts if topic in c.topics):
-                    stops.setdefault(contract.table, naming(error, contract.table))
-        fresh = [batch for batch in fresh if batch.topic not in broken]
-        topics = {t: replace(p, to_stage=() if t in broken else p.to_stage) for t, p in plan.topics.items()}
-        plan = replace(plan, topics=topics, stops=stops, broken=broken, outlooks=outlooks)
-        rows = [*plan.heal, *(row for batch in fresh for row in ledgers.plan_rows(batch))]
+        rows = [*plan.heal, *(row for batch in fresh for row in ledger_rows.plan_rows(batch))]
         try:
-            ledger.append(rows, run_id=run_id, cas=True)
+            ledger.append(rows, run_id=run_id, if_unchanged=True)
             return plan
         except ledgers.ConflictError:
             names = ", ".join(f"{b.topic} batch {b.seq}" for b in fresh)
-            lost = PlanLostError(f"Another run wrote its plan before this one could: {names or 'healing'}.", run=run_id)
+            lost = PlanLostError(f"Another run wrote its plan first: {names or 'ledger repairs'}.", run=run_id)
             raced = {b.topic for b in fresh}
-            log.info("plan: the ledger moved on, looking again")
-    raise lost or PlanLostError("The ledger never stood still long enough to write a plan.", run=run_id)
+            log.info("plan: the ledger changed meanwhile, planning again")
+    raise lost or PlanLostError(f"The ledger changed during each of {ATTEMPTS} attempts to write a plan.", run=run_id)
 
 
-def _make(catalog: Catalog, contract: Contract) -> Table:
-    return tables.ensure_typed(catalog, auto_columns.resolved(contract))
+def _ensure_tables(group: Group, inputs: PlanInputs, plan: GroupPlan, run_id: str) -> GroupPlan:
+    """The plan after pending changes were applied and missing tables created; a failure stops its table alone."""
+    catalog = inputs.catalog
+    stops, changes = dict(plan.stops), dict(plan.pending_changes)
+    created: list[Contract] = []
+    for contract in (c for c in group.contracts if c.table not in inputs.contracts.stopped):
+        try:
+            if change := changes.get(contract.table):
+                update = partial(evolve.apply_pending, catalog, contract, change, run_id=run_id)
+                changes[contract.table] = availability.isolate_table_failure(catalog, update, table=contract.table)
+            else:
+                create = partial(_create_table, catalog, contract)
+                availability.isolate_table_failure(catalog, create, table=contract.table)
+                created.append(contract)
+        except SluiceError as error:
+            stops.setdefault(contract.table, with_table(error, contract.table))
+    evolve.record_created_tables(catalog, created, run_id=run_id)
+    return replace(plan, stops=stops, pending_changes=changes)
+
+
+def _create_table(catalog: Catalog, contract: Contract) -> Table:
+    return tables.ensure_typed(catalog, auto_columns.resolve_columns(contract))
+
+
+def _ensure_staging(group: Group, catalog: Catalog, plan: GroupPlan) -> GroupPlan:
+    """The plan after missing staging tables were created; a topic that has none stages nothing."""
+    stops, broken = dict(plan.stops), dict(plan.broken)
+    for topic in [t.topic for t in plan.topics.values() if t.to_stage]:
+        try:
+            availability.isolate_table_failure(catalog, partial(tables.ensure_staging, catalog, topic), topic=topic)
+        except SluiceError as error:
+            broken[topic] = error
+            for contract in (c for c in group.contracts if topic in c.topics):
+                stops.setdefault(contract.table, with_table(error, contract.table))
+    topics = {t: replace(p, to_stage=() if t in broken else p.to_stage) for t, p in plan.topics.items()}
+    return replace(plan, topics=topics, stops=stops, broken=broken)

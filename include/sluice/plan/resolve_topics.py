@@ -1,7 +1,6 @@
-"""Which topics the patterns of the contracts match, by what Kafka has and what was staged before; no JVM.
+"""Resolves topic patterns, as the first step of every run: contracts come in, contracts that name their topics go out.
 
-The first thing of every run: what comes out are contracts that name their topics, and that is all the others know. A
-topic that is gone from Kafka goes on being named while it has a staging table, so that it is missed, not forgotten.
+A topic that is gone from Kafka still counts while it has a staging table, so that its loss is reported. No JVM.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchNamespaceError
 
-from sluice.contract.checks_between import disagreement, says
-from sluice.contract.contract import Contract
-from sluice.contract.document import path_text
+from sluice.contract.checks_across import first_conflicting_setting, setting_text
+from sluice.contract.contract import Contract, contract_for_topic
+from sluice.contract.document import format_location
 from sluice.contract.folder import Contracts
-from sluice.contract.topic_tables import of_topic
 from sluice.errors import ContractError, SluiceError, TableDamagedError, TerminalError, TopicMissingError
 from sluice.iceberg import table_names, tables
 from sluice.kafka import broker
@@ -31,131 +29,135 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOPIC = "sluice.topic"
-"""Property of a staging table: whose records it holds."""
+"""Property of a staging table: the topic whose records it holds."""
 
-_OMIT = "Leave topics out of the pattern: topic: {pattern: …, omit: […]}."
+_OMIT = "Exclude topics from the pattern: topic: {pattern: …, omit: […]}."
 
 
 def resolve(contracts: Contracts, catalog: Catalog | None, client: AdminClient | None) -> Contracts:
     """The contracts with the topics of each pattern, and with the tables of each template.
 
     Args:
-        catalog: for the topics that were staged before; None where it can't be asked.
-        client: for those that Kafka has; None where only what was planned before matters.
+        contracts: as they are in their files; resolved ones are returned as they are.
+        catalog: for topics that were staged before; None where it is not available.
+        client: for the topics in Kafka; None where only what was planned before matters.
 
     Raises:
         BrokerUnavailableError: Kafka did not answer.
     """
     if contracts.resolved:
         return contracts
-    there = broker.names(client) if client is not None else set()  # an admin client is false while nothing waits in it
+    there = (
+        broker.list_topic_names(client) if client is not None else set()
+    )  # not by truth: an idle admin client is falsy
     if catalog:
-        there |= _staged(catalog, there | set(contracts.topics))
+        there |= _staged_topics(catalog, there | set(contracts.topics))
     stopped: dict[str, SluiceError] = {}
     found: list[Contract] = []
     for contract in (*contracts.tables.values(), *contracts.templates.values()):
-        if contract.matching is None:
+        if contract.topic_pattern is None:
             found.append(contract)
             continue
-        names = tuple(sorted(filter(contract.matching.matches, there)))
+        names = tuple(sorted(filter(contract.topic_pattern.matches, there)))
         if not names and client is not None:
             stopped[contract.table] = TopicMissingError(
-                "No topic matches the pattern, and none that did was read before.",
+                "No topic matches the pattern, and none that matched was read before.",
                 table=contract.table,
-                pattern=contract.matching.pattern,
+                pattern=contract.topic_pattern.pattern,
             )
-        if not contract.template:
+        if not contract.is_template:
             found.append(contract.model_copy(update={"topic": names}))
             continue
-        made, problems = _tables(contract, names)
+        made, problems = _template_tables(contract, names)
         found += made
         if problems:
-            stopped[contract.table] = _refusal(contract.table, "; ".join(problems))
+            stopped[contract.table] = _topic_error(contract.table, "; ".join(problems))
     stopped |= _disagreements(found)
     found_tables: dict[str, Contract] = {}
     for contract in found:
         twin = found_tables.get(contract.table, contract)
-        # Where there is one, neither goes on, and staging keeps the records of both.
+        # Two contracts of one table both stop; the topics of both are staged all the same.
         names = tuple(dict.fromkeys((*twin.topics, *contract.topics)))
         found_tables[contract.table] = contract.model_copy(update={"topic": names})
     return contracts.with_topics(found_tables.values(), stopped)
 
 
-def named(contracts: Contracts, table: str, topic: str) -> Contract:
-    """The contract of a table, where neither Kafka nor the catalog is asked which topics there are.
+def resolve_contract(contracts: Contracts, table: str, topic: str) -> Contract:
+    """The contract of a table, without asking Kafka or the catalog which topics exist.
 
     Args:
-        table: as the contract has it, with `{topic}` in it for a template.
-        topic: one of its topics, where it has a pattern; may be empty where it has names.
+        contracts: as they are in their files.
+        table: as in the contract, with `{topic}` in it for a template.
+        topic: one of the table's topics, where it has a pattern; else it may be empty.
 
     Raises:
         ContractError: there is no such contract.
-        TerminalError: the topic is not one of its.
+        TerminalError: the table does not take the topic.
     """
     contract = contracts.templates.get(table) or contracts.table(table)
-    if contract.matching is None:
+    if contract.topic_pattern is None:
         return contract
-    if not contract.matching.matches(topic):
-        what = f"{topic!r} is not matched" if topic else "No topic is named"
+    if not contract.topic_pattern.matches(topic):
+        what = f"Topic {topic!r} does not match" if topic else "No topic is given"
         raise TerminalError(
-            f"{what}: {table} takes its topics by the pattern `{contract.matching.pattern}`.",
-            way_out="Name one of its topics: --topic TOPIC.",
+            f"{what}: {table} takes its topics by the pattern `{contract.topic_pattern.pattern}`.",
+            next_step="Name one of its topics: --topic TOPIC.",
         )
     try:
-        return of_topic(contract, topic)
+        return contract_for_topic(contract, topic)
     except ValueError as error:
-        raise _refusal(table, str(error)) from error
+        raise _topic_error(table, str(error)) from error
 
 
-def unclaimed(contracts: Contracts, catalog: Catalog) -> list[str]:
-    """The staging tables of topics that no contract reads any more, each with its topic: nobody trims them.
+def find_unclaimed_staging(contracts: Contracts, catalog: Catalog) -> list[str]:
+    """The staging tables of topics that no contract reads any more, each with its topic: maintenance skips them.
 
-    None are told where some contract can't be read, or can't be asked for its topics: it may be theirs.
+    Empty where a contract or its topics can't be read: the staging tables may belong to it.
     """
     if contracts.problems or contracts.stopped:
         return []
-    left = sorted(set(_present(catalog)) - {table_names.staging(topic) for topic in contracts.topics})
+    left = sorted(set(_staging_tables(catalog)) - {table_names.staging(topic) for topic in contracts.topics})
     return [f"{'.'.join(each)} (topic {_topic_of(catalog, each) or 'unknown'})" for each in left]
 
 
-def _present(catalog: Catalog) -> list[Identifier]:
+def _staging_tables(catalog: Catalog) -> list[Identifier]:
     try:
         return [tuple(each[-2:]) for each in catalog.list_tables(table_names.STAGING)]
     except NoSuchNamespaceError:
         return []
 
 
-def _staged(catalog: Catalog, known: Iterable[str]) -> set[str]:
-    """The topics that have a staging table; only that of a topic which nobody knows is looked into."""
+def _staged_topics(catalog: Catalog, known: Iterable[str]) -> set[str]:
+    """The topics that have a staging table; only tables of topics that are not `known` are loaded."""
     expected = {table_names.staging(topic): topic for topic in known}
-    present = _present(catalog)
-    told = {_topic_of(catalog, each) for each in present if each not in expected}
-    return {topic for topic in told if topic} | {expected[each] for each in present if each in expected}
+    present = _staging_tables(catalog)
+    others = {_topic_of(catalog, each) for each in present if each not in expected}
+    return {topic for topic in others if topic} | {expected[each] for each in present if each in expected}
 
 
 def _topic_of(catalog: Catalog, staging: Identifier) -> str | None:
-    """Whose staging a table is; None where it does not tell."""
+    """The topic of a staging table; None where its properties do not name one."""
     try:
         table = tables.load(catalog, staging)
-    except TableDamagedError as error:  # a topic that Kafka tells of is stopped by it, by name
+    except TableDamagedError as error:  # if Kafka has the topic, planning stops it
         log.warning("%s", error)
         return None
     return table.properties.get(TOPIC) if table else None
 
 
-def _tables(template: Contract, names: Iterable[str]) -> tuple[list[Contract], list[str]]:
-    """A contract for each topic, and why some have none."""
+def _template_tables(template: Contract, names: Iterable[str]) -> tuple[list[Contract], list[str]]:
+    """A contract for each topic, and the errors of topics that can't have one."""
     made, problems = [], []
     for name in names:
         try:
-            made.append(of_topic(template, name))
+            made.append(contract_for_topic(template, name))
         except ValueError as error:
             problems.append(str(error))
     return made, problems
 
 
 def _disagreements(found: Iterable[Contract]) -> dict[str, SluiceError]:
-    """The tables that must not go on because of what another contract says: nobody but the owner knows who is right."""
+    """The tables that stop because another contract contradicts theirs, each with the error."""
     by_table: dict[str, list[Contract]] = defaultdict(list)
     by_topic: dict[str, list[Contract]] = defaultdict(list)
     by_staging: dict[str, set[str]] = defaultdict(set)
@@ -167,20 +169,20 @@ def _disagreements(found: Iterable[Contract]) -> dict[str, SluiceError]:
     stopped: dict[str, SluiceError] = {}
     for same in (each for each in by_table.values() if len(each) > 1):
         who = " and ".join(f"{c.table} of {', '.join(c.topics) or 'no topic'}" for c in same)
-        stopped |= {c.table: _refusal(c.table, f"Several contracts come to one table: {who}") for c in same}
+        stopped |= {c.table: _topic_error(c.table, f"Several contracts write to one table: {who}") for c in same}
     for alike in (each for each in by_staging.values() if len(each) > 1):
-        what = f"Topics {', '.join(sorted(alike))} would have one staging table"
-        stopped |= {c.table: _refusal(c.table, what) for topic in alike for c in by_topic[topic]}
+        what = f"Topics {', '.join(sorted(alike))} would share one staging table"
+        stopped |= {c.table: _topic_error(c.table, what) for topic in alike for c in by_topic[topic]}
     for topic, readers in by_topic.items():
         for one, other in combinations(readers, 2):
-            if field := disagreement(one, other):
+            if field := first_conflicting_setting(one, other):
                 what = (
-                    f"Topic {topic!r} is shared, and {path_text(field)} is {says(one, field)} for {one.table}, "
-                    f"{says(other, field)} for {other.table}"
+                    f"Topic {topic!r} is shared, and {format_location(field)} is {setting_text(one, field)} for "
+                    f"{one.table}, {setting_text(other, field)} for {other.table}"
                 )
-                stopped |= {c.table: _refusal(c.table, what) for c in (one, other)}
+                stopped |= {c.table: _topic_error(c.table, what) for c in (one, other)}
     return stopped
 
 
-def _refusal(table: str, what: str) -> ContractError:
-    return ContractError(f"{what}.", table=table, way_out=f"{_OMIT} Or make the contracts agree.")
+def _topic_error(table: str, what: str) -> ContractError:
+    return ContractError(f"{what}.", table=table, next_step=f"{_OMIT} Or make the contracts agree.")

@@ -1,4 +1,4 @@
-"""What a table is at risk of: values that planning writes and status shows. Light, because pages import it."""
+"""Risks: what planning warns of and status shows. Imports nothing heavy, because the pages load it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
-    """What a table is at risk of."""
+class RiskKind(StrEnum):
+    """What may go wrong."""
 
     UNREAD = "unread"
     UNPUBLISHED = "unpublished"
     TOMBSTONES = "tombstones"
     SCHEMA = "schema"
-    LEFT = "left behind"
+    LEFT_BEHIND = "left behind"
 
 
 @dataclass(frozen=True)
 class Risk:
-    """A warning about a topic; with a table if it concerns that one alone."""
+    """A warning about a topic; with a table if it concerns only that one."""
 
-    kind: Kind
+    kind: RiskKind
     topic: str
     text: str
     table: str | None = None
@@ -31,7 +31,7 @@ class Risk:
 
 @dataclass
 class RiskStatus:
-    """What may come: of which kind, of which topic, and told in words."""
+    """A risk as status shows it."""
 
     kind: str
     topic: str

@@ -1,7 +1,6 @@
-"""What the newest schema of a topic's writers no longer has of what a contract reads, or has as another type.
+"""Warns when the newest registered schema of a topic lacks a field that a contract reads, or has it as another type.
 
-Seen before its records come. What a schema does not name is missed where it is in no record: by Avro and Protobuf, and
-by a JSON Schema that allows no more than it names.
+A missing field matters in Avro, in Protobuf, and in a JSON Schema that allows no fields beside those that it names.
 """
 
 from __future__ import annotations
@@ -12,130 +11,136 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE
-from sluice.contract.columns import REGISTERED, Input
+from sluice.contract.columns import REGISTRY_FORMATS, Input
 from sluice.contract.contract import Contract
-from sluice.contract.fields import rows_at
+from sluice.contract.fields import row_paths
 from sluice.contract.types import IcebergType, Struct
 from sluice.errors import RegistryUnavailableError, SluiceError
-from sluice.kafka.registry import Registry, WriterSchema, subjects_of
-from sluice.plan.risk import Kind, Risk
+from sluice.kafka.registry import SchemaRegistry, WriterSchema, candidate_subjects
+from sluice.plan.risk import Risk, RiskKind
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
 
-_MARKS = ("__op", "__deleted")
-"""What Debezium's unwrap adds where it is asked to; without them whatever has a row is a change."""
+_UNWRAP_FIELDS = ("__op", "__deleted")
+"""Fields that Debezium's unwrap adds on request; without them every record with a row is a change."""
+
+REGISTRY_SECONDS = 20.0
+"""How long one plan asks the registry, apart from the last request: a warning is not worth more."""
 
 
-LOOK_S = 20.0
-"""How long the looks of one plan take, but for the request that is under way: a warning is not worth more."""
+class SubjectCache:
+    """The newest schemas of one plan: each subject is requested once, and none after `REGISTRY_SECONDS`."""
 
-
-class Subjects:
-    """The newest schemas for the looks of one plan: each subject is asked for once, and none when the time is over."""
-
-    def __init__(self, registry: Registry | None = None) -> None:
-        self._registry, self._until = registry, time.monotonic() + LOOK_S
+    def __init__(self, registry: SchemaRegistry | None = None) -> None:
+        self._registry, self._until = registry, time.monotonic() + REGISTRY_SECONDS
         self._found: dict[str, WriterSchema | None] = {}
 
     def newest(self, subject: str) -> WriterSchema | None:
-        """As the registry has it.
+        """The newest schema of a subject; None where it has none.
 
         Raises:
-            RegistryUnavailableError: it does not answer, or there is no time left to ask.
+            RegistryUnavailableError: the registry did not answer, or the time is over.
             ConfigError: as `Registry.newest`; or no registry is named.
         """
         if subject not in self._found:
             if time.monotonic() > self._until:
-                raise RegistryUnavailableError(f"The plan has asked the schema registry for {LOOK_S:.0f} s.")
-            self._registry = self._registry or Registry()
+                raise RegistryUnavailableError(
+                    f"The schema registry was asked for {REGISTRY_SECONDS:.0f} s, which is the limit for one plan."
+                )
+            self._registry = self._registry or SchemaRegistry()
             self._found[subject] = self._registry.newest(subject)
         return self._found[subject]
 
 
-def look(contract: Contract, registry: Registry | Subjects | None = None) -> list[Risk]:
-    """Warnings of topics whose newest schema lacks fields that columns or inputs are read from, or does not fit them.
+def find_schema_risks(contract: Contract, registry: SchemaRegistry | SubjectCache | None = None) -> list[Risk]:
+    """Warnings of topics whose newest schema lacks a field that columns or inputs read, or has it as another type.
 
-    Of an envelope the row after the change is looked at, and what columns and the operation are read from besides it;
-    of what an unwrap leaves, the operation alone may be missing. A topic without a subject of the type is passed over,
-    and so are several types, of which each has what others lack. A registry that does not answer is no reason to stop
-    planning.
+    In a change event the row after the change is checked, and the fields of the envelope that the contract reads; after
+    Debezium's unwrap only the operation may be missing. Topics without a subject are skipped, and so are contracts with
+    several message types, of which each lacks fields of the others. A registry error ends the check without a warning.
     """
     types = contract.value.types
-    if contract.value.format not in REGISTERED or len(types) > 1:
+    if contract.value.format not in REGISTRY_FORMATS or len(types) > 1:
         return []
     from sluice.formats import schema_compat
-    from sluice.formats.schema_compat import find_incompatible_field, of_types
+    from sluice.formats.schema_compat import find_incompatible_field, select_schema
 
-    needed = _wanted(contract)
-    read = {_place(contract, each)[:1] for each in (*contract.columns, *contract.inputs)}
-    may_lack = {name for name in _MARKS if (name,) not in read}
+    needed = _value_fields(contract)
+    read = {_value_path(contract, each)[:1] for each in (*contract.columns, *contract.inputs)}
+    may_lack = {name for name in _UNWRAP_FIELDS if (name,) not in read}
     found: list[Risk] = []
     for at, topic in enumerate(contract.topics if needed.fields else ()):
         try:
-            asked = registry or Registry()
-            newest = ((s, whole) for s in subjects_of(topic, types) if (whole := asked.newest(s)))
-            mine = ((s, one) for s, whole in newest if (one := of_types(contract.value.format, whole, types)))
+            asked = registry or SchemaRegistry()
+            newest = ((s, whole) for s in candidate_subjects(topic, types) if (whole := asked.newest(s)))
+            mine = ((s, one) for s, whole in newest if (one := select_schema(contract.value.format, whole, types)))
             subject, schema = next(mine, ("", None))
         except SluiceError as error:
             left = ", ".join(contract.topics[at:])
-            log.info("%s: the writers' newest schema of %s was not looked at: %s", contract.table, left, error.message)
+            log.info("%s: the newest schema of %s was not checked: %s", contract.table, left, error.message)
             return found
         have = _fields(contract, schema) if schema else {}
         known = have.keys() & set(needed.names) - may_lack
-        if schema is None or not known:  # of another message, or of a kind we can't read
+        if schema is None or not known:  # a schema of another message, or of an unknown type
             continue
         if contract.value.format == "json_schema":
-            lost = [n for n in needed.names if n not in have] if schema_compat.closed(schema) else list[str]()
+            lost = [n for n in needed.names if n not in have] if schema_compat.is_closed(schema) else list[str]()
             why, which = schema_compat.find_incompatible_json_field(have, needed), "records that have one"
         else:
             lost = list(_missing(have, needed))
             why, which = find_incompatible_field(contract.value.format, schema, needed), "all records written with it"
         if lost := [path for path in lost if path not in may_lack]:
-            found.append(Risk(Kind.SCHEMA, topic, _words(contract, schema, subject, lost), contract.table))
+            found.append(
+                Risk(RiskKind.SCHEMA, topic, _describe_lost_fields(contract, schema, subject, lost), contract.table)
+            )
         if why:
-            told = f"in the newest schema of {subject} (id {schema.id}) {why.told}: {which}"
-            found.append(Risk(Kind.SCHEMA, topic, f"{told} go to the quarantine", contract.table))
+            text = f"in the newest schema of {subject} (id {schema.id}) {why.message}: {which} are quarantined"
+            found.append(Risk(RiskKind.SCHEMA, topic, text, contract.table))
     return found
 
 
-def _wanted(contract: Contract) -> StructType:
-    """What of the value is read, but for the row before a change: it lacks what the one after it lacks."""
+def _value_fields(contract: Contract) -> StructType:
+    """The fields of the value that are read, without the row before a change: it has the fields of the row after it."""
     from pyspark.sql.types import StructType as Nested
 
-    from sluice.formats.decode import wanted
-    from sluice.formats.internal_columns import SPARE
+    from sluice.formats.decode import wanted_fields
+    from sluice.formats.internal_columns import BEST_EFFORT
 
-    return Nested([f for f in wanted(contract) if SPARE not in f.metadata and f.dataType != Nested([])])
+    return Nested([f for f in wanted_fields(contract) if BEST_EFFORT not in f.metadata and f.dataType != Nested([])])
 
 
-def _place(contract: Contract, each: Input) -> tuple[str, ...]:
-    """Where in the value a column or input stands; empty for what is in none."""
+def _value_path(contract: Contract, each: Input) -> tuple[str, ...]:
+    """The path in the value that a column or input reads; empty where it reads something else."""
     if each.source == OP_SOURCE and contract.cdc:
         return contract.cdc.op_path
     if each.source == DELETED_SOURCE or not each.path:
         return ()
-    return (*rows_at(contract)[0], *each.path) if not each.special else (each.path[0].removeprefix("$"), *each.path[1:])
+    return (
+        (*row_paths(contract)[0], *each.path)
+        if not each.from_envelope
+        else (each.path[0].removeprefix("$"), *each.path[1:])
+    )
 
 
 def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergType | None]:
-    """The root's fields; those without a type are there, and nobody looked into them."""
-    from sluice.formats.convert import UnfitError, reading_schema
-    from sluice.formats.inferred_columns import READERS
+    """The top-level fields of the schema; those without a type exist, but were not resolved."""
+    from sluice.formats.convert import SchemaMismatchError, schema_failures_as_mismatch
+    from sluice.formats.inferred_columns import FIELD_READERS
 
-    kind, read = READERS[contract.value.format]
+    kind, read = FIELD_READERS[contract.value.format]
     skip: set[str] = set()
     while schema.kind == kind:
         try:
-            with reading_schema():
+            with schema_failures_as_mismatch():
                 return {each.name: each.type for each in read(schema, skip)}
-        except UnfitError as error:
+        except SchemaMismatchError as error:
             root = error.path.partition(".")[0].rstrip("[]{}")
             if not root or root in skip:
                 break
-            skip.add(root)  # what no column type holds is there all the same
+            skip.add(root)  # the field exists, though it has no column type
     return {}
 
 
@@ -149,17 +154,19 @@ def _missing(have: Mapping[str, IcebergType | None], needed: StructType, path: s
             yield from _missing(dict(inner.fields), field.dataType, f"{path}{field.name}.")
 
 
-def _words(contract: Contract, schema: WriterSchema, subject: str, lost: list[str]) -> str:
-    gone = [tuple(path.split(".")) for path in lost]
-    at = {c.name: _place(contract, c) for c in contract.columns}
-    names = [name for name, p in at.items() if any(p[: len(g)] == g[: len(p)] for g in gone if p)]
-    required = [c.name for c in contract.columns if c.required and any(at[c.name][: len(g)] == g for g in gone)]
+def _describe_lost_fields(contract: Contract, schema: WriterSchema, subject: str, lost: list[str]) -> str:
+    lost_paths = [tuple(path.split(".")) for path in lost]
+    paths = {c.name: _value_path(contract, c) for c in contract.columns}
+    readers = [name for name, p in paths.items() if any(p[: len(g)] == g[: len(p)] for g in lost_paths if p)]
+    required = [
+        c.name for c in contract.columns if c.required and any(paths[c.name][: len(g)] == g for g in lost_paths)
+    ]
     op = contract.cdc.op_path if contract.cdc and contract.cdc.format != "debezium_unwrapped" else ()
-    untold = any(op[: len(g)] == g for g in gone)
-    reads = ", ".join(names) or ("" if untold else "an expression")
-    told = f"the newest schema of {subject} (id {schema.id}) has no field {', '.join(lost)}, which "
-    told += " and ".join([f"{reads} reads"] * bool(reads) + ["tells what an event does"] * untold)
-    told += ": it is null in records written with that schema"
-    if untold:
-        return f"{told}, so they go to the quarantine"
-    return told + (f"; {', '.join(required)} may not be, so they go to the quarantine" if required else "")
+    operation_lost = any(op[: len(g)] == g for g in lost_paths)
+    reads = ", ".join(readers) or ("" if operation_lost else "an expression")
+    uses = [f"{reads} reads"] * bool(reads) + ["names the operation of an event"] * operation_lost
+    text = f"the newest schema of {subject} (id {schema.id}) has no field {', '.join(lost)}, which {' and '.join(uses)}"
+    text += ": it is null in records written with that schema"
+    if operation_lost:
+        return f"{text}, so they are quarantined"
+    return text + (f"; {', '.join(required)} is required, so they are quarantined" if required else "")

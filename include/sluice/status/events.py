@@ -1,4 +1,4 @@
-"""What a timeline is made of: events, each in the lane of what it is about."""
+"""The events of a timeline, each in the lane of its kind, and the DAGs that act on tables."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import datetime
 from enum import StrEnum
 
 INGEST = "ingest"
-BY_HAND = ("backfill", "rollback", "accept_gap", "review_schema")
-MAINTAIN = ("maintain_rewrite_data_files", "maintain_expire_snapshots", "maintain_remove_orphan_files")
+OPERATOR_DAGS = ("backfill", "rollback", "accept_gap", "review_schema")
+MAINTENANCE_DAGS = ("maintain_rewrite_data_files", "maintain_expire_snapshots", "maintain_remove_orphan_files")
 """The DAGs that act on tables, beside those of the groups."""
 
 
 class Lane(StrEnum):
-    """What an event is about, in the order in which a page draws them."""
+    """The kind of an event, in the order of the page."""
 
     STAGED = "staged"
     PUBLISHED = "published"
@@ -31,20 +31,17 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened.
+    """Something that happened. A failed run has no topic, and a table only if it acted on no other.
 
     Attributes:
-        table: its name; None for what a topic's staging did, which all its tables share.
-        bad: something failed or was given up: it needs, or needed, a person, unless another attempt went well.
-        told: what happened, in one line.
-        seconds: how long it took.
-        records, rejected: of a batch.
-        delay: of a published batch, the age in seconds that its oldest record had reached by then.
-        unread: of a batch, the topic's unread offsets before it was read.
-        commit_seconds: of `seconds`, how long the commit took that readers see.
-        dag: what the run is one of: `INGEST` stands for that of the table's group; None where it is not told.
-
-    A run that failed is told of by its DAG, and has no topic; nor a table, unless it was about that one alone.
+        told: the description, in one line.
+        table: None for the staging of a topic, which all its tables share.
+        bad: whether it is a failure or an accepted gap.
+        seconds: the duration.
+        delay: of a published batch: the age of its oldest record at that time, in seconds.
+        unread: of a batch: the topic's unread offsets before it was read.
+        commit_seconds: the part of `seconds` that the visible commit took.
+        dag: the DAG of the run, `INGEST` for the DAG of the table's group; None if unknown.
     """
 
     at: datetime
@@ -64,8 +61,8 @@ class Event:
     dag: str | None = None
 
 
-def lanes(found: Iterable[Event]) -> list[tuple[Lane, list[Event]]]:
-    """The events by lane; lanes without any are left out."""
+def group_by_lane(found: Iterable[Event]) -> list[tuple[Lane, list[Event]]]:
+    """Group the events by lane; empty lanes are left out."""
     by_lane: dict[Lane, list[Event]] = {}
     for event in found:
         by_lane.setdefault(event.lane, []).append(event)

@@ -1,4 +1,4 @@
-"""What `status` knows, as plain values: one `TableStatus` per table, complete enough for a page or a program."""
+"""The status of the tables as plain values; their field names are those of the JSON API."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from sluice.batch import BATCH_SEQ, RUN_ID, STEP, Batch
-from sluice.errors import ContractError, SluiceError, discreet
+from sluice.errors import ContractError, SluiceError, without_paths
 from sluice.offsets import OffsetRange
 from sluice.plan.risk import RiskStatus
-from sluice.status.redact import of_maintenance, without
+from sluice.status.redact import hide_names, redact_maintenance
 
 KAFKA, CATALOG = "kafka", "catalog"
-OF_PLANNER = ("problems", "risks", "schema")
-"""Fields of a table's status that the planner tells."""
+PLANNER_FIELDS = ("problems", "risks", "schema")
+"""Fields of `TableStatus` that come from the planner."""
 
 
-if TYPE_CHECKING:  # a page that shows a status need not load PyIceberg for it
+if TYPE_CHECKING:  # pages do not load PyIceberg to show a status
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from sluice.ledger.offsets_table import Row
-    from sluice.ledger.quality_table import Result
+    from sluice.ledger.ledger_rows import LedgerRow
+    from sluice.ledger.quality_table import ExpectationResult
 
 
 @dataclass
 class PartitionStatus:
-    """One partition of one topic; None where Kafka or the table could not be asked, or holds nothing yet."""
+    """Offsets of one partition; None where Kafka or the table did not answer, or has none yet."""
 
     partition: int
     low: int | None = None
@@ -40,7 +40,7 @@ class PartitionStatus:
 
 @dataclass
 class OpenBatch:
-    """A batch under way. `state` is planned (not staged yet) or staged (not published in this table yet)."""
+    """A batch under way. `state` is `planned` (not staged yet) or `staged` (not published to this table yet)."""
 
     topic: str
     batch: int
@@ -50,12 +50,12 @@ class OpenBatch:
 
 @dataclass
 class SliceStatus:
-    """A slice of a backfill that is not in the table.
+    """A backfill slice that is not in the table.
 
     Attributes:
-        number: below zero.
-        state: `planned` (to come, or lost with its application), `blocked`, `failed`; `unknown` without a ledger.
-        branch: where the refused result stands to be looked at, until somebody drops it.
+        number: negative.
+        state: `planned` (not finished yet, or its application died), `blocked`, `failed`; `unknown` without a ledger.
+        branch: the branch that keeps the result of a refused slice, until it is dropped.
     """
 
     topic: str
@@ -68,17 +68,19 @@ class SliceStatus:
     branch: str | None
 
     @classmethod
-    def of(cls, topic: str, number: int, piece: Batch | None, last: Row | None, branch: str | None) -> Self:
-        """What the slice's newest row in the ledger tells; nothing but the branch where the ledger was lost."""
-        ranges = dict(piece.ranges) if piece else {}
+    def from_ledger(
+        cls, topic: str, number: int, batch: Batch | None, last: LedgerRow | None, branch: str | None
+    ) -> Self:
+        """Build it from the slice's newest ledger row; without one, only the branch is known."""
+        ranges = dict(batch.ranges) if batch else {}
         if last is None:
             return cls(topic, number, "unknown", ranges, None, None, None, branch)
         return cls(topic, number, str(last.state), ranges, last.at, last.run_id, last.error, branch)
 
 
 @dataclass
-class GivenUp:
-    """Lost offsets that an operator gave up; `who` is None where the ledger that knew was lost."""
+class AcceptedGap:
+    """Lost offsets that an operator accepted; `who` is None if the ledger was rebuilt without that row."""
 
     partition: int
     offsets: OffsetRange
@@ -87,8 +89,8 @@ class GivenUp:
     why: str | None
 
     @classmethod
-    def of(cls, row: Row) -> Self:
-        """What a row of the ledger tells."""
+    def from_row(cls, row: LedgerRow) -> Self:
+        """Build it from a ledger row."""
         offsets = OffsetRange(row.start_offset or 0, row.end_offset or 0)
         return cls(row.partition or 0, offsets, row.at, row.who, row.why)
 
@@ -98,10 +100,10 @@ class TopicStatus:
     """One topic that feeds a table.
 
     Attributes:
-        lag_records: offsets in Kafka that the table does not hold.
-        lag_seconds: stream clock less table clock; 0 where nothing is unread.
-        late: per partition the unread offsets whose records are older than the freshness promise.
-        problem: which of the table's problems is about this topic.
+        lag_records: offsets in Kafka that are not in the table.
+        lag_seconds: stream clock minus table clock; 0 without unread offsets.
+        late: unread offsets per partition whose records are older than the freshness target.
+        problem: the table's problem that is about this topic.
     """
 
     topic: str
@@ -114,18 +116,18 @@ class TopicStatus:
     stream_clock: datetime | None = None
     table_clock: datetime | None = None
     late: dict[int, int] | None = None
-    given_up: list[GivenUp] = field(default_factory=list)
+    given_up: list[AcceptedGap] = field(default_factory=list)
     problem: str | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether Kafka holds no record of it, as far as all of its partitions are known."""
+        """Whether all partitions are known, and none holds a record."""
         return bool(self.partitions) and all(p.end is not None and p.low == p.end for p in self.partitions)
 
 
 @dataclass
 class SnapshotStatus:
-    """The last durable snapshot of a typed table that carries offsets."""
+    """The last commit of a typed table with offsets."""
 
     snapshot_id: int
     at: datetime
@@ -138,11 +140,11 @@ class SnapshotStatus:
     step: str | None
 
     @classmethod
-    def of(cls, metadata: TableMetadata, snapshot: Snapshot) -> Self:
-        """What a snapshot tells of itself, and its table of when readers first saw it."""
+    def from_snapshot(cls, metadata: TableMetadata, snapshot: Snapshot) -> Self:
+        """Build it from a snapshot's summary; the time is when readers first saw it."""
         from sluice.iceberg import snapshots
 
-        at = snapshots.landed_at(metadata, snapshot)
+        at = snapshots.visible_at(metadata, snapshot)
         properties = snapshots.summary(snapshot)
         batch = Batch.from_properties(properties) if BATCH_SEQ in properties else None
         return cls(
@@ -160,11 +162,11 @@ class SnapshotStatus:
 
 @dataclass
 class LastError:
-    """The last row of the ledger that tells of a refusal of one topic's batch.
+    """The last ledger row with a blocked or failed batch of a topic.
 
     Attributes:
-        open: while the batch it is about is not published.
-        runs: how many runs were refused in a row for that batch, whatever came of other topics in them.
+        open: whether the batch is still not published.
+        runs: consecutive runs in which this batch was blocked or failed.
     """
 
     at: datetime
@@ -177,15 +179,15 @@ class LastError:
     runs: int = 1
 
     @classmethod
-    def of(cls, rows: Sequence[Self], published: int | None) -> Self:
-        """Where one topic stands in a table.
+    def from_errors(cls, rows: Sequence[Self], published: int | None) -> Self:
+        """Reduce the errors of a topic to the one that matters.
 
         Args:
-            rows: what was refused of it, the oldest first; not open what was published since, and rolled back perhaps.
-            published: its newest batch in the table; None where that is not known.
+            rows: oldest first; a row whose batch was published since is not open.
+            published: the topic's newest batch in the table; None if unknown.
         """
         newest = [r for r in rows if r.run_id == rows[-1].run_id]
-        # One run may refuse several: a commit of many, then the first of them alone, or what comes to staging later.
+        # One run may record several: a commit of many batches, then the first alone, or batches staged later.
         waiting = [r for r in newest if r.open and (published is None or r.batch is None or r.batch > published)]
         stuck = min(reversed(waiting or newest[-1:]), key=lambda each: each.batch or 0)
         runs = {r.run_id for r in rows if (r.batch, r.open) == (stuck.batch, stuck.open)}
@@ -193,15 +195,15 @@ class LastError:
 
     @property
     def urgency(self) -> tuple[bool, bool, int, datetime]:
-        """The greater, the worse: what is cured comes last; no run cures what is blocked."""
+        """Sort key, the worst greatest: open before resolved, blocked before failed."""
         return self.open, self.open and self.state == "blocked", self.runs if self.open else 0, self.at
 
 
 @dataclass
 class MaintenanceStatus:
-    """The last time that an action of maintenance did something in a table, or failed.
+    """The last maintenance action on a table that changed something or failed.
 
-    `of` is empty for the typed table itself, else one of those that belong to it: quarantine, deletes, staging.
+    `of` is empty for the typed table, else the name of its quarantine, deletes or staging table.
     """
 
     action: str
@@ -212,8 +214,8 @@ class MaintenanceStatus:
 
 
 @dataclass
-class Judgement:
-    """What the expectations of the batch that was judged last came to; `failed` tells each that does not hold."""
+class ExpectationsSummary:
+    """The expectations of the last evaluated batch; `held` counts passed ones, `failed` describes failures."""
 
     topic: str
     batch: int
@@ -223,29 +225,36 @@ class Judgement:
     failed: list[str]
 
     @classmethod
-    def of(cls, results: Sequence[Result]) -> Self:
-        """What a batch's results tell."""
+    def from_results(cls, results: Sequence[ExpectationResult]) -> Self:
+        """Build it from the results of one batch."""
         return cls(
             results[0].topic,
             results[0].batch_seq,
             results[0].at,
             sum(r.success is True for r in results),
             sum(r.success is None for r in results),
-            [f"{r.severity}: {r.told}" for r in results if r.success is False],
+            [f"{r.severity}: {r.summary}" for r in results if r.success is False],
         )
 
 
 @dataclass
 class TableStatus:
-    """One table. `problems` is what the next run would stop for, or could not be asked; `risks` what may come.
+    """The status of one table.
 
-    `totals` is what its newest snapshot says of the whole: records, files, bytes, delete files. `schema` is what the
-    contract asks of the table, where that is due, under review, or was rejected. `day_records` are those of the batches
-    that were published within the last 24 hours, `day_rejected` what of them was set apart then, `day_apart` what of
-    that is in quarantine now. `unasked` names who did not answer (`KAFKA`, `CATALOG`): what they know is missing, or
-    not all there; with `as_of`, what they told then.
-    `last_error` is the worst of its topics' refusals, `further_errors` are the others of them that are open.
-    `expectations` is of the topic that was judged last, `further_expectations` are those of others that do not hold.
+    Attributes:
+        totals: of the newest snapshot: records, files, bytes, delete files.
+        day_records: records of batches published within the last 24 hours.
+        day_rejected: records of these batches that were quarantined.
+        day_apart: how many of those are in quarantine now.
+        expectations: of the topic evaluated last.
+        further_expectations: of other topics, if any failed.
+        last_error: the worst error of its topics.
+        further_errors: open errors of other topics.
+        problems: errors that stop the next run, or that kept the status from being read.
+        risks: what may go wrong later.
+        schema: the contract change that is due, under review, or rejected.
+        unasked: the sources (`KAFKA`, `CATALOG`) that did not answer, or only in part.
+        as_of: the time of the values that are kept from an earlier status.
     """
 
     table: str
@@ -263,8 +272,8 @@ class TableStatus:
     day_rejected: int = 0
     day_apart: int | None = None
     maintenance: list[MaintenanceStatus] = field(default_factory=list)
-    expectations: Judgement | None = None
-    further_expectations: list[Judgement] = field(default_factory=list)
+    expectations: ExpectationsSummary | None = None
+    further_expectations: list[ExpectationsSummary] = field(default_factory=list)
     last_error: LastError | None = None
     further_errors: list[LastError] = field(default_factory=list)
     freshness_promised_seconds: float | None = None
@@ -278,70 +287,70 @@ class TableStatus:
 
     @property
     def warnings(self) -> list[str]:
-        """What may come, in words."""
+        """The risks as text."""
         return [each.text for each in self.risks]
 
     @property
     def unknown(self) -> bool:
-        """Whether Kafka or the catalog did not tell where it stands now, or not all of it."""
+        """Whether Kafka or the catalog did not answer, or only in part."""
         return self.as_of is not None or self.exists is None or self.lag_records is None or CATALOG in self.unasked
 
     @property
-    def refusals(self) -> list[LastError]:
-        """What is open of each topic, the worst first."""
+    def open_errors(self) -> list[LastError]:
+        """The open errors of its topics, the worst first."""
         return [each for each in (self.last_error, *self.further_errors) if each and each.open]
 
     @property
-    def doubts(self) -> list[Judgement]:
-        """What does not hold in the last batch of each topic."""
+    def failed_expectations(self) -> list[ExpectationsSummary]:
+        """The expectations that failed in the last batch of each topic."""
         return [each for each in (self.expectations, *self.further_expectations) if each and each.failed]
 
     @property
-    def furthest(self) -> TopicStatus | None:
-        """The topic that the table is furthest behind of, as far as is known."""
+    def most_delayed_topic(self) -> TopicStatus | None:
+        """The topic with the greatest known lag in seconds."""
         return max(self.topics, key=lambda t: -1.0 if t.lag_seconds is None else t.lag_seconds, default=None)
 
     @property
     def lag_records(self) -> int | None:
-        """Unread offsets over all topics; None where one of them, or which there are, could not be asked."""
+        """Unread offsets over all topics; None if the lag of any topic is unknown."""
         lags = [t.lag_records for t in self.topics]
         return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
 
-    def without(self, names: Collection[str] | None) -> Self:
-        """The same table, told without the names of others."""
+    def hide_tables(self, names: Collection[str] | None) -> Self:
+        """Replace the names of other tables in all texts."""
         if names is None:
             return self
-        # Its topics may be called as others' tables are. A problem may be about both, and says which is a topic.
+        # A topic may have the name of another table. `hide_names` keeps a name that follows the word "topic".
         others = frozenset(names) - {t.topic for t in self.topics}
 
-        def refused(each: LastError) -> LastError:
-            return replace(each, error=each.error and without(each.error, others))
+        def redact_error(each: LastError) -> LastError:
+            return replace(each, error=each.error and hide_names(each.error, others))
 
         return replace(
             self,
-            topics=[replace(t, problem=without(t.problem, names)) if t.problem else t for t in self.topics],
-            slices=[replace(s, error=without(s.error, others)) if s.error else s for s in self.slices],
-            maintenance=[replace(m, told=of_maintenance(m.told, names)) for m in self.maintenance],
-            last_error=self.last_error and refused(self.last_error),
-            further_errors=[refused(each) for each in self.further_errors],
-            problems=[without(each, names) for each in self.problems],
-            # A topic that the contract names no more may be called as another's table.
-            risks=[replace(r, topic=without(r.topic, others), text=without(r.text, others)) for r in self.risks],
+            topics=[replace(t, problem=hide_names(t.problem, names)) if t.problem else t for t in self.topics],
+            slices=[replace(s, error=hide_names(s.error, others)) if s.error else s for s in self.slices],
+            maintenance=[replace(m, told=redact_maintenance(m.told, names)) for m in self.maintenance],
+            last_error=self.last_error and redact_error(self.last_error),
+            further_errors=[redact_error(each) for each in self.further_errors],
+            problems=[hide_names(each, names) for each in self.problems],
+            # A topic that the contract no longer reads may have the name of another table.
+            risks=[replace(r, topic=hide_names(r.topic, others), text=hide_names(r.text, others)) for r in self.risks],
         )
 
 
 @dataclass
 class Status:
-    """All tables asked for.
+    """The status of the requested tables.
 
     Attributes:
-        unavailable: what did not answer.
-        stopped: what keeps the tables of a pattern from being known, each with its group.
-        broken: contracts that can't be read: their tables are not among those told of.
-        unasked: who did not answer, `KAFKA` or `CATALOG`.
-        unread: fields of the tables' status whose source failed, though the catalog answers: they are empty.
-        unclaimed: staging tables of topics that no contract reads any more; on the command line alone.
-        unseen: the names, as far as known, of those that whoever it is told to may not see; None: they may see all.
+        unavailable: errors of sources that did not answer.
+        stopped: errors that keep the tables of a topic pattern from being known, each with its group.
+        broken: problems of contracts that cannot be read; their tables are missing.
+        unasked: the sources that did not answer: `KAFKA`, `CATALOG`.
+        unread_fields: fields of `TableStatus` whose source failed although the catalog answers; they are empty.
+        unclaimed: staging tables of topics that no contract reads any more; only on the command line.
+        hidden_tables: names of tables that the reader may not see; None: the reader may see all.
     """
 
     at: datetime
@@ -350,35 +359,36 @@ class Status:
     stopped: list[tuple[str, SluiceError]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     unasked: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
+    unread_fields: list[str] = field(default_factory=list)
     unclaimed: list[str] = field(default_factory=list)
-    unseen: frozenset[str] | None = None
+    hidden_tables: frozenset[str] | None = None
 
     @property
     def errors(self) -> list[SluiceError]:
-        """Why not all is told."""
+        """The reasons why something is missing."""
         return [*self.unavailable, *(error for _, error in self.stopped)]
 
-    def readable(self, groups: Callable[[str], bool]) -> Status:
-        """What somebody may know who may read these groups: not what stands in a contract that nobody can read."""
-        mine = [t for t in self.tables if groups(t.group)]
-        stopped = [(group, error) for group, error in self.stopped if groups(group)]
-        # Nor are those known that stand in a contract which can't be read, or are a template's that is stopped.
-        whole = (len(mine), len(stopped)) == (len(self.tables), len(self.stopped)) and not self.broken
-        unseen = None if whole else frozenset(t.table for t in self.tables) - {t.table for t in mine}
+    def filter_groups(self, may_read: Callable[[str], bool]) -> Status:
+        """Reduce it to the groups that a user may read, without the names of other tables."""
+        visible = [t for t in self.tables if may_read(t.group)]
+        stopped = [(group, error) for group, error in self.stopped if may_read(group)]
+        # A broken contract belongs to no known group: its user might not be allowed to see it.
+        sees_all = (len(visible), len(stopped)) == (len(self.tables), len(self.stopped)) and not self.broken
+        hidden = None if sees_all else frozenset(t.table for t in self.tables) - {t.table for t in visible}
         unavailable = [
-            type(e)(without(discreet(e.message), unseen), way_out=e.way_out, **e.fields) for e in self.unavailable
+            type(e)(hide_names(without_paths(e.message), hidden), next_step=e.next_step, **e.fields)
+            for e in self.unavailable
         ]
         if self.broken:
             count = "1 problem" if len(self.broken) == 1 else f"{len(self.broken):,} problems"
-            text = f"{count} in contracts: the tables concerned are not shown."
-            unavailable.append(ContractError(text, way_out="`python -m sluice contract check` names them."))
+            text = f"{count} in contracts. Their tables are not shown."
+            unavailable.append(ContractError(text, next_step="Run `python -m sluice contract check`."))
         return replace(
             self,
-            tables=[t.without(unseen) for t in mine],
+            tables=[t.hide_tables(hidden) for t in visible],
             unavailable=unavailable,
             stopped=stopped,
             broken=[],
             unclaimed=[],
-            unseen=unseen,
+            hidden_tables=hidden,
         )

@@ -1,8 +1,6 @@
-"""What happened, on one time axis, and what was true at a moment: told by the ledger and the tables' own history.
+"""Events on one time axis, and the table as readers saw it at any time.
 
-The ledger tells of batches and of what operators did, `sluice.quality`, `sluice.schemas` and `sluice.maintenance` of
-the rest; a table's snapshots tell which files each added, its snapshot log which of them readers saw at a moment, and
-that snapshot which offsets it holds.
+In: the ledger, Sluice's quality, schema and maintenance tables, and the table's own snapshots and snapshot log.
 """
 
 from __future__ import annotations
@@ -16,36 +14,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Through, decode_through
+from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, PublishedOffsets, decode_published_through
 from sluice.contract.contract import Contract
-from sluice.errors import CatalogUnavailableError, SluiceError, gone
+from sluice.errors import CatalogUnavailableError, SluiceError, missing_file_message
 from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.iceberg.filters import And, Or, above, one_of
 from sluice.ledger import maintenance_table, quality_table, schemas_table
-from sluice.ledger.error_causes import Cause, cause
-from sluice.ledger.newest_rows import newest
-from sluice.ledger.offsets_table import Row, State, row_of
+from sluice.ledger.error_causes import Cause, classify
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, row_from_record
+from sluice.ledger.newest_rows import take_newest
 from sluice.offsets import OffsetRange
-from sluice.status.events import BY_HAND, INGEST, Event, Lane, lanes
+from sluice.status.events import INGEST, OPERATOR_DAGS, Event, Lane, group_by_lane
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-MOST = 500
-FEW = 20
-FILES_OF = 50
-"""Of so many tables at once each one's metadata is read for the files that were created."""
+MAX_EVENTS = 500
+MAX_FILTER_TOPICS = 20
+MAX_TABLES_WITH_FILES = 50
+"""File events take each table's metadata: of more tables together, they are left out."""
 
-_OF_BATCHES = (State.STAGED, State.PUBLISHED)
-_TROUBLE = (State.BLOCKED, State.FAILED, State.RETRIED)
-_BY_HAND = (State.GAP, State.ROLLED_BACK, State.REPLAYED)
-_TOLD = (*_OF_BATCHES, *_TROUBLE, *_BY_HAND)
-_ERRORS = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
-_BACKFILL, _ROLLBACK, _ACCEPT_GAP, _REVIEW = BY_HAND
+_BATCH_STATES = (LedgerState.STAGED, LedgerState.PUBLISHED)
+_ERROR_STATES = (LedgerState.BLOCKED, LedgerState.FAILED, LedgerState.RETRIED)
+_OPERATOR_STATES = (LedgerState.GAP, LedgerState.ROLLED_BACK, LedgerState.REPLAYED)
+_SHOWN_STATES = (*_BATCH_STATES, *_ERROR_STATES, *_OPERATOR_STATES)
+_ERROR_LANES = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
+_BACKFILL, _ROLLBACK, _ACCEPT_GAP, _REVIEW = OPERATOR_DAGS
 _DAGS = {"publish": INGEST, "replay": _BACKFILL}
 
 
-def events(
+def read_events(
     catalog: Catalog,
     since: datetime,
     contracts: Sequence[Contract] | None = None,
@@ -53,17 +51,17 @@ def events(
     most: int | None = None,
     unread: list[str] | None = None,
 ) -> list[Event]:
-    """What happened from a moment on, to these contracts' tables and their topics or to all, newest first.
+    """Read the events since a time, newest first.
 
     Args:
-        most: how many in each lane, the newest of them: batches, which come all the time, crowd out nothing else.
-        unread: takes why something that tells of events could not be read, which then keeps no other from telling;
-            without it that is an error.
+        contracts: the contracts of the tables; None: all tables.
+        most: limit per lane, so that frequent batches crowd out nothing else.
+        unread: takes the errors of sources that could not be read; without it, such an error is raised.
     """
-    return of_several(catalog, since, contracts, most=most, unread=unread)[0]
+    return read_events_and_last_batches(catalog, since, contracts, most=most, unread=unread)[0]
 
 
-def of_several(
+def read_events_and_last_batches(
     catalog: Catalog,
     since: datetime,
     contracts: Sequence[Contract] | None = None,
@@ -71,50 +69,50 @@ def of_several(
     most: int | None = None,
     unread: list[str] | None = None,
 ) -> tuple[list[Event], list[Event]]:
-    """The events of these tables from a moment on, newest first; and of each the batch that was published last."""
-    most = most or MOST
+    """Read the events as `read_events` does, and the last published batch of each table."""
+    most = most or MAX_EVENTS
     names = None if contracts is None else {c.table for c in contracts}
     last: list[Event] = []
 
-    def of_ledger() -> Iterator[Event]:
-        rows = _rows(catalog, since, contracts, _TOLD)
+    def read_ledger() -> Iterator[Event]:
+        rows = _read_ledger_rows(catalog, since, contracts, _SHOWN_STATES)
         if rows:
-            last.extend(_published_last(rows))
-            for lane in _by_lane(rows):
-                yield from _events(lane.slice(0, most), rows)
+            last.extend(_last_published(rows))
+            for lane in _split_by_lane(rows):
+                yield from _ledger_events(lane.slice(0, most), rows)
 
     found: list[Event] = []
     for source in (
-        of_ledger,
-        lambda: _of_quality(catalog, since, names, most),
-        lambda: _of_schemas(catalog, since, names),
-        lambda: _of_maintenance(catalog, since, names, most),
-        lambda: _of_files(catalog, since, contracts or ()),
+        read_ledger,
+        lambda: _quality_events(catalog, since, names, most),
+        lambda: _schema_events(catalog, since, names),
+        lambda: _maintenance_events(catalog, since, names, most),
+        lambda: _file_events(catalog, since, contracts or ()),
     ):
         try:
             found += source()
         except (SluiceError, FileNotFoundError) as error:
             if unread is None or isinstance(error, CatalogUnavailableError):
                 raise
-            unread.append(gone(error) if isinstance(error, FileNotFoundError) else str(error))
-    # The answer applies the change within its run, and takes the table back where it publishes again.
+            unread.append(missing_file_message(error) if isinstance(error, FileNotFoundError) else str(error))
+    # A run of review_schema applies the change, and rolls the table back where it republishes.
     answered = {e.run_id for e in found if e.dag == _REVIEW}
     found = [replace(e, dag=_REVIEW) if e.dag in (None, _ROLLBACK) and e.run_id in answered else e for e in found]
-    kept = [event for _, each in lanes(_newest_first(found)) for event in each[:most]]
+    kept = [event for _, each in group_by_lane(_newest_first(found)) for event in each[:most]]
     return _newest_first(kept), last
 
 
-def _by_lane(rows: pa.Table) -> Iterator[pa.Table]:
-    """The ledger's rows lane by lane, so that those of one crowd out none of another."""
-    for states in (*((state,) for state in _OF_BATCHES), _BY_HAND):
+def _split_by_lane(rows: pa.Table) -> Iterator[pa.Table]:
+    """Split the ledger's rows by lane, so that rows of one lane crowd out none of another."""
+    for states in (*((state,) for state in _BATCH_STATES), _OPERATOR_STATES):
         yield rows.filter(pc.is_in(rows["state"], pa.array(map(str, states))))
-    trouble = rows.filter(pc.is_in(rows["state"], pa.array(map(str, _TROUBLE))))
-    if "exception" not in trouble.column_names:  # a ledger that nobody has written to since it has that column
+    trouble = rows.filter(pc.is_in(rows["state"], pa.array(map(str, _ERROR_STATES))))
+    if "exception" not in trouble.column_names:  # a ledger of an older version
         yield trouble
         return
     known = trouble["exception"].unique().to_pylist()
-    for each in _ERRORS:
-        classes = pa.array([name for name in known if cause(name) == each], pa.string())
+    for each in _ERROR_LANES:
+        classes = pa.array([name for name in known if classify(name) == each], pa.string())
         yield trouble.filter(pc.is_in(trouble["exception"], classes))
 
 
@@ -122,96 +120,98 @@ def _newest_first(found: Iterable[Event]) -> list[Event]:
     return sorted(found, key=lambda e: e.at, reverse=True)
 
 
-def published(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
-    """All batches that a table was published from a moment on, newest first; nothing but the ledger is read."""
-    rows = _rows(catalog, since, [contract], _OF_BATCHES)
-    return [*_events(rows.filter(pc.equal(rows["state"], State.PUBLISHED)), rows)] if rows else []
+def read_published_batches(catalog: Catalog, since: datetime, contract: Contract) -> list[Event]:
+    """Read the batches published to a table since a time, newest first, from the ledger alone."""
+    rows = _read_ledger_rows(catalog, since, [contract], _BATCH_STATES)
+    return [*_ledger_events(rows.filter(pc.equal(rows["state"], LedgerState.PUBLISHED)), rows)] if rows else []
 
 
-def _published_last(rows: pa.Table) -> list[Event]:
+def _last_published(rows: pa.Table) -> list[Event]:
     live = rows.filter(pc.greater(pc.fill_null(rows["batch_seq"], 0), 0))
-    last = newest(live.filter(pc.equal(live["state"], State.PUBLISHED)), ("table",))
-    return [*_events(last, rows)]
+    last = take_newest(live.filter(pc.equal(live["state"], LedgerState.PUBLISHED)), ("table",))
+    return [*_ledger_events(last, rows)]
 
 
-def _rows(
-    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None, states: Iterable[State]
+def _read_ledger_rows(
+    catalog: Catalog, since: datetime, contracts: Sequence[Contract] | None, states: Iterable[LedgerState]
 ) -> pa.Table | None:
-    """The ledger's rows of these states from a moment on, newest first; None where there is no ledger."""
+    """Read the ledger's rows with these states since a time, newest first; None without a ledger."""
     ledger = tables.load(catalog, table_names.LEDGER)
     if ledger is None or ledger.current_snapshot() is None:
         return None
     where = And(above("at", since.isoformat()), one_of("state", [str(s) for s in states]))
     topics = {topic for c in contracts or () for topic in c.topics}
-    if 0 < len(topics) <= FEW:  # a filter grows with files times topics
+    if 0 < len(topics) <= MAX_FILTER_TOPICS:  # the cost of a filter grows with files times topics
         own = one_of("table", sorted({c.table for c in contracts or ()}))
         where = And(Or(one_of("topic", sorted(topics)), own), where)
     newest_first = ledger.scan(row_filter=where).to_arrow().sort_by([("at", "descending")])
-    if contracts is not None:  # before they are cut: a topic may feed many tables, and not everybody sees all
+    if contracts is not None:  # before the limit applies: a topic may feed tables that the user may not see
         names = pa.array([c.table for c in contracts], pa.string())
-        own = pc.is_in(newest_first["table"], names)  # of a topic that it reads no more, too
+        own = pc.is_in(newest_first["table"], names)  # also of topics that the table no longer reads
         read = pc.is_in(newest_first["topic"], pa.array(sorted(topics), pa.string()))
         newest_first = newest_first.filter(pc.or_(own, pc.and_(pc.is_null(newest_first["table"]), read)))
-    return _gathered(newest_first)
+    return _merge_staged_rows(newest_first)
 
 
-def _gathered(rows: pa.Table) -> pa.Table:
-    """One staged row per batch: older versions wrote one for each partition, which tell nothing but its ranges."""
-    staged = pc.equal(rows["state"], State.STAGED)
+def _merge_staged_rows(rows: pa.Table) -> pa.Table:
+    """Keep one staged row per batch: older versions wrote one per partition."""
+    staged = pc.equal(rows["state"], LedgerState.STAGED)
     if not pc.any(pc.and_(staged, pc.is_valid(rows["partition"]))).as_py():
         return rows
     best: dict[tuple[str, int], int] = {}
     spread: set[int] = set()
     columns = (rows[name].to_pylist() for name in ("state", "topic", "batch_seq", "partition"))
     for n, (state, topic, seq, partition) in enumerate(zip(*columns, strict=True)):
-        if state == State.STAGED and partition is not None:
+        if state == LedgerState.STAGED and partition is not None:
             spread.add(n)
             best.setdefault((topic, seq), n)
-        elif state == State.STAGED:  # written by the run itself: it tells more
+        elif state == LedgerState.STAGED:  # written by the run itself: it has more fields
             best[topic, seq] = n
     kept = sorted({*range(len(rows))} - spread | {*best.values()})
     whole = pc.if_else(staged, pa.scalar(None, rows["partition"].type), rows["partition"])
     return rows.set_column(rows.column_names.index("partition"), "partition", whole).take(pa.array(kept, pa.int64()))
 
 
-def _events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:
-    """The events of some of the ledger's rows. A published batch is told with the help of its staged row."""
-    theirs = rows.filter(pc.equal(rows["state"], State.PUBLISHED))
+def _ledger_events(rows: pa.Table, ledger: pa.Table) -> Iterator[Event]:
+    """Make events of some ledger rows; the event of a published batch takes fields of its staged row."""
+    theirs = rows.filter(pc.equal(rows["state"], LedgerState.PUBLISHED))
     beside = ledger.filter(
         pc.and_(
-            pc.equal(ledger["state"], State.STAGED),
+            pc.equal(ledger["state"], LedgerState.STAGED),
             pc.and_(pc.is_in(ledger["topic"], theirs["topic"]), pc.is_in(ledger["batch_seq"], theirs["batch_seq"])),
         )
     )
-    staged = {(r.topic, r.batch_seq): r for r in map(row_of, beside.to_pylist())}
-    back = ledger.filter(pc.equal(ledger["state"], State.ROLLED_BACK))
-    undone = {(r.run_id, r.table) for r in map(row_of, back.to_pylist())}
-    for row in map(row_of, rows.to_pylist()):
-        lost = row.state == State.GAP and (row.run_id, row.table) in undone  # what a rollback gave up for the table
-        dag = _ROLLBACK if lost else _dag(row)
-        yield _of_row(row, staged.get((row.topic, row.batch_seq)), dag)
+    staged = {(r.topic, r.batch_seq): r for r in map(row_from_record, beside.to_pylist())}
+    back = ledger.filter(pc.equal(ledger["state"], LedgerState.ROLLED_BACK))
+    undone = {(r.run_id, r.table) for r in map(row_from_record, back.to_pylist())}
+    for row in map(row_from_record, rows.to_pylist()):
+        lost = (
+            row.state == LedgerState.GAP and (row.run_id, row.table) in undone
+        )  # a gap that a rollback accepted for the table
+        dag = _ROLLBACK if lost else _row_dag(row)
+        yield _row_event(row, staged.get((row.topic, row.batch_seq)), dag)
 
 
-def _of_row(row: Row, staged: Row | None, dag: str | None) -> Event:
-    published, oldest = row.state == State.PUBLISHED, staged.oldest if staged else None
+def _row_event(row: LedgerRow, staged: LedgerRow | None, dag: str | None) -> Event:
+    published, oldest = row.state == LedgerState.PUBLISHED, staged.oldest if staged else None
     batch = (
         "" if row.batch_seq is None else f"batch {row.batch_seq}" if row.batch_seq >= 0 else f"slice {row.batch_seq}"
     )
     offsets = OffsetRange(row.start_offset or 0, row.end_offset or 0)
     place = "" if row.partition is None else f"partition {row.partition} [{offsets.start}, {offsets.end})"
     counts = "" if row.records is None else f"{row.records:,} records"
-    rejected = f"{row.rejected:,} rejected" if row.rejected else ""
-    word = ": ".join(part for part in (row.who, row.why) if part) if row.why else ""
-    lane = _lane(row)
+    rejected = f"{row.rejected:,} quarantined" if row.rejected else ""
+    reason = ": ".join(part for part in (row.who, row.why) if part) if row.why else ""
+    lane = _row_lane(row)
     error = (
         f"{(row.exception or '').rpartition('.')[2]}: {row.error}"
         if lane in (Lane.CATALOG, Lane.REGISTRY)
         else row.error
     )
-    parts = (str(row.state).replace("_", " "), row.topic, batch, place, counts, rejected, error, word)
+    parts = (str(row.state).replace("_", " "), row.topic, batch, place, counts, rejected, error, reason)
     return Event(
         row.at, lane, ", ".join(p for p in parts if p), row.table, row.topic,
-        row.state in (*_TROUBLE, State.GAP), row.run_id, row.seconds, row.records, row.rejected,
+        row.state in (*_ERROR_STATES, LedgerState.GAP), row.run_id, row.seconds, row.records, row.rejected,
         (row.snapshots or {}).get(row.table or ""),
         (row.at - oldest).total_seconds() if oldest and published else None,
         staged.unread if staged and published else row.unread,
@@ -220,136 +220,135 @@ def _of_row(row: Row, staged: Row | None, dag: str | None) -> Event:
     )  # fmt: skip
 
 
-def _lane(row: Row) -> Lane:
-    if row.state in _TROUBLE:
-        return _ERRORS[cause(row.exception)]
-    return Lane.OPERATOR if row.state in _BY_HAND else Lane(row.state)
+def _row_lane(row: LedgerRow) -> Lane:
+    if row.state in _ERROR_STATES:
+        return _ERROR_LANES[classify(row.exception)]
+    return Lane.OPERATOR if row.state in _OPERATOR_STATES else Lane(row.state)
 
 
-def _dag(row: Row) -> str | None:
-    """What wrote a row. A gap without somebody's name was written by whoever found that the ledger lacks it."""
-    if row.state == State.ROLLED_BACK:
+def _row_dag(row: LedgerRow) -> str | None:
+    """The DAG that wrote a row. A gap without a name was restored by healing the ledger."""
+    if row.state == LedgerState.ROLLED_BACK:
         return _ROLLBACK
-    if row.state == State.GAP:
+    if row.state == LedgerState.GAP:
         return _ACCEPT_GAP if row.who else None
-    return _of_batch(row.batch_seq)
+    return _batch_dag(row.batch_seq)
 
 
-def _of_batch(seq: int | None) -> str | None:
-    """What a batch was run by, or a slice."""
+def _batch_dag(seq: int | None) -> str | None:
     return None if not seq else INGEST if seq > 0 else _BACKFILL
 
 
-def _of_quality(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
-    by_batch: dict[tuple[str, str, int], list[quality_table.Result]] = {}
-    for result in quality_table.since(catalog, since, names, batches=most):
+def _quality_events(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
+    by_batch: dict[tuple[str, str, int], list[quality_table.ExpectationResult]] = {}
+    for result in quality_table.read_results_since(catalog, since, names, batches=most):
         by_batch.setdefault((result.table, result.topic, result.batch_seq), []).append(result)
     for (name, topic, seq), results in by_batch.items():
-        failed = [f"{r.severity}: {r.told}" for r in results if r.success is False]
-        told = f"{topic}, batch {seq}: {'; '.join(failed) or f'{len(results)} expectations, none failed'}"
+        failed = [f"{r.severity}: {r.summary}" for r in results if r.success is False]
+        text = f"{topic}, batch {seq}: {'; '.join(failed) or f'{len(results)} expectations, none failed'}"
         run_id = results[-1].run_id
-        yield Event(results[-1].at, Lane.QUALITY, told, name, topic, bool(failed), run_id, dag=_of_batch(seq))
+        yield Event(results[-1].at, Lane.QUALITY, text, name, topic, bool(failed), run_id, dag=_batch_dag(seq))
 
 
-def _of_schemas(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:
-    for row in schemas_table.rows(catalog, None, since):
+def _schema_events(catalog: Catalog, since: datetime, names: Collection[str] | None) -> Iterator[Event]:
+    for row in schemas_table.read_schema_rows(catalog, None, since):
         if names is not None and row.table not in names:
             continue
-        told = f"version {row.version} {row.state}: {'; '.join(row.words) or 'the first'}"
+        text = f"version {row.version} {row.state}: {'; '.join(row.words) or 'first version'}"
         if row.who:
-            told += f" ({row.who}{f': {row.why}' if row.why else ''})"
-        waits = row.state == schemas_table.State.REVIEW
-        dag = _REVIEW if row.state in (schemas_table.State.APPROVED, schemas_table.State.REJECTED) else None
+            text += f" ({row.who}{f': {row.why}' if row.why else ''})"
+        is_open = row.state == schemas_table.SchemaState.REVIEW
+        dag = _REVIEW if row.state in (schemas_table.SchemaState.APPROVED, schemas_table.SchemaState.REJECTED) else None
         yield Event(
-            row.at, Lane.SCHEMA, told, row.table, bad=waits, run_id=row.run_id, snapshot_id=row.snapshot_id, dag=dag
+            row.at, Lane.SCHEMA, text, row.table, bad=is_open, run_id=row.run_id, snapshot_id=row.snapshot_id, dag=dag
         )
 
 
-def _of_maintenance(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
-    states = ("done", "failed")
-    for effect in maintenance_table.kept(
-        catalog, names=names, states=states, since=since, fields=maintenance_table.TOLD, most=most
-    ):
-        told = f"{effect.action.replace('_', ' ')}: {effect.told}"
+def _maintenance_events(catalog: Catalog, since: datetime, names: Collection[str] | None, most: int) -> Iterator[Event]:
+    where = maintenance_table.ResultFilter(tables=names, states=("done", "failed"), since=since)
+    columns = maintenance_table.SUMMARY_COLUMNS
+    for effect in maintenance_table.read_results(catalog, where, columns=columns, limit=most):
+        text = f"{effect.action.replace('_', ' ')}: {effect.summary}"
         yield Event(
-            effect.at, Lane.MAINTENANCE, told, effect.table, bad=effect.red, run_id=effect.run_id,
+            effect.at, Lane.MAINTENANCE, text, effect.table, bad=effect.failed, run_id=effect.run_id,
             seconds=effect.seconds, dag=f"maintain_{effect.action}",
         )  # fmt: skip
 
 
-def _of_files(catalog: Catalog, since: datetime, contracts: Sequence[Contract]) -> Iterator[Event]:
-    """Each commit that added files to a typed table, on whatever branch; nothing of more than `FILES_OF` tables."""
-    for contract in contracts if len(contracts) <= FILES_OF else ():
+def _file_events(catalog: Catalog, since: datetime, contracts: Sequence[Contract]) -> Iterator[Event]:
+    """Events for commits that added files to typed tables, on any branch; none for too many tables."""
+    for contract in contracts if len(contracts) <= MAX_TABLES_WITH_FILES else ():
         try:
             table = tables.load(catalog, table_names.typed(contract))
-        except SluiceError:  # its metadata is gone: the status tells of it
+        except SluiceError:  # its metadata is missing: the status reports it
             continue
-        landed = snapshots.landed(table.metadata) if table else {}
+        landed = snapshots.visible_times(table.metadata) if table else {}
         for snapshot in table.metadata.snapshots if table else ():
-            told, at = snapshots.summary(snapshot), landed[snapshot.snapshot_id]
+            summary, at = snapshots.summary(snapshot), landed[snapshot.snapshot_id]
             data, deletes, gone = (
-                int(told.get(name, "0")) for name in ("added-data-files", "added-delete-files", "deleted-data-files")
+                int(summary.get(name, "0")) for name in ("added-data-files", "added-delete-files", "deleted-data-files")
             )
             if at <= since or not data + deletes:
                 continue
-            size = int(told.get("added-files-size", "0"))
-            made = " and ".join(_files(n, kind) for n, kind in ((data, "data"), (deletes, "delete")) if n)
-            out = f", {_files(gone, 'data')} taken out" if gone else ""
-            step = told.get(STEP) or (snapshot.summary.operation.value if snapshot.summary else "")
+            size = int(summary.get("added-files-size", "0"))
+            made = " and ".join(_count_files(n, kind) for n, kind in ((data, "data"), (deletes, "delete")) if n)
+            out = f", {_count_files(gone, 'data')} removed" if gone else ""
+            step = summary.get(STEP) or (snapshot.summary.operation.value if snapshot.summary else "")
             yield Event(
-                at, Lane.FILES, f"{step}: {made} created, {size / 1000:,.1f} kB{out}", contract.table, told.get(TOPIC),
-                run_id=told.get(RUN_ID), snapshot_id=snapshot.snapshot_id, dag=_DAGS.get(step),
+                at, Lane.FILES, f"{step}: {made} created, {size / 1000:,.1f} kB{out}", contract.table,
+                summary.get(TOPIC), run_id=summary.get(RUN_ID), snapshot_id=snapshot.snapshot_id, dag=_DAGS.get(step),
             )  # fmt: skip
 
 
-def _files(number: int, kind: str) -> str:
+def _count_files(number: int, kind: str) -> str:
     return f"{number:,} {kind} file{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What readers of a table saw at a moment.
+class TableAsOf:
+    """The table as readers saw it at a time.
 
     Attributes:
-        since, until: when its snapshot became main's head, and when another did; None: it still is.
-        through: per topic the last batch in it and the offsets after it.
-        totals: what the snapshot says of the whole table.
+        since: when its snapshot became the current one.
+        until: when another snapshot replaced it; None: it is still current.
+        through: the last batch and next offsets, by topic.
+        totals: from the snapshot summary.
     """
 
     at: datetime
     snapshot_id: int
     since: datetime
     until: datetime | None
-    through: Mapping[str, Through]
+    through: Mapping[str, PublishedOffsets]
     totals: Mapping[str, int]
 
 
-def _follows(table: Table, one: int, other: int) -> bool:
-    """Whether main went from one snapshot to the other, and to none in between that the log tells no more.
+def _are_adjacent(table: Table, one: int, other: int) -> bool:
+    """Whether main went directly from one snapshot to the other, with no entry in between lost from the log.
 
-    A commit's snapshot has the one before it as its parent, a rollback leads to an ancestor. By an entry that is gone
-    the chain is broken as well: the snapshot was deleted, and with it what names its parent. Or it stands twice.
+    A commit's snapshot has the previous one as parent; a rollback leads to an ancestor. A lost entry breaks the chain
+    of parents, or leaves the same snapshot twice in a row.
     """
     lines = [{s.snapshot_id for s in snapshots.ancestors(table.metadata, each)} for each in (one, other)]
     return one != other and (one in lines[1] or other in lines[0])
 
 
-def standing(table: Table, moment: datetime) -> Standing | None:
-    """What main was at a moment, by the table's own snapshot log.
+def find_table_as_of(table: Table, at: datetime) -> TableAsOf | None:
+    """Find the main branch's snapshot at a time in the table's snapshot log.
 
     Returns:
-        None where the log does not tell: expiry shortens it, and PyIceberg's takes single entries out of it.
+        None if the log does not reach back: expiry shortens it, and PyIceberg's expiry removes single entries.
 
     Raises:
-        CursorUnknownError: the snapshot is there, but expiry took the one that told of its offsets.
+        CursorUnknownError: The snapshot exists, but the one with its offsets has expired.
     """
     log = table.metadata.snapshot_log
-    last = max((i for i, e in enumerate(log) if e.timestamp_ms <= moment.timestamp() * 1000), default=None)
+    last = max((i for i, e in enumerate(log) if e.timestamp_ms <= at.timestamp() * 1000), default=None)
     if last is None or (snapshot := table.metadata.snapshot_by_id(log[last].snapshot_id)) is None:
         return None
-    if last + 1 < len(log) and not _follows(table, log[last].snapshot_id, log[last + 1].snapshot_id):
+    if last + 1 < len(log) and not _are_adjacent(table, log[last].snapshot_id, log[last + 1].snapshot_id):
         return None
     since, *after = (datetime.fromtimestamp(e.timestamp_ms / 1000, UTC) for e in log[last : last + 2])
-    told = cursor.carrier(table, PUBLISHED_THROUGH, snapshot)
-    through = decode_through(snapshots.summary(told)[PUBLISHED_THROUGH]) if told else {}
-    return Standing(moment, snapshot.snapshot_id, since, next(iter(after), None), through, snapshots.totals(snapshot))
+    carrier = cursor.find_offset_snapshot(table, PUBLISHED_THROUGH, snapshot)
+    through = decode_published_through(snapshots.summary(carrier)[PUBLISHED_THROUGH]) if carrier else {}
+    return TableAsOf(at, snapshot.snapshot_id, since, next(iter(after), None), through, snapshots.read_totals(snapshot))

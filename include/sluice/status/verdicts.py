@@ -1,4 +1,4 @@
-"""A table's state in a word, what it means and what to do: the first answer an operator wants."""
+"""The states of a table, most urgent first: what is wrong, why, and the next step."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 
-from sluice.plan.risk import Kind, RiskStatus
+from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, SliceStatus, TableStatus
-from sluice.status.text import duration, moment
+from sluice.status.text import duration, utc_text
 
-# What needs a person most comes first.
+# The most urgent state first.
 URGENCY = (
     *("blocked", "stopped", "failed", "late", "review", "doubtful", "at risk", "backfill refused"),
     *("unknown", "new", "reading", "fresh"),
 )
 
 
-# Topics that stop a table, or put it at one risk, told one by one: a broker that refuses all is no flood of mail.
-PROBLEMS = 5
+LABELS = {"reading": "within target", "fresh": "up to date", "doubtful": "checks failing"}
+"""States that pages show in other words than `groups.yaml`, metrics and incidents have them."""
+
+# Topics listed one by one: a broker that refuses all topics must not cause a flood of alerts.
+MAX_TOPICS_LISTED = 5
 
 _AT_RISK = {
-    Kind.UNREAD: "See whether the group's DAG runs and keeps up, or raise the topic's retention.",
-    Kind.UNPUBLISHED: "Repair what keeps the table from publishing; until then leave staging as it is.",
-    Kind.TOMBSTONES: "See whether the group's DAG runs and keeps up, or raise the topic's delete.retention.ms.",
-    Kind.LEFT: "Name the topic in the contract again, beside the new one, until `status` shows all of it published.",
-    Kind.SCHEMA: "Ask the writers whether the field is gone for good; then change the contract.",
+    RiskKind.UNREAD: "Check that the group's DAG runs and keeps up, or raise the topic's retention.",
+    RiskKind.UNPUBLISHED: "Fix what keeps the table from publishing; until then, keep its raw records in staging.",
+    RiskKind.TOMBSTONES: "Check that the group's DAG runs and keeps up, or raise the topic's delete.retention.ms.",
+    RiskKind.LEFT_BEHIND: "Add the topic to the contract again until `status` shows it fully published.",
+    RiskKind.SCHEMA: "Ask the producers whether the field is gone for good, then change the contract.",
 }
 
 
 class Tone(IntEnum):
-    """How a state is coloured."""
+    """The colour of a state."""
 
     BAD = 0
     WARN = 1
@@ -42,18 +45,17 @@ class Tone(IntEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A state.
+    """One state of a table.
 
     Attributes:
-        word: one word or two.
-        tone: how much it needs a person.
-        why: what it was told by.
-        todo: the next step; empty where there is none.
-        kind: what a table is at risk of; each kind is told by itself.
-        about: what else tells it apart from another of its word, and stays while it lasts: the topic, with its batch
-            where one is refused; the backfill's run.
-        dag, run_id: of the run that was refused.
-        runs: how many runs in a row failed at it.
+        word: the state, one of `URGENCY` or `rejecting`.
+        why: the evidence.
+        todo: the next step; empty if there is none.
+        kind: the kind of risk, for `at risk`.
+        about: identifies it among verdicts of the same state while it lasts: the topic, with its batch if one was
+            refused; the run of a backfill.
+        dag: DAG of the run that was refused.
+        runs: consecutive runs that failed.
     """
 
     word: str
@@ -66,15 +68,25 @@ class Verdict:
     run_id: str | None = None
     runs: int = 0
 
+    @property
+    def label(self) -> str:
+        """The state as pages show it."""
+        return label(self.word)
+
+
+def label(word: str) -> str:
+    """A state as pages show it."""
+    return LABELS.get(word, word)
+
 
 @dataclass(frozen=True)
-class Overall:
-    """Where all tables stand together.
+class StatusSummary:
+    """The status of all tables together.
 
     Attributes:
-        states: each word with its tone and how many tables it is said of, the most urgent first.
-        needing: how many tables need a person.
-        unknown: of how many nothing is known, as nobody could be asked.
+        states: state, tone and number of tables, the most urgent first.
+        needing: tables that need attention.
+        unknown: tables whose status is unknown.
         quarantined: records in quarantine.
     """
 
@@ -84,8 +96,8 @@ class Overall:
     quarantined: int
 
     @classmethod
-    def of(cls, judged: Sequence[tuple[TableStatus, Verdict]]) -> Overall:
-        """By the most urgent that is to be said of each."""
+    def from_verdicts(cls, judged: Sequence[tuple[TableStatus, Verdict]]) -> StatusSummary:
+        """Count the tables by their most urgent state."""
         counts = Counter((v.word, v.tone) for _, v in judged)
         states = [(word, tone, n) for (word, tone), n in counts.items()]
         needing = sum(n for _, tone, n in states if tone <= Tone.WARN)
@@ -94,83 +106,88 @@ class Overall:
         return cls(sorted(states, key=lambda s: URGENCY.index(s[0])), needing, unknown, quarantined)
 
 
-def of_table(table: TableStatus) -> Verdict:
-    """The most urgent thing that is to be said of a table."""
-    return next(said(table))
+def worst_verdict(table: TableStatus) -> Verdict:
+    """The most urgent state of a table."""
+    return next(list_verdicts(table))
 
 
-def said(table: TableStatus) -> Iterator[Verdict]:
-    """All that is to be said of a table, the most urgent first."""
-    refusals = [_of_refusal(each, f"ingest_{table.group}") for each in table.refusals]
-    yield from (each for each in refusals if each.word == "blocked")
-    yield from islice(_of_problems(table), PROBLEMS)
-    yield from (each for each in refusals if each.word == "failed")
+def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
+    """List all states of a table, the most urgent first."""
+    errors = [_error_verdict(each, f"ingest_{table.group}") for each in table.open_errors]
+    yield from (each for each in errors if each.word == "blocked")
+    yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
+    yield from (each for each in errors if each.word == "failed")
     if table.freshness_kept is False:
-        # Told partition by partition; between the newest of all there may be no distance.
+        # Per partition: the newest records of all partitions together may hide a late one.
         count = sum(n for topic in table.topics for n in (topic.late or {}).values())
-        why = f"{count:,} unread offsets are older than the promised {duration(table.freshness_promised_seconds)}."
-        yield Verdict("late", Tone.BAD, why, "See whether the group's DAG runs, and how long its batches take.")
+        target = duration(table.freshness_promised_seconds)
+        why = f"{count:,} unread offsets are older than the freshness target of {target}."
+        yield Verdict(
+            "late", Tone.BAD, why, "Check that the group's DAG is unpaused and runs, and how long its batches take."
+        )
     if table.schema:
-        yield Verdict("review", Tone.WARN, table.schema, "Answer in the DAG review_schema.")
-    for each in table.doubts:
-        yield Verdict("doubtful", Tone.WARN, each.failed[0], "See Data quality.", about=each.topic)
-    yield from _of_risks(table.risks)
-    yield from _of_backfills(table.slices)
-    if table.unknown and (table.unasked or not table.problems):  # else they all answered, and what they say is above
-        todo = "The pages name at the top who did not answer; they ask again by themselves."
-        last = f" What is told of it was so at {moment(table.as_of)}." if table.as_of else ""
+        yield Verdict("review", Tone.WARN, table.schema, "Approve or reject the change in the DAG review_schema.")
+    for each in table.failed_expectations:
+        yield Verdict("doubtful", Tone.WARN, each.failed[0], "See the page Data quality.", about=each.topic)
+    yield from _risk_verdicts(table.risks)
+    yield from _backfill_verdicts(table.slices)
+    if table.unknown and (table.unasked or not table.problems):  # else the problems above are the answer
+        todo = "See the error at the top of the page. The page retries automatically."
+        last = f" Shown as of {utc_text(table.as_of)}." if table.as_of else ""
         yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", todo)
     elif not table.exists:
-        yield Verdict("new", Tone.UNKNOWN, "Nothing was written yet.", "The group's first run makes it.")
+        yield Verdict("new", Tone.UNKNOWN, "The table does not exist yet.", "The first run of the group creates it.")
     elif table.lag_records:
         yield Verdict("reading", Tone.GOOD, f"{table.lag_records:,} offsets are unread.")
     else:
-        apart = f" Records in quarantine: {table.quarantined:,}." if table.quarantined else ""
-        yield Verdict("fresh", Tone.GOOD, f"Everything that the topic has was read.{apart}")
+        quarantined = f" Records in quarantine: {table.quarantined:,}." if table.quarantined else ""
+        yield Verdict("fresh", Tone.GOOD, f"All records of the topics are published.{quarantined}")
 
 
-def _of_problems(table: TableStatus) -> Iterator[Verdict]:
-    """One for each topic, and one for what is about none."""
+def _problem_verdicts(table: TableStatus) -> Iterator[Verdict]:
+    """One per topic, and one for problems without a topic."""
     topics = {t.problem: t.topic for t in table.topics if t.problem}
-    told = dict[str, str]()
+    by_topic = dict[str, str]()
     for problem in table.problems:
-        told.setdefault(topics.get(problem, ""), problem)
-    for topic, problem in told.items():
-        yield Verdict("stopped", Tone.BAD, problem, "Do what the message says; the next run goes on.", about=topic)
+        by_topic.setdefault(topics.get(problem, ""), problem)
+    for topic, problem in by_topic.items():
+        yield Verdict(
+            "stopped", Tone.BAD, problem, "Follow the next step in the message; the next run continues.", about=topic
+        )
 
 
-def _of_risks(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
-    """One for each topic, of a few of each kind."""
+def _risk_verdicts(risks: Iterable[RiskStatus]) -> Iterator[Verdict]:
+    """One per kind and topic, for the first topics of each kind."""
     found: dict[str, dict[str, list[str]]] = {}
     for risk in risks:
         found.setdefault(risk.kind, {}).setdefault(risk.topic, []).append(risk.text)
     for kind, topics in found.items():
-        for topic, (first, *more) in islice(topics.items(), PROBLEMS):
-            why = f"{first} And {len(more):,} like it." if more else first
-            yield Verdict("at risk", Tone.WARN, why, _AT_RISK[Kind(kind)], kind, about=topic)
+        for topic, (first, *more) in islice(topics.items(), MAX_TOPICS_LISTED):
+            why = f"{first} And {len(more):,} more like it." if more else first
+            yield Verdict("at risk", Tone.WARN, why, _AT_RISK[RiskKind(kind)], kind, about=topic)
 
 
-def _of_refusal(error: LastError, dag: str) -> Verdict:
+def _error_verdict(error: LastError, dag: str) -> Verdict:
     about = error.topic if error.batch is None else f"batch {error.batch} of {error.topic}"
     if error.state == "blocked":
-        todo = "Repair the contract or the records, or replay."
+        todo = "Fix the contract or the records; the next run retries the batch."
         return Verdict("blocked", Tone.BAD, error.error or "Refused.", todo, about=about, dag=dag, run_id=error.run_id)
-    why, todo = error.error or "The last run failed.", "Look at the run's log."
+    why, todo = error.error or "The last run failed.", "See the log of the run."
     return Verdict("failed", Tone.BAD, why, todo, about=about, dag=dag, run_id=error.run_id, runs=error.runs)
 
 
-def _of_backfills(slices: Iterable[SliceStatus]) -> Iterator[Verdict]:
-    """One for each run, not for each slice: what keeps out one of them keeps out the next."""
+def _backfill_verdicts(slices: Iterable[SliceStatus]) -> Iterator[Verdict]:
+    """One per run: slices of a run fail for the same reason."""
     refused: dict[str | None, SliceStatus] = {}
     for piece in slices:
         if piece.state in ("blocked", "failed"):
             refused.setdefault(piece.run_id, piece)
     for run_id, piece in refused.items():
         why = piece.error or f"Slice {piece.number} of a backfill was refused."
-        todo = "Look at the log of the backfill's run."
+        todo = "See the log of the backfill run."
         yield Verdict("backfill refused", Tone.WARN, why, todo, about=run_id or "", dag="backfill", run_id=run_id)
 
 
-def sort_key(table: TableStatus) -> tuple[int, float, str]:
-    """Tables that need a person first, the furthest behind among those of one state first."""
-    return URGENCY.index(of_table(table).word), -(table.freshness_now_seconds or 0.0), table.table
+def by_urgency(table: TableStatus) -> tuple[int, float, str]:
+    """Sort key: the most urgent state first, then the table furthest behind."""
+    return URGENCY.index(worst_verdict(table).word), -(table.freshness_now_seconds or 0.0), table.table

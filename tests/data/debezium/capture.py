@@ -31,11 +31,11 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sluice.embedded.broker import Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
+from sluice.embedded.kafka_broker import EmbeddedBroker
 from sluice.embedded.ports import HOST, free_port
-from sluice.embedded.registry import Registry
+from sluice.embedded.schema_registry import EmbeddedRegistry
 
 UNPRIVILEGED = 65534
 
@@ -195,7 +195,7 @@ def end(process: subprocess.Popen[bytes], by: signal.Signals) -> None:
     process.wait()
 
 
-def schemas_of(rows: list[dict[str, Any]], registry: Registry) -> dict[int, Any]:
+def schemas_of(rows: list[dict[str, Any]], registry: EmbeddedRegistry) -> dict[int, Any]:
     """The schemas that records in Confluent's wire format name, by id."""
     texts = [row[part] for row in rows for part in ("key", "value") if row[part]]
     ids = {int.from_bytes(base64.b64decode(text)[1:5], "big") for text in texts}
@@ -213,8 +213,8 @@ def main(postgres: Path, debezium: Path, connect_jars: Path, converter: Path, wo
     with ExitStack() as held:
         server, port = start_postgres(postgres, work)
         held.callback(end, server, signal.SIGINT)  # does not wait for those who are connected
-        broker = held.enter_context(Broker(work / "broker"))
-        registry = held.enter_context(Registry(work / "registry"))
+        broker = held.enter_context(EmbeddedBroker(work / "broker"))
+        registry = held.enter_context(EmbeddedRegistry(work / "registry"))
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         topics = [f"{name}.public.parcel" for name in flavours]
         for made in admin.create_topics([NewTopic(t, 1, 1) for t in topics]).values():

@@ -12,17 +12,30 @@ from pyspark.sql import functions as F
 
 from sluice.backfill import plan
 from sluice.backfill.ranges import Request
-from sluice.backfill.source import Source
+from sluice.backfill.source import SliceSource
 from sluice.batch import CURSOR_TAG, Batch
 from sluice.errors import BlockedError, InvalidReplayError, OrderUnknownError, StagingTrimmedError
 from sluice.iceberg import cursor, table_names, tables
 from sluice.ingest import stage
 from sluice.ledger import rebuild, slices
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
 from sluice.operate import rollback
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
+from sluice.plan.model import PlanInputs
 from tests.support import runbook
-from tests.support.backfills import asked, by_hand, carry_out, cut_out, fill_in, planned, told, where_it_stands
+from tests.support.backfills import (
+    backfill_request,
+    delete_rows,
+    plan_backfill,
+    read_checked_cursor,
+    read_outcome,
+    run_backfill,
+    run_slices,
+    run_sql,
+)
 from tests.support.lake import Lake
 
 HOUR_MS = 3_600_000
@@ -38,25 +51,27 @@ def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
 
 
 def shown(it: Lake, request: Request) -> str:
-    return "\n".join(plan.look(request, it.contracts, it.catalog, it.admin, Ledger(it.catalog)).lines())
+    return "\n".join(
+        plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, Ledger(it.catalog))).lines()
+    )
 
 
 @pytest.mark.parametrize("origin", [Origin.KAFKA, Origin.STAGING])
 def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Origin) -> None:
     it = lake()
     table = prepared(it)
-    before = where_it_stands(it, table)
-    cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset BETWEEN 10 AND 34")
-    cut_out(it, table, "_kafka_partition = 1 AND _kafka_offset = 3")
+    before = read_checked_cursor(it, table)
+    delete_rows(it, table, "_kafka_partition = 0 AND _kafka_offset BETWEEN 10 AND 34")
+    delete_rows(it, table, "_kafka_partition = 1 AND _kafka_offset = 3")
     assert len(it.rows(table)) == 120 - 26
-    first, *snapshots = sorted(runbook.sql(it, "SELECT * FROM <table>.snapshots", table=table))
+    first, *snapshots = sorted(runbook.run_sql(it, "SELECT * FROM <table>.snapshots", table=table))
     assert first.parent_id is None and "sluice.batch-seq" not in first.summary
     others = [row.operation for row in snapshots if "sluice.batch-seq" not in row.summary]
     assert len(others) == 2 and "replace" not in others
-    told = runbook.command(it, "backfill plan TABLE", "--ranges", '{"0":[5,50],"1":[0,5]}', TABLE=table)
+    told = runbook.run_command(it, "backfill plan TABLE", "--ranges", '{"0":[5,50],"1":[0,5]}', TABLE=table)
     assert "50 offsets" in told and "24 rows of the range" in told
     # Wider than the hole: what is there stays as it is, once.
-    request = asked(table, {0: [5, 50], 1: [0, 5]}, origin=origin)
+    request = backfill_request(table, {0: [5, 50], 1: [0, 5]}, origin=origin)
     text = shown(it, request)
     for part in (
         '{"0":[5,50],"1":[0,5]}: 50 offsets',
@@ -68,25 +83,25 @@ def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Or
         "backfill -1 ",
     ):
         assert part in text, text
-    assert not slices.rows(Ledger(it.catalog), it.topic)
-    outcomes = fill_in(it, request)
+    assert not slices.read_slice_rows(Ledger(it.catalog), it.topic)
+    outcomes = run_backfill(it, request)
     assert [o["slice"] for o in outcomes] == [-1, -2]
     assert all(o["snapshot_id"] and o["rejected"] == 0 for o in outcomes)
     assert sum(o["records"] for o in outcomes) == 50
     it.assert_appended(table)
-    assert where_it_stands(it, table) == before
+    assert read_checked_cursor(it, table) == before
     # Any of it again, in any order, changes nothing.
     rows = sorted(it.rows(table), key=str)
     for ranges in ({1: [3, 4]}, {0: [0, 60], 1: [0, 60]}, {0: [20, 30]}):
-        fill_in(it, asked(table, ranges, origin=origin), f"again {ranges}")
+        run_backfill(it, backfill_request(table, ranges, origin=origin), f"again {ranges}")
     assert sorted(it.rows(table), key=str) == rows
-    assert where_it_stands(it, table) == before
+    assert read_checked_cursor(it, table) == before
     # A slice that landed is found, not brought again; a task that is tried again takes its own slices.
     head = it.catalog.load_table(table).metadata.current_snapshot_id
-    again = planned(it, request)
+    again = plan_backfill(it, request)
     assert again.frozen
     assert [s.seq for s in again.slices] == [-1, -2]
-    carry_out(it, again)
+    run_slices(it, again)
     assert it.catalog.load_table(table).metadata.current_snapshot_id == head
     # The live feed goes on, numbered as if nothing had been.
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 520))
@@ -105,10 +120,10 @@ def test_a_key_that_was_deleted_in_another_partition_since_needs_an_order(lake: 
     it.drain(table)
     head = it.catalog.load_table(table).metadata.current_snapshot_id
     with pytest.raises(OrderUnknownError, match=r"partition 0 offset 0 and .* partition 1 offset 1"):
-        fill_in(it, asked(table, {0: [0, 2]}))
+        run_backfill(it, backfill_request(table, {0: [0, 2]}))
     assert it.catalog.load_table(table).metadata.current_snapshot_id == head
     it.contract(table=table, mode="upsert", start="latest", order=["_kafka_timestamp"])
-    fill_in(it, asked(table, {0: [0, 2]}), "ordered")
+    run_backfill(it, backfill_request(table, {0: [0, 2]}), "ordered")
     it.assert_folded(table, {"other": {"n": 2}})
 
 
@@ -123,16 +138,16 @@ def test_upserts_and_deletes_that_are_older_change_nothing(lake: Callable[..., L
     it.send((n % 2, f"k{n}", {"n": 1000 + n}) for n in range(0, 20, 6))
     it.run()
     it.assert_folded(table)
-    before = where_it_stands(it, table)
+    before = read_checked_cursor(it, table)
     # Rows that were lost: the backfill brings them back where they are the newest, and nothing else.
-    cut_out(it, table, "n IN (41, 47, 1006)")
+    delete_rows(it, table, "n IN (41, 47, 1006)")
     parts = [{0: [20, 37], 1: [0, 33]}, {0: [0, 10]}, {1: [10, 33], 0: [30, 36]}, {0: [0, 37]}]
     for number, ranges in enumerate(parts):
         origin = (Origin.KAFKA, Origin.STAGING)[number % 2]
-        outcomes = fill_in(it, asked(table, ranges, origin=origin), f"part {number}")
+        outcomes = run_backfill(it, backfill_request(table, ranges, origin=origin), f"part {number}")
         assert all(o["snapshot_id"] for o in outcomes), outcomes
     it.assert_folded(table)
-    assert where_it_stands(it, table) == before
+    assert read_checked_cursor(it, table) == before
     it.send((n % 2, f"k{n}", {"n": 2000 + n}) for n in range(25))
     it.run()
     it.assert_folded(table)
@@ -152,21 +167,21 @@ def test_history_before_the_live_feed_is_backfilled(lake: Callable[..., Lake], m
     if mode == "upsert":
         it.send(((n % 2, f"k{n}", None) for n in range(20, 24)), timestamp_ms=now)
     it.run()
-    live = where_it_stands(it, table)
+    live = read_checked_cursor(it, table)
     # Up to the cutover, in slices, which land in whatever order.
-    found = planned(it, asked(table))
+    found = plan_backfill(it, backfill_request(table))
     assert len(found.slices) == 3
     assert found.ranges == ({0: (0, 43), 1: (0, 42)} if mode == "upsert" else {0: (0, 40), 1: (0, 40)})
-    carry_out(it, found, *sorted(s.seq for s in found.slices))
-    assert all(o["snapshot_id"] for o in told(it, found))
+    run_slices(it, found, *sorted(s.seq for s in found.slices))
+    assert all(o["snapshot_id"] for o in read_outcome(it, found))
     (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
-    assert where_it_stands(it, table) == live
+    assert read_checked_cursor(it, table) == live
     it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(200, 240))
     it.drain(table)
     (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
     # A part of it by time, again; to Kafka a millisecond before its time begins would be the end.
     since, until = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), start - timedelta(hours=1, minutes=30)
-    outcomes = fill_in(it, asked(table, since=since, until=until), "by time")
+    outcomes = run_backfill(it, backfill_request(table, since=since, until=until), "by time")
     assert sum(o["records"] for o in outcomes) == 80
     (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
 
@@ -186,15 +201,15 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(
     assert len(it.rows(table)) == 30
     it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
     # A selection, then all of it.
-    (first,) = fill_in(it, asked(table, {0: [0, 5]}, origin=Origin.QUARANTINE), "a part")
+    (first,) = run_backfill(it, backfill_request(table, {0: [0, 5]}, origin=Origin.QUARANTINE), "a part")
     assert (first["records"], first["rejected"]) == (3, 0)
     assert len(it.quarantined(table)) == 8
-    assert "records 8\n" in shown(it, asked(table, origin=Origin.QUARANTINE))
+    assert "records 8\n" in shown(it, backfill_request(table, origin=Origin.QUARANTINE))
     # What another attempt, by an older contract, sets apart meanwhile did not come in with it: there it stays.
     quarantine = ".".join(table_names.quarantine(it.contracts.table(table)))
-    taken_out = Source.release
+    taken_out = SliceSource.release
 
-    def late(source: Source) -> None:
+    def late(source: SliceSource) -> None:
         raw = it.spark.table(".".join(("lake", *table_names.staging(it.topic))))
         why = {"_kafka_topic": it.topic, "error_class": "null_value", "error": "", "field": "text"}
         row = raw.where("_kafka_partition = 0 AND _kafka_offset = 7").withColumns({k: F.lit(v) for k, v in why.items()})
@@ -203,13 +218,13 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(
         row.select(*[c for c in columns if "." not in c]).writeTo(f"lake.{quarantine}").append()
         taken_out(source)
 
-    cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset = 7")
+    delete_rows(it, table, "_kafka_partition = 0 AND _kafka_offset = 7")
     with monkeypatch.context() as patch:
-        patch.setattr(Source, "release", late)
-        (rest,) = fill_in(it, asked(table, origin=Origin.QUARANTINE), "the rest")
+        patch.setattr(SliceSource, "release", late)
+        (rest,) = run_backfill(it, backfill_request(table, origin=Origin.QUARANTINE), "the rest")
     assert (rest["records"], rest["rejected"]) == (8, 1)
     assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == [7, 20]
-    fill_in(it, asked(table, {0: [7, 8]}, origin=Origin.QUARANTINE), "and what came meanwhile")
+    run_backfill(it, backfill_request(table, {0: [7, 8]}, origin=Origin.QUARANTINE), "and what came meanwhile")
     (left,) = it.quarantined(table)
     assert left["value"] == b"{not json"
     it.assert_appended(table, without=[(0, 20)])
@@ -217,7 +232,9 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(
     it.send([(0, "late", b"{not json either")])
     assert it.run()[table]["state"] == "blocked"
     assert len(it.quarantined(table)) == 2
-    fill_in(it, asked(table, since=datetime(2020, 1, 1, tzinfo=UTC), origin=Origin.QUARANTINE), "once more")
+    run_backfill(
+        it, backfill_request(table, since=datetime(2020, 1, 1, tzinfo=UTC), origin=Origin.QUARANTINE), "once more"
+    )
     it.assert_appended(table, without=[(0, 20), (0, 21)])
     assert len(it.quarantined(table)) == 2
 
@@ -234,37 +251,37 @@ def test_rejected_records_of_a_backfill_are_quarantined_once_and_come_in_when_th
     it.send((0, f"k{n}", others.get(n, {"n": n, "text": "x"})) for n in range(20))
     it.run()
     assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == sorted(others)
-    cut_out(it, table, "_kafka_offset < 18")
-    requests = [asked(table, {0: [0, 12]}), asked(table, {0: [12, 18]}, origin=Origin.STAGING)]
-    pieces = [planned(it, request, f"from {request.origin}") for request in requests]
+    delete_rows(it, table, "_kafka_offset < 18")
+    requests = [backfill_request(table, {0: [0, 12]}), backfill_request(table, {0: [12, 18]}, origin=Origin.STAGING)]
+    pieces = [plan_backfill(it, request, f"from {request.origin}") for request in requests]
     for found, counts in zip(pieces, [(12, 5), (6, 2)], strict=True):
-        carry_out(it, found)
-        (outcome,) = told(it, found)
+        run_slices(it, found)
+        (outcome,) = read_outcome(it, found)
         assert (outcome["records"], outcome["rejected"]) == counts
         assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == sorted(others)
     # Run again after the contract was repaired, slices that landed bring what they set apart, and nothing else.
-    cut_out(it, table, "_kafka_offset IN (4, 14)")
+    delete_rows(it, table, "_kafka_offset IN (4, 14)")
     it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
     it.plan()  # which brings the change into force
     for found, left in zip(pieces, [{0, 5, 10, 13, 15}, {0, 5, 10, 15}], strict=True):
         for _ in range(2):
-            carry_out(it, found)
+            run_slices(it, found)
             assert {r["_kafka_offset"] for r in it.quarantined(table)} == left
             assert {r["_kafka_offset"] for r in it.rows(table)} == {*range(20)} - left - {4, 14}
     head = it.catalog.load_table(table).metadata.current_snapshot_id
     for found in pieces:
-        carry_out(it, found)
+        run_slices(it, found)
     assert it.catalog.load_table(table).metadata.current_snapshot_id == head
     # Too many bad ones: refused, and what was written stays to be looked at.
     it.contract(table=table, errors={"max_ratio": 0.1})
     head = it.catalog.load_table(table).metadata.current_snapshot_id
-    request = planned(it, asked(table, {0: [0, 12]}), "too many")
+    request = plan_backfill(it, backfill_request(table, {0: [0, 12]}), "too many")
     with pytest.raises(BlockedError, match=r"kept refused_backfill_.*DROP BRANCH"):
-        carry_out(it, request)
+        run_slices(it, request)
     found = it.catalog.load_table(table).metadata
     assert found.current_snapshot_id == head
     assert [n for n in found.refs if n.startswith("refused_backfill_")]
-    (row,) = [r for r in slices.rows(Ledger(it.catalog), it.topic) if r.state == State.BLOCKED]
+    (row,) = [r for r in slices.read_slice_rows(Ledger(it.catalog), it.topic) if r.state == LedgerState.BLOCKED]
     assert row.table == table
 
 
@@ -280,13 +297,15 @@ def test_what_a_slice_set_apart_is_decided_anew_when_its_batch_comes_again(
         it.run()
     few = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 12, "severity": "quarantine_rows"}
     it.contract(table=table, errors={"max_ratio": 1.0}, expectations=[few])
-    cut_out(it, table, "_kafka_offset >= 5")
-    fill_in(it, asked(table, {0: [5, 15]}))
+    delete_rows(it, table, "_kafka_offset >= 5")
+    run_backfill(it, backfill_request(table, {0: [5, 15]}))
     apart = sorted((r["_kafka_offset"], r["batch_seq"] < 0) for r in it.quarantined(table))
     assert apart == [(13, True), (14, True)]
     # Published again, the batch says what becomes of its records; of those of a batch before it nothing is decided.
-    found = rollback.look(table, it.contracts, it.catalog, Ledger(it.catalog), before_run=f"{it.group}-2")
-    rollback.roll_back(found, it.catalog, Ledger(it.catalog), who="ann", why="to try", run_id="by hand")
+    found = rollback.preview_rollback(
+        table, it.contracts, it.catalog, Ledger(it.catalog), RestorePoint(before_run=f"{it.group}-2")
+    )
+    rollback.roll_back(found, it.catalog, Ledger(it.catalog), Decision("ann", "to try", "by hand"))
     if not strict:
         it.contract(table=table, errors={"max_ratio": 1.0})
     it.run()
@@ -301,40 +320,40 @@ def test_what_does_not_stand_the_look_at_it_stays_on_a_branch(
 ) -> None:
     it = lake()
     table = prepared(it)
-    by_hand(it, table, "INSERT INTO {0} SELECT * FROM {0} WHERE _kafka_partition = 1 AND _kafka_offset = 7")
-    cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset < 10")
+    run_sql(it, table, "INSERT INTO {0} SELECT * FROM {0} WHERE _kafka_partition = 1 AND _kafka_offset = 7")
+    delete_rows(it, table, "_kafka_partition = 0 AND _kafka_offset < 10")
     head = it.catalog.load_table(table).metadata.current_snapshot_id
-    found = planned(it, asked(table, {0: [0, 10], 1: [0, 10]}, origin=Origin.STAGING))
-    with pytest.raises(InvalidReplayError, match="1 rows of the range stand twice"):
-        carry_out(it, found)
-    short = planned(it, asked(table, {0: [0, 10]}, origin=Origin.STAGING), "short")
-    read = Source.decoded
+    found = plan_backfill(it, backfill_request(table, {0: [0, 10], 1: [0, 10]}, origin=Origin.STAGING))
+    with pytest.raises(InvalidReplayError, match="1 rows of the range are duplicates"):
+        run_slices(it, found)
+    short = plan_backfill(it, backfill_request(table, {0: [0, 10]}, origin=Origin.STAGING), "short")
+    read = SliceSource.decoded
     with monkeypatch.context() as patch:
-        patch.setattr(Source, "decoded", lambda *arguments: read(*arguments).where("_kafka_offset <> 3"))
+        patch.setattr(SliceSource, "decoded", lambda *arguments: read(*arguments).where("_kafka_offset <> 3"))
         with pytest.raises(InvalidReplayError, match="9 records were read where the range spans 10"):
-            carry_out(it, short, run_id="short")
-    cut_out(it, ".".join(table_names.staging(it.topic)), "_kafka_partition = 0 AND _kafka_offset = 3")
-    with pytest.raises(StagingTrimmedError, match=r"missing are \{0: \[\(0, 10\)\]\}"):
-        planned(it, asked(table, {0: [0, 10]}, origin=Origin.STAGING), "no longer")
+            run_slices(it, short, run_id="short")
+    delete_rows(it, ".".join(table_names.staging(it.topic)), "_kafka_partition = 0 AND _kafka_offset = 3")
+    with pytest.raises(StagingTrimmedError, match=r"missing\} \{0: \[\(0, 10\)\]\}"):
+        plan_backfill(it, backfill_request(table, {0: [0, 10]}, origin=Origin.STAGING), "no longer")
     metadata = it.catalog.load_table(table).metadata
     assert metadata.current_snapshot_id == head
     kept = {n for n in metadata.refs if n.startswith("refused_backfill_")}
     assert len(kept) == 2
     assert set(metadata.refs) == {"main", CURSOR_TAG, *kept}
-    (outcome,) = told(it, short)
+    (outcome,) = read_outcome(it, short)
     assert outcome["snapshot_id"] is None
     assert "spans 10" in outcome["told"]
     # Later runs leave the branches; from Kafka the range is whole.
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 520))
     it.run()
-    fill_in(it, asked(table, {0: [0, 10]}), "from kafka")
+    run_backfill(it, backfill_request(table, {0: [0, 10]}), "from kafka")
     assert kept <= set(it.catalog.load_table(table).metadata.refs)
-    cut_out(it, table, "_kafka_partition = 1 AND _kafka_offset = 7")
-    fill_in(it, asked(table, {1: [7, 8]}), "the doubled one")
+    delete_rows(it, table, "_kafka_partition = 1 AND _kafka_offset = 7")
+    run_backfill(it, backfill_request(table, {1: [7, 8]}), "the doubled one")
     it.assert_appended(table)
     for branch in sorted(kept):
-        assert runbook.sql(it, "SELECT * FROM <table> VERSION AS OF", table=table, branch=branch)
-        runbook.sql(it, "ALTER TABLE <table> DROP BRANCH", table=table, branch=branch)
+        assert runbook.run_sql(it, "SELECT * FROM <table> VERSION AS OF", table=table, branch=branch)
+        runbook.run_sql(it, "ALTER TABLE <table> DROP BRANCH", table=table, branch=branch)
     assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}
 
 
@@ -343,12 +362,12 @@ def test_a_key_that_stands_a_second_time_at_another_place_is_told(lake: Callable
     table = prepared(it, "upsert")
     # Behind the range, where no row of the range stands twice, and newer than what the range has of the key.
     again = "id, n, text, _kafka_topic, _kafka_partition, _kafka_offset + 1000, _kafka_timestamp"
-    by_hand(it, table, f"INSERT INTO {{0}} SELECT {again} FROM {{0}} WHERE id = 'k4'")
-    fill_in(it, asked(table, {0: [0, 2]}), "other keys")
-    with pytest.raises(InvalidReplayError, match=r"1 keys stand more than once; .* \(0, 2\)"):
-        fill_in(it, asked(table, {0: [0, 10]}))
-    cut_out(it, table, "_kafka_offset >= 1000")
-    fill_in(it, asked(table, {0: [0, 10]}), "mended")
+    run_sql(it, table, f"INSERT INTO {{0}} SELECT {again} FROM {{0}} WHERE id = 'k4'")
+    run_backfill(it, backfill_request(table, {0: [0, 2]}), "other keys")
+    with pytest.raises(InvalidReplayError, match=r"1 keys occur more than once; .* \(0, 2\)"):
+        run_backfill(it, backfill_request(table, {0: [0, 10]}))
+    delete_rows(it, table, "_kafka_offset >= 1000")
+    run_backfill(it, backfill_request(table, {0: [0, 10]}), "mended")
     it.assert_folded(table)
 
 
@@ -364,7 +383,7 @@ def test_a_log_that_was_cut_short_is_brought_again_as_the_runbook_says(
     it.send([(0, "k3", {"n": 6}), (0, "k4", {"n": 7}), (0, "k0", {"n": 8}), (0, "new", {"n": 9})])
     lost = {6: ("k0", '{"n": -1}'), 7: ("k1", None), 8: ("strange", '{"n": -2}'), 9: ("k2", '{"n": -3}')}
 
-    def before(source: DataFrame, batch: Batch, rows: Callable[..., DataFrame] = stage.staging_rows) -> DataFrame:
+    def before(source: DataFrame, batch: Batch, rows: Callable[..., DataFrame] = stage.to_staging_rows) -> DataFrame:
         told = {name: F.col(name) for name in ("key", "value")}
         for offset, record in lost.items():
             for name, value in zip(told, record, strict=True):
@@ -373,7 +392,7 @@ def test_a_log_that_was_cut_short_is_brought_again_as_the_runbook_says(
         return rows(source, batch).withColumns(told)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "staging_rows", before)
+        patch.setattr(stage, "to_staging_rows", before)
         it.run()
     assert {r["n"] for r in it.rows(merged[0])} == {-1, -3, -2, 3, 4, 5}
     assert [r["_kafka_offset"] for r in it.quarantined(appended)] == [7]
@@ -381,8 +400,8 @@ def test_a_log_that_was_cut_short_is_brought_again_as_the_runbook_says(
         own = it.loaded(table)
         kept = [tables.load(it.catalog, name) for name in (table_names.quarantine(own), table_names.deletes(own))]
         for name in [table, *(".".join(f"`{part}`" for part in each.name()) for each in kept if each)]:
-            runbook.sql(it, "DELETE FROM <table>", table=name, topic=it.topic, partition=0, first=6, end=10)
-        fill_in(it, asked(table, {0: [6 if table == appended else 0, 10]}), f"heal {table}")
+            runbook.run_sql(it, "DELETE FROM <table>", table=name, topic=it.topic, partition=0, first=6, end=10)
+        run_backfill(it, backfill_request(table, {0: [6 if table == appended else 0, 10]}), f"heal {table}")
     it.assert_appended(appended)
     assert not it.quarantined(appended)
     for table in merged:
@@ -407,20 +426,20 @@ def test_offsets_without_records_are_expected_where_the_topic_is_written_in_tran
     producer.abort_transaction(30)
     it.decided()
     it.run()
-    (end,) = cursor.published(it.catalog.load_table(table))[it.topic].next_offsets.values()
+    (end,) = cursor.read_table_cursor(it.catalog.load_table(table))[it.topic].next_offsets.values()
     assert end > 31
-    cut_out(it, table, "_kafka_offset BETWEEN 4 AND 25")
+    delete_rows(it, table, "_kafka_offset BETWEEN 4 AND 25")
     for origin, says in ((Origin.KAFKA, "records at most 30"), (Origin.STAGING, "records 30")):
-        request = asked(table, {0: [0, end]}, origin=origin)
+        request = backfill_request(table, {0: [0, end]}, origin=origin)
         assert says in shown(it, request)
-        (found,) = fill_in(it, request, f"from {origin}")
+        (found,) = run_backfill(it, request, f"from {origin}")
         assert found["records"] == 30
         it.assert_appended(table)
     with it.catalog.load_table(table_names.staging(it.topic)).transaction() as transaction:
         transaction.set_properties({tables.TRIMMED_THROUGH: "1"})
     # Without the slice, only the ledger tells that 30 of the offsets held a record.
-    cut_out(it, ".".join(table_names.staging(it.topic)), "batch_seq < 0")
-    assert f"records about {round(20 * 30 / end)}, as" in shown(it, asked(table, {0: [0, 20]}))
+    delete_rows(it, ".".join(table_names.staging(it.topic)), "batch_seq < 0")
+    assert f"records about {round(20 * 30 / end)}: " in shown(it, backfill_request(table, {0: [0, 20]}))
 
 
 def test_a_rollback_tells_which_backfills_it_undoes_and_a_lost_ledger_is_told_of_them(
@@ -429,24 +448,26 @@ def test_a_rollback_tells_which_backfills_it_undoes_and_a_lost_ledger_is_told_of
     it = lake()
     table = prepared(it)
     target = it.catalog.load_table(table).metadata.current_snapshot_id
-    cut_out(it, table, "_kafka_offset < 10")
-    fill_in(it, asked(table, {0: [0, 10], 1: [0, 10]}))
+    delete_rows(it, table, "_kafka_offset < 10")
+    run_backfill(it, backfill_request(table, {0: [0, 10], 1: [0, 10]}))
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 520))
     it.run()
-    found = rollback.look(table, it.contracts, it.catalog, Ledger(it.catalog), snapshot_id=target)
-    assert f'undone  {it.topic} backfill -1 {{"0":[0,10],"1":[0,10]}}' in "\n".join(found.lines())
-    before = slices.rows(Ledger(it.catalog), it.topic)
-    assert [r.state for r in before] == [State.PLANNED, State.PLANNED, State.REPLAYED]
+    found = rollback.preview_rollback(
+        table, it.contracts, it.catalog, Ledger(it.catalog), RestorePoint(snapshot_id=target)
+    )
+    assert f'undone    {it.topic} backfill -1 {{"0":[0,10],"1":[0,10]}}' in "\n".join(found.lines())
+    before = slices.read_slice_rows(Ledger(it.catalog), it.topic)
+    assert [r.state for r in before] == [LedgerState.PLANNED, LedgerState.PLANNED, LedgerState.REPLAYED]
     assert {(r.who, r.why) for r in before[:2]} == {("ann", "a hole was found")}
     rebuild.rebuild(it.contracts, it.catalog, run_id="rebuild")
-    assert [r.state for r in slices.rows(Ledger(it.catalog), it.topic)] == [r.state for r in before]
+    assert [r.state for r in slices.read_slice_rows(Ledger(it.catalog), it.topic)] == [r.state for r in before]
     it.catalog.drop_table(table_names.LEDGER)
     rebuild.rebuild(it.contracts, it.catalog, run_id="rebuild")
-    after = slices.rows(Ledger(it.catalog), it.topic)
+    after = slices.read_slice_rows(Ledger(it.catalog), it.topic)
     assert {(r.state, r.partition, r.start_offset, r.end_offset, r.table) for r in after} == {
         (r.state, r.partition, r.start_offset, r.end_offset, r.table) for r in before
     }
     # Numbers go on below; the cursor is as it was.
-    assert [s.seq for s in planned(it, asked(table, {0: [3, 9]}), "next").slices] == [-2]
-    assert cursor.published(it.catalog.load_table(table))[it.topic].seq == 5
+    assert [s.seq for s in plan_backfill(it, backfill_request(table, {0: [3, 9]}), "next").slices] == [-2]
+    assert cursor.read_table_cursor(it.catalog.load_table(table))[it.topic].seq == 5
     assert not it.plan().has_work

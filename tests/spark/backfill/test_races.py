@@ -15,17 +15,26 @@ from sluice.batch import CURSOR_TAG, Batch
 from sluice.errors import StagingTrimmedError
 from sluice.iceberg import refs, table_names
 from sluice.ingest import check
-from sluice.ingest.landing import Attempt
+from sluice.ingest.branch_write import BranchWrite
 from sluice.ledger import slices
+from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.maintenance_table import Action
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
 from tests.spark.maintain.test_maintain import STRICT, good
 from tests.spark.maintain.test_maintain import run as maintained
-from tests.support import files
-from tests.support.backfills import asked, carry_out, cut_out, fill_in, planned, told, where_it_stands
-from tests.support.faults import Driver, Pause
-from tests.support.killed import Stopped, driver, kill
+from tests.support import table_files
+from tests.support.backfills import (
+    backfill_request,
+    delete_rows,
+    plan_backfill,
+    read_checked_cursor,
+    read_outcome,
+    run_backfill,
+    run_slices,
+)
+from tests.support.faults import PausedCall, StepThread
+from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.timeout(600)
@@ -54,23 +63,23 @@ def test_live_batches_land_between_a_slices_branch_and_its_landing(
 ) -> None:
     it = lake()
     table = prepared(it, mode)
-    cut_out(it, table, "n BETWEEN 30 AND 70")
-    found = planned(it, asked(table, {0: [0, 40], 1: [0, 40]}))
+    delete_rows(it, table, "n BETWEEN 30 AND 70")
+    found = plan_backfill(it, backfill_request(table, {0: [0, 40], 1: [0, 40]}))
 
-    def slices_own(attempt: Attempt, **_: object) -> bool:
-        return attempt._context.run_id == "by hand" and attempt.identifier[0] == step
+    def slices_own(attempt: BranchWrite, **_: object) -> bool:
+        return attempt.context.run_id == "by hand" and attempt.identifier[0] == step
 
-    pause = Pause(monkeypatch, Attempt, "land", slices_own)
-    backfill = Driver(lambda: carry_out(it, found))
+    pause = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", slices_own)
+    backfill = StepThread(lambda: run_slices(it, found))
     pause.reached(backfill)
     it.send((n % 2, f"k{n % 40}", None if mode == "upsert" and n % 3 == 0 else {"n": n}) for n in range(500, 530))
     it.run()
-    live = where_it_stands(it, table)
+    live = read_checked_cursor(it, table)
     pause.go()
     backfill.end()
     assert backfill.error is None
-    assert all(o["snapshot_id"] for o in told(it, found))
-    assert where_it_stands(it, table) == live
+    assert all(o["snapshot_id"] for o in read_outcome(it, found))
+    assert read_checked_cursor(it, table) == live
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(600, 610))
     it.run()
     hold(it, table, mode)
@@ -81,20 +90,20 @@ def test_a_slice_lets_the_live_batch_land_that_is_at_work(
 ) -> None:
     it = lake()
     table = prepared(it)
-    cut_out(it, table, "n BETWEEN 30 AND 70")
-    found = planned(it, asked(table, {0: [0, 40], 1: [0, 40]}))
+    delete_rows(it, table, "n BETWEEN 30 AND 70")
+    found = plan_backfill(it, backfill_request(table, {0: [0, 40], 1: [0, 40]}))
     landings = []
 
-    def of_the_live_feed(attempt: Attempt, **_: object) -> bool:
+    def of_the_live_feed(attempt: BranchWrite, **_: object) -> bool:
         if attempt.identifier[0] == "db":
-            landings.append("slice" if attempt._context.run_id == "by hand" else "batch")
+            landings.append("slice" if attempt.context.run_id == "by hand" else "batch")
         return landings == ["batch"]
 
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(500, 510))
-    pause = Pause(monkeypatch, Attempt, "land", of_the_live_feed)
-    live = Driver(it.run)
+    pause = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", of_the_live_feed)
+    live = StepThread(it.run)
     pause.reached(live)
-    backfill = Driver(lambda: carry_out(it, found, found.slices[0].seq))
+    backfill = StepThread(lambda: run_slices(it, found, found.slices[0].seq))
     time.sleep(3.0)
     assert backfill.alive
     pause.go()
@@ -103,10 +112,10 @@ def test_a_slice_lets_the_live_batch_land_that_is_at_work(
         assert each.error is None
     assert landings == ["batch", "slice"]
     # One that was killed has left its branch: nobody waits for it for ever.
-    monkeypatch.setattr(replay, "GIVE_WAY_S", 0.2)
-    killed = Attempt(it.context("killed"), table_names.typed(it.loaded(table)), Batch(it.topic, "", 99, {}, {}))
-    killed.open()
-    carry_out(it, found)
+    monkeypatch.setattr(replay, "BATCH_WAIT_S", 0.2)
+    killed = BranchWrite(it.context("killed"), table_names.typed(it.loaded(table)), Batch(it.topic, "", 99, {}, {}))
+    killed.create_branch()
+    run_slices(it, found)
     refs.drop_branches(it.catalog, killed.identifier, {killed.branch})
     hold(it, table, "append")
 
@@ -114,17 +123,17 @@ def test_a_slice_lets_the_live_batch_land_that_is_at_work(
 def test_two_slices_side_by_side_both_land(lake: Callable[..., Lake]) -> None:
     it = lake()
     table = prepared(it)
-    cut_out(it, table, "_kafka_offset > 5")
-    found = planned(it, asked(table, {0: [0, 40], 1: [0, 40]}))
-    drivers = [Driver(lambda seq=s.seq: carry_out(it, found, seq)) for s in found.slices]
+    delete_rows(it, table, "_kafka_offset > 5")
+    found = plan_backfill(it, backfill_request(table, {0: [0, 40], 1: [0, 40]}))
+    drivers = [StepThread(lambda seq=s.seq: run_slices(it, found, seq)) for s in found.slices]
     for each in drivers:
         each.end()
         assert each.error is None
     hold(it, table, "append")
     # Twice the same slice at once: one of them finds that it has landed.
-    cut_out(it, table, "_kafka_offset > 5")
-    again = planned(it, asked(table, {0: [0, 40]}), "again")
-    drivers = [Driver(lambda: carry_out(it, again, run_id="again")) for _ in range(2)]
+    delete_rows(it, table, "_kafka_offset > 5")
+    again = plan_backfill(it, backfill_request(table, {0: [0, 40]}), "again")
+    drivers = [StepThread(lambda: run_slices(it, again, run_id="again")) for _ in range(2)]
     for each in drivers:
         each.end()
         assert each.error is None
@@ -137,22 +146,24 @@ def test_all_maintenance_comes_between_a_slices_branch_and_its_landing(
 ) -> None:
     it = lake()
     table = prepared(it, mode, maintenance=STRICT)
-    cut_out(it, table, "n BETWEEN 30 AND 70")
-    found = planned(it, asked(table, {0: [0, 40], 1: [0, 40]}))
-    pause = Pause(monkeypatch, Attempt, "land", lambda attempt, **_: attempt.identifier[0] == "db")
-    backfill = Driver(lambda: carry_out(it, found))
+    delete_rows(it, table, "n BETWEEN 30 AND 70")
+    found = plan_backfill(it, backfill_request(table, {0: [0, 40], 1: [0, 40]}))
+    pause = PausedCall(
+        monkeypatch, BranchWrite, "fast_forward_main", lambda attempt, **_: attempt.identifier[0] == "db"
+    )
+    backfill = StepThread(lambda: run_slices(it, found))
     pause.reached(backfill)
-    live = where_it_stands(it, table)
+    live = read_checked_cursor(it, table)
     time.sleep(1.1)
     for name in (table, ".".join(table_names.staging(it.topic))):
-        files.make_old(it.catalog.load_table(name))
+        table_files.age_files(it.catalog.load_table(name))
     done = {action: good(maintained(it, action))[table].state for action in Action}
     assert done == dict.fromkeys(Action, "done")
     pause.go()
     backfill.end()
     assert backfill.error is None
-    assert all(o["snapshot_id"] for o in told(it, found))
-    assert where_it_stands(it, table) == live
+    assert all(o["snapshot_id"] for o in read_outcome(it, found))
+    assert read_checked_cursor(it, table) == live
     hold(it, table, mode)
 
 
@@ -163,26 +174,26 @@ def test_raw_records_that_go_while_a_slice_reads_them_are_missed_before_it_lands
     it = lake()
     # Where each offset has a record, the count alone tells.
     table = prepared(it, transactional=True)
-    cut_out(it, table, "n BETWEEN 30 AND 70")
+    delete_rows(it, table, "n BETWEEN 30 AND 70")
     before = sorted(r["n"] for r in it.rows(table))
-    found = planned(it, asked(table, {0: [0, 40]}, origin=origin))
-    pause = Pause(monkeypatch, check, "counted")
-    backfill = Driver(lambda: carry_out(it, found))
+    found = plan_backfill(it, backfill_request(table, {0: [0, 40]}, origin=origin))
+    pause = PausedCall(monkeypatch, check, "count_records")
+    backfill = StepThread(lambda: run_slices(it, found))
     pause.reached(backfill)
     mine = "batch_seq < 0" if origin == Origin.KAFKA else "batch_seq > 0"
-    cut_out(it, ".".join(table_names.staging(it.topic)), f"{mine} AND _kafka_partition = 0 AND _kafka_offset = 17")
+    delete_rows(it, ".".join(table_names.staging(it.topic)), f"{mine} AND _kafka_partition = 0 AND _kafka_offset = 17")
     pause.go()
     backfill.end()
     assert isinstance(backfill.error, StagingTrimmedError), backfill.error
     with pytest.raises(StagingTrimmedError):
-        carry_out(it, found)
-    assert [o["snapshot_id"] for o in told(it, found)] == [None]
+        run_slices(it, found)
+    assert [o["snapshot_id"] for o in read_outcome(it, found)] == [None]
     assert sorted(r["n"] for r in it.rows(table)) == before
     assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}
     if origin == Origin.STAGING:
         with pytest.raises(StagingTrimmedError, match=r"0: \[\(10, 20\)\]"):
-            planned(it, asked(table, {0: [10, 40]}, origin=origin), "again")
-    fill_in(it, asked(table, {0: [0, 40], 1: [0, 40]}), "from kafka")
+            plan_backfill(it, backfill_request(table, {0: [10, 40]}, origin=origin), "again")
+    run_backfill(it, backfill_request(table, {0: [0, 40], 1: [0, 40]}), "from kafka")
     hold(it, table, "append")
 
 
@@ -191,8 +202,8 @@ def test_a_plan_that_was_killed_behind_the_ledger_is_the_one_that_is_carried_out
 ) -> None:
     it = lake()
     table = prepared(it)
-    cut_out(it, table, "_kafka_offset > 5")
-    request, append = asked(table, {0: [0, 40], 1: [0, 40]}), Ledger.append
+    delete_rows(it, table, "_kafka_offset > 5")
+    request, append = backfill_request(table, {0: [0, 40], 1: [0, 40]}), Ledger.append
 
     def killed(*rows: Any, **named: Any) -> None:
         append(*rows, **named)
@@ -201,20 +212,20 @@ def test_a_plan_that_was_killed_behind_the_ledger_is_the_one_that_is_carried_out
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "append", killed)
         with pytest.raises(KeyboardInterrupt):
-            planned(it, request)
-    known = slices.rows(Ledger(it.catalog), it.topic)
-    frozen = slices.planned(known)
+            plan_backfill(it, request)
+    known = slices.read_slice_rows(Ledger(it.catalog), it.topic)
+    frozen = slices.planned_slices(known)
     assert len(frozen) == 2
     # The task is tried again: the same slices, though it would cut them otherwise by now.
     it.contract(table=table, limits={"records_per_batch": 7})
-    again = planned(it, request)
+    again = plan_backfill(it, request)
     assert again.frozen
     assert {s.seq: s for s in again.slices} == frozen
     assert again.ranges == {0: (0, 40), 1: (0, 40)}
     assert [line for line in again.lines() if "(planned earlier)" in line] == again.lines()[1:]
-    assert slices.rows(Ledger(it.catalog), it.topic) == known
-    carry_out(it, again)
-    assert all(o["snapshot_id"] for o in told(it, again))
+    assert slices.read_slice_rows(Ledger(it.catalog), it.topic) == known
+    run_slices(it, again)
+    assert all(o["snapshot_id"] for o in read_outcome(it, again))
     hold(it, table, "append")
 
 
@@ -226,23 +237,23 @@ def test_a_slice_is_killed_and_goes_on_when_it_runs_again(
         it = lake()
         mode = "append" if point == "publish: files written" else "upsert"
         table = prepared(it, mode)
-        cut_out(it, table, "n BETWEEN 20 AND 70")
-        found = planned(it, asked(table, {0: [0, 40]}))
-        other = planned(it, asked(table, {1: [0, 40]}), "other")
+        delete_rows(it, table, "n BETWEEN 20 AND 70")
+        found = plan_backfill(it, backfill_request(table, {0: [0, 40]}))
+        other = plan_backfill(it, backfill_request(table, {1: [0, 40]}), "other")
         arguments = ("--table", table, "--topic", it.topic, "--slice", "-1", "--source", "kafka")
-        jobs.append(Stopped(it, point, "jobs.backfill", arguments))
+        jobs.append(StoppingJob(it, point, "jobs.backfill", arguments))
         killed.append((it, mode, table, found, other))
-    with driver(lake_folder, *jobs) as process:
-        kill(process)
+    with stopped_driver(lake_folder, *jobs) as process:
+        kill_driver(process)
     for point, (it, mode, table, found, other) in zip(KILLED_AT, killed, strict=True):
         with subtests.test(point):
             # The outcome tells what is true, and takes the branch of the killed attempt away.
-            (outcome,) = backfill_outcome.outcome(it.contracts, it.catalog, found.promised())
+            (outcome,) = backfill_outcome.collect_outcome(it.contracts, it.catalog, found.to_xcom())
             assert (outcome["snapshot_id"] is not None) == (point == "published")
             it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(200, 220))
             it.run()
-            carry_out(it, found)
-            carry_out(it, other, run_id="other")
-            states = [r.state for r in slices.rows(Ledger(it.catalog), it.topic) if r.batch_seq == -1]
-            assert states == [State.PLANNED, State.REPLAYED]
+            run_slices(it, found)
+            run_slices(it, other, run_id="other")
+            states = [r.state for r in slices.read_slice_rows(Ledger(it.catalog), it.topic) if r.batch_seq == -1]
+            assert states == [LedgerState.PLANNED, LedgerState.REPLAYED]
             hold(it, table, mode)

@@ -47,13 +47,15 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     out = capsys.readouterr().out
     told = out.splitlines()
     assert told[0] == '0:1  row: {"id":"a","n":1,"text":"<b>\'; DROP TABLE"}'
-    assert told[1] == "0:2  rejected: expectation (field n, expect_column_values_to_be_between(n))"
-    assert told[2].startswith("0:3  rejected: malformed")
+    assert told[1] == "0:2  quarantined: expectation (field n, expect_column_values_to_be_between(n))"
+    assert told[2].startswith("0:3  quarantined: malformed")
     assert told[3] == '0:4  deleted: {"id":"d","n":null,"text":null}'
     assert told[4] == '0:5  row: {"id":"e","n":2,"text":null}'
-    assert re.search(r"block +FAILS +expect_column_max_to_be_between\(n\)", out), out
-    assert re.search(r"block +not judged +expect_table_row_count_to_be_between\(\)", out), out  # a sample is no batch
-    assert told[-1] == "5 records: 2 row, 2 rejected, 1 deleted"
+    assert re.search(r"block +FAILED +expect_column_max_to_be_between\(n\)", out), out
+    assert re.search(r"block +not evaluated +expect_table_row_count_to_be_between\(\)", out), (
+        out
+    )  # a sample is no batch
+    assert told[-1] == "5 records: 2 row, 2 quarantined, 1 deleted"
     # The newest of the topic; the count is no promise of each partition.
     it.send((2 * (n % 2), f"k{n}", {"n": n % 5}) for n in range(20))
     it.contract(table=table, mode="upsert", expectations=EXPECTED[:1])
@@ -64,8 +66,8 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     # Where one partition has less to give, the others give more.
     assert main.main(["contract", "test", table, "--from-topic", "12"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "12 records: 12 row"
-    runbook.command(it, "contract check")
-    assert "20 records: 20 row" in runbook.command(it, "contract test TABLE --from-topic 1000", TABLE=table)
+    runbook.run_command(it, "contract check")
+    assert "20 records: 20 row" in runbook.run_command(it, "contract test TABLE --from-topic 1000", TABLE=table)
     # A moment is told in UTC, whatever the machine's zone; digits and bytes as they are.
     kinds = {"at": "timestamptz", "local": "timestamp", "cost": "decimal(20, 2)", "raw": "binary"}
     it.contract(table=table, columns=[{"name": name, "type": kind} for name, kind in kinds.items()])
@@ -86,11 +88,11 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "records.jsonl"
     file.write_text('{"value": {}}\n\n' + line)
-    with pytest.raises(ConfigError, match=r"Line 3 of .* is no record"):
-        contract_test.from_file(file)
+    with pytest.raises(ConfigError, match=r"Line 3 of .* is not a record"):
+        contract_test.read_file(file)
 
 
 def test_a_line_ends_where_json_lines_do(tmp_path: Path) -> None:
     file, text = tmp_path / "r.jsonl", "a\u2028b\x85c\x0bd"
     file.write_text("\r\n".join(json.dumps({"value": each}, ensure_ascii=False) for each in (text, "e")), newline="")
-    assert [value.decode() for *_, value, _ in contract_test.from_file(file)] == [text, "e"]
+    assert [value.decode() for *_, value, _ in contract_test.read_file(file)] == [text, "e"]

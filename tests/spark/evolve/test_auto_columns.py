@@ -14,7 +14,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from sluice.contract.types import parse_type
 from sluice.embedded.ports import free_port
-from sluice.embedded.registry import Registry
+from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.errors import RegistryUnavailableError, SchemaMissingError
 from sluice.evolve import auto_columns, evolve
 from sluice.formats import inferred_columns
@@ -25,7 +25,7 @@ from sluice.status import timeline
 from sluice.status.events import Lane
 from tests.spark.formats.test_formats import AVRO_TYPES, record
 from tests.support.lake import Lake
-from tests.support.registries import client_of
+from tests.support.services.registries import registry_client
 
 pytestmark = pytest.mark.spark
 
@@ -44,9 +44,9 @@ OTHER = schema({"name": "n", "type": "string"}, SSN, ADDED)
 
 
 def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
-    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+    lake: Callable[..., Lake], registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it, client = lake(), client_of(registry)
+    it, client = lake(), registry_client(registry)
     monkeypatch.setattr("sluice.kafka.registry.LATEST_TTL_S", 0)  # the plans of this test are those of many processes
     it.create_topic(1)
     table = it.contract(
@@ -76,7 +76,7 @@ def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
     assert it.catalog.load_table(table).schema().find_field("more").doc == "what is new"
     whole = [("a", 1, {"city": "X"}, None), ("b", 2, {"city": "X"}, None), ("c", 3 << 31, {"city": "X"}, "yes")]
     assert rows(it, table) == whole
-    kinds = [set(v.kinds) for v in evolve.versions(it.catalog, it.loaded(table))]
+    kinds = [set(v.kinds) for v in evolve.list_versions(it.catalog, it.loaded(table))]
     assert kinds == [{"create"}, {"widen", "add_column"}]
 
     it.send([(0, "d", wider({"n": 4, **x, "more": None}, context))])
@@ -86,18 +86,18 @@ def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
         planned = it.plan()
         assert not planned.stops and planned.has_work
         (warning,) = [line for line in planned.lines() if line.startswith("warn")]
-        assert "did not answer" in warning and "goes on with version 2" in warning
+        assert "did not answer" in warning and "stays at version 2" in warning
     planned = it.plan("third")
-    assert planned.outlooks[table].review == "open"
+    assert planned.pending_changes[table].review == "open"
     (line,) = [line for line in planned.lines() if line.startswith("schema")]
     assert "changes the type of column n: long to string" in line and "drops column place" in line
     with monkeypatch.context() as patch:
         # The driver asks for the writers' schemas by id, and for no columns.
-        patch.setattr(auto_columns, "resolved", None)
+        patch.setattr(auto_columns, "resolve_columns", None)
         promises = it.contracts
         group = promises.group(it.group)
         run.run(it.context("third"), group, promises, it.admin, deadline=time.monotonic() + 600)
-        outcome = settle.settle(group, it.catalog, ingest_outcome.expected(planned), run_id="third")[table]
+        outcome = settle.settle(group, it.catalog, ingest_outcome.summarize_plan(planned), run_id="third")[table]
     assert (outcome["state"], outcome["rejected"]) == ("published", 1)
     assert rows(it, table) == [*whole, ("d", 4, {"city": "X"}, None)]
     (bad,) = it.quarantined(table)
@@ -105,9 +105,9 @@ def test_a_table_takes_its_columns_from_the_registry_and_follows_its_producers(
 
 
 def test_a_field_that_the_writers_drop_is_told_before_its_records_come(
-    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+    lake: Callable[..., Lake], registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it, client = lake(), client_of(registry)
+    it, client = lake(), registry_client(registry)
     monkeypatch.setattr("sluice.kafka.registry.LATEST_TTL_S", 0)
     it.create_topic(1)
     columns = [
@@ -137,9 +137,9 @@ def test_a_field_that_the_writers_drop_is_told_before_its_records_come(
         assert away.warnings == () and away.stops == {}
         began = datetime.now(UTC)
         it.send([(0, "b", value)])
-        patch.setattr(run.again, "__defaults__", (2,))  # not for as long as a run is patient
+        patch.setattr(run.retry_step, "__defaults__", (2,))  # not for as long as a run is patient
         assert it.run()[table]["state"] == "failed"
-    told = [e.told for e in timeline.events(it.catalog, began, [it.loaded(table)]) if e.lane == Lane.REGISTRY]
+    told = [e.told for e in timeline.read_events(it.catalog, began, [it.loaded(table)]) if e.lane == Lane.REGISTRY]
     assert [each.partition(", ")[0] for each in told] == ["failed", "retried"]
     assert all("RegistryUnavailableError: The schema registry at http" in each for each in told), told
     it.drain(table)
@@ -150,7 +150,7 @@ def test_a_field_that_the_writers_drop_is_told_before_its_records_come(
 def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> None:
     """`test_every_avro_type` reads each field of this schema as the column that is listed beside it."""
     text = json.dumps(record(**{n: kind for n, (kind, *_) in AVRO_TYPES.items()}))
-    found = {f.name: str(f.type) for f in inferred_columns.avro(WriterSchema(1, "AVRO", text), ())}
+    found = {f.name: str(f.type) for f in inferred_columns.infer_avro_fields(WriterSchema(1, "AVRO", text), ())}
     other = {n: found[n] for n, (_, listed, *_) in AVRO_TYPES.items() if str(parse_type(listed)) != found[n]}
     assert other == {
         "i_l": "int", "i_d": "int", "i_dec": "int", "f_d": "float", "dec_w": "decimal(9, 2)", "li": "list<int>",

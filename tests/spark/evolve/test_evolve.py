@@ -12,15 +12,18 @@ import pytest
 from sluice.batch import Batch
 from sluice.errors import FencedError, RefusedError
 from sluice.evolve import evolve
+from sluice.evolve.pending_change import ReviewDecision
 from sluice.formats import masks
 from sluice.iceberg import cursor, table_names
-from sluice.ingest.landing import Attempt
+from sluice.ingest.branch_write import BranchWrite
 from sluice.ingest.stage import stage
 from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
 from sluice.operate import review_schema, rollback
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
 from tests.support import runbook
-from tests.support.backfills import asked, fill_in
+from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.spark
@@ -43,7 +46,7 @@ def columns_of(it: Lake, table: str) -> dict[str, str]:
 
 
 def states(it: Lake, table: str) -> list[tuple[int, str]]:
-    return [(r.version, str(r.state)) for r in evolve.versions(it.catalog, it.loaded(table))]
+    return [(r.version, str(r.state)) for r in evolve.list_versions(it.catalog, it.loaded(table))]
 
 
 def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_old_contract_is_refused(lake):
@@ -79,13 +82,13 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
     for name, mode in ((kept, "append"), (folded, "upsert")):
         changed(it, name, mode=mode, columns=new, schema_policy={"change_nested": "auto"})
     # A driver that has read and written by the old contract, and lands late.
-    attempt = Attempt(it.context("zombie"), table_names.typed(it.loaded(kept)), Batch(it.topic, "", 2, {}, {}))
+    attempt = BranchWrite(it.context("zombie"), table_names.typed(it.loaded(kept)), Batch(it.topic, "", 2, {}, {}))
     with attempt:
         session = it.context().session({})
         session.table(table_names.spark_name("lake", attempt.identifier)).writeTo(attempt.spark_branch).append()
         it.plan()  # applies the change; killed before anything is published
         with pytest.raises(FencedError, match="schema was changed"):
-            attempt.land()
+            attempt.fast_forward_main()
     head = it.catalog.load_table(kept).current_snapshot()
     assert head.parent_snapshot_id == before.metadata.current_snapshot_id  # the change's own, which has no rows
     assert {o["state"] for o in it.run().values()} == {"published"}
@@ -100,7 +103,7 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
         assert rows["a"]["place"] == {"zip": 7, "city": "Y"}
         assert (rows["c"]["n"], rows["c"]["place"]) == (None, {"zip": 8, "city": None})
         assert [r["value"] for r in it.quarantined(name)] == [json.dumps({"n": 3 << 31}).encode()]
-        (_, second) = evolve.versions(it.catalog, it.loaded(name))
+        (_, second) = evolve.list_versions(it.catalog, it.loaded(name))
         assert second.snapshot_id in {s.snapshot_id for s in it.catalog.load_table(name).metadata.snapshots}
         assert json.loads(second.offsets) == {it.topic: {"0": 3}}
         assert set(second.kinds) == {"add_column", "widen", "make_optional", "reorder", "change_nested"}
@@ -110,8 +113,10 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
     # A rollback to before the change keeps the new schema, and publishes again by it.
     whole = values(it, kept, "_kafka_offset", "id", "n", "price")
     ledger = Ledger(it.catalog)
-    found = rollback.look(kept, it.contracts, it.catalog, ledger, snapshot_id=second_base(it, kept))
-    rollback.roll_back(found, it.catalog, ledger, who="ann", why="to see", run_id="by hand")
+    found = rollback.preview_rollback(
+        kept, it.contracts, it.catalog, ledger, RestorePoint(snapshot_id=second_base(it, kept))
+    )
+    rollback.roll_back(found, it.catalog, ledger, Decision("ann", "to see", "by hand"))
     assert len(it.rows(kept)) == 2
     assert it.run()[kept]["state"] == "published"
     assert values(it, kept, "_kafka_offset", "id", "n", "price") == whole
@@ -119,7 +124,9 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
 
 def second_base(it: Lake, table: str) -> int:
     """The table's head when its second version came into force."""
-    (found,) = [r for r in evolve.versions(it.catalog, it.loaded(table)) if r.version == 2 and r.state == "applied"]
+    (found,) = [
+        r for r in evolve.list_versions(it.catalog, it.loaded(table)) if r.version == 2 and r.state == "applied"
+    ]
     assert found.snapshot_id is not None
     return found.snapshot_id
 
@@ -156,7 +163,7 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
         decide(it, yes, approve=True, why=" ")
     decide(it, yes, approve=True)
     decide(it, no, approve=False)
-    with pytest.raises(RefusedError, match="asks for nothing"):
+    with pytest.raises(RefusedError, match="has no change to review"):
         decide(it, yes, approve=True)
     it.send([(0, "c", {"n": "three"}), (0, "d", {"n": 4, "text": "w"}), (0, "a", None)])
     assert {o["state"] for o in it.run().values()} == {"published"}
@@ -172,25 +179,26 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
     memory = it.catalog.load_table(table_names.deletes(it.loaded(yes)))
     assert sorted(memory.scan().to_arrow()["customer"].to_pylist()) == ["a", "gone"]
     # What was rejected by the old contract passes by the new one.
-    fill_in(it, asked(yes, origin="quarantine"))
+    run_backfill(it, backfill_request(yes, origin="quarantine"))
     assert ("later", "two") in values(it, yes, "customer", "n")
     assert it.quarantined(yes) == []
-    assert cursor.published(it.catalog.load_table(yes))[it.topic].next_offsets == {0: 8}
+    assert cursor.read_table_cursor(it.catalog.load_table(yes))[it.topic].next_offsets == {0: 8}
     # The answer can be taken back: then the change is made after all.
-    assert "renames column id to customer" in runbook.command(it, "schema approve TABLE", TABLE=no)
+    assert "renames column id to customer" in runbook.run_command(it, "schema approve TABLE", TABLE=no)
     assert columns_of(it, no) != columns_of(it, yes)
-    runbook.command(it, "schema approve TABLE --why '…' --yes", TABLE=no)
+    runbook.run_command(it, "schema approve TABLE --why '…' --yes", TABLE=no)
     assert columns_of(it, no) == columns_of(it, yes)
 
 
 def decide(it: Lake, table: str, *, approve: bool, why: str = "agreed") -> None:
-    evolve.decide(it.catalog, it.loaded(table), approve=approve, who="ann", why=why, run_id="by hand")
+    evolve.decide(it.catalog, it.loaded(table), ReviewDecision(approve=approve, who="ann", why=why, run_id="by hand"))
 
 
-def respond(it: Lake, table: str, **answer: Any) -> review_schema.Done:
+def respond(it: Lake, table: str, **answer: Any) -> review_schema.ReviewResult:
     """Answer as the DAG does."""
-    about = {"who": "ann", "why": "agreed", "run_id": "by hand", **answer}
-    return review_schema.answer(it.catalog, it.contracts, table, **about)
+    republish = answer.pop("republish", False)
+    decision = ReviewDecision(**{"who": "ann", "why": "agreed", "run_id": "by hand", **answer})
+    return review_schema.answer_review(it.catalog, it.contracts, table, decision, republish=republish)
 
 
 def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tells_the_records_of_itself(lake):
@@ -213,7 +221,7 @@ def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tell
     it.send([(0, "b", {"n": 2}), (0, "c", {"n": "three"})])
     assert {o["state"] for o in it.run().values()} == {"published"}
     for name in names:
-        shown = review_schema.look(it.catalog, it.loaded(name)).lines()
+        shown = review_schema.load_review(it.catalog, it.loaded(name)).lines()
         (sample,) = [line for line in shown if line.startswith("sample")]
         assert sample.startswith(f"sample    {it.topic}, partition 0, offset 3: malformed in field n: ")
         assert values(it, name, "id", "n") == [("a", 1), ("b", 2)]
@@ -222,7 +230,7 @@ def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tell
     for name, origin in ((brought, Origin.QUARANTINE), (bare, Origin.STAGING), (hid, Origin.STAGING)):
         (request,) = respond(it, name, approve=True).backfills
         assert (request.origin, request.topic, request.ranges) == (origin, it.topic, {0: (3, 4)})
-        fill_in(it, request, run_id=name)
+        run_backfill(it, request, run_id=name)
         assert values(it, name, "_kafka_offset", "id", "n", "n_before_1") == [
             (0, "a", None, 1), (2, "b", None, 2), (3, "c", "three", None),
         ]  # fmt: skip
@@ -230,10 +238,13 @@ def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tell
     # Republished, it is all read by the new contract; what came before the review stays.
     done = respond(it, again, approve=True, republish=True)
     assert done.backfills == []
-    assert any(line.startswith(f"again   {it.topic} batch 2") for line in done.lines)
+    assert any(line.startswith(f"republish {it.topic} batch 2") for line in done.lines)
     assert values(it, again, "id", "n", "n_before_1") == [("a", None, 1)]
     # Rejected, the records tell of it, those that come later too.
-    assert respond(it, no, approve=False, why="n counts").lines[-1] == "1 records in quarantine say so."
+    assert (
+        respond(it, no, approve=False, why="n counts").lines[-1]
+        == "1 quarantined records name the rejection in their error."
+    )
     it.send([(0, "d", {"n": "four"}), (0, "e", b"[")])
     assert {o["state"] for o in it.run().values()} == {"published"}
     assert values(it, again, "_kafka_offset", "id", "n", "n_before_1") == [
@@ -247,7 +258,7 @@ def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tell
     assert set(errors) == {1, 3, 4, 5}
     # Taken back, they come in.
     (request,) = respond(it, no, approve=True, why="it may be text").backfills
-    fill_in(it, request, run_id=no)
+    run_backfill(it, request, run_id=no)
     assert values(it, no, "id", "n") == [("a", None), ("b", None), ("c", "three"), ("d", "four")]
     assert {r["_kafka_offset"]: r["error"] for r in it.quarantined(no)} == {o: errors[o] for o in (1, 5)}
 
@@ -366,7 +377,7 @@ def test_every_kind_of_change_by_every_policy_while_a_batch_is_staged(lake):
         assert [*columns_of(it, name)][: len(now)] == [c["name"] for c in now], each
         is_made = {"document": table.schema().find_field("n").doc, "change_partitioning": table.spec().fields}
         assert bool(is_made.get(each[0], made)) is made, each
-        told = evolve.versions(it.catalog, it.loaded(name))
+        told = evolve.list_versions(it.catalog, it.loaded(name))
         assert any(r.state == "applied" and each[0] in r.kinds for r in told) is made, each
 
     for name in names.values():
@@ -396,7 +407,7 @@ def test_every_kind_of_change_by_every_policy_while_a_batch_is_staged(lake):
                 respond(it, name, approve=True)
         elif policy == "review":
             for request in respond(it, name, approve=True).backfills:
-                fill_in(it, request, run_id=name)
+                run_backfill(it, request, run_id=name)
         else:  # nothing more will become of it
             (it.folder / f"{name}.yaml").unlink()
     send(2)

@@ -18,17 +18,18 @@ import pytest
 from confluent_kafka.schema_registry import Schema
 from pyspark.sql import SparkSession
 
-from sluice.embedded.registry import Registry
+from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.errors import CompactedDeletesError
+from sluice.evolve.pending_change import ReviewDecision
 from sluice.formats.internal_columns import ERROR, FIELD, OP
 from sluice.iceberg import cursor, table_names, tables
 from sluice.ingest.publish import publish
 from sluice.operate import review_schema
 from tests.spark.formats.test_formats import framed, read
 from tests.spark.formats.test_formats import name as name_of_its_own
-from tests.support.backfills import asked, fill_in
+from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
-from tests.support.registries import client_of
+from tests.support.services.registries import registry_client
 
 pytestmark = pytest.mark.usefixtures("generated_code")
 
@@ -51,9 +52,9 @@ def fixture(name: str) -> list[tuple[int, Any, Any]]:
     return [(0, row["key"], row["value"]) for row in map(json.loads, lines)]
 
 
-def avro_fixture(name: str, registry: Registry) -> list[tuple[int, Any, Any]]:
+def avro_fixture(name: str, registry: EmbeddedRegistry) -> list[tuple[int, Any, Any]]:
     """Records in Confluent's wire format, with the ids that this registry gives to their schemas."""
-    client, ids = client_of(registry), {}
+    client, ids = registry_client(registry), {}
     schemas = json.loads((DATA / f"{name}.schemas.json").read_text(encoding="utf-8"))
     for each, schema in schemas.items():
         ids[int(each)] = client.register_schema(name_of_its_own(), Schema(json.dumps(schema), "AVRO"))
@@ -76,7 +77,9 @@ def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:
 
 
 @pytest.mark.timeout(900)
-def test_what_debezium_sent_becomes_the_table_that_postgres_held(lake: Callable[..., Lake], registry: Registry) -> None:
+def test_what_debezium_sent_becomes_the_table_that_postgres_held(
+    lake: Callable[..., Lake], registry: EmbeddedRegistry
+) -> None:
     it = lake()
     lsn = {"name": "lsn", "type": "long", "required": True}
     upsert = {"mode": "upsert", "identifier": ["depot", "number"], "errors": {"max_ratio": 0.2}}
@@ -287,7 +290,7 @@ def test_the_table_is_the_fold_by_lsn_whatever_the_order(lake: Callable[..., Lak
         return {r["id"]: r["n"] for r in rows}
 
     assert standing() == state
-    staged = cursor.staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
+    staged = cursor.read_staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
     batches = [staged[seq][0] for seq in sorted(staged)]
     assert len(batches) >= 3
     for batch in draw.sample(batches, 3):
@@ -452,7 +455,7 @@ def test_change_events_are_masked_judged_and_under_review_like_any_record(lake: 
     it.send([named("u", 2, 9, 6)])
     it.run()
     it.contract(table=table, **body, columns=columns, expectations=[{**within, "min_value": -5}, told])
-    fill_in(it, asked(table, origin="quarantine"))
+    run_backfill(it, backfill_request(table, origin="quarantine"))
     assert {r["id"]: r["n"] for r in it.rows(table)} == {2: 9, 3: 3}
     assert it.quarantined(table) == []
     # What waits for an answer counts for no limit, though its field is named as it stands in the envelope.
@@ -464,7 +467,7 @@ def test_change_events_are_masked_judged_and_under_review_like_any_record(lake: 
     outcome = it.run()[table]
     assert (outcome["state"], outcome["rejected"]) == ("published", 1), outcome
     assert {r["id"]: r["n"] for r in it.rows(table)} == {2: 9, 3: 3, 4: 4}
-    answer = {"approve": False, "who": "ann", "why": "no", "run_id": "by hand"}
-    review_schema.answer(it.catalog, it.contracts, table, **answer)
+    answer = ReviewDecision(approve=False, who="ann", why="no", run_id="by hand")
+    review_schema.answer_review(it.catalog, it.contracts, table, answer)
     (apart,) = it.quarantined(table)
     assert apart["field"] == "after.day" and "was rejected by ann: no" in apart["error"], apart

@@ -213,5 +213,5 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     assert set(long.values()) == {("s", "misfit"), ("bin", "misfit")}
     assert [long[f"too long for a {each}"][0] for each in ("folder in base64", "path")] == ["bin", "bin"]
     assert rejected["no UTF-8 in a text"]["error"] == "the value is not UTF-8 text"
-    assert rejected["no uuid"]["error"] == "the text is no uuid"
+    assert rejected["no uuid"]["error"] == "the text is not a uuid"
     assert all(row["error"] for row in rejected.values()), "nothing is set apart without a word"

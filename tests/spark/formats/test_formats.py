@@ -31,17 +31,17 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.contract.contract import Contract
-from sluice.embedded.registry import Registry
+from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.errors import ConfigError, RegistryUnavailableError
 from sluice.formats import logical_types, protobuf_descriptors
-from sluice.formats.convert import UnfitError
+from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.decode import decode
 from sluice.formats.internal_columns import DETAIL, ERROR, FIELD, OP
-from sluice.kafka.registry import Registry as Schemas
+from sluice.kafka.registry import SchemaRegistry as Schemas
 from sluice.kafka.registry import WriterSchema
-from tests.support.forward import Forward
 from tests.support.lake import Lake
-from tests.support.registries import client_of
+from tests.support.services.port_forward import PortForward
+from tests.support.services.registries import registry_client
 
 pytestmark = pytest.mark.usefixtures("generated_code")
 
@@ -51,8 +51,8 @@ MOMENT = dt.datetime(2013, 1, 31, 8, 0, 0, 123456, tzinfo=dt.UTC)
 
 
 @pytest.fixture
-def client(registry: Registry) -> SchemaRegistryClient:
-    return client_of(registry)
+def client(registry: EmbeddedRegistry) -> SchemaRegistryClient:
+    return registry_client(registry)
 
 
 def context(topic: str, field: str = MessageField.VALUE) -> SerializationContext:
@@ -309,7 +309,7 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
     plain = {"cents": None, "big": bytes(16), "prices": [], "on": 0, "instant": 0, "clock": 0, "times": [None]}
     most = {"cents": unscaled(-999_999_999), "big": unscaled(10**18 - 1), "prices": [{"p": unscaled(500, 2)}]}
     most |= {"on": logical_types.LAST_DAY, "instant": 2**57, "times": [None, 0]}
-    most |= {"clock": logical_types.FIRST_MOMENT_US // 1000}
+    most |= {"clock": logical_types.FIRST_TIMESTAMP_US // 1000}
     # Of some Spark would take the last 64 bits.
     wide = [
         *(("cents", unscaled(each)) for each in (2**64 + 500, -(2**64) - 500, 2**120, 10**9)),
@@ -318,13 +318,13 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
         *(("on", each) for each in (logical_types.FIRST_DAY - 1, logical_types.LAST_DAY + 1, -(2**31))),
         *(
             ("instant", each)
-            for each in (logical_types.FIRST_MOMENT_US - 1, logical_types.LAST_MOMENT_US + 1, 2**63 - 1)
+            for each in (logical_types.FIRST_TIMESTAMP_US - 1, logical_types.LAST_TIMESTAMP_US + 1, 2**63 - 1)
         ),
         *(
             ("clock", each)
-            for each in (logical_types.FIRST_MOMENT_US // 1000 - 1, logical_types.LAST_MOMENT_US // 1000 + 1)
+            for each in (logical_types.FIRST_TIMESTAMP_US // 1000 - 1, logical_types.LAST_TIMESTAMP_US // 1000 + 1)
         ),
-        ("times[]", [None, logical_types.LAST_MOMENT_US // 1000 + 1]),
+        ("times[]", [None, logical_types.LAST_TIMESTAMP_US // 1000 + 1]),
     ]
     written = [{**whole, "row": {p[4:]: v}} if p.startswith("row.") else {**whole, p.split("[")[0]: v} for p, v in bad]
     values = [avro(client, outer, each) for each in (*good, *written)]
@@ -348,7 +348,7 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
         ("malformed", path) for path in (*(path for path, _ in bad), "us", "us", *(path for path, _ in wide))
     ]
     assert all(HTML not in r[DETAIL] for r in rows[3:])
-    assert "holds a value that is no timestamp" in rows[3][DETAIL]
+    assert "is not a timestamp" in rows[3][DETAIL]
 
 
 def test_what_a_row_was_is_not_held_against_its_change(spark: SparkSession, client: SchemaRegistryClient) -> None:
@@ -463,16 +463,16 @@ def test_avro_through_the_whole_way(lake: Callable[..., Lake], client: SchemaReg
     items = int.from_bytes(avro(client, record(li={"type": "array", "items": ["null", "int"]}), {"li": []})[1:5], "big")
     # What is in the quarantine of it: the field, and a part of the words.
     bad: dict[str, tuple[bytes, str | None, str]] = {
-        "another type": (avro(client, record(l="string"), {"l": "1"}), "l", "is string, and its column bigint"),
-        "narrower": (avro(client, record(i="long"), {"i": 1}), "i", "is bigint, and its column int"),
+        "another type": (avro(client, record(l="string"), {"l": "1"}), "l", "is string, but its column is bigint"),
+        "narrower": (avro(client, record(i="long"), {"i": 1}), "i", "is bigint, but its column is int"),
         "a union": (avro(client, record(s=["null", "string", "long"]), {"s": 1}), "s", "is a union of string, long"),
         "a recursion": (
-            avro(client, record(st=["null", loop]), {"st": {"a": 1, "b": None}}), "st.b", "holds itself (t.Loop)"
+            avro(client, record(st=["null", loop]), {"st": {"a": 1, "b": None}}), "st.b", "is recursive (t.Loop)"
         ),
-        "no record": (avro(client, {"type": "string"}, "x"), None, "the root is no record"),
+        "not a record": (avro(client, {"type": "string"}, "x"), None, "the root is not a record"),
         "other kind": (
             JSONSerializer(JSON_SCHEMA, client)({"n": 1}, context(name())) or b"",
-            None, "is of the kind JSON",
+            None, "is of kind JSON",
         ),
         "truncated": (written[:-20], None, "truncated or damaged"),
         "nothing after the id": (framed(number), None, "truncated or damaged"),
@@ -586,10 +586,10 @@ PROTO_TYPES: dict[str, tuple[str, Any, Any]] = {
 
 def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: SchemaRegistryClient) -> None:
     """Every type, several messages of one schema, schemas as text and as descriptors, and hostile records."""
-    files = protobuf_descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
+    files = protobuf_descriptors.descriptor_files(WriterSchema(0, "PROTOBUF", PROTO))
 
     def message(full: str, **values: Any) -> Any:
-        return message_factory.GetMessageClass(protobuf_descriptors.descriptor(files, f"t.{full}"))(**values)
+        return message_factory.GetMessageClass(protobuf_descriptors.find_descriptor(files, f"t.{full}"))(**values)
 
     subject = name()
 
@@ -627,12 +627,12 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
     bad: dict[str, tuple[bytes, str | None, str]] = {
         "truncated": (whole[:-3], None, "truncated or damaged"),
         "no message index": (whole[:5], None, "truncated or damaged"),
-        "no such message": (whole[:5] + b"\2\x28" + whole[at:], None, "there is no message at [20]"),
+        "no such message": (whole[:5] + b"\2\x28" + whole[at:], None, "has no message at [20]"),
         "no count": (whole[:5] + b"\3\0" + whole[at:], None, "truncated or damaged"),
         "more than Python's stack holds": (
-            framed(client.register_schema(name(), chain), b"\0\x08\x01"), None, "can't be read (RecursionError)"
+            framed(client.register_schema(name(), chain), b"\0\x08\x01"), None, "cannot be read (RecursionError)"
         ),
-        "incompatible": (written(message("Incompatible", i="1")), "i", "is string, and its column int"),
+        "incompatible": (written(message("Incompatible", i="1")), "i", "is string, but its column is int"),
         "no UTF-8": (whole[:at] + b"\x52\x02\xff\xfe", None, "truncated or damaged"),
         "2 GB announced": (whole[:at] + b"\x52\xff\xff\xff\x7fab", None, "truncated or damaged"),
         "a moment beyond the calendar": (written(beyond), None, "truncated or damaged"),
@@ -697,9 +697,9 @@ def test_json_schema_and_plain_formats(spark: SparkSession, client: SchemaRegist
     assert [(row["id"], row["n"], row["s"]) for row in rows[:2]] == [(-3, 7, HTML), (2**40, 8, None)]
     assert rows[6][FIELD] == "$key"
     words = [
-        "not a JSON object",
-        "not a JSON object",
-        "not a JSON object",
+        "cannot be parsed as a JSON object",
+        "cannot be parsed as a JSON object",
+        "cannot be parsed as a JSON object",
         "no schema 1000000",
         "the key",
         "magic byte",
@@ -767,7 +767,7 @@ def test_digits_zones_and_halves_of_json(spark: SparkSession) -> None:
         '{"d":100000000000000001e0}': None,
         '{"d":10000000000000000000000000000000000001.25}': None,
         '{"e":1.000000000000000001E-7}': None,
-        '{"s":"\\\\ud83d\\ude00"}': "half",
+        '{"s":"\\\\ud83d\\ude00"}': "lone surrogate",
     }
     right = {
         '{"d":1.5e3}': {"d": Decimal(1500)},
@@ -819,37 +819,37 @@ def test_an_entry_of_a_map_may_leave_its_message_out(spark: SparkSession, client
 
 
 def test_a_registry_that_is_away(
-    spark: SparkSession, registry: Registry, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, registry: EmbeddedRegistry, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids that were seen go on, others stop the table; nothing is taken for malformed because of it."""
     seen = avro(client, record(n="long"), {"n": 1})
     new = avro(client, record(n="long", x="int"), {"n": 2, "x": 0})
     columns = [{"name": "n", "type": "long"}]
-    with Forward(registry.port) as front:
+    with PortForward(registry.port) as front:
         monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url.replace(str(registry.port), str(front.port)))
         assert [row["n"] for row in read(spark, [(None, seen)], columns, value="avro")] == [1]
     monkeypatch.setattr("sluice.kafka.registry.RETRIES", 0)
     assert [row["n"] for row in read(spark, [(None, seen)], columns, value="avro")] == [1]
-    monkeypatch.setattr("sluice.kafka.registry._known", {})  # as in the next run's process
+    monkeypatch.setattr("sluice.kafka.registry._fetched", {})  # as in the next run's process
     assert [row["n"] for row in read(spark, [(None, seen)], columns, value="avro")] == [1]
     with pytest.raises(RegistryUnavailableError, match="did not answer"):
         read(spark, [(None, seen), (None, new)], columns, value="avro")
 
 
-def test_what_answers_is_no_registry(registry: Registry) -> None:
-    with pytest.raises(ConfigError, match="is no schema registry"):
+def test_what_answers_is_no_registry(registry: EmbeddedRegistry) -> None:
+    with pytest.raises(ConfigError, match="is not a schema registry"):
         Schemas({"url": registry.url.replace("ccompat", "nothing")}).schemas([1])
     with pytest.raises(ConfigError, match="unusable") as error:
         Schemas({"url": registry.url, "basic.auth.user.info": "secret", "nonsense": 1}).schemas([10**6])
     assert "secret" not in str(error.value)
 
 
-def message_of(files: protobuf_descriptors.Files, full: str, **values: Any) -> Any:
-    return message_factory.GetMessageClass(protobuf_descriptors.descriptor(files, full))(**values)
+def message_of(files: protobuf_descriptors.DescriptorFiles, full: str, **values: Any) -> Any:
+    return message_factory.GetMessageClass(protobuf_descriptors.find_descriptor(files, full))(**values)
 
 
-def compiled(text: str, *references: tuple[str, str]) -> protobuf_descriptors.Files:
-    return protobuf_descriptors.files_of(WriterSchema(0, "PROTOBUF", text, references))
+def compiled(text: str, *references: tuple[str, str]) -> protobuf_descriptors.DescriptorFiles:
+    return protobuf_descriptors.descriptor_files(WriterSchema(0, "PROTOBUF", text, references))
 
 
 def protobuf(client: SchemaRegistryClient, value: Any, subject: str = "") -> bytes:
@@ -952,7 +952,7 @@ def test_protobuf_of_a_file_with_many_messages(
     damaged = [values[3][:5] + prefix + b"\x08\x01" for prefix in (b"\x02\x80", b"\x02\x80\x80\x01", b"\x02\x81\x01")]
     columns = [{"name": "i", "type": "int"}]
     rare = protobuf(client, message_of(files, "t.M3", i=1), subject)
-    monkeypatch.setattr("sluice.formats.protobuf.MOST_MESSAGES", len(values) + len(damaged))
+    monkeypatch.setattr("sluice.formats.protobuf.MAX_MESSAGE_TYPES", len(values) + len(damaged))
     written = (*values, *damaged, *values, *damaged, rare)
     rows = read(spark, [(None, each) for each in written], columns, value="protobuf")
     assert [(row[DETAIL], row["i"]) for row in rows[: len(values)]] == [(None, n) for n in expected]
@@ -1061,15 +1061,19 @@ WRAPPED = ("i64", "i32", "u64", "u32", "bo", "by", "d", "f")
 def test_an_import_that_nobody_has(spark: SparkSession, client: SchemaRegistryClient) -> None:
     file = FileDescriptorProto(name="x.proto", syntax="proto3", dependency=["google/type/none_such.proto"])
     file.message_type.add(name="M").field.add(name="i", number=1, type=5, label=1)
-    with pytest.raises(UnfitError, match=r"import of 'google/type/none_such.proto', which the registry does not name"):
-        protobuf_descriptors.files_of(WriterSchema(0, "PROTOBUF", base64.b64encode(file.SerializeToString()).decode()))
+    with pytest.raises(
+        SchemaMismatchError, match=r"imports 'google/type/none_such.proto', which the registry does not list"
+    ):
+        protobuf_descriptors.descriptor_files(
+            WriterSchema(0, "PROTOBUF", base64.b64encode(file.SerializeToString()).decode())
+        )
 
 
 def test_more_schema_ids_than_are_looked_up(
     spark: SparkSession, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a broken producer makes up is set apart; the records of the others are read."""
-    monkeypatch.setattr("sluice.formats.wire_format.MOST_IDS", 3)
+    monkeypatch.setattr("sluice.formats.wire_format.MAX_SCHEMA_IDS", 3)
     good = [avro(client, record(n="long"), {"n": 1}), avro(client, record(n="int"), {"n": 2})]
     garbage = [framed(number, b"\x02") for number in range(1_000_000, 1_000_010)]
     columns = [{"name": "n", "type": "long"}]
@@ -1148,7 +1152,7 @@ def test_a_table_takes_some_of_a_topics_types_by_their_names(
     assert sorted(row["n"] for row in it.rows(both)) == [1, 2]
     (number,) = struct.unpack_from(">xI", values[1])
     why = [row["error"] for row in it.quarantined(both)]
-    assert why == [f"in schema {number}, field 'n' is string, and its column bigint"]
+    assert why == [f"schema {number}: field 'n' is string, but its column is bigint"]
     assert [(row["id"], row["n"]) for row in it.rows(kept)] == [("key1", HTML)]
     assert not it.quarantined(one) and not it.quarantined(kept)
 
@@ -1157,12 +1161,12 @@ def test_a_table_takes_some_of_a_topics_types_by_their_names(
     outcomes = it.run()
     assert outcomes[one]["state"] == outcomes[kept]["state"] == "blocked", outcomes
     (number,) = struct.unpack_from(">xI", values[3])
-    words = "the type has no name, and the contract takes types by their names alone"
-    assert [row["error"] for row in it.quarantined(kept)] == [f"in schema {number}, {words}"]
+    words = "the record's type has no name, but the contract selects types by name"
+    assert [row["error"] for row in it.quarantined(kept)] == [f"schema {number}: {words}"]
 
 
 def test_types_of_a_union_at_the_root_are_read_as_if_each_were_written_alone(
-    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+    lake: Callable[..., Lake], registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several event types in one topic, as Confluent advises: one subject, whose union refers to the types' own."""
     monkeypatch.setattr("sluice.kafka.registry.LATEST_TTL_S", 0)  # the plans of this test are those of many processes
@@ -1173,7 +1177,7 @@ def test_types_of_a_union_at_the_root_are_read_as_if_each_were_written_alone(
 
     def registered(version: int, **fields: Any) -> Callable[[Any], bytes]:
         """The types and their union, the one of Refund referring to the one of Order itself; and who writes them."""
-        client = client_of(registry)  # each keeps what was the latest
+        client = registry_client(registry)  # each keeps what was the latest
         client.register_schema(order, Schema(json.dumps(record(**fields) | {"name": order}), "AVRO"))
         of = SchemaReference(order, order, version)
         text = json.dumps(record(id="long", n="string", of=order) | {"name": refund})
@@ -1195,12 +1199,12 @@ def test_types_of_a_union_at_the_root_are_read_as_if_each_were_written_alone(
     one, other = (order, {"id": 1, "n": 5}), (refund, {"id": 2, "n": HTML, "of": {"id": 1, "n": 6}})
     nullable = ["null", record(id="long", n="int") | {"name": order}]
     good = [write(one), write(other)]
-    good += [avro(client_of(registry), *each) for each in ((nullable[1], one[1]), (nullable, {"id": 3, "n": 7}))]
+    good += [avro(registry_client(registry), *each) for each in ((nullable[1], one[1]), (nullable, {"id": 3, "n": 7}))]
     (number,) = struct.unpack_from(">xI", good[0])
     cut = "truncated or damaged"
     bad = {
-        write("text"): "the root is no record with fields but string",
-        framed(number, b"\x04"): "the root is no record with fields but null",
+        write("text"): "the root is not a record with fields but string",
+        framed(number, b"\x04"): "the root is not a record with fields but null",
         framed(number): cut,
         framed(number, b"\x00"): cut,
         framed(number, b"\x08\x02\x0a"): cut,  # there are but four
@@ -1213,14 +1217,14 @@ def test_types_of_a_union_at_the_root_are_read_as_if_each_were_written_alone(
     assert [(r["n"], r["of"]) for r in it.rows(refunds)] == [(HTML, 6)]
     assert sorted((r["id"], r["n"]) for r in it.rows(every)) == [(1, 5), (1, 5), (3, 7)]
     said = {r["value"]: (r["error_class"], r["field"], r["error"]) for r in it.quarantined(every)}
-    assert said.pop(good[1])[1:] == ("n", f"in schema {number}, field 'n' is string, and its column int")
+    assert said.pop(good[1])[1:] == ("n", f"schema {number}: field 'n' is string, but its column is int")
     assert said.keys() == bad.keys()
     assert all(kind == "malformed" and bad[value] in words for value, (kind, _, words) in said.items())
     of_orders = {framed(number, b"\x00"), good[0] + b"\x00"}
     for each, passed_over in ((orders, set()), (refunds, of_orders)):
         told = {r["value"]: r["error"] for r in it.quarantined(each)}
         assert told.keys() == bad.keys() - passed_over
-        assert all(told[v].endswith("takes types by their names alone") for v in list(bad)[:2])
+        assert all(told[v].endswith("selects types by name") for v in list(bad)[:2])
 
     # A type's next version comes with the next version of the union.
     write = registered(2, id="long", n="int", more=["null", "string"])
@@ -1248,7 +1252,7 @@ def test_types_of_protobuf_and_json_schema_by_their_names(spark: SparkSession, c
     rows = read(spark, [(None, each) for each in values], columns, value={"format": "json_schema", "types": ["Order"]})
     found = [(r["n"], r[OP], r[ERROR], r[DETAIL]) for r in rows]
     assert found[:2] == [(7, "u", None, None), (None, "i", None, None)]
-    assert (found[2][2], "the type has no name" in found[2][3]) == ("malformed", True)
+    assert (found[2][2], "the record's type has no name" in found[2][3]) == ("malformed", True)
 
 
 def test_fields_nested_fifty_deep(spark: SparkSession, client: SchemaRegistryClient) -> None:

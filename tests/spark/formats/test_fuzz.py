@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.contract.contract import Contract
-from sluice.embedded.registry import Registry
+from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.formats import protobuf_descriptors
 from sluice.formats.decode import decode
 from sluice.formats.internal_columns import DETAIL, ERROR
@@ -48,10 +48,10 @@ from tests.spark.formats.test_formats import (
     record,
 )
 from tests.spark.formats.test_json_connect import GOOD
-from tests.support import reference as ref
-from tests.support.damage import BYTES, HTML, TEXT, damaged, odd_json
+from tests.support import reference_decoders as ref
+from tests.support.damaged_records import BYTES, HTML, TEXT, damage_records, odd_json
 from tests.support.lake import Lake
-from tests.support.registries import client_of
+from tests.support.services.registries import registry_client
 
 pytestmark = [
     pytest.mark.spark,
@@ -93,7 +93,7 @@ class Form:
     def records(self) -> st.SearchStrategy[list[Record]]:
         ids = [b"\0" + n for n in (b"\0\0\0\0", b"\x00\x0f\x42\x40", b"\xff\xff\xff\xff")]
         ids = [] if self.name in PLAIN else [*{each[:5] for each in self.good}, *ids, b"\1", b""]
-        bad = partial(damaged, hostile=self.hostile, ids=ids)
+        bad = partial(damage_records, hostile=self.hostile, ids=ids)
         value = st.one_of(st.sampled_from(self.good), bad(self.good), bad(self.good), self.odd, self.odd, st.none())
         key = st.one_of(*[st.sampled_from(self.keys)] * 3, bad(self.keys), st.none())
         return st.lists(st.tuples(key, value), min_size=RECORDS, max_size=2 * RECORDS, unique=True)
@@ -106,7 +106,7 @@ class Form:
         """
         raw_key, raw = record
         try:
-            ref.needs(raw is not None)
+            ref.refuse_unless(raw is not None)
             key = {"k": None} if raw_key is None else self.read_key(raw_key)
             row = self.read(raw)
         except ref.RefusedError:
@@ -121,15 +121,15 @@ JSON_COLUMNS: dict[str, tuple[str, ref.Read]] = {
     "f": ("double", ref.double),
     "d": ("decimal(20, 3)", ref.decimal(20, 3)),
     "s": ("string", ref.text),
-    "day": ("date", ref.day),
-    "at": ("timestamptz", ref.seconds_or_moment),
-    "face": ("timestamp", ref.face),
+    "day": ("date", ref.epoch_day),
+    "at": ("timestamptz", ref.seconds_or_utc_micros),
+    "face": ("timestamp", ref.local_micros),
     "by": ("binary", ref.binary),
     "st": ("struct<a: int, b: list<string>, d: decimal(38, 3)>",
            ref.struct(a=ref.integer(32), b=ref.items(ref.text), d=ref.decimal(38, 3))),
     "m": ("map<string, double>", ref.mapping(ref.double)),
-    "days": ("map<string, date>", ref.mapping(ref.day)),
-    "li": ("list<timestamptz>", ref.items(ref.seconds_or_moment)),
+    "days": ("map<string, date>", ref.mapping(ref.epoch_day)),
+    "li": ("list<timestamptz>", ref.items(ref.seconds_or_utc_micros)),
 }  # fmt: skip
 JSON_RECORD = {
     "n": 2**53, "i": -1, "bo": True, "f": 0.5, "d": 1.125, "s": HTML, "day": "2013-01-31", "at": "2013-01-31T08:00:00Z",
@@ -146,7 +146,7 @@ def json_form(client: SchemaRegistryClient | None = None) -> Form:
 
     def framed(read: ref.Read) -> ref.Read:
         def of_known(raw: bytes) -> Any:
-            ref.needs(raw.startswith(prefix))
+            ref.refuse_unless(raw.startswith(prefix))
             return read(raw[len(prefix) :])
 
         return of_known
@@ -174,17 +174,17 @@ def json_form(client: SchemaRegistryClient | None = None) -> Form:
     )  # fmt: skip
 
 
-CONNECT_COLUMNS: dict[str, tuple[str, ref.Typed]] = {
+CONNECT_COLUMNS: dict[str, tuple[str, ref.ConnectRead]] = {
     "d": ("decimal(10, 2)", ref.connect_decimal(10, 2)),
-    "day": ("date", ref.connect_day),
-    "at": ("timestamptz", ref.connect_moment(ref.moment)),
-    "local": ("timestamp", ref.connect_moment(ref.face)),
-    "s": ("string", ref.plainly(ref.text)),
-    "n": ("long", ref.plainly(ref.integer(64))),
+    "day": ("date", ref.connect_epoch_day),
+    "at": ("timestamptz", ref.connect_utc_micros(ref.utc_micros)),
+    "local": ("timestamp", ref.connect_utc_micros(ref.local_micros)),
+    "s": ("string", ref.ignore_schema(ref.text)),
+    "n": ("long", ref.ignore_schema(ref.integer(64))),
     "li": ("list<struct<d: decimal(38, 3), n: int>>",
-           ref.connect_items(d=ref.connect_decimal(38, 3), n=ref.plainly(ref.integer(32)))),
-    "m": ("map<string, timestamptz>", ref.connect_mapping(ref.connect_moment(ref.moment))),
-    "by": ("binary", ref.plainly(ref.binary)),
+           ref.connect_items(d=ref.connect_decimal(38, 3), n=ref.ignore_schema(ref.integer(32)))),
+    "m": ("map<string, timestamptz>", ref.connect_mapping(ref.connect_utc_micros(ref.utc_micros))),
+    "by": ("binary", ref.ignore_schema(ref.binary)),
 }  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def connect_form(_: SchemaRegistryClient) -> Form:
     return Form(
         "json_connect", {n: kind for n, (kind, _) in CONNECT_COLUMNS.items()}, good,
         [b'{"schema": {"type": "struct", "fields": [{"type": "int64", "field": "k"}]}, "payload": {"k": 5}}'],
-        ref.connect_record(reads), ref.connect_record({"k": ref.plainly(ref.integer(64))}), odd, TEXT,
+        ref.connect_record(reads), ref.connect_record({"k": ref.ignore_schema(ref.integer(64))}), odd, TEXT,
         [
             b'{"schema": null, "payload": {}}{}',
             b'{"schema": null, "payload": {"d": 12345678.005e0, "m": {"x": null, "x": null}}}',
@@ -226,7 +226,7 @@ AVRO_COLUMNS: dict[str, tuple[Any, str, Any, ref.Read]] = {
     "day": (logical("int", "date"), "date", dt.date(2013, 1, 31), ref.units(1, ref.DAYS)),
     "ts_ms": (logical("long", "timestamp-millis"), "timestamptz", MOMENT, ref.units(1000)),
     "ts_us": (logical("long", "timestamp-micros"), "timestamptz", MOMENT, ref.units(1)),
-    "tx_at": ("string", "timestamptz", "2013-01-31T10:00:00.123456+02:00", ref.moment),
+    "tx_at": ("string", "timestamptz", "2013-01-31T10:00:00.123456+02:00", ref.utc_micros),
     "tx_dec": ("string", "decimal(5, 2)", "-12.5", ref.decimal(5, 2)),
     "dz_day": (debezium("int", "Date"), "date", 15736, ref.units(1, ref.DAYS)),
     "dz_ms": (debezium("long", "Timestamp"), "timestamp", 1359619200123, ref.units(1000)),
@@ -300,16 +300,16 @@ PROTO_COLUMNS: dict[str, tuple[str, ref.Read]] = {
     "ins": ("list<struct<c: int, s: list<string>>>", lambda many: [_IN(each) for each in many]),
     "m": ("map<string, double>", dict),
     "mi": ("map<string, struct<c: long>>", lambda it: {str(k): {"c": v.c} for k, v in it.items()}),
-    "ts": ("timestamptz", ref.within_years), "du": ("long", ref.micros),
+    "ts": ("timestamptz", ref.valid_micros), "du": ("long", ref.micros),
     "w": ("string", ref.optional(lambda it: it.value)), "st": ("struct<c: int, s: list<string>>", _IN),
-    "at": ("timestamptz", ref.optional(ref.moment)),
+    "at": ("timestamptz", ref.optional(ref.utc_micros)),
 }  # fmt: skip
 
 
 def protobuf_form(client: SchemaRegistryClient) -> Form:
-    files = protobuf_descriptors.files_of(WriterSchema(0, "PROTOBUF", PROTO))
+    files = protobuf_descriptors.descriptor_files(WriterSchema(0, "PROTOBUF", PROTO))
     kinds = {
-        n: message_factory.GetMessageClass(protobuf_descriptors.descriptor(files, f"t.{n}"))
+        n: message_factory.GetMessageClass(protobuf_descriptors.find_descriptor(files, f"t.{n}"))
         for n in ("M", "Second", "M.Nested")
     }
     full = kinds["M"](i=-7, l=2**60, u=1, ul=2**64 - 1, d=1e300, bo=True, s=HTML, by=b"\x00\xff", en=1, ol=0, li=[1, 2],
@@ -321,10 +321,10 @@ def protobuf_form(client: SchemaRegistryClient) -> Form:
     values = [full, kinds["M"](), kinds["Second"](s="x"), kinds["M.Nested"](i=3), kinds["M"](en=77, os="x")]
     good = [ProtobufSerializer(type(each), client)(each, context(subject)) or b"" for each in values]
     messages = {(ref.prefix(raw), ref.indexes(raw[5:])[0]): type(each) for each, raw in zip(values, good, strict=True)}
-    key_files = protobuf_descriptors.files_of(
+    key_files = protobuf_descriptors.descriptor_files(
         WriterSchema(0, "PROTOBUF", 'syntax = "proto3"; message K { int64 k = 1; }')
     )
-    key_kind = message_factory.GetMessageClass(protobuf_descriptors.descriptor(key_files, "K"))
+    key_kind = message_factory.GetMessageClass(protobuf_descriptors.find_descriptor(key_files, "K"))
     keys = [ProtobufSerializer(key_kind, client)(key_kind(k=5), context(name())) or b""]
     wide, narrow = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
     moment = st.one_of(wide, st.integers(-62_135_596_801, 253_402_300_800)), st.one_of(narrow, st.integers(0, 10**9))
@@ -332,8 +332,8 @@ def protobuf_form(client: SchemaRegistryClient) -> Form:
     apart = PROTO.replace(
         "oneof one { string os = 14; int64 ol = 15; }", "optional string os = 14; optional int64 ol = 15;"
     )
-    apart_files = protobuf_descriptors.files_of(WriterSchema(0, "PROTOBUF", apart))
-    apart_kind = message_factory.GetMessageClass(protobuf_descriptors.descriptor(apart_files, "t.M"))
+    apart_files = protobuf_descriptors.descriptor_files(WriterSchema(0, "PROTOBUF", apart))
+    apart_kind = message_factory.GetMessageClass(protobuf_descriptors.find_descriptor(apart_files, "t.M"))
 
     def two_of_one(kind: Any, payload: bytes) -> bool:
         read = apart_kind.FromString(payload) if kind is kinds["M"] else None
@@ -391,13 +391,15 @@ def wrong(form: Form, record: Record, row: dict[str, Any] | None) -> str | None:
     """What is wrong with what a record became, if anything is."""
     try:
         expected = form.expected(record)
-    except ref.UnsaidError:
+    except ref.UndefinedError:
         return None
     if (row is None) != (expected is None):
         return f"{'set apart' if row is None else 'typed'}, and should be {expected or 'set apart'}: {row}"
     if row is None or expected is None:
         return None
-    return "; ".join(f"{n} is {row[n]!r}, not {v!r}" for n, v in expected.items() if not ref.same(row[n], v)) or None
+    return (
+        "; ".join(f"{n} is {row[n]!r}, not {v!r}" for n, v in expected.items() if not ref.same_value(row[n], v)) or None
+    )
 
 
 class Decoder:
@@ -473,9 +475,9 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_each_record_is_typed_as_other_decoders_read_it_or_set_apart(
-    spark: SparkSession, registry: Registry, name: str
+    spark: SparkSession, registry: EmbeddedRegistry, name: str
 ) -> None:
-    form = FORMS[name](client_of(registry))
+    form = FORMS[name](registry_client(registry))
     decoder = Decoder(spark, form)
     good: list[Record] = [(form.keys[0], value) for value in form.good]
     assert all(form.expected(record) for record in good)
@@ -508,9 +510,9 @@ def drawn(form: Form) -> list[Record]:
 
 @pytest.mark.timeout(600)
 def test_through_the_whole_way_each_is_in_the_table_or_in_quarantine(
-    lake: Callable[..., Lake], registry: Registry
+    lake: Callable[..., Lake], registry: EmbeddedRegistry
 ) -> None:
-    forms = [make(client_of(registry)) for make in FORMS.values()]
+    forms = [make(registry_client(registry)) for make in FORMS.values()]
     batches = [drawn(form) for form in forms]
     it = lake()
     made = []

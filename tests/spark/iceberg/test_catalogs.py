@@ -20,21 +20,21 @@ from sluice.embedded.home import REPOSITORY
 from sluice.errors import FencedError
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.iceberg import cursor, snapshots, table_names
-from sluice.ingest.landing import Attempt
+from sluice.ingest.branch_write import BranchWrite
 from sluice.ingest.publish import publish
 from sluice.ingest.stage import stage
 from sluice.ledger.maintenance_table import Action
 from sluice.maintain import remove_orphans
-from sluice.maintain import subjects as maintained
+from sluice.maintain import targets as maintained
 from sluice.status import status
 from tests.spark.maintain import test_maintain as upkeep
 from tests.spark.operate.test_rollback import act, check_refs, look
-from tests.support.faults import Driver, Pause, by_run
-from tests.support.killed import Stopped, driver, kill
+from tests.support.faults import PausedCall, StepThread, by_run
+from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
 from tests.support.lake import Lake
-from tests.support.postgres import PASSWORD, Postgres
-from tests.support.rest import RestCatalog
-from tests.support.s3 import S3, SECRET
+from tests.support.services.postgres import PASSWORD, Postgres
+from tests.support.services.rest_catalog import RestCatalog
+from tests.support.services.s3 import SECRET, S3Server
 
 
 def use(spark: SparkSession, name: str, settings: dict[str, str]) -> pytest.MonkeyPatch:
@@ -54,7 +54,7 @@ def use(spark: SparkSession, name: str, settings: dict[str, str]) -> pytest.Monk
 
 @pytest.fixture(scope="module")
 def postgres(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with Postgres() as running, S3(tmp_path_factory.mktemp("s3")) as store:
+    with Postgres() as running, S3Server(tmp_path_factory.mktemp("s3")) as store:
         patch = use(spark, "postgres", {"TYPE": "sql", "URI": running.uri, **store.settings})
         # This store answers for a part of a file with the checksum of the whole.
         patch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
@@ -77,7 +77,7 @@ def way(it: Lake) -> tuple[str, str]:
     appended, merged = upkeep.prepared(it, 2)
     it.assert_appended(appended)
     it.assert_folded(merged)
-    told = status.look(it.contracts, [appended, merged], kafka=it.kafka)
+    told = status.read_status(it.contracts, [appended, merged], kafka=it.kafka)
     assert [(t.table, t.exists, t.totals["records"], t.problems) for t in told.tables] == [
         (appended, True, 40, []),
         (merged, True, 40, []),
@@ -89,8 +89,8 @@ def way(it: Lake) -> tuple[str, str]:
     (batch,) = it.plan().topics[it.topic].to_stage
     assert stage(it.context("early"), batch, gaps_expected=False).records == 20
     with pytest.MonkeyPatch.context() as patch:
-        pause = Pause(patch, Attempt, "land", by_run("late"))
-        late = Driver(lambda: publish(it.context("late"), it.loaded(merged), batch))
+        pause = PausedCall(patch, BranchWrite, "fast_forward_main", by_run("late"))
+        late = StepThread(lambda: publish(it.context("late"), it.loaded(merged), batch))
         pause.reached(late)
         done = publish(it.context("early"), it.loaded(merged), batch)
         pause.go()
@@ -109,7 +109,7 @@ def way(it: Lake) -> tuple[str, str]:
 
     upkeep.fill(it, 700)
     it.run()
-    last = cursor.carrier(it.catalog.load_table(merged), "sluice.published-through")
+    last = cursor.find_offset_snapshot(it.catalog.load_table(merged), "sluice.published-through")
     assert last and last.parent_snapshot_id
     act(it, look(it, merged, snapshot_id=last.parent_snapshot_id))
     check_refs(it, merged)
@@ -135,7 +135,7 @@ def beside_another_catalog(it: Lake, name: str) -> None:
     with table.io.new_output(theirs).create() as file:
         file.write(b'{"table-uuid": "theirs", "snapshots": [{}]}')
     (stopped,) = upkeep.run(it, Action.ORPHANS, name).values()
-    assert stopped.red and "Another table, theirs, writes to this one's folder" in stopped.told, stopped.told
+    assert stopped.failed and "Another table, theirs, writes to this table's folder" in stopped.summary, stopped.summary
     table.io.delete(theirs)
     upkeep.good(upkeep.run(it, Action.ORPHANS, name))
     # Nothing there is old enough: so what is removed is listed by hand. What the table names stays.
@@ -143,9 +143,9 @@ def beside_another_catalog(it: Lake, name: str) -> None:
     left = live.replace("/data/", "/data/left-")
     with table.io.new_output(left).create() as file:
         file.write(b"PAR1")
-    (subject,) = maintained.subjects(it.contracts, [name])
+    (subject,) = maintained.list_targets(it.contracts, [name])
     old = datetime.now(UTC) - timedelta(days=2)
-    assert remove_orphans._remove(it.context("by hand"), subject, [live, left], old) == 1
+    assert remove_orphans.remove_files(it.context("by hand"), subject, [live, left], old) == 1
     assert [table.io.new_input(path).exists() for path in (live, left)] == [True, False]
 
 
@@ -153,14 +153,14 @@ def killed(it: Lake, lake_folder: Path) -> None:
     """A driver as Airflow starts it is killed between stage and publish; nowhere does it show a password."""
     upkeep.fill(it, 800)
     it.plan("killed")
-    with driver(lake_folder, Stopped(it, "staged")) as process:
+    with stopped_driver(lake_folder, StoppingJob(it, "staged")) as process:
         told = next(lake_folder.glob("driver-*/driver.log")).read_text()
         for each in (leader := psutil.Process(process.pid), *leader.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 told += " ".join(each.cmdline())
         assert "spark-submit" in told or "SparkSubmit" in told
         assert not [secret for secret in (PASSWORD, SECRET, "jdbc.password") if secret in told]
-        kill(process)
+        kill_driver(process)
     assert not it.plan().topics[it.topic].to_stage
 
 

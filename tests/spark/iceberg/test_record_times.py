@@ -14,6 +14,8 @@ from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import maintain
 from sluice.operate import rollback
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
 from sluice.status import readiness, timeline
 from sluice.status.events import Event, Lane
 from tests.support.lake import Lake
@@ -52,20 +54,24 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
         it.send((n % 2, f"k{n}", {"n": n}) for n in range(20 * number, 20 * number + 20))
         it.run()
         remember(20 * number + 20)
-    done = maintain.run(it.context("rewrite"), Action.REWRITE, [table], it.contracts, deadline=time.monotonic() + 600)
+    done = maintain.maintain_tables(
+        maintain.MaintenanceRun(it.context("rewrite"), it.contracts, Action.REWRITE),
+        [table],
+        deadline=time.monotonic() + 600,
+    )
     assert [e.state for e in done] == ["done"], done
     remember(60)
     ledger = Ledger(it.catalog)
-    found = rollback.look(table, it.contracts, it.catalog, ledger, before_run=f"{it.group}-2")
-    rollback.roll_back(found, it.catalog, ledger, who="ann", why="a test", run_id="back")
+    found = rollback.preview_rollback(table, it.contracts, it.catalog, ledger, RestorePoint(before_run=f"{it.group}-2"))
+    rollback.roll_back(found, it.catalog, ledger, Decision("ann", "a test", "back"))
     remember(20)
     it.drain(table)
     remember(60)
 
     loaded = it.catalog.load_table(table)
-    assert timeline.standing(loaded, began) is None
+    assert timeline.find_table_as_of(loaded, began) is None
     for moment, records in held:
-        standing = timeline.standing(loaded, moment)
+        standing = timeline.find_table_as_of(loaded, moment)
         assert standing is not None
         (through,) = standing.through.values()
         assert dict(through.next_offsets) == {0: records // 2, 1: records // 2}, (moment, records)
@@ -75,29 +81,33 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
             (p, o) for p in (0, 1) for o in range(records // 2)
         }
 
-    def ready() -> dict[str, readiness.Line]:
-        return {line.subject: line for line in readiness.of_table(it.loaded(table), it.contracts, it.catalog)}
+    def ready() -> dict[str, readiness.ReadinessCheck]:
+        return {line.subject: line for line in readiness.check_table(it.loaded(table), it.contracts, it.catalog)}
 
     told = ready()
     assert (
         told["Raw records for a rollback"].ready and " 3 batches would" in told["Raw records for a rollback"].evidence
     )
-    assert told["Rollback drilled"].ready and told["Restore point"].ready
+    assert told["Rollback tested"].ready and told["Restore point"].ready
 
     # Expiry takes the past away, and nothing is said of it any more; the present stays known.
     time.sleep(1.1)
-    done = maintain.run(it.context("expire"), Action.EXPIRE, [table], it.contracts, deadline=time.monotonic() + 600)
+    done = maintain.maintain_tables(
+        maintain.MaintenanceRun(it.context("expire"), it.contracts, Action.EXPIRE),
+        [table],
+        deadline=time.monotonic() + 600,
+    )
     assert [e.state for e in done] == ["done"], done
     loaded = it.catalog.load_table(table)
     assert len(list(snapshots.ancestors(loaded.metadata))) < 6
-    assert timeline.standing(loaded, held[0][0]) is None
-    last = timeline.standing(loaded, now())
+    assert timeline.find_table_as_of(loaded, held[0][0]) is None
+    last = timeline.find_table_as_of(loaded, now())
     assert last is not None and last.totals["records"] == 60
     assert ready()["Restore point"].ready
     longer = it.loaded(table).model_copy(update={"maintenance": Maintenance()})
-    line = {x.subject: x for x in readiness.of_table(longer, it.contracts, it.catalog)}["Restore point"]
+    line = {x.subject: x for x in readiness.check_table(longer, it.contracts, it.catalog)}["Restore point"]
     assert line.ready is False and "5d are promised" in line.evidence
-    happened = timeline.events(it.catalog, began, [it.loaded(table)])
+    happened = timeline.read_events(it.catalog, began, [it.loaded(table)])
     assert_measured(happened, now() - began)
     assert {e.lane for e in happened} == {
         Lane.STAGED, Lane.PUBLISHED, Lane.OPERATOR, Lane.SCHEMA, Lane.FILES, Lane.MAINTENANCE,

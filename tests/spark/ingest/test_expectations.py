@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 from sluice.batch import Batch
 from sluice.formats.internal_columns import DETAIL, ERROR, FIELD, OP
 from sluice.iceberg import table_names, tables
-from sluice.ingest import check, decoded_rows, expectations, great_expectations
+from sluice.ingest import check, expectations, great_expectations
 from sluice.ledger import quality_table
 from sluice.ledger.slices import Origin
 from sluice.status import text as status_text
-from sluice.status.model import Judgement, Status, TableStatus
+from sluice.status.model import ExpectationsSummary, Status, TableStatus
 from tests.support import runbook
-from tests.support.backfills import asked, fill_in
+from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -36,7 +36,7 @@ def on(type_: str, column: str | None = None, **more: Any) -> dict[str, Any]:
     return {"type": type_, **({"column": column} if column else {}), **more}
 
 
-def results(it: Lake, table: str, batch: int) -> dict[str, quality_table.Result]:
+def results(it: Lake, table: str, batch: int) -> dict[str, quality_table.ExpectationResult]:
     """A batch's results, by expectation and column; each stands once."""
     found = [r for r in everything(it, table) if r.batch_seq == batch]
     by_name = {f"{r.expectation}({r.column})": r for r in found}
@@ -44,11 +44,11 @@ def results(it: Lake, table: str, batch: int) -> dict[str, quality_table.Result]
     return by_name
 
 
-def everything(it: Lake, table: str) -> list[quality_table.Result]:
+def everything(it: Lake, table: str) -> list[quality_table.ExpectationResult]:
     kept = tables.load(it.catalog, table_names.QUALITY)
     assert kept is not None
     rows = kept.scan().to_arrow().to_pylist()
-    return [quality_table.Result(**r) for r in rows if r["table"] == table]
+    return [quality_table.ExpectationResult(**r) for r in rows if r["table"] == table]
 
 
 def record(n: int) -> dict[str, Any]:
@@ -112,10 +112,12 @@ def test_batches_are_judged_one_by_one(lake: Callable[..., Lake]) -> None:
     assert len(it.rows(table)) == 152
     # `status` tells of the batch that was judged last.
     status = TableStatus(table, it.group, "append", "tests")
-    status.expectations = Judgement.of(quality_table.last(it.catalog, [table])[table])
+    status.expectations = ExpectationsSummary.from_results(
+        quality_table.read_latest_results(it.catalog, [table])[table]
+    )
     assert (status.expectations.batch, status.expectations.held) == (4, 0)
     text = status_text.as_text(Status(datetime.now(UTC), [status]), details=True)
-    assert "expected    0 hold, 1 fail, 0 not judged" in text, text
+    assert "expected    0 passed, 1 failed, 0 not evaluated" in text, text
     assert f"warn: {MEAN}(n): observed 1," in text
 
 
@@ -148,20 +150,22 @@ def test_what_is_observed_is_what_great_expectations_finds_by_itself(lake: Calla
         F.current_timestamp().alias("_kafka_timestamp"),
         F.when(F.col("id") % 4 == 1, "d").otherwise("u").alias(OP),
         F.when(F.col("id") % 9 == 2, "malformed").alias(ERROR),
-        F.lit(1).alias(decoded_rows.SEQ),
+        F.lit(1).alias(check.SEQ),
         *[F.lit(None).cast("string").alias(name) for name in (DETAIL, FIELD)],
     )
-    batch, watch = Batch(it.topic, "", 1, {}, {}), expectations.Watch(contract, rows)
-    assert [e.given.get("regex") for e in contract.expectations if e not in watch.measures.of] == ["(?P<python>only)"]
-    watched, observation = check.observed(rows, watch.columns)
+    batch, watch = Batch(it.topic, "", 1, {}, {}), expectations.Evaluation(contract, rows)
+    assert [e.given.get("regex") for e in contract.expectations if e not in watch.aggregates.expectations] == [
+        "(?P<python>only)"
+    ]
+    watched, observation = check.observe_counts(rows, watch.columns)
     watched.write.format("noop").mode("overwrite").save()
-    seen = check.seen(observation, 90)
+    seen = check.read_observation(observation, 90)
     assert seen is not None and seen["_sluice_good"] == 59
     good = rows.where(F.col(ERROR).isNull() & (F.col(OP) == "u"))
-    asked = [(e, great_expectations.parameters(contract, e, {})) for e in contract.expectations]
-    by_itself = great_expectations.ask(contract, asked, good, {}, [], watch.empty)
-    counted = expectations.look(contract, [batch], rows)
-    observed = expectations.look(contract, [batch], rows, (), watch, seen)
+    asked = [(e, great_expectations.resolve_parameters(contract, e, {})) for e in contract.expectations]
+    by_itself = great_expectations.validate(contract, asked, good, great_expectations.KnownMetrics({}, [], watch.empty))
+    counted = watch.evaluate([batch])
+    observed = watch.evaluate([batch], (), seen)
     for (each, _), plain, *mine in zip(asked, by_itself, counted, observed, strict=True):
         for result in mine:
             found = {name: getattr(result, name) for name in plain}
@@ -186,10 +190,10 @@ def test_days_and_moments_beyond_the_years_of_python_are_judged_like_any_other(l
             F.timestamp_micros(micros).alias("at"),
             F.date_from_unix_date((micros / 86_400_000_000).cast("int")).alias("day"),
             F.lit("u").alias(OP),
-            F.lit(1).alias(decoded_rows.SEQ),
+            F.lit(1).alias(check.SEQ),
             *[F.lit(None).cast("string").alias(name) for name in (ERROR, DETAIL, FIELD)],
         )
-        found = expectations.look(contract, [Batch(it.topic, "", 1, {}, {})], rows)
+        found = expectations.Evaluation(contract, rows).evaluate([Batch(it.topic, "", 1, {}, {})])
         assert [(r.success, r.error) for r in found] == [(False, None)] * 4, found
 
 
@@ -201,16 +205,16 @@ def test_a_text_that_a_regex_would_fill_the_stack_with_is_unexpected(lake: Calla
     rows = it.spark.range(3).select(
         F.expr("concat(repeat('a.', element_at(array(1, 8191, 500000), int(id + 1))), 'b')").alias("text"),
         F.lit("u").alias(OP),
-        F.lit(1).alias(decoded_rows.SEQ),
+        F.lit(1).alias(check.SEQ),
         *[F.lit(None).cast("string").alias(name) for name in (ERROR, DETAIL, FIELD)],
     )
     for shown in (False, True):  # by aggregates, and by Great Expectations itself
         contract = it.loaded(it.contract(expectations=given, expectations_show_values=shown))
-        found = expectations.look(contract, [Batch(it.topic, "", 1, {}, {})], rows)
+        found = expectations.Evaluation(contract, rows).evaluate([Batch(it.topic, "", 1, {}, {})])
         assert [(r.unexpected, r.too_long, r.error) for r in found] == [(1, 1, None), (3, 1, None), (0, None, None)]
-        assert "3 of 3 rows fail, 1 of them as their text is too long for the regex" in found[1].told
+        assert "3 of 3 rows fail, 1 of them as their text is too long for the regex" in found[1].summary
     apart = it.loaded(it.contract(expectations=[{**given[0], "severity": "quarantine_rows"}]))
-    told = expectations.marked(rows, apart).orderBy(F.length("text")).select(ERROR, DETAIL).collect()
+    told = expectations.mark_failing_rows(rows, apart).orderBy(F.length("text")).select(ERROR, DETAIL).collect()
     why = f"{TEXT}(text): the text has more than 16,384 characters, too many for a regex that repeats a group"
     assert [tuple(row) for row in told] == [(None, None)] * 2 + [("expectation", why)]
 
@@ -234,7 +238,7 @@ def test_rows_that_fail_are_set_apart_and_come_back_when_the_contract_takes_them
         ("expectation", f"{RANGE}(n)", "n"),
         ("expectation", f"{NULLS}(text)", "text"),
         ("expectation", f"{TEXT}(text)", "text"),
-        ("malformed", "the value is not a JSON object with fields of the contract's types", None),
+        ("malformed", "the value cannot be parsed as a JSON object with fields of the contract's types", None),
     }
     judged = [r for r in everything(it, table) if r.severity == "quarantine_rows"]
     assert sum(r.unexpected or 0 for r in judged) == 3
@@ -244,7 +248,7 @@ def test_rows_that_fail_are_set_apart_and_come_back_when_the_contract_takes_them
     assert SECRET not in str(everything(it, table))
     # A backfill holds them too: the record that passes now leaves the quarantine, the others stay.
     it.contract(table=table, **COMMON, mode="upsert", expectations=[apart[0], *apart[2:], *rest])
-    (outcome,) = fill_in(it, asked(table, {0: [0, 31], 1: [0, 31]}, origin=Origin.QUARANTINE))
+    (outcome,) = run_backfill(it, backfill_request(table, {0: [0, 31], 1: [0, 31]}, origin=Origin.QUARANTINE))
     assert outcome["snapshot_id"], outcome
     assert SECRET in {r["text"] for r in it.rows(table)}
     assert sorted(r["error_class"] for r in it.quarantined(table)) == ["expectation"] * 2 + ["malformed"]
@@ -263,7 +267,7 @@ def test_a_batch_that_is_blocked_waits_in_staging_for_the_contract(lake: Callabl
         for part in (table, "batch 1", f"{TEXT}(text): 1 of 40 rows fail", "sluice.quality", "severity: warn"):
             assert part in outcome["error"], outcome["error"]
         assert it.rows(table) == []
-        (row,) = runbook.sql(it, "SELECT * FROM sluice.quality", table=table, batch=1)
+        (row,) = runbook.run_sql(it, "SELECT * FROM sluice.quality", table=table, batch=1)
         assert row.unexpected == 1
         # A value is shown in the results alone, and there because the contract says so.
         assert SECRET in str(results(it, table, 1)[f"{TEXT}(text)"].values)
@@ -287,10 +291,10 @@ def test_what_lost_its_raw_record_is_never_read_again(lake: Callable[..., Lake])
     it.send([(0, "a", "1"), (0, "b", "2"), (0, "c", "three")])
     assert it.run()[table]["state"] == "published"
     it.contract(table=table, **body, errors={"max_ratio": 0.5, "raw": "keep"})
-    fill_in(it, asked(table, origin=Origin.QUARANTINE))
+    run_backfill(it, backfill_request(table, origin=Origin.QUARANTINE))
     assert len(it.rows(table)) == 2 and "" not in {row["text"] for row in it.rows(table)}
     assert [row["_kafka_offset"] for row in it.quarantined(table)] == [2]
-    fill_in(it, asked(table, {0: [2, 3]}), "from Kafka")
+    run_backfill(it, backfill_request(table, {0: [2, 3]}), "from Kafka")
     assert len(it.rows(table)) == 3 and not it.quarantined(table)
 
 
@@ -338,6 +342,6 @@ def test_how_many_records_a_repair_brings_is_not_judged(lake: Callable[..., Lake
     it.send((0, f"k{n}", {"n": n, "text": "a"}) for n in (1, 2, 1_000))
     assert it.run()[table]["state"] == "published"
     it.contract(table=table, **body, expectations=[rows])
-    (outcome,) = fill_in(it, asked(table, origin=Origin.QUARANTINE))
+    (outcome,) = run_backfill(it, backfill_request(table, origin=Origin.QUARANTINE))
     assert outcome["snapshot_id"] and not it.quarantined(table), outcome
     it.assert_appended(table)

@@ -18,14 +18,15 @@ import pytest
 from pyiceberg.typedef import Identifier
 
 from sluice.batch import CURSOR_TAG
-from sluice.iceberg import own_table, refs, snapshots, table_names, tables
+from sluice.iceberg import compat, refs, snapshots, table_names, tables
 from sluice.ingest import outcome, run, settle
+from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.maintenance_table import Action
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import maintain
 from tests.spark.maintain.test_maintain import STRICT
-from tests.support import files
-from tests.support.killed import SETTLE, Stopped, driver, kill
+from tests.support import table_files
+from tests.support.killable_driver import SETTLE, StoppingJob, kill_driver, stopped_driver
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.timeout(600)
@@ -88,11 +89,11 @@ def test_the_driver_is_killed_and_the_next_run_goes_on(
 ) -> None:
     lakes = {point: lake() for point in KILLED_AT}
     names = {point: prepared(it) for point, it in lakes.items()}
-    with driver(lake_folder, *(Stopped(it, point) for point, it in lakes.items())) as process:
+    with stopped_driver(lake_folder, *(StoppingJob(it, point) for point, it in lakes.items())) as process:
         it = lakes["stage: files written"]
         uncommitted(it, table_names.staging(it.topic))
         uncommitted(lakes["publish: files written"], names["publish: files written"][0])
-        kill(process)
+        kill_driver(process)
     for point, it in lakes.items():
         with subtests.test(point):
             # The records that came meanwhile wait for the plan that is frozen.
@@ -117,16 +118,16 @@ def test_settle_is_killed_and_tried_again_or_given_up(
         for name in names[case]:
             table = it.catalog.load_table(name)
             first = table.metadata.snapshots[0].snapshot_id
-            table.manage_snapshots().create_branch(first, refs.new_branch(it.topic, 1)).create_tag(
+            table.manage_snapshots().create_branch(first, refs.new_branch_name(it.topic, 1)).create_tag(
                 first, CURSOR_TAG
             ).commit()
-        promised[case] = outcome.expected(planned)
+        promised[case] = outcome.summarize_plan(planned)
     jobs = [
-        Stopped(it, case[0], SETTLE, ("--group", it.group, "--promised", json.dumps(promised[case])))
+        StoppingJob(it, case[0], SETTLE, ("--group", it.group, "--promised", json.dumps(promised[case])))
         for case, it in cases.items()
     ]
-    with driver(lake_folder, *jobs) as process:
-        kill(process)
+    with stopped_driver(lake_folder, *jobs) as process:
+        kill_driver(process)
     for case, it in cases.items():
         with subtests.test(str(case)):
             if case != given_up:
@@ -135,7 +136,7 @@ def test_settle_is_killed_and_tried_again_or_given_up(
                 states = {name: each["state"] for name, each in outcomes.items()}
                 assert states == dict.fromkeys(names[case], "published")
                 check(it, *names[case])
-                settled = [r for r in Ledger(it.catalog).rows({it.topic: 1}) if r.state == State.SETTLED]
+                settled = [r for r in Ledger(it.catalog).rows({it.topic: 1}) if r.state == LedgerState.SETTLED]
                 assert {r.batch_seq for r in settled} == {2}
             it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
             it.drain(names[case][0])
@@ -161,19 +162,21 @@ def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
             it.run()
         names[point] = [appended, merged, ".".join(table_names.staging(it.topic))]
         arguments = ("--action", str(actions[point]), "--tables", json.dumps(names[point]))
-        jobs.append(Stopped(it, point, "jobs.maintain", arguments))
+        jobs.append(StoppingJob(it, point, "jobs.maintain", arguments))
     time.sleep(1.1)
-    with driver(lake_folder, *jobs) as process:
+    with stopped_driver(lake_folder, *jobs) as process:
         uncommitted(lakes["rewrite: files written"], names["rewrite: files written"][0])
-        kill(process)
+        kill_driver(process)
     for point, it in lakes.items():
         with subtests.test(point):
             appended, merged, _ = names[point]
             assert not it.plan().has_work
             it.send((n % 2, f"k{n % 30}", record(n)) for n in range(1000, 1020))
             it.drain(appended)
-            done = maintain.run(
-                it.context("again"), actions[point], names[point], it.contracts, deadline=time.monotonic() + 600
+            done = maintain.maintain_tables(
+                maintain.MaintenanceRun(it.context("again"), it.contracts, actions[point]),
+                names[point],
+                deadline=time.monotonic() + 600,
             )
             assert {e.table: e.error for e in done if e.error} == {}
             if actions[point] == Action.EXPIRE:  # what was marked went, wherever the first try had come to
@@ -205,24 +208,24 @@ def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
     if action == "expire_snapshots":
         # Commits that add nothing, so that removing their files takes long enough to be killed in.
         for _ in range(200):
-            own_table.ready_to_append(table)
+            table = compat.lean_copy(table)
             table.append(table.schema().as_arrow().empty_table())
     orphans = [Path(table.location().removeprefix("file://"), "data", f"orphan-{n}.parquet") for n in range(2000)]
     if action == "remove_orphan_files":
         for path in orphans:
             path.write_bytes(b"PAR1")
-        files.make_old(table)
+        table_files.age_files(table)
     it.send((n % 2, f"k{n % 20}", record(n)) for n in range(100, 130))
     it.run()
     time.sleep(1.1)
-    there = files.on_disk(it.catalog.load_table(appended))
+    there = table_files.files_on_disk(it.catalog.load_table(appended))
     arguments = ("--action", action, "--tables", json.dumps([appended]))
-    with driver(lake_folder, Stopped(it, point, "jobs.maintain", arguments)) as process:
-        kill(process)
+    with stopped_driver(lake_folder, StoppingJob(it, point, "jobs.maintain", arguments)) as process:
+        kill_driver(process)
     table = it.catalog.load_table(appended)
-    left = files.on_disk(table) - files.named(table)
+    left = table_files.files_on_disk(table) - table_files.referenced_files(table)
     assert left, "everything was removed before the driver was killed"
-    assert there - files.on_disk(table), "nothing was removed before the driver was killed"
+    assert there - table_files.files_on_disk(table), "nothing was removed before the driver was killed"
     if action == "expire_snapshots":
         assert len(table.metadata.snapshots) < 10
     else:
@@ -234,20 +237,22 @@ def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
         it.assert_folded(merged)
         for name in names:
             found = it.catalog.load_table(name)
-            assert not files.named(found) - files.on_disk(found)
-            files.read_all(found)
+            assert not table_files.referenced_files(found) - table_files.files_on_disk(found)
+            table_files.read_all_snapshots(found)
 
     whole()
     it.send((n % 2, f"k{n % 30}", record(n)) for n in range(1000, 1020))
     it.drain(appended)
     for each in (Action(action), Action.ORPHANS):
         for name in names:
-            files.make_old(it.catalog.load_table(name))
-        done = maintain.run(it.context("again"), each, names, it.contracts, deadline=time.monotonic() + 600)
+            table_files.age_files(it.catalog.load_table(name))
+        done = maintain.maintain_tables(
+            maintain.MaintenanceRun(it.context("again"), it.contracts, each), names, deadline=time.monotonic() + 600
+        )
         assert {e.table: e.error for e in done if e.error} == {}
     for name in names:
         found = it.catalog.load_table(name)
-        assert files.on_disk(found) == files.named(found)
+        assert table_files.files_on_disk(found) == table_files.referenced_files(found)
     whole()
 
 
@@ -269,8 +274,8 @@ def test_a_frozen_driver_wakes_up_after_its_successor_and_changes_nothing(
 ) -> None:
     it = lake()
     appended, merged = prepared(it)
-    job = Stopped(it, point)
-    with driver(lake_folder, job) as process:
+    job = StoppingJob(it, point)
+    with stopped_driver(lake_folder, job) as process:
         os.killpg(process.pid, signal.SIGSTOP)
         it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
         it.drain(appended)

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice.iceberg import table_names, tables
-from sluice.ingest import stage, staged_records
+from sluice.ingest import stage, staged_batches
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.spark
@@ -33,12 +33,12 @@ def test_large_records_are_staged_and_read_in_a_small_heap(lake: Callable[..., L
         F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"),
     )
     stage._write(rows, name)
-    how = staged_records.how(it.catalog.load_table(table_names.staging(it.topic)))
+    how = staged_batches.read_options(it.catalog.load_table(table_names.staging(it.topic)))
     found = it.spark.read.options(**how).table(name).agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
     assert tuple(found) == (2 * EACH, 2 * EACH * SIZE)
 
 
 def test_records_are_read_one_by_one_where_they_are_large_or_nobody_knows() -> None:
-    assert staged_records.by_record(40.0) == {"batch-size": "200", "vectorization-enabled": "true"}
+    assert staged_batches.batch_options(40.0) == {"batch-size": "200", "vectorization-enabled": "true"}
     for mean in (5_000.0, None):
-        assert staged_records.by_record(mean)["vectorization-enabled"] == "false"
+        assert staged_batches.batch_options(mean)["vectorization-enabled"] == "false"

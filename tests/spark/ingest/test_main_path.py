@@ -15,13 +15,14 @@ from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch
 from sluice.cli import main
 from sluice.errors import FencedError
 from sluice.iceberg import cursor, record_times, snapshots, table_names, tables
-from sluice.ingest import librdkafka_source, staged_records
+from sluice.ingest import librdkafka_source
 from sluice.ingest.publish import publish
-from sluice.ingest.stage import read, staging_rows
+from sluice.ingest.stage import read_from_kafka, to_staging_rows
+from sluice.ingest.staged_batches import StagedBatches
 from sluice.kafka import broker, java_settings
 from sluice.offsets import OffsetRange
 from tests.support import runbook
-from tests.support.faults import Driver, Pause
+from tests.support.faults import PausedCall, StepThread
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -103,7 +104,7 @@ def test_keys_that_were_deleted_again_and_again_stay_deleted(lake: Callable[...,
             it.send([(partition, f"k{partition}", value)])
             it.run()
     assert it.rows(table) == []
-    staged = cursor.staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
+    staged = cursor.read_staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
     assert len(staged) == 6
     for seq in (3, 1, 5):
         publish(it.context(), it.loaded(table), staged[seq][0], replay=True)
@@ -128,7 +129,7 @@ def test_one_read_feeds_several_tables_and_snapshots_tell_the_offsets(
         head = typed.current_snapshot()
         assert head is not None
         assert PUBLISHED_THROUGH in snapshots.summary(head)
-        assert cursor.published(typed)[it.topic].next_offsets == {0: 30, 1: 30}
+        assert cursor.read_table_cursor(typed)[it.topic].next_offsets == {0: 30, 1: 30}
         assert typed.metadata.refs[CURSOR_TAG].snapshot_id == head.snapshot_id
         assert set(typed.metadata.refs) == {"main", CURSOR_TAG}
     capfd.readouterr()
@@ -158,14 +159,14 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
     assert outcomes[strict]["state"] == "blocked"
     assert "2 of 12 records" in outcomes[strict]["error"]
     (named,) = re.findall(r"sluice_quarantine\.\w+", outcomes[strict]["error"])
-    apart = runbook.sql(it, "SELECT error_class", quarantine=named, batch=1)
+    apart = runbook.run_sql(it, "SELECT error_class", quarantine=named, batch=1)
     assert [(row.field, row[-1]) for row in sorted(apart, key=str)] == [("n", 1), (None, 1)]
     assert it.rows(strict) == []
     # The producer is repaired, or the contract is: the batch is published from staging, without reading Kafka again.
     # A driver that had the old contract wakes up after that, and sets nothing apart any more.
     (batch,), behind = it.look().tables[strict].pending[it.topic], it.loaded(strict)
-    pause = Pause(monkeypatch, staged_records, "counted", lambda context, *_, **__: context.run_id == "zombie")
-    zombie = Driver(lambda: publish(it.context("zombie"), behind, batch))
+    pause = PausedCall(monkeypatch, StagedBatches, "count", lambda staged, *_, **__: staged.context.run_id == "zombie")
+    zombie = StepThread(lambda: publish(it.context("zombie"), behind, batch))
     pause.reached(zombie)
     it.contract(table=strict, errors={"max_ratio": 1.0})
     assert it.run()[strict]["state"] == "published"
@@ -184,8 +185,8 @@ def test_a_producer_that_stamps_records_with_microseconds_stops_no_table(lake: C
     it.send([(0, "a", {"n": 1})], timestamp_ms=1_700_000_000_000_000)
     assert it.run()[table]["state"] == "published"
     typed = it.catalog.load_table(table)
-    assert record_times.span(typed, typed.current_snapshot()) == (timestamps.ENDS[1],) * 2
-    assert broker.stream_clock(it.admin, it.topic, [0]) == timestamps.ENDS[1]
+    assert record_times.record_time_range(typed, typed.current_snapshot()) == (timestamps.BOUNDS[1],) * 2
+    assert broker.read_stream_clock(it.admin, it.topic, [0]) == timestamps.BOUNDS[1]
 
 
 def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake: Callable[..., Lake]) -> None:
@@ -204,8 +205,8 @@ def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake
         end()
     it.decided()
     batch = Batch(it.topic, "", 1, {1: OffsetRange(1, 8)}, {})
-    usual = read(it.spark, java_settings.spark_options(it.kafka), batch)
-    other = staging_rows(librdkafka_source.load(it.spark, it.kafka, batch), batch)
+    usual = read_from_kafka(it.spark, java_settings.spark_options(it.kafka), batch)
+    other = to_staging_rows(librdkafka_source.read_batch(it.spark, it.kafka, batch), batch)
     rows = usual.orderBy("_kafka_offset").collect()
     assert [r["_kafka_offset"] for r in rows] == [1, 2] and rows[1]["headers"]
     assert other.orderBy("_kafka_offset").collect() == rows
@@ -221,4 +222,4 @@ def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake
         where = ("timestamp", "_kafka_timestamp")
         assert told == {1: (b"b", b'{"n": 3}', *where), 2: (b"a", None, *where)}
         assert all("beyond the year 294247" in r["error"] and r["_kafka_timestamp"] is None for r in apart)
-    assert broker.stream_clock(it.admin, it.topic, [0]) == timestamps.ENDS[1]
+    assert broker.read_stream_clock(it.admin, it.topic, [0]) == timestamps.BOUNDS[1]

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from sluice.batch import Batch
 from sluice.contract.contract import Contract
 from sluice.formats import internal_columns
-from sluice.iceberg.sql_literals import literal
+from sluice.iceberg.sql_literals import sql_literal
 from sluice.ingest import merge
 from sluice.offsets import OffsetRange
 from tests.support.lake import Lake
@@ -44,18 +44,18 @@ def frame(spark: SparkSession, *rows: tuple[str, int, int, int]) -> Any:
 def test_what_lies_within_many_ranges_is_found_by_one_short_condition(spark: SparkSession) -> None:
     ranges = {p: OffsetRange(10 * p, 10 * p + 1 + p % 3) for p in range(0, 2000, 2)}
     many = Batch("t", "id", -1, ranges, {})
-    assert "OR" not in merge.within(many)
+    assert "OR" not in merge.in_ranges(many)
     places = [(p, 10 * p + n) for p in (0, 1, 2, 64, 1000, 1998, 1999, 2000) for n in (-1, 0, 1, 2)]
     rows = frame(spark, *(("a", 1, *place) for place in places)).withColumn("_kafka_topic", F.lit("t"))
-    found = rows.where(F.expr(merge.within(many))).select("_kafka_partition", "_kafka_offset").collect()
+    found = rows.where(F.expr(merge.in_ranges(many))).select("_kafka_partition", "_kafka_offset").collect()
     assert sorted(map(tuple, found)) == [(p, n) for p, n in places if p in ranges and n in range(*ranges[p])]
-    other = rows.withColumn("_kafka_topic", F.lit("u")).where(F.expr(merge.within(many)))
+    other = rows.withColumn("_kafka_topic", F.lit("u")).where(F.expr(merge.in_ranges(many)))
     assert other.isEmpty()
 
 
 def test_the_last_version_of_each_key_is_kept(spark: SparkSession) -> None:
     rows = frame(spark, ("a", 1, 0, 5), ("b", 2, 1, 7), ("a", 3, 0, 9), ("a", 2, 0, 6), ("b", 9, 1, 8), ("c", 4, 0, 1))
-    assert sorted((r.id, r.n) for r in merge.latest(rows, contract()).collect()) == [("a", 3), ("b", 9), ("c", 4)]
+    assert sorted((r.id, r.n) for r in merge.keep_latest(rows, contract()).collect()) == [("a", 3), ("b", 9), ("c", 4)]
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_the_last_version_of_each_key_is_kept(spark: SparkSession) -> None:
 )
 def test_a_key_in_two_partitions_fails_by_name(spark: SparkSession, apart: list[tuple[str, int, int, int]]) -> None:
     with pytest.raises(Exception, match=merge.ORDER_MARK):
-        merge.latest(frame(spark, *apart), contract()).collect()
+        merge.keep_latest(frame(spark, *apart), contract()).collect()
 
 
 def test_an_order_of_its_own_decides_across_partitions(spark: SparkSession) -> None:
     rows = frame(spark, ("a", 7, 0, 1), ("a", 2, 1, 99))
-    assert [r.n for r in merge.latest(rows, contract(order=["n"], deletes="ignore")).collect()] == [7]
+    assert [r.n for r in merge.keep_latest(rows, contract(order=["n"], deletes="ignore")).collect()] == [7]
 
 
 @pytest.mark.parametrize(("how", "join"), [("broadcast", "BroadcastHashJoin"), ("merge", "SortMergeJoin")])
@@ -88,7 +88,7 @@ def test_a_key_that_was_deleted_in_another_partition_fails_by_name(
     def left(*deleted: tuple[str, int, int], **changes: Any) -> list[str]:
         told = frame(spark, *[(key, offset, partition, offset) for key, partition, offset in deleted]).hint(how)
         own = contract(**changes)
-        found = merge.without_deleted(rows, own, told, merge.key_bounds(rows, own, 3), live=live)
+        found = merge.drop_deleted(rows, own, told, merge.find_key_bounds(rows, own, 3), live=live)
         assert join in str(found._jdf.queryExecution().executedPlan())  # type: ignore[operator]
         return sorted(r.id for r in found.collect())
 
@@ -104,7 +104,7 @@ def test_a_key_that_was_deleted_in_another_partition_fails_by_name(
 def test_keys_of_any_name_are_placed(spark: SparkSession, name: str) -> None:
     columns = [{"name": name, "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
     rows = frame(spark, ("x", 1, 0, 5), ("x", 2, 1, 7)).withColumnRenamed("id", name)
-    told = merge.places_apart(rows, [], contract(identifier=[name], columns=columns))
+    told = merge.find_conflicts(rows, [], contract(identifier=[name], columns=columns))
     assert told == "t partition 0 offset 5 and t partition 1 offset 7"
 
 
@@ -141,9 +141,9 @@ def test_keys_next_to_the_least_number_leave_the_others_findable(
 def test_bounds_enclose_the_keys(spark: SparkSession, records: int) -> None:
     rows = frame(spark, ("b", 1, 0, 1), ("a'x", 1, 0, 2), ("ü", 1, 0, 3))
     target = spark.createDataFrame([("a",), ("a'x",), ("b",), ("c",), ("ü",), ("z",)], "id string").alias("t")
-    bounds = merge.key_bounds(rows, contract(), records)
+    bounds = merge.find_key_bounds(rows, contract(), records)
     expected = ["a'x", "b", "ü"] if records == 10 else ["a'x", "b", "c", "z", "ü"]
-    assert sorted(r.id for r in target.where(" AND ".join(b.of("t") for b in bounds)).collect()) == expected
+    assert sorted(r.id for r in target.where(" AND ".join(b.condition("t") for b in bounds)).collect()) == expected
 
 
 TOP = chr(0x10FFFF)
@@ -161,9 +161,9 @@ def test_long_keys_are_bounded_by_what_they_begin_with(spark: SparkSession, reco
     made = made.withColumn("id", F.col("id").cast(kind))
     columns = [{"name": "id", "type": kind, "required": True}]
     made_of = contract(columns=columns)
-    bounds = merge.key_bounds(made.where(F.col("name").isin(list(keys))), made_of, records)
+    bounds = merge.find_key_bounds(made.where(F.col("name").isin(list(keys))), made_of, records)
     assert sum(len(each) for b in bounds for each in b.values) < 10_000
-    found = made.alias("t").where(" AND ".join(b.of("t") for b in bounds)).collect()
+    found = made.alias("t").where(" AND ".join(b.condition("t") for b in bounds)).collect()
     assert sorted(r.name for r in found) == ["b", "c", "m"]
 
 
@@ -172,12 +172,12 @@ def test_a_long_key_that_none_can_be_above_leaves_the_target_unbounded(
     spark: SparkSession, kind: str, key: str
 ) -> None:
     rows = spark.range(1).select(F.expr(key).alias("id"))
-    assert merge.key_bounds(rows, contract(columns=[{"name": "id", "type": kind, "required": True}]), 1) == []
+    assert merge.find_key_bounds(rows, contract(columns=[{"name": "id", "type": kind, "required": True}]), 1) == []
 
 
 def test_keys_that_are_many_bytes_together_are_bounded_by_two(spark: SparkSession) -> None:
     rows = spark.range(merge.KEYS_INLINE, numPartitions=2).select(F.expr("concat(id, repeat('x', 240))").alias("id"))
-    (bound,) = merge.key_bounds(rows, contract(), merge.KEYS_INLINE)
+    (bound,) = merge.find_key_bounds(rows, contract(), merge.KEYS_INLINE)
     assert not bound.every
     assert [each.strip("x'") for each in bound.values] == ["0", "9"]
 
@@ -198,36 +198,36 @@ def test_bounds_enclose_days_and_moments_wherever_the_driver_is(
     with monkeypatch.context() as patch:
         patch.setenv("TZ", zone)
         time.tzset()
-        bounds = merge.key_bounds(rows, contract(columns=columns, identifier=list(kinds)), 2)
+        bounds = merge.find_key_bounds(rows, contract(columns=columns, identifier=list(kinds)), 2)
     time.tzset()
-    assert spark.table("moments").where(" AND ".join(b.of("moments") for b in bounds)).count() == 2
+    assert spark.table("moments").where(" AND ".join(b.condition("moments") for b in bounds)).count() == 2
     for name in kinds:
         later = rows.withColumn(name, F.col(name) + F.expr("INTERVAL 3 DAYS"))
         later.createOrReplaceTempView("moments")
-        assert spark.table("moments").where(" AND ".join(b.of("moments") for b in bounds)).count() == 0
+        assert spark.table("moments").where(" AND ".join(b.condition("moments") for b in bounds)).count() == 0
 
 
 @pytest.mark.parametrize("records", [10, merge.KEYS_INLINE + 1])
 def test_a_key_that_is_there_in_part_does_not_widen_the_bounds(spark: SparkSession, records: int) -> None:
     columns = [{"name": name, "type": "string", "required": True} for name in ("id", "part")]
     rows = spark.createDataFrame([("b", "b"), ("z", None), (None, "z")], "id string, part string")
-    bounds = merge.key_bounds(rows, contract(columns=columns, identifier=["id", "part"]), records)
+    bounds = merge.find_key_bounds(rows, contract(columns=columns, identifier=["id", "part"]), records)
     target = spark.createDataFrame([("b", "b"), ("z", "b"), ("b", "z")], "id string, part string").alias("t")
-    assert [tuple(r) for r in target.where(" AND ".join(b.of("t") for b in bounds)).collect()] == [("b", "b")]
+    assert [tuple(r) for r in target.where(" AND ".join(b.condition("t") for b in bounds)).collect()] == [("b", "b")]
 
 
 def test_a_key_that_is_no_utf8_leaves_the_target_unbounded(spark: SparkSession) -> None:
     rows = frame(spark, ("a", 1, 0, 1)).withColumn("id", F.expr("CAST(X'ff61' AS STRING)"))
-    assert merge.key_bounds(rows, contract(), 1) == []
+    assert merge.find_key_bounds(rows, contract(), 1) == []
 
 
 def test_a_batch_without_keys_has_no_bounds(spark: SparkSession) -> None:
     rows = frame(spark, ("a", 1, 0, 1))
-    assert merge.key_bounds(rows.where("false"), contract(), 1) == []
-    assert merge.key_bounds(rows.where("false"), contract(), merge.KEYS_INLINE + 1) == []
-    assert merge.key_bounds(rows.withColumn("id", F.lit(None).cast("string")), contract(), 1) == []
+    assert merge.find_key_bounds(rows.where("false"), contract(), 1) == []
+    assert merge.find_key_bounds(rows.where("false"), contract(), merge.KEYS_INLINE + 1) == []
+    assert merge.find_key_bounds(rows.withColumn("id", F.lit(None).cast("string")), contract(), 1) == []
 
 
 @pytest.mark.parametrize("text", ["order-0000000001", "", "it's", "a\\b", "ü", "${x}", "a;--", "x" * 300])
 def test_text_literals_mean_the_text(spark: SparkSession, text: str) -> None:
-    assert spark.range(1).select(F.expr(literal(text)).alias("x")).collect()[0].x == text
+    assert spark.range(1).select(F.expr(sql_literal(text)).alias("x")).collect()[0].x == text

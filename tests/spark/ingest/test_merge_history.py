@@ -12,7 +12,7 @@ import pytest
 
 from sluice.iceberg import cursor, table_names, tables
 from sluice.ingest.publish import publish
-from tests.support.backfills import asked, cut_out, fill_in, where_it_stands
+from tests.support.backfills import backfill_request, delete_rows, read_checked_cursor, run_backfill
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -100,20 +100,20 @@ def test_versions_end_where_the_next_begins_whatever_the_order(lake: Callable[..
     current = {row[0] for row in wanted.values() if row[4] is None and not row[2]}
     assert current == alive, "the oracle itself: what is valid now is what lives"
 
-    staged = cursor.staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
+    staged = cursor.read_staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
     batches = [staged[seq][0] for seq in sorted(staged)]
     assert len(batches) >= 3
     for batch in draw.sample(batches, 2):
         publish(it.context(), it.loaded(table), batch, replay=True)
         assert standing(it, table) == wanted
 
-    at = where_it_stands(it, table)
-    cut_out(it, table, "_kafka_partition = 0 AND _kafka_offset BETWEEN 5 AND 14")
+    at = read_checked_cursor(it, table)
+    delete_rows(it, table, "_kafka_partition = 0 AND _kafka_offset BETWEEN 5 AND 14")
     assert len(standing(it, table)) < len(wanted)
-    outcome = fill_in(it, asked(table, {0: [0, 20], 1: [0, 3]}))
+    outcome = run_backfill(it, backfill_request(table, {0: [0, 20], 1: [0, 3]}))
     assert all(o["snapshot_id"] for o in outcome), outcome
     assert standing(it, table) == wanted
-    assert where_it_stands(it, table) == at
+    assert read_checked_cursor(it, table) == at
 
 
 def test_at_no_moment_are_two_versions_valid_whatever_the_times(lake: Callable[..., Lake]) -> None:
@@ -149,8 +149,8 @@ def test_at_no_moment_are_two_versions_valid_whatever_the_times(lake: Callable[.
             assert [valid(it, ordered, key, second) for key in (1, 2, 3)] == [[2], [1 if second < 3 else 3], []]
         assert [valid(other, by_offset, "k", s) for s in (6, 8, 9, 11)] == [[1], [3], [3], [3]]
         if again:  # and nothing changes
-            fill_in(it, asked(ordered, {0: [2, 7]}))
-            fill_in(other, asked(by_offset, {0: [0, 2]}))
+            run_backfill(it, backfill_request(ordered, {0: [2, 7]}))
+            run_backfill(other, backfill_request(by_offset, {0: [0, 2]}))
 
 
 def test_history_before_the_live_feed_is_ended_by_it(lake: Callable[..., Lake]) -> None:
@@ -160,7 +160,7 @@ def test_history_before_the_live_feed_is_ended_by_it(lake: Callable[..., Lake]) 
     table = it.contract(**BODY, start={0: 9})
     it.drain(table)
     assert len(standing(it, table)) == 3
-    outcome = fill_in(it, asked(table, {0: [0, 9]}))
+    outcome = run_backfill(it, backfill_request(table, {0: [0, 9]}))
     assert all(o["snapshot_id"] for o in outcome), outcome
     assert standing(it, table) == expected(it)
 
@@ -212,7 +212,7 @@ def test_what_a_table_stores_otherwise_than_it_was_sent_is_the_same_all_the_same
     first, second = sorted(it.rows(history), key=lambda r: r["_kafka_offset"])
     assert (first["place"], second["place"]) == ({"city": "X", "zip": None}, {"city": "Y", "zip": 7})
     assert (first["until"], second["until"]) == (second["_kafka_timestamp"], None)
-    for outcome in fill_in(it, asked(history, {0: [0, 2]})):
+    for outcome in run_backfill(it, backfill_request(history, {0: [0, 2]})):
         assert outcome["snapshot_id"], outcome
     assert len(it.rows(history)) == 2
 
@@ -261,7 +261,7 @@ def test_tables_that_are_copied_on_write_and_rows_taken_out_by_hand(lake: Callab
     it.send((0, "k", event("u", n % 5, n, n + 1)) for n in range(50))
     it.drain(table)
     if mode == "history":
-        cut_out(it, table, "lsn % 2 = 0")
+        delete_rows(it, table, "lsn % 2 = 0")
     it.send([(0, "k", event("u", 3, 60, 61))])
     it.drain(table)
     rows = it.rows(table)

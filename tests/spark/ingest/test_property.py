@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 
 from sluice.errors import RefusedError
 from sluice.iceberg import cursor, snapshots, table_names, tables
-from sluice.ingest.landing import Attempt
+from sluice.ingest.branch_write import BranchWrite
 from sluice.ingest.publish import publish
 from sluice.ingest.stage import stage
 from sluice.ledger.offsets_table import Ledger
 from sluice.operate import rollback
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
 from tests.support.lake import Lake
 
 pytestmark = [pytest.mark.usefixtures("generated_code"), pytest.mark.timeout(0)]
@@ -97,9 +99,9 @@ class World:
     def killed(self, number: int, landed: bool) -> None:
         """A run whose driver dies at one of its commits, before it or after; nothing is tidied up."""
         calls = itertools.count()
-        original = Attempt.land
+        original = BranchWrite.fast_forward_main
 
-        def land(attempt: Attempt) -> Any:
+        def land(attempt: BranchWrite) -> Any:
             if next(calls) != number:
                 return original(attempt)
             if landed:
@@ -108,22 +110,22 @@ class World:
             raise Killed
 
         with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-            patch.setattr(Attempt, "land", land)
+            patch.setattr(BranchWrite, "fast_forward_main", land)
             self.it.run()
 
     def overtaken(self, number: int, back: int) -> None:
         """A run that goes on after the tables were rolled back so many snapshots, before one of its commits."""
         calls = itertools.count()
-        original = Attempt.land
+        original = BranchWrite.fast_forward_main
 
-        def land(attempt: Attempt) -> Any:
+        def land(attempt: BranchWrite) -> Any:
             if next(calls) == number:
                 for table in self.settings:
                     self._roll_back(table, back)
             return original(attempt)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Attempt, "land", land)
+            patch.setattr(BranchWrite, "fast_forward_main", land)
             self.it.run()
 
     def _roll_back(self, table: str, back: int) -> None:
@@ -131,9 +133,11 @@ class World:
         ledger = Ledger(self.it.catalog)
         with suppress(RefusedError):  # there is nothing to go back to
             to = line[min(back, len(line) - 1)].snapshot_id if line else None
-            found = rollback.look(table, self.it.contracts, self.it.catalog, ledger, snapshot_id=to)
+            found = rollback.preview_rollback(
+                table, self.it.contracts, self.it.catalog, ledger, RestorePoint(snapshot_id=to)
+            )
             assert not found.lost
-            rollback.roll_back(found, self.it.catalog, ledger, who="ann", why="to see", run_id="by hand")
+            rollback.roll_back(found, self.it.catalog, ledger, Decision("ann", "to see", "by hand"))
 
     def again(self, which: int) -> None:
         """A retry of any earlier stage and publish: they find that it is done."""
@@ -156,8 +160,8 @@ class World:
 
     def _published(self, which: int) -> list[Any]:
         """One of the batches that all tables hold, if there is any."""
-        found = cursor.staged_batches(tables.load(self.it.catalog, table_names.staging(self.it.topic)))
-        loaded = [cursor.published(self.it.catalog.load_table(name)) for name in self.settings]
+        found = cursor.read_staged_batches(tables.load(self.it.catalog, table_names.staging(self.it.topic)))
+        loaded = [cursor.read_table_cursor(self.it.catalog.load_table(name)) for name in self.settings]
         done = min(through[self.it.topic].seq if self.it.topic in through else 0 for through in loaded)
         known = [found[seq][0] for seq in sorted(found) if seq <= done]
         return [known[which % len(known)]] if known else []

@@ -17,14 +17,16 @@ from sluice.batch import CURSOR_TAG, Batch
 from sluice.errors import FencedError
 from sluice.iceberg import catalog as catalogs
 from sluice.iceberg import refs, snapshots, table_names, tables
-from sluice.ingest import publish as publishing
-from sluice.ingest.landing import Attempt, Context
+from sluice.ingest import merge_batch
+from sluice.ingest.branch_write import BranchWrite
+from sluice.ingest.context import Context
 from sluice.ingest.publish import publish
 from sluice.ingest.stage import stage
 from sluice.ledger import error_causes
 from sluice.ledger.error_causes import Cause
-from sluice.ledger.offsets_table import Ledger, State
-from tests.support.faults import Driver, Pause, away, by_run, lose_commit
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
+from tests.support.faults import PausedCall, StepThread, by_run, catalog_away, lose_commit
 from tests.support.lake import Lake
 
 # How long the catalog stays away; a minute and more passes as well, but takes that long.
@@ -69,7 +71,7 @@ def check(it: Lake, table: str) -> None:
         assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
 
 
-@pytest.mark.parametrize("point", ["open", "land"])
+@pytest.mark.parametrize("point", ["create_branch", "fast_forward_main"])
 @pytest.mark.parametrize("fresh", [True, False], ids=["first batch", "later batch"])
 def test_two_drivers_stage_one_batch(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool
@@ -82,8 +84,8 @@ def test_two_drivers_stage_one_batch(
         it.run()
     fill(it, 100)
     batch = planned(it)
-    pause = Pause(monkeypatch, Attempt, point, by_run("late"))
-    late = Driver(lambda: stage(driver(it, "late"), batch, gaps_expected=False))
+    pause = PausedCall(monkeypatch, BranchWrite, point, by_run("late"))
+    late = StepThread(lambda: stage(driver(it, "late"), batch, gaps_expected=False))
     pause.reached(late)
     assert stage(driver(it, "early"), batch, gaps_expected=False).records == 40
     pause.go()
@@ -95,7 +97,12 @@ def test_two_drivers_stage_one_batch(
 
 @pytest.mark.parametrize(
     ("fresh", "point", "mode"),
-    [(True, "open", "append"), (True, "land", "upsert"), (False, "open", "upsert"), (False, "land", "append")],
+    [
+        (True, "create_branch", "append"),
+        (True, "fast_forward_main", "upsert"),
+        (False, "create_branch", "upsert"),
+        (False, "fast_forward_main", "append"),
+    ],
 )
 def test_two_drivers_publish_one_batch(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool, mode: str
@@ -109,8 +116,8 @@ def test_two_drivers_publish_one_batch(
     fill(it, 100)
     batch = planned(it)
     stage(it.context(), batch, gaps_expected=False)
-    pause = Pause(monkeypatch, Attempt, point, by_run("late"))
-    late = Driver(lambda: publish(driver(it, "late"), it.loaded(table), batch))
+    pause = PausedCall(monkeypatch, BranchWrite, point, by_run("late"))
+    late = StepThread(lambda: publish(driver(it, "late"), it.loaded(table), batch))
     pause.reached(late)
     done = publish(driver(it, "early"), it.loaded(table), batch)
     pause.go()
@@ -134,20 +141,20 @@ def test_both_land_in_the_same_moment_and_one_wins(
     fill(it, 100)
     batch = planned(it)
     barrier = threading.Barrier(2, timeout=60)
-    land = Attempt.land
+    land = BranchWrite.fast_forward_main
 
-    def together(attempt: Attempt) -> Any:
+    def together(attempt: BranchWrite) -> Any:
         barrier.wait()
         return land(attempt)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Attempt, "land", together)
+        patch.setattr(BranchWrite, "fast_forward_main", together)
         contexts = [driver(it, "a"), driver(it, "b")]
-        staged = [Driver(lambda c=c: stage(c, batch, gaps_expected=False)) for c in contexts]  # type: ignore[misc]
+        staged = [StepThread(lambda c=c: stage(c, batch, gaps_expected=False)) for c in contexts]  # type: ignore[misc]
         for each in staged:
             each.end()
         assert sorted(type(d.error).__name__ for d in staged) == ["FencedError", "NoneType"], [d.error for d in staged]
-        published = [Driver(lambda c=c: publish(c, it.loaded(table), batch)) for c in contexts]  # type: ignore[misc]
+        published = [StepThread(lambda c=c: publish(c, it.loaded(table), batch)) for c in contexts]  # type: ignore[misc]
         for each in published:
             each.end()
         errors = sorted(type(d.error).__name__ for d in published)
@@ -164,12 +171,12 @@ def test_a_zombie_wakes_up_after_its_successor_has_gone_on(
     table = it.contract(mode=mode)
     fill(it, 0)
     batch = planned(it)
-    at_stage = Pause(monkeypatch, Attempt, "land", by_run("zombie stage"))
-    at_publish = Pause(monkeypatch, Attempt, "land", by_run("zombie publish"))
-    stager = Driver(lambda: stage(driver(it, "zombie stage"), batch, gaps_expected=False))
+    at_stage = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", by_run("zombie stage"))
+    at_publish = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", by_run("zombie publish"))
+    stager = StepThread(lambda: stage(driver(it, "zombie stage"), batch, gaps_expected=False))
     at_stage.reached(stager)
     stage(it.context(), batch, gaps_expected=False)
-    publisher = Driver(lambda: publish(driver(it, "zombie publish"), it.loaded(table), batch))
+    publisher = StepThread(lambda: publish(driver(it, "zombie publish"), it.loaded(table), batch))
     at_publish.reached(publisher)
     it.run()
     it.send((n % 2, f"k{n % 20}", None if mode == "upsert" and n % 4 == 0 else record(n)) for n in range(100, 120))
@@ -214,8 +221,8 @@ def test_the_branch_is_dropped_under_its_feet(
     batch = planned(it)
     if step == "publish":
         stage(it.context(), batch, gaps_expected=False)
-    pause = Pause(monkeypatch, Attempt, "land", by_run("a"))
-    a = Driver(
+    pause = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", by_run("a"))
+    a = StepThread(
         lambda: (
             stage(driver(it, "a"), batch, gaps_expected=False)
             if step == "stage"
@@ -313,9 +320,9 @@ def test_a_tables_first_snapshot_is_tried_again_when_others_commit(
         return commit(*arguments)
 
     monkeypatch.setattr(it.catalog, "commit_table", busy)
-    attempt = Attempt(it.context(), table_names.typed(contract), Batch(it.topic, "", 1, {}, {}))
+    attempt = BranchWrite(it.context(), table_names.typed(contract), Batch(it.topic, "", 1, {}, {}))
     (made,) = attempt.base.metadata.snapshots
-    assert (attempt.head, snapshots.totals(made)["records"], len(refused)) == (made.snapshot_id, 0, 2)
+    assert (attempt.head, snapshots.read_totals(made)["records"], len(refused)) == (made.snapshot_id, 0, 2)
 
 
 def test_a_catalog_that_keeps_no_branches_is_told_of(
@@ -339,7 +346,7 @@ def test_a_catalog_that_keeps_no_branches_is_told_of(
     check(it, table)
 
 
-@pytest.mark.parametrize("point", ["stage open", "publish merge", "publish land"])
+@pytest.mark.parametrize("point", ["stage create_branch", "publish merge", "publish fast_forward_main"])
 def test_the_catalog_is_away_for_a_while(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, lake_folder: Path, point: str
 ) -> None:
@@ -351,13 +358,13 @@ def test_the_catalog_is_away_for_a_while(
     fill(it, 100)
     step, name = point.split()
     if name == "merge":
-        pause = Pause(monkeypatch, publishing, "merge_in")
+        pause = PausedCall(monkeypatch, merge_batch, "merge_batch")
     else:
         wanted = table_names.staging(it.topic) if step == "stage" else table_names.typed(it.loaded(table))
-        pause = Pause(monkeypatch, Attempt, name, lambda attempt: attempt.identifier == wanted)
-    running = Driver(it.run)
+        pause = PausedCall(monkeypatch, BranchWrite, name, lambda attempt: attempt.identifier == wanted)
+    running = StepThread(it.run)
     pause.reached(running)
-    with away(lake_folder / "iceberg.db"):
+    with catalog_away(lake_folder / "iceberg.db"):
         pause.go()
         time.sleep(AWAY_S)
         assert running.alive
@@ -366,6 +373,8 @@ def test_the_catalog_is_away_for_a_while(
     assert running.result[table]["state"] == "published"
     check(it, table)
     # An attempt that was made again is told of; where landing waits by itself, its commit's seconds tell.
-    told = Ledger(it.catalog).rows({it.topic: 0}, (State.RETRIED,))
-    assert bool(told) == (name != "land") and {error_causes.cause(r.exception) for r in told} <= {Cause.CATALOG}, told
+    told = Ledger(it.catalog).rows({it.topic: 0}, (LedgerState.RETRIED,))
+    assert bool(told) == (name != "fast_forward_main") and {error_causes.classify(r.exception) for r in told} <= {
+        Cause.CATALOG
+    }, told
     assert {r.table for r in told} <= ({None} if step == "stage" else {table})

@@ -10,15 +10,16 @@ import pytest
 import yaml
 from pyiceberg.expressions import In
 
-from sluice.batch import BATCHES, Batch, batches_of
+from sluice.batch import BATCHES, Batch, batches_from_summary
 from sluice.errors import TerminalError
 from sluice.iceberg import cursor, snapshots, table_names
 from sluice.ingest import run as runs
 from sluice.ingest import stage
 from sluice.ingest.publish import publish
-from sluice.ingest.staged_records import size, split_by
+from sluice.ingest.staged_batches import split_options, staged_bytes
 from sluice.ledger import rebuild
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
 from tests.support.lake import Lake
 
 CAP = {"records_per_batch": 12}
@@ -32,12 +33,15 @@ def commits(it: Lake, table: str) -> list[list[int]]:
     """The batch numbers of each publish commit, oldest first."""
     metadata = it.catalog.load_table(table).metadata
     found = [snapshots.summary(s) for s in snapshots.ancestors(metadata)]
-    return [[b.seq for b in batches_of(s)] for s in reversed(found) if s.get("sluice.step") == "publish"]
+    return [[b.seq for b in batches_from_summary(s)] for s in reversed(found) if s.get("sluice.step") == "publish"]
 
 
 def staged(it: Lake) -> list[Batch]:
     return [
-        b for _, (b, _) in sorted(cursor.staged_batches(it.catalog.load_table(table_names.staging(it.topic))).items())
+        b
+        for _, (b, _) in sorted(
+            cursor.read_staged_batches(it.catalog.load_table(table_names.staging(it.topic))).items()
+        )
     ]
 
 
@@ -77,7 +81,7 @@ def test_a_backlog_is_published_in_one_commit(waiting: Callable[..., tuple[Lake,
     assert len(outcome["batches"][it.topic]) > 3
     (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
     summary = snapshots.summary(it.catalog.load_table(table).current_snapshot())  # type: ignore[arg-type]
-    assert batches_of(summary) == staged(it)
+    assert batches_from_summary(summary) == staged(it)
     assert outcome["records"] == sum(len(by) for by in it.sent.values())
     # Later batches of these keys, and all of it once more, late.
     fill(it, 2000, 5)
@@ -96,13 +100,13 @@ def test_the_ledger_tells_the_batches_apart_and_can_be_rebuilt(waiting: Callable
     head = it.catalog.load_table(table).metadata.current_snapshot_id
 
     def told() -> dict[tuple[int, str], tuple[object, ...]]:
-        rows = Ledger(it.catalog).rows({it.topic: 0}, (State.PUBLISHED, State.SETTLED))
+        rows = Ledger(it.catalog).rows({it.topic: 0}, (LedgerState.PUBLISHED, LedgerState.SETTLED))
         return {(r.batch_seq or 0, r.state): (r.snapshots or {}).get(table) for r in rows}  # type: ignore[misc]
 
     before = told()
     batches = staged(it)
-    assert before == {(b.seq, s): head for b in batches for s in (State.PUBLISHED, State.SETTLED)}
-    rows = Ledger(it.catalog).rows({it.topic: 0}, (State.PUBLISHED,))
+    assert before == {(b.seq, s): head for b in batches for s in (LedgerState.PUBLISHED, LedgerState.SETTLED)}
+    rows = Ledger(it.catalog).rows({it.topic: 0}, (LedgerState.PUBLISHED,))
     assert [r.rejected for r in sorted(rows, key=lambda r: r.batch_seq or 0)] == [0] * (len(batches) - 1) + [1]
     assert all(0 < (r.commit_seconds or 0) < (r.seconds or 0) for r in rows), "each has its share of both"
     assert [r.records for r in sorted(rows, key=lambda r: r.batch_seq or 0)] == [b.span for b in batches]
@@ -190,7 +194,7 @@ def test_batches_without_a_good_record_are_published_late(lake: Callable[..., La
     for table in (first, late):
         assert it.rows(table) == []
         assert [r["_kafka_offset"] for r in it.quarantined(table)] == list(range(5))
-        assert cursor.published(it.catalog.load_table(table))[it.topic].next_offsets == {0: 5}
+        assert cursor.read_table_cursor(it.catalog.load_table(table))[it.topic].next_offsets == {0: 5}
 
 
 def test_what_is_read_is_split_by_its_size_and_by_the_cores(
@@ -202,16 +206,16 @@ def test_what_is_read_is_split_by_its_size_and_by_the_cores(
     staging, batches = it.catalog.load_table(table_names.staging(it.topic)), staged(it)
     for some in (batches, batches[1:3]):
         files = staging.scan(row_filter=In("batch_seq", {b.seq for b in some})).plan_files()
-        assert size(staging, some) == sum(task.file.file_size_in_bytes for task in files) > 0
-    assert size(staging, [*batches, replace(batches[-1], seq=99)]) is None
-    assert size(None, batches) is None
+        assert staged_bytes(staging, some) == sum(task.file.file_size_in_bytes for task in files) > 0
+    assert staged_bytes(staging, [*batches, replace(batches[-1], seq=99)]) is None
+    assert staged_bytes(None, batches) is None
     without = replace(batches[-1], seq=99, ranges={})
-    assert size(staging, [batches[0], without]) == size(staging, batches[:1])
+    assert staged_bytes(staging, [batches[0], without]) == staged_bytes(staging, batches[:1])
     mega = 1 << 20
     sizes = {None: 4 * mega, 10_000: mega // 2, 16 * mega: 2 * mega, 1000 * mega: 4 * mega}
-    assert {size: int(split_by(size, 2)["split-size"]) for size in sizes} == sizes
+    assert {size: int(split_options(size, 2)["split-size"]) for size in sizes} == sizes
     # Many small files are one task: opening one is taken to cost as much as some of its records.
-    assert int(split_by(10_000, 2)["file-open-cost"]) * 4 <= int(split_by(10_000, 2)["split-size"])
+    assert int(split_options(10_000, 2)["file-open-cost"]) * 4 <= int(split_options(10_000, 2)["split-size"])
 
 
 def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
@@ -244,7 +248,7 @@ def test_topics_take_turns_and_begin_with_those_that_waited_longest(lake, at_onc
         order = []
         for name in names:
             table = it.catalog.load_table(table_names.staging(name))
-            order += [(s.timestamp_ms, name, seq) for seq, (_, s) in cursor.staged_batches(table).items()]
+            order += [(s.timestamp_ms, name, seq) for seq, (_, s) in cursor.read_staged_batches(table).items()]
         return [(name, seq) for _, name, seq in sorted(order)]
 
     for name in names:

@@ -15,11 +15,12 @@ import pytest
 from pyiceberg.table import Table
 
 from sluice.iceberg import tables
-from sluice.ledger.maintenance_table import Action, Effect
-from sluice.maintain import assess, file_stats, maintain, subjects
-from sluice.maintain.subjects import Kind
-from tests.support import files
-from tests.support.faults import Driver
+from sluice.ledger.maintenance_table import Action, ActionResult
+from sluice.maintain import assess, file_stats, maintain, targets
+from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.targets import TableKind
+from tests.support import table_files
+from tests.support.faults import StepThread
 from tests.support.lake import Lake
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -42,14 +43,14 @@ def test_an_hour_of_batches_against_all_of_maintenance(
     sort = {"strategy": "sort", "sort_by": ["id"]}
     appended = it.contract(maintenance={**STRICT, **sort}, errors={"max_ratio": 1.0})
     # All that belongs to the topic. Sluice's own two are maintained with it, and keep their snapshots for days.
-    names = [s.name for s in subjects.subjects(it.contracts) if s.kind != Kind.OWN]
+    names = [s.name for s in targets.list_targets(it.contracts) if s.kind != TableKind.OWN]
     stop: list[bool] = []
-    seen: list[Effect] = []
+    seen: list[ActionResult] = []
     pick = random.Random(4)
     began = time.monotonic()
     others = [
-        Driver(lambda: _keep_up(it, stop, seen, Action.REWRITE)),
-        Driver(lambda: _keep_up(it, stop, seen, Action.EXPIRE, Action.ORPHANS)),
+        StepThread(lambda: _keep_up(it, stop, seen, Action.REWRITE)),
+        StepThread(lambda: _keep_up(it, stop, seen, Action.EXPIRE, Action.ORPHANS)),
     ]
     outcomes: Counter[str] = Counter()
     for number in range(BATCHES):
@@ -69,7 +70,7 @@ def test_an_hour_of_batches_against_all_of_maintenance(
     for other in others:
         other.end()
         assert other.error is None, other.error
-    assert {e.state for e in seen} <= {"done", "idle", "left"}, [e.told for e in seen if e.red]
+    assert {e.state for e in seen} <= {"done", "idle", "left"}, [e.summary for e in seen if e.failed]
     assert {(a, "done") for a in Action} <= {(e.action, e.state) for e in seen}
     _nothing_lost(it, appended, by_file, by_partition)
 
@@ -77,16 +78,18 @@ def test_an_hour_of_batches_against_all_of_maintenance(
     for action in (Action.REWRITE, Action.EXPIRE, Action.ORPHANS):
         time.sleep(5.1)
         for table in _tables(it, names):
-            files.read_all(table)
-            files.make_old(table)
+            table_files.read_all_snapshots(table)
+            table_files.age_files(table)
         # By hand on every table, needed or not: the assessment would see that orphans were looked for already.
-        done = maintain.run(it.context("last"), action, names, it.contracts, deadline=time.monotonic() + WORK)
+        done = maintain.maintain_tables(
+            maintain.MaintenanceRun(it.context("last"), it.contracts, action), names, deadline=time.monotonic() + WORK
+        )
         assert {e.table: e.error for e in done if e.error} == {}
     for table in _tables(it, names):
-        assert files.named(table) <= files.on_disk(table)
-        assert files.on_disk(table) <= files.named(table), "orphans are left"
-        files.read_all(table)
-        sizes[".".join(table.name())] = file_stats.size(table)
+        assert table_files.referenced_files(table) <= table_files.files_on_disk(table)
+        assert table_files.files_on_disk(table) <= table_files.referenced_files(table), "orphans are left"
+        table_files.read_all_snapshots(table)
+        sizes[".".join(table.name())] = file_stats.measure_head(table)
     _nothing_lost(it, appended, by_file, by_partition)
     with capsys.disabled():
         print(f"\n{BATCHES} batches of {RECORDS} records into 3 tables in {seconds:.0f} s: {dict(outcomes)}")
@@ -94,7 +97,7 @@ def test_an_hour_of_batches_against_all_of_maintenance(
         print(f"left behind: {sizes}")
 
 
-def _keep_up(it: Lake, stop: list[bool], seen: list[Effect], *actions: Action) -> None:
+def _keep_up(it: Lake, stop: list[bool], seen: list[ActionResult], *actions: Action) -> None:
     """Assess and act, again and again, until it is stopped."""
     for number in range(WORK):
         for action in actions:
@@ -104,8 +107,12 @@ def _keep_up(it: Lake, stop: list[bool], seen: list[Effect], *actions: Action) -
             if action == Action.ORPHANS and number % 10:
                 continue
             run, promises = f"{'-'.join(actions)}-{number}", it.contracts
-            due = [n.table for n in assess.assess(promises, it.catalog, action) if n.steps]
-            seen.extend(maintain.run(it.context(run), action, due, promises, deadline=time.monotonic() + WORK))
+            due = [n.table for n in assess.assess_tables(AssessmentInputs(it.catalog, promises), action) if n.steps]
+            seen.extend(
+                maintain.maintain_tables(
+                    maintain.MaintenanceRun(it.context(run), promises, action), due, deadline=time.monotonic() + WORK
+                )
+            )
 
 
 def _tables(it: Lake, names: list[str]) -> list[Table]:

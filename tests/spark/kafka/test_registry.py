@@ -16,20 +16,20 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 from pyspark.sql import SparkSession
 
-from sluice.embedded.registry import Registry
+from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.errors import ConfigError
 from sluice.formats.internal_columns import DETAIL, ERROR
 from sluice.ingest import quarantine, run
-from sluice.kafka.registry import Registry as Schemas
+from sluice.kafka.registry import SchemaRegistry as Schemas
 from sluice.ledger.slices import Origin
 from sluice.status import readiness
 from tests.spark.formats.test_formats import avro, framed, name, read, record
-from tests.support.backfills import asked, fill_in
-from tests.support.guarded import Guarded, make_ca
+from tests.support.airflow_process import isolated_airflow_env
+from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
-from tests.support.own_airflow import own_airflow
-from tests.support.registries import Answer, Scripted, client_of, scripted
-from tests.support.served import HOST
+from tests.support.services.registries import Answer, ScriptedRegistry, registry_client, scripted_registry
+from tests.support.services.servers import HOST
+from tests.support.services.tls_proxy import TlsProxy, make_ca
 
 pytestmark = pytest.mark.spark
 
@@ -37,14 +37,14 @@ USER, PASSWORD, WRONG = "sluice", "p@ss:w/rd-of-the-registry", "another-that-is-
 AIRFLOW = """
 import json, logging, os, sys
 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, force=True)
-from sluice_airflow.connections import use_registry
-from sluice.kafka.registry import Registry
+from sluice_airflow.connections import export_registry_config
+from sluice.kafka.registry import SchemaRegistry
 said = []
 for connection in json.loads(sys.argv[1]):
     os.environ["AIRFLOW_CONN_SLUICE_REGISTRY"] = json.dumps(connection)
-    use_registry()
+    export_registry_config()
     try:
-        said.append(Registry().newest(sys.argv[2]).text)
+        said.append(SchemaRegistry().newest(sys.argv[2]).text)
     except Exception as error:
         logging.exception("as a task's log has it")
         said.append(f"{type(error).__name__}: {error}")
@@ -59,20 +59,20 @@ def cas(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
 
 def test_tls_and_a_password(
     spark: SparkSession,
-    registry: Registry,
+    registry: EmbeddedRegistry,
     cas: dict[str, tuple[Path, Path]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By variables, by user and password in the URL, by the Airflow connection; never with a secret in a log."""
-    client = client_of(registry)
+    client = registry_client(registry)
     value = avro(client, record(n="long"), {"n": 7})
     subject, text = name(), json.dumps(record(n="long"))
     client.register_schema(subject, Schema(text, "AVRO"))
     caplog.set_level(logging.DEBUG)
     ca, certificate = cas["known"]
-    with Guarded(registry.port, certificate, USER, PASSWORD) as front:
+    with TlsProxy(registry.port, certificate, USER, PASSWORD) as front:
         url = f"https://{HOST}:{front.port}/apis/ccompat/v7"
         monkeypatch.setenv("SCHEMA_REGISTRY_URL", url)
         monkeypatch.setenv("SCHEMA_REGISTRY_SSL_CA_LOCATION", str(ca))
@@ -86,7 +86,7 @@ def test_tls_and_a_password(
         assert newest and json.loads(newest.text) == json.loads(text)
 
         failures: dict[str, dict[str, Any]] = {
-            r"refuses us \(HTTP 401\).*password.*sluice_registry": {"basic.auth.user.info": f"{USER}:{WRONG}"},
+            r"rejects the login \(HTTP 401\).*password.*sluice_registry": {"basic.auth.user.info": f"{USER}:{WRONG}"},
             r"not trusted: .*issuer.*ssl.ca.location.*sluice_registry": {"ssl.ca.location": str(cas["unknown"][0])},
             r"unusable: a certificate.*sluice_registry": {"ssl.ca.location": str(tmp_path / "none.pem")},
             r"set twice": {"url": url.replace("//", f"//{USER}:{WRONG}@")},
@@ -102,13 +102,13 @@ def test_tls_and_a_password(
         tried = [good, {**good, "password": WRONG}, {**good, "extra": {"ssl.ca.location": str(cas["unknown"][0])}}]
         done = subprocess.run(
             [sys.executable, "-c", AIRFLOW, json.dumps(tried), subject],
-            env=own_airflow(tmp_path),
+            env=isolated_airflow_env(tmp_path),
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     schema, refused, untrusted = json.loads(done.stdout.splitlines()[-1])
     assert json.loads(schema) == json.loads(text)
-    assert refused.startswith("ConfigError: The schema registry refuses us (HTTP 401)"), refused
+    assert refused.startswith("ConfigError: The schema registry rejects the login (HTTP 401)"), refused
     assert "not trusted" in untrusted and "sluice_registry" in untrusted, untrusted
     assert "HTTP Request: GET https" in caplog.text, "URLs are logged"
     for secret in (PASSWORD, quoted, WRONG):
@@ -116,13 +116,13 @@ def test_tls_and_a_password(
 
 
 def test_the_newest_schema_is_asked_for_again_and_an_id_never(
-    registry: Registry, cas: dict[str, tuple[Path, Path]]
+    registry: EmbeddedRegistry, cas: dict[str, tuple[Path, Path]]
 ) -> None:
-    client = client_of(registry)
+    client = registry_client(registry)
     subject = name()
     first = client.register_schema(subject, Schema(json.dumps(record(a=["null", "int"])), "AVRO"))
     ca, certificate = cas["known"]
-    with Guarded(registry.port, certificate, USER, PASSWORD) as front:
+    with TlsProxy(registry.port, certificate, USER, PASSWORD) as front:
         settings = {
             "url": f"https://{HOST}:{front.port}/apis/ccompat/v7",
             "ssl.ca.location": str(ca),
@@ -154,9 +154,9 @@ def test_the_newest_schema_is_asked_for_again_and_an_id_never(
         assert sum(path.split("?")[0].endswith(f"/schemas/ids/{first}") for path in front.asked) == 1
 
 
-def test_what_a_schema_refers_to_may_be_deleted(spark: SparkSession, registry: Registry) -> None:
+def test_what_a_schema_refers_to_may_be_deleted(spark: SparkSession, registry: EmbeddedRegistry) -> None:
     """By soft deletion, of a version and of a whole subject, after the schemas that refer to it; the records remain."""
-    client = client_of(registry)
+    client = registry_client(registry)
 
     def deleted(kind: str, part: str, whole: str, called: str, *, later: str = "") -> int:
         """The id of a schema after it was deleted, and then what it refers to: but for a later version."""
@@ -187,21 +187,21 @@ def test_what_a_schema_refers_to_may_be_deleted(spark: SparkSession, registry: R
             assert (rows[1]["n"], rows[1][DETAIL]) == (7, None)
         else:
             assert rows[1][ERROR] == "malformed"
-            assert re.search(f"in schema {subject}, .* version 1 of subject 's-.*not have any more", rows[1][DETAIL])
+            assert re.search(f"schema {subject}: .* version 1 of subject 's-.*no longer has", rows[1][DETAIL])
 
 
 def test_the_scorecard_tells_what_new_schemas_are_held_against(
-    lake: Callable[..., Lake], registry: Registry, monkeypatch: pytest.MonkeyPatch
+    lake: Callable[..., Lake], registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     it = lake()
     it.create_topic(1)
     table = it.contract(value={"format": "avro"})
     plain = it.contract()
-    client, subject = client_of(registry), f"{it.topic}-value"
+    client, subject = registry_client(registry), f"{it.topic}-value"
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
 
-    def told(name: str = table) -> readiness.Line | None:
-        lines = readiness.of_table(it.loaded(name), it.contracts, it.catalog)
+    def told(name: str = table) -> readiness.ReadinessCheck | None:
+        lines = readiness.check_table(it.loaded(name), it.contracts, it.catalog)
         return next((line for line in lines if line.subject == "Compatibility"), None)
 
     assert told(plain) is None
@@ -220,16 +220,16 @@ def test_the_scorecard_tells_what_new_schemas_are_held_against(
 
 
 @pytest.fixture
-def behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scripted]:
+def behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedRegistry]:
     """A registry that knows schema 1, and comes to know schema 2: see `lags`."""
     monkeypatch.setenv("SLUICE_SCHEMAS", str(tmp_path / "kept"))
-    with scripted() as given:
+    with scripted_registry() as given:
         monkeypatch.setenv("SCHEMA_REGISTRY_URL", given.url)
         given.schemas[1] = {"schema": json.dumps(record(n="long"))}
         yield given
 
 
-def lags(behind: Scripted) -> None:
+def lags(behind: ScriptedRegistry) -> None:
     """From now on schema 2 is unknown when it is asked for, and known when it is asked for again."""
     known = {"schema": json.dumps(record(n="long", x=["null", "int"]))}
 
@@ -252,7 +252,9 @@ def held_of(it: Lake, table: str) -> tuple[list[str], list[bytes]]:
     return sorted(row["id"] for row in it.rows(table)), [row["key"] for row in it.quarantined(table)]
 
 
-def test_a_schema_that_the_registry_comes_to_know_loses_no_record(lake: Callable[..., Lake], behind: Scripted) -> None:
+def test_a_schema_that_the_registry_comes_to_know_loses_no_record(
+    lake: Callable[..., Lake], behind: ScriptedRegistry
+) -> None:
     """While a batch is published, and while a slice is read from quarantine: in the table, or set apart."""
     it = lake()
     it.create_topic(1)
@@ -261,25 +263,25 @@ def test_a_schema_that_the_registry_comes_to_know_loses_no_record(lake: Callable
     lags(behind)
     assert (it.run()[table]["rejected"], held_of(it, table)) == (1, (["old"], [b"late"]))
     del behind.schemas[2]
-    fill_in(it, asked(table, origin=Origin.QUARANTINE), "first")
+    run_backfill(it, backfill_request(table, origin=Origin.QUARANTINE), "first")
     assert held_of(it, table) == (["old"], [b"late"])
-    fill_in(it, asked(table, origin=Origin.QUARANTINE), "second")
+    run_backfill(it, backfill_request(table, origin=Origin.QUARANTINE), "second")
     assert held_of(it, table) == (["late", "old"], [])
 
 
 def test_a_record_that_is_judged_otherwise_for_quarantine_keeps_the_batch_back(
-    lake: Callable[..., Lake], behind: Scripted, monkeypatch: pytest.MonkeyPatch
+    lake: Callable[..., Lake], behind: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     it = lake()
     it.create_topic(1)
     table = it.contract(**ODD)
     it.send(BOTH)
-    plain = quarantine.bad
+    plain = quarantine.rejected_rows
     with monkeypatch.context() as patch:
-        patch.setattr(quarantine, "bad", lambda *given: plain(*given).limit(0))
-        patch.setattr(run.again, "__defaults__", (1,))
+        patch.setattr(quarantine, "rejected_rows", lambda *given: plain(*given).limit(0))
+        patch.setattr(run.retry_step, "__defaults__", (1,))
         outcome = it.run()[table]
     assert (outcome["state"], it.rows(table)) == ("failed", [])
-    assert f"1 records were rejected, and 0 came into quarantine. [table {table}, topic {it.topic}" in outcome["error"]
+    assert f"1 records were rejected, but 0 were quarantined. [table {table}, topic {it.topic}" in outcome["error"]
     it.drain(table)
     assert held_of(it, table) == (["old"], [b"late"])

@@ -32,19 +32,19 @@ from pyspark.sql import SparkSession
 
 from sluice.batch import Batch
 from sluice.cli import contract_test
-from sluice.embedded.broker import Broker
 from sluice.embedded.home import REPOSITORY
+from sluice.embedded.kafka_broker import EmbeddedBroker
 from sluice.embedded.ports import HOST, free_port
 from sluice.errors import BrokerRefusedError, TopicForbiddenError
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.iceberg import table_names
 from sluice.ingest import librdkafka_source
-from sluice.ingest.landing import Context
-from sluice.ingest.stage import read, stage, staging_rows
+from sluice.ingest.context import Context
+from sluice.ingest.stage import read_from_kafka, stage, to_staging_rows
 from sluice.kafka import broker as brokers
 from sluice.kafka import java_settings, login
-from tests.support.guarded import make_ca
-from tests.support.oidc import AUDIENCE, ISSUER, Provider
+from tests.support.services.oidc import AUDIENCE, ISSUER, TokenProvider
+from tests.support.services.tls_proxy import make_ca
 
 # What an operator may well have chosen: it must pass through JAAS and Spark's options as it is.
 PASSWORD = "a\"b\\c 's3cr3t;$é"
@@ -57,7 +57,7 @@ class Secured:
 
     folder: Path
     ca: Path
-    provider: Provider
+    provider: TokenProvider
     mtls: int
     sasl: int
     oauth: int
@@ -122,7 +122,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     own_ca, own = make_ca(folder, "broker")
     reader_ca, reader = make_ca(folder, "reader")
     forms_of(reader)
-    provider = Provider(make_ca(folder, "provider")[1], "sluice", PASSWORD, "reader")
+    provider = TokenProvider(make_ca(folder, "provider")[1], "sluice", PASSWORD, "reader")
     ports: list[int] = []
     for _ in range(3):
         ports.append(free_port(set(ports)))
@@ -163,7 +163,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {allowed}")
     listeners = {"SSL": it.mtls, "SASL_SSL": it.sasl, "OAUTH": it.oauth}
-    with provider, Broker(folder / "broker", settings=settings, listeners=listeners) as running:
+    with provider, EmbeddedBroker(folder / "broker", settings=settings, listeners=listeners) as running:
         monkeypatch.undo()
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         for future in admin.create_topics([NewTopic(t, 2, 1) for t in (it.allowed, it.forbidden)]).values():
@@ -228,9 +228,9 @@ def test_planning_and_spark_read_as_the_same_user(
         ),
         "OAUTHBEARER": secured.by_token,
     }.get(way, lambda: secured.by_password(way))()
-    client = brokers.admin(config)
-    assert brokers.names(client) == {secured.allowed}
-    found = brokers.describe(client, [secured.allowed, secured.forbidden])
+    client = brokers.make_admin_client(config)
+    assert brokers.list_topic_names(client) == {secured.allowed}
+    found = brokers.describe_topics(client, [secured.allowed, secured.forbidden])
     state = found[secured.allowed]
     assert isinstance(state, brokers.TopicState), state
     # One topic that may not be seen hides no other.
@@ -239,15 +239,15 @@ def test_planning_and_spark_read_as_the_same_user(
     assert ends == {0: COUNT // 2, 1: COUNT // 2}
     batch = Batch(secured.allowed, state.topic_id, 1, state.watermarks, ends)
     options = java_settings.spark_options(config)
-    rows = read(spark, options, batch).collect()
+    rows = read_from_kafka(spark, options, batch).collect()
     assert sorted(int(row["value"]) for row in rows) == list(range(COUNT))
     # So does what stands in for Spark's source, on executors that have none of these files.
-    assert not [value for value in java_settings.as_text(config).values() if str(at) in str(value)]
-    again = staging_rows(librdkafka_source.load(spark, config, batch), batch).collect()
+    assert not [value for value in java_settings.inline_certificates(config).values() if str(at) in str(value)]
+    again = to_staging_rows(librdkafka_source.read_batch(spark, config, batch), batch).collect()
     assert sorted(again) == sorted(rows)
     # Nor does a sample need a right to a group.
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(config))
-    sampled = contract_test.from_topic(secured.allowed, COUNT, patience=10.0)
+    sampled = contract_test.read_topic(secured.allowed, COUNT, patience=10.0)
     assert sorted(int(value) for *_, value, _ in sampled) == list(range(COUNT))
     told = drivers_log.read_text()
     assert secured.allowed in told, "the log tells nothing of the reading"
@@ -270,19 +270,19 @@ def test_who_is_not_let_in_is_told_so_at_once_and_by_both_sides(
     right = secured.by_token() if way == "OAUTHBEARER" else secured.by_password(way)
     wrong = {**right, setting: "wr0ng"}
     began = time.monotonic()
-    client = brokers.admin(wrong)
-    for ask in (lambda: brokers.describe(client, [secured.allowed]), lambda: brokers.names(client)):
+    client = brokers.make_admin_client(wrong)
+    for ask in (lambda: brokers.describe_topics(client, [secured.allowed]), lambda: brokers.list_topic_names(client)):
         with pytest.raises(
-            BrokerRefusedError, match=f"does not let us in: .*sluice_kafka: .*{setting[-6:]}"
+            BrokerRefusedError, match=f"Login to Kafka failed: .*sluice_kafka: .*{setting[-6:]}"
         ) as refused:
             ask()
         assert "wr0ng" not in str(refused.value)
-    state = brokers.describe(brokers.admin(right), [secured.allowed])[secured.allowed]
+    state = brokers.describe_topics(brokers.make_admin_client(right), [secured.allowed])[secured.allowed]
     assert isinstance(state, brokers.TopicState)
     ends = {p: marks.end for p, marks in state.watermarks.items()}
     batch = Batch(secured.allowed, state.topic_id, 1, state.watermarks, ends)
     context = Context(spark, iceberg_catalog.load(), "lake", wrong, f"not let in {way}")
-    with pytest.raises(BrokerRefusedError, match="does not let us in: ") as refused:
+    with pytest.raises(BrokerRefusedError, match="Login to Kafka failed: ") as refused:
         stage(context, batch, gaps_expected=False)
     assert "wr0ng" not in str(refused.value)
     assert time.monotonic() - began < 30

@@ -18,9 +18,9 @@ from sluice.ingest import outcome, settle
 from sluice.ingest.stage import stage
 from sluice.ledger import offsets_table
 from sluice.plan import plan
-from sluice.plan.model import GroupPlan
+from sluice.plan.model import GroupPlan, PlanInputs
 from tests.support import runbook
-from tests.support.faults import Driver
+from tests.support.faults import StepThread
 from tests.support.lake import Lake
 
 
@@ -85,7 +85,7 @@ def check(it: Lake, appended: str, merged: str) -> None:
     for name in (appended, merged, table_names.staging(it.topic)):
         found = it.catalog.load_table(name)
         assert set(found.metadata.refs) == {"main", CURSOR_TAG}
-        carrier = cursor.carrier(found, NEXT_OFFSETS)
+        carrier = cursor.find_offset_snapshot(found, NEXT_OFFSETS)
         assert carrier is not None
         assert found.metadata.refs[CURSOR_TAG].snapshot_id == carrier.snapshot_id
 
@@ -119,7 +119,7 @@ def test_a_rollback_moves_the_tag_though_nothing_is_published(lake: Callable[...
         fill(it, 100 * number)
         it.run()
     roll_back(it, table, 1)
-    settle.settle(it.contracts.group(it.group), it.catalog, outcome.expected(it.look()), run_id="idle")
+    settle.settle(it.contracts.group(it.group), it.catalog, outcome.summarize_plan(it.look()), run_id="idle")
     found = it.catalog.load_table(table)
     assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
     it.drain(table)
@@ -130,14 +130,14 @@ def test_staging_rolled_back_is_staged_again_with_the_same_ranges(lake: Callable
     it = lake()
     appended, merged = prepared(it)
     staging = table_names.staging(it.topic)
-    before = {seq: b for seq, (b, _) in cursor.staged_batches(it.catalog.load_table(staging)).items()}
+    before = {seq: b for seq, (b, _) in cursor.read_staged_batches(it.catalog.load_table(staging)).items()}
     roll_back(it, staging, 1)
     fill(it, 5000)
     planned = it.plan().topics[it.topic]
     assert planned.frozen
     assert list(planned.to_stage) == [before[2], before[3]]
     it.drain(appended)
-    after = {seq: b for seq, (b, _) in cursor.staged_batches(it.catalog.load_table(staging)).items()}
+    after = {seq: b for seq, (b, _) in cursor.read_staged_batches(it.catalog.load_table(staging)).items()}
     assert {seq: after[seq] for seq in before} == before
     check(it, appended, merged)
 
@@ -182,7 +182,7 @@ def test_expired_snapshots_leave_the_tag_then_the_ledger_then_a_question(lake: C
         found = it.catalog.load_table(name)
         chain = list(snapshots.ancestors(found.metadata))
         assert all(PUBLISHED_THROUGH not in snapshots.summary(s) for s in chain)
-        assert cursor.published(found)[it.topic].seq == 2
+        assert cursor.read_table_cursor(found)[it.topic].seq == 2
     assert not it.plan().has_work
     fill(it, 1000)
     it.drain(appended)
@@ -205,7 +205,7 @@ def test_expired_snapshots_leave_the_tag_then_the_ledger_then_a_question(lake: C
     fill(it, 3000)
     outcomes = it.run()
     assert outcomes[appended]["state"] == "stopped"
-    for part in ("tells which offsets the table holds", appended, "Way out: Roll the table back"):
+    for part in ("gives the offsets that the table holds", appended, "Next step: Roll the table back"):
         assert part in outcomes[appended]["error"]
     assert sorted(r["n"] for r in it.rows(appended)) == sorted(r["n"] for r in before)
     assert outcomes[merged]["state"] == "published"
@@ -236,7 +236,7 @@ def test_staging_compacted_and_expired_keeps_its_cursor(lake: Callable[..., Lake
     fill(it, 3000)
     outcome = it.run()[appended]
     assert outcome["state"] == "stopped"
-    assert "tells which offsets the table holds" in outcome["error"]
+    assert "gives the offsets that the table holds" in outcome["error"]
 
 
 def test_two_planners_at_once_and_one_wins(lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_two_planners_at_once_and_one_wins(lake: Callable[..., Lake], monkeypatc
     it.run()
     fill(it, 100)
     barrier = threading.Barrier(2, timeout=60)
-    look = plan.look
+    look = plan.make_plan
     first = threading.local()
 
     def together(*arguments: object, **named: object) -> GroupPlan:
@@ -259,11 +259,11 @@ def test_two_planners_at_once_and_one_wins(lake: Callable[..., Lake], monkeypatc
 
     def planner(run_id: str) -> GroupPlan:
         promises = it.contracts
-        return plan.write(promises.group(it.group), promises, catalogs.load(), it.admin, run_id=run_id)
+        return plan.write_plan(promises.group(it.group), PlanInputs(promises, catalogs.load(), it.admin), run_id=run_id)
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "look", together)
-        drivers = [Driver(lambda n=n: planner(f"planner {n}")) for n in (1, 2)]  # type: ignore[misc]
+        patch.setattr(plan, "make_plan", together)
+        drivers = [StepThread(lambda n=n: planner(f"planner {n}")) for n in (1, 2)]  # type: ignore[misc]
         for each in drivers:
             each.end()
     winner, loser = sorted(drivers, key=lambda d: d.error is not None)
@@ -318,8 +318,8 @@ def test_a_step_killed_before_the_tag_is_told_by_the_ancestors(lake: Callable[..
     # Between publish and the tag: the tag is one behind.
     found = it.catalog.load_table(appended)
     second = next(s for s in snapshots.ancestors(found.metadata) if snapshots.summary(s).get("sluice.batch-seq") == "2")
-    refs.commit(it.catalog, found, (), (refs.point(CURSOR_TAG, second.snapshot_id, tag=True),))
-    assert cursor.published(it.catalog.load_table(appended))[it.topic].seq == 3
+    refs.commit(it.catalog, found, (), (refs.set_ref(CURSOR_TAG, second.snapshot_id, tag=True),))
+    assert cursor.read_table_cursor(it.catalog.load_table(appended))[it.topic].seq == 3
     assert not it.plan().has_work
     check(it, appended, merged)
 
@@ -340,8 +340,8 @@ def test_the_catalog_is_restored_from_a_backup_as_the_runbook_says(
     # One of the tables is brought back to its last state, and is ahead of staging then.
     metadata = Path(it.catalog.load_table(merged).location().removeprefix("file://")) / "metadata"
     last = max(metadata.glob("*.metadata.json"))
-    runbook.sql(it, "DROP TABLE <table>", table=merged)
-    runbook.sql(it, "CALL system.register_table", table=merged, file=last)
+    runbook.run_sql(it, "DROP TABLE <table>", table=merged)
+    runbook.run_sql(it, "CALL system.register_table", table=merged, file=last)
     it.assert_folded(merged)
     assert len(it.rows(appended)) == 40
     fill(it, 400)
@@ -376,9 +376,9 @@ def test_a_table_is_brought_back_from_a_backup_with_what_was_set_apart_and_delet
     assert table_names.deletes(own) in made_since
     for name, folder in folders.items():
         if name not in made_since:
-            runbook.sql(it, "DROP TABLE <table>", table=name_of(name))
+            runbook.run_sql(it, "DROP TABLE <table>", table=name_of(name))
         last = max((Path(folder) / "metadata").glob("*.metadata.json"))
-        runbook.sql(it, "CALL system.register_table", table=name_of(name), file=last)
+        runbook.run_sql(it, "CALL system.register_table", table=name_of(name), file=last)
     assert [row["key"] for row in it.quarantined(merged)] == [b"bad"]
     # Older than the delete, which nothing but the memory of deletes tells any more.
     it.send([(1, "k1", record(7))], timestamp_ms=1_600_000_000_000)

@@ -19,14 +19,15 @@ from pyiceberg.typedef import Record
 
 from sluice.batch import CURSOR_TAG, NEXT_OFFSETS, PUBLISHED_THROUGH
 from sluice.iceberg import cursor, own_table, refs, snapshots, table_names, tables
-from sluice.ingest.landing import Attempt
+from sluice.ingest.branch_write import BranchWrite
 from sluice.ledger import maintenance_table
-from sluice.ledger.maintenance_table import Action, Effect
-from sluice.maintain import assess, maintain, subjects
+from sluice.ledger.maintenance_table import Action, ActionResult
+from sluice.maintain import assess, expire, expiry, maintain, procedures, targets
+from sluice.maintain.expiry import AssessmentInputs
 from sluice.plan import resolve_topics
-from tests.support import files as support
 from tests.support import runbook
-from tests.support.faults import Driver, Pause, by_run
+from tests.support import table_files as support
+from tests.support.faults import PausedCall, StepThread, by_run
 from tests.support.lake import Lake
 
 STRICT = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1, "min_input_files": 2}
@@ -51,17 +52,21 @@ def prepared(it: Lake, batches: int = 3, **maintenance: object) -> tuple[str, st
     return appended, merged
 
 
-def run(it: Lake, action: Action, *names: str, run_id: str = "upkeep", dry_run: bool = False) -> dict[str, Effect]:
+def run(
+    it: Lake, action: Action, *names: str, run_id: str = "upkeep", dry_run: bool = False
+) -> dict[str, ActionResult]:
     """What the DAG does: assess, then Spark for the tables of the group that need it (or those named)."""
-    needs = assess.assess(it.contracts, it.catalog, action, names=it.maintained)
+    needs = assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), action, names=it.maintained)
     assert [n.error for n in needs if n.error] == []
     due = [n.table for n in needs if n.steps] if not names else list(names)
     deadline = time.monotonic() + 600
-    effects = maintain.run(it.context(run_id), action, due, it.contracts, deadline=deadline, dry_run=dry_run)
+    effects = maintain.maintain_tables(
+        maintain.MaintenanceRun(it.context(run_id), it.contracts, action, dry_run=dry_run), due, deadline=deadline
+    )
     return {e.table: e for e in effects}
 
 
-def good(effects: dict[str, Effect]) -> dict[str, Effect]:
+def good(effects: dict[str, ActionResult]) -> dict[str, ActionResult]:
     assert {e.table: e.error for e in effects.values() if e.error} == {}
     return effects
 
@@ -102,7 +107,7 @@ def check(it: Lake, appended: str, merged: str) -> None:
     for name in (appended, merged, staging(it)):
         found = it.catalog.load_table(name)
         assert set(found.metadata.refs) == {"main", CURSOR_TAG}
-        carrier = cursor.carrier(found, NEXT_OFFSETS)
+        carrier = cursor.find_offset_snapshot(found, NEXT_OFFSETS)
         assert carrier is not None
         assert found.metadata.refs[CURSOR_TAG].snapshot_id == carrier.snapshot_id
 
@@ -124,7 +129,9 @@ def test_small_files_become_few_and_nothing_changes(lake: Callable[..., Lake]) -
         assert effect.after.delete_files == 0
         assert effect.reason and "files" in effect.reason
     # It was kept, and once is enough.
-    kept = {e.table: e for e in maintenance_table.kept(it.catalog, run_id="upkeep")}
+    kept = {
+        e.table: e for e in maintenance_table.read_results(it.catalog, maintenance_table.ResultFilter(run_id="upkeep"))
+    }
     assert kept[appended].after == done[appended].after
     again = run(it, Action.REWRITE, appended, merged)
     assert {e.state for e in again.values()} == {"idle"}
@@ -140,27 +147,31 @@ def test_nothing_needed_starts_nothing(lake: Callable[..., Lake]) -> None:
     fill(it, 0)
     it.run()
     for action in (Action.REWRITE, Action.EXPIRE):
-        assert [n for n in assess.assess(it.contracts, it.catalog, action, names=it.maintained) if n.steps] == []
+        assert [
+            n
+            for n in assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), action, names=it.maintained)
+            if n.steps
+        ] == []
 
 
 def test_rewrites_while_batches_come_in_lose_nothing(lake: Callable[..., Lake]) -> None:
     it = lake()
     appended, merged = prepared(it, 3)
     stop: list[bool] = []
-    seen: list[Effect] = []
+    seen: list[ActionResult] = []
 
     def rewriting() -> None:
         while not stop:
             seen.extend(run(it, Action.REWRITE, appended, merged, staging(it)).values())
 
-    other = Driver(rewriting)
+    other = StepThread(rewriting)
     for number in range(5):
         fill(it, 1000 + 100 * number)
         it.run()
     stop.append(True)
     other.end()
     assert other.error is None, other.error
-    assert {e.state for e in seen} <= {"done", "idle", "left"}, [e.told for e in seen]
+    assert {e.state for e in seen} <= {"done", "idle", "left"}, [e.summary for e in seen]
     assert "done" in {e.state for e in seen}
     fill(it, 5000)
     it.drain(appended)
@@ -178,8 +189,10 @@ def test_a_batch_that_loses_against_a_rewrite_is_tried_again(
     fill(it, 1000)
     with monkeypatch.context() as patch:
         next_run = f"{it.group}-{it._runs + 1}"
-        pause = Pause(patch, Attempt, "land", lambda a, *_: by_run(next_run)(a) and a.identifier[0] == "db")
-        ingest = Driver(it.run)
+        pause = PausedCall(
+            patch, BranchWrite, "fast_forward_main", lambda a, *_: by_run(next_run)(a) and a.identifier[0] == "db"
+        )
+        ingest = StepThread(it.run)
         pause.reached(ingest)
         done = good(run(it, Action.REWRITE, appended, merged))
         pause.go()
@@ -203,7 +216,7 @@ def test_after_the_strictest_expiry_the_next_run_goes_on_from_the_right_offsets(
         time.sleep(1.1)
         effects.append(good(run(it, Action.EXPIRE)))
     assert not it.plan().has_work
-    assert cursor.published(it.catalog.load_table(appended))[it.topic].seq == 3
+    assert cursor.read_table_cursor(it.catalog.load_table(appended))[it.topic].seq == 3
     assert effects[0][appended].state == "done"
     check(it, appended, merged)
     for _ in range(2):
@@ -224,7 +237,7 @@ def test_a_main_that_was_told_to_keep_less_keeps_its_cursor(lake: Callable[..., 
         for _ in range(2):  # what lies between the head and the tag is what nothing else would keep
             rewrite_all(it, name)
         table = it.catalog.load_table(name)
-        head = refs.point(refs.MAIN, table.metadata.current_snapshot_id)
+        head = refs.set_ref(refs.MAIN, table.metadata.current_snapshot_id)
         keeping = {"max_snapshot_age_ms": 1, "min_snapshots_to_keep": 1}  # Iceberg goes by these, whatever it is given
         refs.commit(it.catalog, table, (), (head.model_copy(update=keeping),))
     time.sleep(1.1)
@@ -235,7 +248,7 @@ def test_a_main_that_was_told_to_keep_less_keeps_its_cursor(lake: Callable[..., 
         assert told == [False, False, True]
         main = table.metadata.refs[refs.MAIN]
         assert (main.max_snapshot_age_ms, main.min_snapshots_to_keep) == (None, None)
-        assert effects[name].state == "done" and "main was told to keep less" in effects[name].reason
+        assert effects[name].state == "done" and "main's own retention keeps less" in effects[name].reason
     check(it, appended, merged)
 
 
@@ -314,10 +327,10 @@ def test_staging_loses_what_is_published_past_its_retention_and_no_more(lake: Ca
     for name in (appended, merged, strict, late):
         it.contract(table=name, topic="another")
     told = f"{staging(it)} (topic {it.topic})"
-    assert told in resolve_topics.unclaimed(it.contracts, it.catalog)
+    assert told in resolve_topics.find_unclaimed_staging(it.contracts, it.catalog)
     folder = Path(it.catalog.load_table(staging(it)).location().removeprefix("file://"))
-    runbook.sql(it, "DROP TABLE <staging>", staging=staging(it))
-    assert told not in resolve_topics.unclaimed(it.contracts, it.catalog)
+    runbook.run_sql(it, "DROP TABLE <staging>", staging=staging(it))
+    assert told not in resolve_topics.find_unclaimed_staging(it.contracts, it.catalog)
     assert not list(folder.rglob("*.parquet"))
 
 
@@ -340,12 +353,12 @@ def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> 
     before = {name: files(it.catalog.load_table(name)) for name in (appended, merged, staging(it))}
     shown = good(run(it, Action.ORPHANS, appended, dry_run=True))[appended]
     assert (shown.state, all(path.exists() for path in orphans)) == ("left", True)
-    assert shown.reason.endswith("a dry run: what is listed is there still")
+    assert shown.reason.endswith("dry run: nothing was removed")
     done = good(run(it, Action.ORPHANS))
     assert {done[name].state for name in before} == {"done"}
     assert shown.listing == done[appended].listing
     assert any("left-by-a-killed-driver" in path for path in done[appended].listing)
-    listings = [row.listing for row in runbook.sql(it, "SELECT table, at, listing") if row.table == appended]
+    listings = [row.listing for row in runbook.run_sql(it, "SELECT table, at, listing") if row.table == appended]
     assert done[appended].listing in listings
     for name, had in before.items():
         gone = had - files(it.catalog.load_table(name))
@@ -388,14 +401,16 @@ def test_what_lies_where_a_property_sends_files_goes_and_what_may_be_somebody_el
     # Another table's files there stop it, before anything is removed.
     other = it.catalog.create_table(f"db.other_{it.group}", Schema(), location=f"file://{data}/other")
     (stopped,) = run(it, Action.ORPHANS, appended, run_id="one").values()
-    assert stopped.red and f"FolderSharedError: Files of other tables lie in this one's folder file://{data}: " in (
-        stopped.error or ""
+    assert (
+        stopped.failed
+        and f"FolderSharedError: Files of other tables lie in this table's folder file://{data}: "
+        in (stopped.error or "")
     )
     it.catalog.drop_table(other.name())
     shown = good(run(it, Action.ORPHANS, appended, run_id="two", dry_run=True))[appended]
-    assert "3 files beside its own are left, the log names them; a dry run" in shown.told
+    assert "3 files of unknown origin are left: see the log; dry run" in shown.summary
     done = good(run(it, Action.ORPHANS, appended, run_id="three"))[appended]
-    assert done.state == "done" and "3 files beside its own are left" in done.told
+    assert done.state == "done" and "3 files of unknown origin are left" in done.summary
     assert shown.listing == done.listing and {ours.name, killed.name} <= {Path(each).name for each in done.listing}
     result = json.loads(done.result or "")
     assert result["listed"] == result["removed"] == len(done.listing)
@@ -416,14 +431,14 @@ def beside_a_damaged_table(it: Lake, name: str) -> None:
     gone = metadata.rename(metadata.with_suffix(".gone"))
     try:
         (stopped,) = run(it, Action.ORPHANS, name).values()
-        assert stopped.red and other in stopped.told and all(path.exists() for path in aged.values())
+        assert stopped.failed and other in stopped.summary and all(path.exists() for path in aged.values())
         result = f'{{"folders": ["{metadata.parents[1]}"]}}'
-        seen = Effect(
+        seen = ActionResult(
             other, Action.ORPHANS, maintenance_table.SEEN, result=result, at=datetime.now(UTC) - timedelta(days=5)
         )
-        maintenance_table.keep(it.catalog, [seen], run_id="before")
+        maintenance_table.write_results(it.catalog, [seen], run_id="before")
         (left,) = good(run(it, Action.ORPHANS, name)).values()
-        assert left.state == "left" and f"those of {other}, which can't be read" in left.told
+        assert left.state == "left" and f"they may belong to {other}, which can't be read" in left.summary
         assert [path.exists() for path in aged.values()] == [False, True]
     finally:
         gone.rename(metadata)
@@ -438,11 +453,16 @@ def test_a_table_that_fails_is_red_and_stops_no_other(lake: Callable[..., Lake])
     victim = next(p for p in files(it.catalog.load_table(appended)) if p.suffix == ".parquet")
     victim.rename(victim.with_suffix(".gone"))
     done = run(it, Action.REWRITE, appended, merged)
-    assert done[appended].red
+    assert done[appended].failed
     assert done[appended].error
     assert done[merged].state == "done"
-    kept = {e.table: e for e in maintenance_table.kept(it.catalog, run_id="upkeep", action=Action.REWRITE)}
-    assert kept[appended].red
+    kept = {
+        e.table: e
+        for e in maintenance_table.read_results(
+            it.catalog, maintenance_table.ResultFilter(run_id="upkeep", action=Action.REWRITE)
+        )
+    }
+    assert kept[appended].failed
     victim.with_suffix(".gone").rename(victim)
     assert good(run(it, Action.REWRITE, appended))[appended].state == "done"
     check(it, appended, merged)
@@ -453,22 +473,26 @@ def test_tables_that_had_no_time_come_first_in_the_next_run(
 ) -> None:
     it = lake()
     names = [*prepared(it, 1), staging(it)]
-    took, original, kills = [0.0], maintain._maintain, ""
+    took, original, kills = [0.0], maintain._run_with_retries, ""
 
-    def too_long(subject: subjects.Subject, *given: Any) -> Effect:
+    def too_long(subject: targets.Target, *given: Any) -> ActionResult:
         took[0] += 1
         if subject.name == kills:
             raise KeyboardInterrupt
         return original(subject, *given)
 
-    monkeypatch.setattr(maintain, "_maintain", too_long)
+    monkeypatch.setattr(maintain, "_run_with_retries", too_long)
     monkeypatch.setattr(maintain, "time", SimpleNamespace(monotonic=lambda: took[0], sleep=time.sleep))
 
     def turn(run: str) -> list[str]:
         context = it.context(run)
-        left = maintenance_table.untried(it.catalog, Action.REWRITE, names, run_id=run)
-        done = maintain.run(context, Action.REWRITE, left or names, it.contracts, deadline=took[0] + 0.5)
-        assert len(maintenance_table.untried(it.catalog, Action.REWRITE, names, run_id=run)) == max(len(left) - 1, 0)
+        left = maintenance_table.find_untried(it.catalog, Action.REWRITE, names, run_id=run)
+        done = maintain.maintain_tables(
+            maintain.MaintenanceRun(context, it.contracts, Action.REWRITE), left or names, deadline=took[0] + 0.5
+        )
+        assert len(maintenance_table.find_untried(it.catalog, Action.REWRITE, names, run_id=run)) == max(
+            len(left) - 1, 0
+        )
         return [e.table for e in done]
 
     order = [*sorted(names[:2]), names[2]]
@@ -479,8 +503,8 @@ def test_tables_that_had_no_time_come_first_in_the_next_run(
     kills = order[2]
     with pytest.raises(KeyboardInterrupt):
         turn("two")
-    (last,) = maintenance_table.kept(it.catalog, run_id="two", names=[kills])
-    assert (last.state, last.red) == ("begun", False)
+    (last,) = maintenance_table.read_results(it.catalog, maintenance_table.ResultFilter(run_id="two", tables=[kills]))
+    assert (last.state, last.failed) == ("begun", False)
     assert turn("two") == [order[0]]
     kills = ""
     assert turn("two") == [order[2]]
@@ -511,9 +535,9 @@ def test_an_hourly_rewrite_expires_the_ledgers_snapshots_and_deletes_their_files
     # The oldest have gone from the metadata alone, as where maintenance did not come.
     for name, value in (("SPARE", 2), ("DROPPED", 2), ("OWN_LEAST", 3), ("OWN_AGE", timedelta(0))):
         monkeypatch.setattr(tables, name, value)
-    own_table.drop_spare(it.catalog.load_table(table_names.LEDGER))
-    own = subjects.OWN.model_copy(update={"snapshot_age": timedelta(0), "min_snapshots": 2})
-    monkeypatch.setattr(subjects, "OWN", own)
+    own_table.expire_excess_snapshots(it.catalog.load_table(table_names.LEDGER))
+    own = targets.OWN_SETTINGS.model_copy(update={"snapshot_age": timedelta(0), "min_snapshots": 2})
+    monkeypatch.setattr(targets, "OWN_SETTINGS", own)
     monkeypatch.setattr(assess, "MANY_SNAPSHOTS", 3)
     effect = good(run(it, Action.REWRITE, "sluice.offsets"))["sluice.offsets"]
     assert json.loads(effect.result or "{}")["expired"]["deleted_manifest_lists_count"] > 3
@@ -533,7 +557,7 @@ def test_files_named_by_another_scheme_stop_the_clean_up_of_that_table(lake: Cal
         folder = Path(it.catalog.load_table(name).location().removeprefix("file://")) / "data"
         orphan = folder / "left-by-a-killed-driver.parquet"
         orphan.write_bytes(b"PAR1")
-        support.make_old(it.catalog.load_table(name))
+        support.age_files(it.catalog.load_table(name))
         orphans.append(orphan)
     # The table names that file, by another scheme and host than the listing gives.
     table = it.catalog.load_table(appended)
@@ -551,7 +575,7 @@ def test_files_named_by_another_scheme_stop_the_clean_up_of_that_table(lake: Cal
         commit.append_data_file(file)
     had = files(table)
     done = run(it, Action.ORPHANS, appended, merged)
-    assert done[appended].red
+    assert done[appended].failed
     said = done[appended].error or ""
     assert said.startswith("AddressMismatchError")
     assert "hdfs" in said and appended in said and "Write the warehouse's address in one way" in said
@@ -573,7 +597,7 @@ def test_a_table_whose_files_must_not_be_deleted_is_red_and_not_left_for_later(l
     time.sleep(1.1)
     for action in (Action.EXPIRE, Action.ORPHANS):
         done = run(it, action, appended)[appended]
-        assert done.red
+        assert done.failed
         assert "GC is disabled" in (done.error or "")
     it.assert_appended(appended)
 
@@ -599,21 +623,23 @@ def test_what_is_rolled_back_within_the_window_while_snapshots_expire_is_all_the
     for name, mode in ((appended, "append"), (merged, "upsert")):
         it.contract(table=name, mode=mode, maintenance={**STRICT, "snapshot_age": window, "staging_retention": window})
     with monkeypatch.context() as patch:
-        patch.setattr(assess, "datetime", Began)
+        patch.setattr(expiry, "datetime", Began)
         patch.setattr(maintain, "datetime", Began)
         if when == "before expire_snapshots":
-            pause = Pause(patch, maintain, "_call", lambda _c, subject, *_, **__: subject.name == appended)
+            pause = PausedCall(
+                patch, procedures, "call_procedure", lambda _c, target, *_, **__: target.name == appended
+            )
         elif when == "before the raw records go":
-            pause = Pause(patch, maintain, "_delete_through")
-        expiry = Driver(lambda: run(it, Action.EXPIRE, appended, merged, staging(it)))
+            pause = PausedCall(patch, expire, "_delete_through")
+        driver = StepThread(lambda: run(it, Action.EXPIRE, appended, merged, staging(it)))
         if when != "after":
-            pause.reached(expiry)
+            pause.reached(driver)
             for name, snapshot in target.items():
                 roll_back(it, name, snapshot)
             pause.go()
-        expiry.end()
-    assert expiry.error is None, expiry.error
-    done = good(expiry.result)
+        driver.end()
+    assert driver.error is None, driver.error
+    done = good(driver.result)
     assert done[appended].before and done[appended].after
     assert done[appended].after.snapshots < done[appended].before.snapshots
     if when == "after":
@@ -622,11 +648,11 @@ def test_what_is_rolled_back_within_the_window_while_snapshots_expire_is_all_the
     for name in (appended, merged):
         table = it.catalog.load_table(name)
         assert table.metadata.current_snapshot_id == target[name]
-        support.read_all(table)
+        support.read_all_snapshots(table)
     outcome = it.run()
     assert {name: o["batches"] for name, o in outcome.items()} == {name: {it.topic: [4, 5]} for name in target}
     it.assert_appended(appended)
     it.assert_folded(merged)
     for name in (appended, merged):
-        support.read_all(it.catalog.load_table(name))
+        support.read_all_snapshots(it.catalog.load_table(name))
     check(it, appended, merged)

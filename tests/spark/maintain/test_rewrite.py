@@ -16,13 +16,14 @@ import pytest
 from pyiceberg.manifest import DataFileContent
 
 from sluice.contract.settings import Maintenance
-from sluice.iceberg import own_table, table_names
+from sluice.iceberg import compat, table_names
 from sluice.ledger import maintenance_table
-from sluice.ledger.maintenance_table import Action, Effect
+from sluice.ledger.maintenance_table import Action, ActionResult
 from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import active_partitions, assess, file_stats, maintain
-from sluice.maintain.assess import Need
-from sluice.maintain.subjects import OWN
+from sluice.maintain.assess import Assessment
+from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.targets import OWN_SETTINGS
 from tests.support.lake import Lake
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,15 +34,19 @@ def record(n: int) -> dict[str, object]:
     return {"n": n, "text": f"record {n}"}
 
 
-def need(it: Lake, table: str) -> Need:
+def need(it: Lake, table: str) -> Assessment:
     return next(
-        n for n in assess.assess(it.contracts, it.catalog, Action.REWRITE, names=it.maintained) if n.table == table
+        n
+        for n in assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), Action.REWRITE, names=it.maintained)
+        if n.table == table
     )
 
 
-def rewrite(it: Lake, *names: str, action: Action = Action.REWRITE) -> dict[str, Effect]:
+def rewrite(it: Lake, *names: str, action: Action = Action.REWRITE) -> dict[str, ActionResult]:
     deadline = time.monotonic() + 600
-    effects = maintain.run(it.context("upkeep"), action, names, it.contracts, deadline=deadline)
+    effects = maintain.maintain_tables(
+        maintain.MaintenanceRun(it.context("upkeep"), it.contracts, action), names, deadline=deadline
+    )
     assert {e.table: e.error for e in effects if e.error} == {}
     return {e.table: e for e in effects}
 
@@ -56,12 +61,14 @@ def files_by_partition(it: Lake, table: str) -> dict[object, list[Path]]:
 
 def age(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
     """From now on, what was written before that moment is old enough, and what came later is not."""
-    choose = active_partitions.choose
+    choose = active_partitions.choose_partitions
 
-    def aged(table: Any, parts: Any, needy: Any, settings: Maintenance, now: datetime) -> active_partitions.Choice:
+    def aged(
+        table: Any, parts: Any, needy: Any, settings: Maintenance, now: datetime
+    ) -> active_partitions.PartitionChoice:
         return choose(table, parts, needy, settings.model_copy(update={"rewrite_after": now - moment}), now)
 
-    monkeypatch.setattr(active_partitions, "choose", aged)
+    monkeypatch.setattr(active_partitions, "choose_partitions", aged)
 
 
 def live_deletes(it: Lake, table: str) -> list[str]:
@@ -153,7 +160,7 @@ def test_one_run_rewrites_as_much_as_the_contract_says_and_the_next_goes_on(lake
     it.contract(table=table, maintenance={**few, "rewrite_bytes": found.mean_bytes * 9 // 2})
     counts = []
     while need(it, table).steps:
-        counts.append(rewrite(it, table)[table].told.split("data files ")[1].split(",")[0])
+        counts.append(rewrite(it, table)[table].summary.split("data files ")[1].split(",")[0])
     assert counts[0] == "9 → 6", counts
     assert len(counts) > 1 and len(list(it.catalog.load_table(table).scan().plan_files())) <= 2
     it.assert_appended(table)
@@ -177,8 +184,12 @@ def test_many_small_manifests_become_few(lake: Callable[..., Lake], monkeypatch:
         # One of data files and one of delete files is the least there can be.
         assert effect.after.manifests <= 2, effect
         assert effect.after.data_files == effect.before.data_files
-        assert file_stats.size(it.catalog.load_table(name)).manifests == effect.after.manifests
-        assert not [n for n in assess.assess(it.contracts, it.catalog, Action.REWRITE) if n.table == name and n.steps]
+        assert file_stats.measure_head(it.catalog.load_table(name)).manifests == effect.after.manifests
+        assert not [
+            n
+            for n in assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), Action.REWRITE)
+            if n.table == name and n.steps
+        ]
     it.assert_appended(appended)
     it.assert_folded(merged)
     it.send((0, f"k{n}", record(n)) for n in range(40, 80))
@@ -234,7 +245,7 @@ def test_only_partitions_no_longer_written_to_are_put_together_in_the_order_of_t
     age(monkeypatch, moment)
     # All of the month is written to, and stays.
     assert need(it, by_month).where == "`local` IS NULL"
-    assert "1 partition still written to, left alone" in need(it, by_month).reason
+    assert "1 partition skipped: still written to" in need(it, by_month).reason
     done = rewrite(it, by_day, by_date)
     fifth = (datetime(2024, 3, 5, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).days
     for name in (by_day, by_date):
@@ -308,7 +319,7 @@ def test_what_sluice_itself_writes_down_is_put_away_by_time(lake: Callable[..., 
     it = lake()
     it.contract(columns=[{"name": "n", "type": "long"}])
     ledger = Ledger(it.catalog)
-    of_a_file, files = 600, OWN.min_input_files
+    of_a_file, files = 600, OWN_SETTINGS.min_input_files
     for n in Random(1).sample(range(files), files):
         rows = [
             {"topic": it.topic, "topic_id": "x" * 22, "batch_seq": seq, "state": state, "partition": p}
@@ -318,8 +329,7 @@ def test_what_sluice_itself_writes_down_is_put_away_by_time(lake: Callable[..., 
             for at, state in enumerate(("planned", "staged", "settled"))
             for p in (0, 1)
         ]
-        own_table.ready_to_append(ledger.table)
-        ledger.table.append(pa.Table.from_pylist(rows, schema=ledger.table.schema().as_arrow()))
+        compat.lean_copy(ledger.table).append(pa.Table.from_pylist(rows, schema=ledger.table.schema().as_arrow()))
         ledger.refresh()
     (effect,) = rewrite(it, "sluice.offsets").values()
     ((*paths,),) = files_by_partition(it, "sluice.offsets").values()
@@ -329,7 +339,7 @@ def test_what_sluice_itself_writes_down_is_put_away_by_time(lake: Callable[..., 
     assert list(chain.from_iterable(seqs)) == [seq for seq in range(1, of_a_file * files + 1) for _ in range(6)]
     # Put away for good.
     (effect,) = rewrite(it, "sluice.offsets").values()
-    assert effect.state == "idle", effect.told
+    assert effect.state == "idle", effect.summary
 
 
 def test_what_maintenance_did_long_ago_is_forgotten_and_the_rest_stays(lake: Callable[..., Lake]) -> None:
@@ -337,11 +347,11 @@ def test_what_maintenance_did_long_ago_is_forgotten_and_the_rest_stays(lake: Cal
     it.contract(columns=[{"name": "n", "type": "long"}])
     now = datetime.now(UTC)
     ages = (0, 89, 91, 100)  # in one file
-    effects = [Effect(f"old.{days}", Action.EXPIRE, "done", at=now - timedelta(days=days)) for days in ages]
-    maintenance_table.keep(it.catalog, effects, run_id="r")
+    effects = [ActionResult(f"old.{days}", Action.EXPIRE, "done", at=now - timedelta(days=days)) for days in ages]
+    maintenance_table.write_results(it.catalog, effects, run_id="r")
     (effect,) = rewrite(it, "sluice.maintenance", action=Action.EXPIRE).values()
     assert effect.state == "done"
-    assert "have outlived 90 d" in effect.told
-    assert {e.table for e in maintenance_table.kept(it.catalog)} == {"old.0", "old.89", "sluice.maintenance"}
+    assert "are past their history of 90 d" in effect.summary
+    assert {e.table for e in maintenance_table.read_results(it.catalog)} == {"old.0", "old.89", "sluice.maintenance"}
     (effect,) = rewrite(it, "sluice.maintenance", action=Action.EXPIRE).values()
     assert effect.state == "idle"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import TopicPartition
 
-from sluice.batch import GAPS, batches_of
+from sluice.batch import GAPS, batches_from_summary
 from sluice.errors import RefusedError, TerminalError
 from sluice.iceberg import snapshots, table_names
 from sluice.ingest import run as runs
@@ -17,10 +17,12 @@ from sluice.ledger import rebuild
 from sluice.ledger.offsets_table import Ledger
 from sluice.operate import accept_gap
 from sluice.operate.accept_gap import Gap
+from sluice.operate.operator_input import Decision
+from sluice.plan.model import PlanInputs
 from sluice.status import status
 from sluice.status import text as status_text
 from tests.support import runbook
-from tests.support.backfills import asked, fill_in
+from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
 
 WHY = "the disk was full over the weekend"
@@ -38,8 +40,8 @@ def lose(it: Lake, before: dict[int, int]) -> None:
 
 
 def accept(it: Lake, name: str, named: dict[int, list[int]] | None = None, *, dry_run: bool = False) -> list[Gap]:
-    return accept_gap.accept(
-        name, named, it.contracts, it.catalog, it.admin, who="ann", why=WHY, run_id="by hand", dry_run=dry_run
+    return accept_gap.accept_gaps(
+        name, named, PlanInputs(it.contracts, it.catalog, it.admin), Decision("ann", WHY, "by hand"), dry_run=dry_run
     )
 
 
@@ -65,8 +67,8 @@ def test_exactly_what_was_accepted_is_missing(lake: Callable[..., Lake], mode: s
         with pytest.raises(RefusedError, match="has not lost exactly"):
             accept(it, table, named)
     with pytest.raises(RefusedError, match="No reason"):
-        accept_gap.accept(
-            table, None, it.contracts, it.catalog, it.admin, who="ann", why=" ", run_id="x", dry_run=False
+        accept_gap.accept_gaps(
+            table, None, PlanInputs(it.contracts, it.catalog, it.admin), Decision("ann", " ", "x"), dry_run=False
         )
     assert it.run()[table]["state"] == "stopped"
 
@@ -113,18 +115,18 @@ def test_ledger_and_status_tell_and_a_rebuild_keeps_it(
     it.drain(table)
     told = [(r.partition, r.start_offset, r.end_offset, r.who, r.why) for r in Ledger(it.catalog).gaps([it.topic])]
     assert told == [(0, 10, 13, "ann", WHY), (1, 10, 12, "ann", WHY)]
-    text = runbook.command(it, "status TABLE", TABLE=table)
-    assert "given up    0: [10, 13) by ann" in text
+    text = runbook.run_command(it, "status TABLE", TABLE=table)
+    assert "skipped     0: [10, 13) by ann" in text
     assert WHY in text
-    assert '"why":' in json.dumps(status_text.as_json(status.look(it.contracts, [table]))).replace(" ", "")
+    assert '"why":' in json.dumps(status_text.as_json(status.read_status(it.contracts, [table]))).replace(" ", "")
     for shown in (
-        runbook.command(it, "ledger show"),
-        runbook.command(it, "ledger show TOPIC", TOPIC=it.topic),
+        runbook.run_command(it, "ledger show"),
+        runbook.run_command(it, "ledger show TOPIC", TOPIC=it.topic),
     ):
         assert WHY in shown
-    assert "nothing to do" in runbook.command(it, "plan GROUP", GROUP=it.group)
-    assert it.topic in runbook.command(it, "at TABLE MOMENT", TABLE=table, MOMENT=datetime.now(UTC).isoformat())
-    runbook.command(it, "ledger rebuild")
+    assert "nothing to do" in runbook.run_command(it, "plan GROUP", GROUP=it.group)
+    assert it.topic in runbook.run_command(it, "at TABLE TIME", TABLE=table, TIME=datetime.now(UTC).isoformat())
+    runbook.run_command(it, "ledger rebuild")
     again = [(r.partition, r.start_offset, r.end_offset, r.who, r.why) for r in Ledger(it.catalog).gaps([it.topic])]
     assert again == told
     it.catalog.drop_table(table_names.LEDGER)
@@ -170,9 +172,9 @@ def test_everything_unread_is_lost(lake: Callable[..., Lake]) -> None:
     before = it.rows(table)
     fill(it, 100)
     lose(it, {0: 20, 1: 20})
-    assert ": 20 offsets, missing in" in runbook.command(it, "gap accept TABLE --why x", TABLE=table)
+    assert ": 20 offsets, missing in" in runbook.run_command(it, "gap accept TABLE --why x", TABLE=table)
     assert not Ledger(it.catalog).gaps([it.topic])
-    runbook.command(it, "gap accept TABLE --why '…' --yes", TABLE=table)
+    runbook.run_command(it, "gap accept TABLE --why '…' --yes", TABLE=table)
     outcome = it.run()[table]
     assert (outcome["state"], outcome["gaps"]) == ("published", {it.topic: ['{"0":[[10,20]],"1":[[10,20]]}']})
     assert it.rows(table) == before
@@ -211,7 +213,7 @@ def test_a_gap_in_plans_that_are_frozen(
         b
         for s in it.catalog.load_table(table).metadata.snapshots
         if snapshots.summary(s).get("sluice.step") == "publish"
-        for b in batches_of(snapshots.summary(s))
+        for b in batches_from_summary(snapshots.summary(s))
     ]
     assert {b.seq: dict(b.gaps) for b in brought if b.gaps} == {
         2: {0: (frozen[0].ranges[0],), 1: ((5, 7),)},
@@ -260,7 +262,7 @@ def test_a_new_table_on_a_topic_whose_beginning_nothing_tells_of(lake: Callable[
     for _ in range(2):
         outcomes = it.run()
         assert outcomes[old]["state"] == "idle"
-        assert "Nothing tells of the batches before" in outcomes[new]["error"], outcomes[new]
+        assert "The batches before" in outcomes[new]["error"], outcomes[new]
         assert "ledger rebuild" in outcomes[new]["error"] and not it.rows(new)
     (gap,) = accept(it, new)
     assert (gap.ranges, gap.tables) == ({0: (0, 20), 1: (0, 20)}, (new,))
@@ -269,7 +271,7 @@ def test_a_new_table_on_a_topic_whose_beginning_nothing_tells_of(lake: Callable[
     it.assert_appended(new, without=missing((0, 0, 20), (1, 0, 20)))
     it.assert_appended(old)
     rebuild.rebuild(it.contracts, it.catalog, run_id="by hand")
-    fill_in(it, asked(new, {0: [0, 20], 1: [0, 20]}))
+    run_backfill(it, backfill_request(new, {0: [0, 20], 1: [0, 20]}))
     it.assert_appended(new)
     assert it.run()[new]["state"] == "idle"
 

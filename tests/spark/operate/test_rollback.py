@@ -15,24 +15,29 @@ from typing import Any
 import pytest
 from pyiceberg.table.snapshots import Operation
 
-from sluice.batch import CURSOR_TAG, batches_of
+from sluice.batch import CURSOR_TAG, batches_from_summary
 from sluice.cli import main
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import ContractError, FencedError, RefusedError, TerminalError
 from sluice.iceberg import cursor, snapshots, table_names
 from sluice.iceberg.filters import equal
 from sluice.ingest import run as runs
-from sluice.ingest.landing import Attempt, Context
+from sluice.ingest.branch_write import BranchWrite
+from sluice.ingest.context import Context
 from sluice.ingest.publish import publish
 from sluice.ledger import maintenance_table, unfinished_rollback
-from sluice.ledger.offsets_table import Ledger, State
-from sluice.maintain import maintain, procedures, rewrite, subjects
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
+from sluice.maintain import maintain, procedures, rewrite, targets
 from sluice.offsets import decode_ranges
 from sluice.operate import accept_gap, rollback
+from sluice.operate.operator_input import Decision
 from sluice.operate.rollback import Rollback
+from sluice.operate.rollback_target import RestorePoint
+from sluice.plan.model import PlanInputs
 from tests.support import runbook
-from tests.support.backfills import asked, fill_in
-from tests.support.faults import Driver, Pause
+from tests.support.backfills import backfill_request, run_backfill
+from tests.support.faults import PausedCall, StepThread
 from tests.support.lake import Lake
 
 WHY = "the contract parsed prices wrongly"
@@ -57,17 +62,18 @@ def fill(it: Lake, first: int, count: int = 20) -> None:
 
 
 def look(it: Lake, table: str, **to: Any) -> Rollback:
-    return rollback.look(table, it.contracts, it.catalog, Ledger(it.catalog), **to)
+    return rollback.preview_rollback(table, it.contracts, it.catalog, Ledger(it.catalog), RestorePoint(**to))
 
 
 def act(it: Lake, found: Rollback, **more: str) -> None:
-    rollback.roll_back(found, it.catalog, Ledger(it.catalog), **{"who": "ann", "why": WHY, "run_id": "by hand", **more})
+    decision = Decision("ann", more.pop("why", WHY), "by hand")
+    rollback.roll_back(found, it.catalog, Ledger(it.catalog), decision, **more)
 
 
 def check_refs(it: Lake, table: str) -> None:
     """The tag stands on main's nearest ancestor that carries offsets, and nothing is left lying about."""
     found = it.catalog.load_table(table)
-    carrier = cursor.carrier(found, "sluice.published-through")
+    carrier = cursor.find_offset_snapshot(found, "sluice.published-through")
     assert set(found.metadata.refs) == ({"main", CURSOR_TAG} if carrier else {"main"})
     if carrier:
         assert found.metadata.refs[CURSOR_TAG].snapshot_id == carrier.snapshot_id
@@ -87,7 +93,7 @@ def hold(it: Lake, table: str, mode: str) -> None:
 
 
 def seqs(found: Rollback, topic: str) -> list[int]:
-    return [each.batch.seq for each in found.again[topic]]
+    return [each.batch.seq for each in found.republish[topic]]
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -95,9 +101,9 @@ def test_back_to_before_a_run_and_forth_again(lake: Callable[..., Lake], mode: s
     it = lake()
     table = prepared(it, mode)
     head = it.catalog.load_table(table).metadata.current_snapshot_id
-    landed = [tuple(row)[2:] for row in runbook.sql(it, "SELECT DISTINCT snapshot_id", table=table)]
+    landed = [tuple(row)[2:] for row in runbook.run_sql(it, "SELECT DISTINCT snapshot_id", table=table)]
     assert [(run, seq) for run, seq in landed if seq] == [(f"{it.group}-{n}", str(n)) for n in range(1, 5)]
-    shown = runbook.command(it, "rollback TABLE --before-run RUN_ID --why x", TABLE=table, RUN_ID=f"{it.group}-2")
+    shown = runbook.run_command(it, "rollback TABLE --before-run RUN_ID --why x", TABLE=table, RUN_ID=f"{it.group}-2")
     found = look(it, table, before_run=f"{it.group}-2")
     assert "\n".join(found.lines()) in shown
     assert seqs(found, it.topic) == [2, 3, 4]
@@ -109,9 +115,9 @@ def test_back_to_before_a_run_and_forth_again(lake: Callable[..., Lake], mode: s
 
     act(it, found)
     assert len(it.rows(table)) == 20
-    assert cursor.published(it.catalog.load_table(table))[it.topic].seq == 1
+    assert cursor.read_table_cursor(it.catalog.load_table(table))[it.topic].seq == 1
     check_refs(it, table)
-    (row,) = [r for r in it_acts(it) if r.state == State.ROLLED_BACK]
+    (row,) = [r for r in it_acts(it) if r.state == LedgerState.ROLLED_BACK]
     assert (row.table, row.who, row.why) == (table, "ann", WHY)
     assert row.snapshots == {"from": head, "to": found.target.snapshot_id}
 
@@ -132,10 +138,12 @@ def test_back_to_before_a_run_and_forth_again(lake: Callable[..., Lake], mode: s
 
 
 def it_acts(it: Lake) -> list[Any]:
-    from sluice.ledger.offsets_table import Row
+    from sluice.ledger.ledger_rows import LedgerRow
 
     records = Ledger(it.catalog).table.scan().to_arrow().to_pylist()
-    rows = [Row(**{**r, "snapshots": dict(r["snapshots"] or []), "state": State(r["state"])}) for r in records]
+    rows = [
+        LedgerRow(**{**r, "snapshots": dict(r["snapshots"] or []), "state": LedgerState(r["state"])}) for r in records
+    ]
     return [r for r in rows if r.topic == it.topic and r.batch_seq is None]
 
 
@@ -161,7 +169,7 @@ def test_back_to_before_a_commit_of_several_batches(
     fill(it, 100, 50)
     it.run()
     metadata = it.catalog.load_table(table).metadata
-    assert len(batches_of(snapshots.summary(metadata.current_snapshot()))) == 5  # type: ignore[arg-type]
+    assert len(batches_from_summary(snapshots.summary(metadata.current_snapshot()))) == 5  # type: ignore[arg-type]
     found = look(it, table, snapshot_id=first)
     assert seqs(found, it.topic) == [3, 4, 5, 6, 7]
     act(it, found)
@@ -186,8 +194,8 @@ def test_what_moved_since_it_was_looked_at_is_refused(
 
     # The other way round: a publish that is about to land when the table is rolled back is refused.
     fill(it, 400)
-    pause = Pause(monkeypatch, Attempt, "land", lambda attempt: attempt.identifier[0] == "db")
-    driver = Driver(it.run)
+    pause = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", lambda attempt: attempt.identifier[0] == "db")
+    driver = StepThread(it.run)
     pause.reached(driver)
     found = look(it, table, before_run=f"{it.group}-2")
     assert len(found.branches) == 1
@@ -213,8 +221,8 @@ def test_a_run_that_goes_on_after_a_rollback_leaves_out_no_batch_of_another_part
     it.send((undone, f"k{n}", {"n": n}) for n in range(100, 110))
     it.run()
     it.send((published, f"k{n}", {"n": n}) for n in range(200, 210))
-    pause = Pause(monkeypatch, Attempt, "land", lambda attempt: attempt.identifier[0] == "db")
-    driver = Driver(it.run)
+    pause = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", lambda attempt: attempt.identifier[0] == "db")
+    driver = StepThread(it.run)
     pause.reached(driver)
     act(it, look(it, table, before_run=f"{it.group}-2"))
     pause.go()
@@ -234,14 +242,16 @@ def test_rewritten_deletes_that_land_on_what_was_rolled_back_to_are_taken_back(
     table = prepared(it, "upsert", 3, maintenance={"min_input_files": 2})
     found = look(it, table, before_run=f"{it.group}-3")
 
-    def overtaken(context: Context, subject: subjects.Subject, *_: Any) -> dict[str, Any]:
+    def overtaken(context: Context, subject: targets.Target, *_: Any) -> dict[str, Any]:
         act(it, found)
-        return {"manifests": procedures._call(context, subject, "rewrite_manifests", use_caching=False)}
+        return {"manifests": procedures.call_procedure(context, subject, "rewrite_manifests", use_caching=False)}
 
     with monkeypatch.context() as patch:
-        patch.setattr(rewrite, "_rewrite", overtaken)
-        effects = maintain.run(
-            it.context("m"), maintenance_table.Action.REWRITE, [table], it.contracts, deadline=time.monotonic() + 60
+        patch.setattr(rewrite, "rewrite_files", overtaken)
+        effects = maintain.maintain_tables(
+            maintain.MaintenanceRun(it.context("m"), it.contracts, maintenance_table.Action.REWRITE),
+            [table],
+            deadline=time.monotonic() + 60,
         )
     (effect,) = effects
     assert (effect.state, effect.error) == ("left", None), effect
@@ -271,7 +281,7 @@ def test_what_staging_no_longer_holds_is_lost_by_name_only(
     ranges = '{"0":[10,20],"1":[10,20]}'
     (said,) = [line for line in found.lines() if line.startswith("kafka")]
     # What is shown is tried as it stands: Kafka has all of it.
-    command = shlex.split(said)[4 : shlex.split(said).index("tells")]
+    command = shlex.split(said)[4 : shlex.split(said).index("shows")]
     assert command == ["backfill", "plan", table, f"--topic={it.topic}", "--ranges", ranges]
     monkeypatch.setenv("SLUICE_CONTRACTS", str(it.folder))
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(it.kafka))
@@ -294,7 +304,7 @@ def test_what_staging_no_longer_holds_is_lost_by_name_only(
     it.assert_appended(table, without=gone)
     it.assert_appended(beside)
     # Kafka still has them.
-    fill_in(it, asked(table, decode_ranges(ranges)))
+    run_backfill(it, backfill_request(table, decode_ranges(ranges)))
     it.assert_appended(table)
 
 
@@ -313,8 +323,8 @@ def test_a_table_never_publishes_less_than_was_staged(lake: Callable[..., Lake])
             assert outcomes[name]["state"] == "stopped", outcomes[name]
             assert "raw records of batches 2 to 2 were deleted from staging" in outcomes[name]["error"]
     assert len(it.rows(table)) == 20
-    (gap,) = accept_gap.accept(
-        late, None, it.contracts, it.catalog, it.admin, who="ann", why=WHY, run_id="by hand", dry_run=False
+    (gap,) = accept_gap.accept_gaps(
+        late, None, PlanInputs(it.contracts, it.catalog, it.admin), Decision("ann", WHY, "by hand"), dry_run=False
     )
     assert gap.tables == (late,)
     outcomes = it.run()
@@ -322,7 +332,7 @@ def test_a_table_never_publishes_less_than_was_staged(lake: Callable[..., Lake])
     assert outcomes[table]["state"] == "stopped"
     it.assert_appended(late, without=[(p, offset) for p in (0, 1) for offset in range(10, 20)])
     # What was rolled back is put forward again by hand, its offsets with it.
-    runbook.sql(it, "CALL system.set_current_snapshot", table=table, snapshot=head)
+    runbook.run_sql(it, "CALL system.set_current_snapshot", table=table, snapshot=head)
     fill(it, 300)
     it.drain(table)
     it.assert_appended(table)
@@ -365,7 +375,7 @@ def test_deletes_come_again_with_what_is_published_again(lake: Callable[..., Lak
     act(it, look(it, table, before_run=f"{it.group}-2"))
     it.drain(table)
     assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
-    staged = cursor.staged_batches(it.catalog.load_table(table_names.staging(it.topic)))
+    staged = cursor.read_staged_batches(it.catalog.load_table(table_names.staging(it.topic)))
     for _, (batch, _) in sorted(staged.items()):
         publish(it.context(), it.loaded(table), batch, replay=True)
     assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
@@ -438,7 +448,7 @@ def test_bad_input_is_refused_with_the_way_out(lake: Callable[..., Lake], monkey
     [
         (("sluice.iceberg.refs", "", "commit", "before"), False),
         (("sluice.iceberg.refs", "", "commit", "after"), True),
-        (("sluice.ledger.restore_deletes", "", "go_back", "after"), True),
+        (("sluice.ledger.restore_deletes", "", "restore_snapshot", "after"), True),
         (("sluice.ledger.offsets_table", "Ledger", "append", "after"), True),
     ],
 )
@@ -460,14 +470,14 @@ def test_killed_in_the_middle(lake: Callable[..., Lake], point: tuple[str, ...],
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    seq = cursor.published(it.catalog.load_table(table))[it.topic].seq
+    seq = cursor.read_table_cursor(it.catalog.load_table(table))[it.topic].seq
     assert seq == (1 if done else 3)
     check_refs(it, table)
     if done:
         it.plan()  # what was left to do is done, once
-        told = [(r.table, r.why) for r in it_acts(it) if r.state == State.ROLLED_BACK]
+        told = [(r.table, r.why) for r in it_acts(it) if r.state == LedgerState.ROLLED_BACK]
         assert told == [(table, WHY)]
-        assert unfinished_rollback.NOTE not in it.catalog.load_table(table).properties
+        assert unfinished_rollback.ROLLBACK_PROPERTY not in it.catalog.load_table(table).properties
         memory = it.catalog.load_table(table_names.deletes(it.loaded(table))).scan().to_arrow().to_pylist()
         assert [r["id"] for r in memory] == ["k0"]
         it.drain(table)  # its first run is the fourth

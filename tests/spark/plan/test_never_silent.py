@@ -15,18 +15,23 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sluice.errors import OffsetsBeyondEndError, PlanLostError, TopicMissingError, TopicRecreatedError
 from sluice.iceberg import table_names
-from sluice.ingest import merge_in, staged_records
+from sluice.ingest import merge_batch, staged_batches
+from sluice.ingest.branch_write import BranchWrite
+from sluice.ingest.merge_batch import MergeInput
 from sluice.ingest.publish import publish
 from sluice.ingest.stage import stage
 from sluice.kafka import broker as brokers
-from sluice.ledger.offsets_table import Ledger, plan_rows
+from sluice.ledger.ledger_rows import plan_rows
+from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.rebuild import rebuild
 from sluice.offsets import OffsetRange
 from sluice.operate import accept_gap
-from sluice.plan.batches import plan_topic
+from sluice.operate.operator_input import Decision
+from sluice.plan.batches import TopicProgress, plan_topic
+from sluice.plan.model import PlanInputs
 from sluice.status import status
 from tests.support import runbook
-from tests.support.backfills import by_hand, cut_out, delete_by_key
+from tests.support.backfills import delete_by_equality, delete_rows, run_sql
 from tests.support.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("generated_code")
@@ -80,7 +85,7 @@ def test_retention_overtakes_the_cursor(lake: Callable[..., Lake]) -> None:
     delete_records(it, {0: 13})
     for _ in range(2):  # it does not wear off
         outcomes = it.run()
-        stopped(outcomes[table], table, it.topic, "{0: (10, 13)}", "no longer holds", "Way out")
+        stopped(outcomes[table], table, it.topic, "{0: (10, 13)}", "no longer holds", "Next step")
         assert it.rows(table) == before
     assert outcomes[unharmed]["state"] == "idle"
     other.assert_appended(unharmed)
@@ -106,12 +111,12 @@ def test_a_log_cut_short_below_a_frozen_plan(lake: Callable[..., Lake]) -> None:
     fill(it, 0, 20, partitions=1)
     (batch,) = it.plan().topics[it.topic].to_stage
     settings = it.contracts.topics[it.topic]
-    told = brokers.describe(it.admin, [it.topic])[it.topic]
+    told = brokers.describe_topics(it.admin, [it.topic])[it.topic]
     assert isinstance(told, brokers.TopicState)
     cut_short = replace(told, watermarks={0: OffsetRange(0, 12)})
     for last, known in ((None, {1: batch}), (batch, {})):
         with pytest.raises(OffsetsBeyondEndError, match=r"\(20, 12\)"):
-            plan_topic(settings, cut_short, last, known, it.admin, published=[], accepted={}, extend=True)
+            plan_topic(TopicProgress(settings, cut_short, last, known, [], {}), it.admin, extend=True)
 
 
 def test_what_is_staged_is_published_though_kafka_has_lost_the_rest(lake: Callable[..., Lake]) -> None:
@@ -176,7 +181,7 @@ def test_the_topic_is_created_again_after_the_application_looked(lake: Callable[
     (batch,) = it.plan().topics[it.topic].to_stage
     it.delete_topic()
     with pytest.raises(TopicMissingError):
-        brokers.topic_id(it.admin, it.topic)
+        brokers.fetch_topic_id(it.admin, it.topic)
     it.create_topic(1)
     it.send([(0, "x", record(1))] * 20, topic=it.topic)
     with pytest.raises(TopicRecreatedError, match="while it was read"):
@@ -234,7 +239,7 @@ def test_a_table_whose_metadata_is_gone_or_damaged_stops_nothing_else(
     stopped(outcomes[table], table, name, "Restore the file")
     assert outcomes[unharmed]["state"] == "published", outcomes
     other.assert_appended(unharmed)
-    told = {entry.table: entry for entry in status.look(it.contracts).tables}
+    told = {entry.table: entry for entry in status.read_status(it.contracts).tables}
     assert any(name in problem for problem in told[table].problems), told[table].problems
     assert not told[unharmed].problems
     if what == "metadata":
@@ -256,8 +261,9 @@ def test_a_ledger_that_contradicts_itself_about_a_topic(lake: Callable[..., Lake
     stopped(outcomes[table], table, "two different ranges", it.topic, "ledger rebuild")
     assert outcomes[unharmed]["state"] == "published", outcomes
     other.assert_appended(unharmed)
-    assert f"Dropped, because the ledger contradicted itself and no table tells: {it.topic} batch 1." in rebuild(
-        it.contracts, it.catalog, run_id="operator"
+    assert (
+        f"Dropped, because their rows contradict each other and no snapshot has them: {it.topic} batch 1."
+        in rebuild(it.contracts, it.catalog, run_id="operator")
     )
     it.drain(table)
     it.assert_appended(table)
@@ -288,12 +294,11 @@ def test_an_append_that_brings_fewer_rows_than_there_are_good_records(
     table = it.contract()
     fill(it, 0)
 
-    def losing(*arguments: Any, **named: Any) -> None:
-        *before, decoded, watched = arguments
+    def losing(write: BranchWrite, given: MergeInput) -> None:
         monkeypatch.undo()
-        merge_in.merge_in(*before, decoded, watched.where("_kafka_offset <> 3"), **named)
+        merge_batch.merge_batch(write, replace(given, observed=given.observed.where("_kafka_offset <> 3")))
 
-    monkeypatch.setattr(merge_in, "merge_in", losing)
+    monkeypatch.setattr(merge_batch, "merge_batch", losing)
     stopped(it.run()[table], table, "18 rows were added for 20 good records")
     assert it.rows(table) == []
     it.drain(table)
@@ -310,24 +315,24 @@ def test_raw_records_that_somebody_deletes_by_hand_are_missed(
     table = it.contract(transactional=True, limits={"records_per_batch": 20})
     fill(it, 0)
     it.run()
-    staging, going_on = ".".join(table_names.staging(it.topic)), staged_records.checked
-    by_hand(it, staging, f"ALTER TABLE {{}} SET TBLPROPERTIES ('write.delete.mode'='{way}')")
+    staging, going_on = ".".join(table_names.staging(it.topic)), staged_batches.load_untrimmed
+    run_sql(it, staging, f"ALTER TABLE {{}} SET TBLPROPERTIES ('write.delete.mode'='{way}')")
 
     def meanwhile(*arguments: Any) -> Any:
         if it.catalog.load_table(staging).current_snapshot().summary["sluice.batch-seq"] == "3":
             monkeypatch.undo()
-            cut_out(it, staging, "batch_seq = 3 AND _kafka_partition = 1 AND _kafka_offset = 25")
+            delete_rows(it, staging, "batch_seq = 3 AND _kafka_partition = 1 AND _kafka_offset = 25")
         return going_on(*arguments)
 
-    monkeypatch.setattr(staged_records, "checked", meanwhile)
+    monkeypatch.setattr(staged_batches, "load_untrimmed", meanwhile)
     fill(it, 20, 40)
     told = "batches 3 to 3 were deleted from staging"
     # By the reading, and afterwards by the files.
     for _ in range(2):
         stopped(it.run()[table], table, told)
         assert {r["n"] for r in it.rows(table)} <= set(range(40))
-    accept_gap.accept(
-        table, None, it.contracts, it.catalog, it.admin, who="ann", why="lost", run_id="by hand", dry_run=False
+    accept_gap.accept_gaps(
+        table, None, PlanInputs(it.contracts, it.catalog, it.admin), Decision("ann", "lost", "by hand"), dry_run=False
     )
     it.drain(table)
     it.assert_appended(table, without=[(1, 25)])
@@ -341,16 +346,16 @@ def test_raw_records_deleted_by_their_values_stop_the_table_by_name(lake: Callab
     fill(it, 20)
     stage(it.context(), it.plan().topics[it.topic].to_stage[0], gaps_expected=False)
     staging = ".".join(table_names.staging(it.topic))
-    delete_by_key(it, staging, "k25", partition="batch_seq=2")
+    delete_by_equality(it, staging, "k25", partition="batch_seq=2")
     fill(other, 100, partitions=1)
     outcomes = it.run()
-    stopped(outcomes[table], table, staging, "by their values", "rewrite_data_files")
+    stopped(outcomes[table], table, staging, "equality deletes", "rewrite_data_files")
     assert outcomes[unharmed]["state"] == "published", outcomes
     # The way out that the error names; the record is missed then, as one that was deleted by Spark.
-    runbook.sql(it, "CALL system.rewrite_data_files", table=staging)
+    runbook.run_sql(it, "CALL system.rewrite_data_files", table=staging)
     stopped(it.run()[table], table, "batches 2 to 2 were deleted from staging")
-    accept_gap.accept(
-        table, None, it.contracts, it.catalog, it.admin, who="ann", why="lost", run_id="by hand", dry_run=False
+    accept_gap.accept_gaps(
+        table, None, PlanInputs(it.contracts, it.catalog, it.admin), Decision("ann", "lost", "by hand"), dry_run=False
     )
     it.drain(table)
     it.assert_appended(table, without=[(1, 12)])
@@ -580,7 +585,7 @@ def test_a_key_in_two_partitions_needs_an_order(lake: Callable[..., Lake]) -> No
         outcomes = it.run()
         for name in (within, across):
             places = f"{it.topic} partition 0 offset 0 and {it.topic} partition 1 offset 1"
-            stopped(outcomes[name], name, "met in two partitions", places, "Name `order:`")
+            stopped(outcomes[name], name, "met in two partitions", places, "Set `order:`")
             assert it.rows(name) == before
     # Named for one of them, that one goes on from staging.
     it.contract(table=across, mode="upsert", order=["_kafka_timestamp"])
@@ -624,7 +629,7 @@ def test_a_key_that_was_deleted_in_another_partition_needs_an_order(lake: Callab
         outcomes = it.run()
         places = f"{it.topic} partition 0 offset 2 and {it.topic} partition 1 offset 1"
         for name in (within, across):
-            stopped(outcomes[name], name, "met in two partitions", places, "Name `order:`")
+            stopped(outcomes[name], name, "met in two partitions", places, "Set `order:`")
             assert it.rows(name) == before
     it.contract(table=across, mode="upsert", order=["_kafka_timestamp"])
     outcomes = it.run()

@@ -6,15 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice.batch import PUBLISHED_THROUGH, decode_through
+from sluice.batch import PUBLISHED_THROUGH, decode_published_through
 from sluice.contract import folder as contract_folder
 from sluice.evolve import evolve
+from sluice.evolve.pending_change import ReviewDecision
 from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.ledger.offsets_table import Ledger
 from sluice.operate import rollback
-from sluice.plan.risk import Kind, RiskStatus
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
+from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status import status, verdicts
-from tests.support.backfills import WHY, asked, cut_out, fill_in, where_it_stands
+from tests.support.backfills import WHY, backfill_request, delete_rows, read_checked_cursor, run_backfill
 from tests.support.lake import Lake
 
 ID, N = {"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}
@@ -61,7 +64,7 @@ def test_a_topic_joins_later_and_one_that_is_gone_is_missed(
     late.assert_appended(own[late.topic])
     assert tables.load(it.catalog, tuple(own[us.topic].split("."))) is None
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
-    told = status.look(contract_folder.load(it.folder))
+    told = status.read_status(contract_folder.load_contracts(it.folder))
     assert told.unavailable == []
     assert {t.table: [(x.topic, x.lag_records) for x in t.topics] for t in told.tables}[together] == [
         (name, 0) for name in sorted(names)
@@ -70,7 +73,7 @@ def test_a_topic_joins_later_and_one_that_is_gone_is_missed(
     thief = Lake(it.spark, it.catalog, it.bootstrap, it.folder, topic=f"{it.topic}-eu", group=it.group)
     thief.create_topic(1)
     stops = it.look().stops
-    assert list(stops) == [own[eu.topic]] and "Several contracts come to one table" in str(stops[own[eu.topic]])
+    assert list(stops) == [own[eu.topic]] and "Several contracts write to one table" in str(stops[own[eu.topic]])
     thief.delete_topic()
     # A topic that was read and is gone is no topic less: the table says so, until it is left out by name.
     us.delete_topic()
@@ -81,8 +84,8 @@ def test_a_topic_joins_later_and_one_that_is_gone_is_missed(
     it.contract(table=together, topic={"pattern": pattern, "omit": [us.topic]})
     assert it.plan().stops == {}
     eu.assert_appended(together, beside=names)
-    head = cursor.carrier(it.catalog.load_table(together), PUBLISHED_THROUGH)
-    through = decode_through(snapshots.summary(head)[PUBLISHED_THROUGH])
+    head = cursor.find_offset_snapshot(it.catalog.load_table(together), PUBLISHED_THROUGH)
+    through = decode_published_through(snapshots.summary(head)[PUBLISHED_THROUGH])
     assert sorted(through) == sorted(names)  # what it has of the others it keeps
 
 
@@ -101,20 +104,20 @@ def test_a_table_of_a_template_is_one_like_any_other(lake: Callable[..., Lake]) 
         each.create_topic(2)
         fill(each, 0)
     it.run()
-    stands = where_it_stands(it, mine)
-    cut_out(it, mine, "_kafka_partition = 0 AND _kafka_offset < 5")
+    stands = read_checked_cursor(it, mine)
+    delete_rows(it, mine, "_kafka_partition = 0 AND _kafka_offset < 5")
     with pytest.raises(AssertionError, match="lost"):
         eu.assert_appended(mine)
-    (outcome,) = fill_in(it, asked(mine, {0: [0, 10]}))
+    (outcome,) = run_backfill(it, backfill_request(mine, {0: [0, 10]}))
     assert outcome["snapshot_id"], outcome
     eu.assert_appended(mine)
-    assert where_it_stands(it, mine) == stands
+    assert read_checked_cursor(it, mine) == stands
 
     fill(eu, 100)
     it.run()
     ledger = Ledger(it.catalog)
-    found = rollback.look(mine, it.contracts, it.catalog, ledger, before_run=f"{it.group}-2")
-    rollback.roll_back(found, it.catalog, ledger, who="ann", why=WHY, run_id="by hand")
+    found = rollback.preview_rollback(mine, it.contracts, it.catalog, ledger, RestorePoint(before_run=f"{it.group}-2"))
+    rollback.roll_back(found, it.catalog, ledger, Decision("ann", WHY, "by hand"))
     assert len(it.rows(mine)) == 20
     it.drain(mine)
     eu.assert_appended(mine)
@@ -124,7 +127,7 @@ def test_a_table_of_a_template_is_one_like_any_other(lake: Callable[..., Lake]) 
         fill(each, 200)
     it.drain(mine)
     assert {name: "text" in it.rows(name)[0] for name in (mine, other)} == {mine: True, other: True}
-    evolve.decide(it.catalog, it.loaded(mine), approve=True, who="ann", why=WHY, run_id="by hand")
+    evolve.decide(it.catalog, it.loaded(mine), ReviewDecision(approve=True, who="ann", why=WHY, run_id="by hand"))
     it.run()
     assert {name: "text" in it.rows(name)[0] for name in (mine, other)} == {mine: False, other: True}
     eu.assert_appended(mine)
@@ -146,12 +149,12 @@ def test_what_a_table_had_yet_to_publish_when_its_topic_was_renamed_is_told_unti
     it.create_topic(2, name=new)
     it.contract(table=table, topic=new)
     (risk,) = it.plan().warnings
-    assert (risk.kind, risk.topic, risk.table) == (Kind.LEFT, old, table)
-    assert '21 records staged of it, offsets {"0":[10,21],"1":[10,20]}, were not published' in risk.text
+    assert (risk.kind, risk.topic, risk.table) == (RiskKind.LEFT_BEHIND, old, table)
+    assert '21 staged records, offsets {"0":[10,21],"1":[10,20]}, were not published' in risk.text
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
-    (told,) = status.look(contract_folder.load(it.folder)).tables
+    (told,) = status.read_status(contract_folder.load_contracts(it.folder)).tables
     assert told.risks == [RiskStatus("left behind", old, str(risk))]
-    assert (verdict := verdicts.of_table(told)).word == "at risk" and "beside the new one" in verdict.todo
+    assert (verdict := verdicts.worst_verdict(told)).word == "at risk" and "beside the new one" in verdict.todo
     # Where another table goes on with the topic, what comes of it is not meant for this one.
     beside = it.contract(table=f"{table}_beside")
     assert it.plan().warnings == ()
@@ -174,6 +177,6 @@ def test_no_warning_is_given_of_what_staging_no_longer_holds(lake: Callable[...,
     new = f"{it.topic}-new"
     it.create_topic(2, name=new)
     it.contract(table=table, topic=new)
-    assert [r.kind for r in it.plan().warnings] == [Kind.LEFT]
+    assert [r.kind for r in it.plan().warnings] == [RiskKind.LEFT_BEHIND]
     it.spark.sql(f"DELETE FROM lake.{'.'.join(table_names.staging(it.topic))} WHERE batch_seq = 2")
     assert it.plan().warnings == ()

@@ -14,10 +14,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sluice.embedded import stack as stacks
 from sluice.embedded.env import load_env
 from sluice.embedded.home import REPOSITORY, Home
-from sluice.embedded.process import end
-from sluice.embedded.state import load as load_state
-from tests.support.mailbox import Mailbox
-from tests.support.running import CONTRACT, GROUPS, MAIL, MANY, MORE, OWN, Stack
+from sluice.embedded.process import stop_services
+from sluice.embedded.state import load_state
+from tests.support.airflow_stack import (
+    CONTRACT,
+    CONTRACT_BY_TABLE,
+    EXTRA_YAML,
+    GROUPS,
+    MAIL_NOTIFIER,
+    PATTERN_TOPICS,
+    AirflowStack,
+)
+from tests.support.services.mailbox import Mailbox
 
 
 @pytest.fixture(scope="package")
@@ -27,21 +35,21 @@ def mailbox() -> Iterator[Mailbox]:
 
 
 @pytest.fixture(scope="package")
-def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterator[AirflowStack]:
     folder = tmp_path_factory.mktemp("airflow")
     contracts = folder / "contracts"
     contracts.mkdir()
     for group, names in GROUPS.items():
         for name in names:
-            text = OWN.get(name, CONTRACT).format(table=name, topic=name, group=group)
-            (contracts / f"{name}.yaml").write_text(text + MORE.get(name, ""))
+            text = CONTRACT_BY_TABLE.get(name, CONTRACT).format(table=name, topic=name, group=group)
+            (contracts / f"{name}.yaml").write_text(text + EXTRA_YAML.get(name, ""))
     text = CONTRACT.format(table="mixed.{topic}", topic='{pattern: "many-.*"}', group="mixed")
     (contracts / "many.yaml").write_text(text)
     (contracts / "groups.yaml").write_text(
         "defaults: {schedule: null, retries: 1, retry_delay: 2s}\n"
         "kept: {maintenance: {seconds_per_turn: 1}}\n"
         "maintenance: {rewrite_data_files: null, expire_snapshots: null, remove_orphan_files: null}\n"
-        f"alerts: {{schedule: null, states: [blocked], notifiers: [{json.dumps(MAIL)}]}}\n"
+        f"alerts: {{schedule: null, states: [blocked], notifiers: [{json.dumps(MAIL_NOTIFIER)}]}}\n"
     )
     home = Home.at(folder / "home")
     with pytest.MonkeyPatch.context() as patch:
@@ -55,13 +63,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
             subprocess.run([sys.executable, "-m", "sluice.embedded", "up"], env=command_env(), check=True, timeout=300)
             env = load_env(home.root)
             client = AdminClient({"bootstrap.servers": env["KAFKA_BOOTSTRAP_SERVERS"]})
-            names = [name for group in (*GROUPS.values(), MANY) for name in group]
+            names = [name for group in (*GROUPS.values(), PATTERN_TOPICS) for name in group]
             for future in client.create_topics([NewTopic(name, 2, 1) for name in names]).values():
                 future.result()
-            yield Stack(env)
+            yield AirflowStack(env)
         finally:
             stacks.down(home)
-            end([each.process for each in load_state(home).services.values()], load_state(home).mark, grace=5)
+            stop_services([each.process for each in load_state(home).services.values()], load_state(home).mark, grace=5)
 
 
 def command_env() -> dict[str, str]:

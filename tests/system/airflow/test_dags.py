@@ -20,21 +20,21 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
-from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, PublishedOffsets, encode_published_through
 from sluice.contract import folder as contract_folder
 from sluice.embedded.home import Home
 from sluice.iceberg import cursor, refs, table_names, tables
 from sluice.kafka import broker
 from sluice.ledger import schemas_table, slices
 from sluice.ledger.offsets_table import Ledger
-from tests.support import files
-from tests.support.running import Stack, command_line, records
+from tests.support import table_files
+from tests.support.airflow_stack import AirflowStack, command_line, make_records
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 
 def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
-    stack.send("plain.orders", records(0, 100))
+    stack.send("plain.orders", make_records(0, 100))
     run = stack.start("plain")
     state, tasks = stack.finish("plain", run)
     assert (state, set(tasks.values())) == ("success", {"success"}), tasks
@@ -79,7 +79,7 @@ def test_nothing_new_is_skipped_and_starts_no_jvm(stack):
 
 
 def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
-    stack.send("plain.orders", records(100, 50))
+    stack.send("plain.orders", make_records(100, 50))
     run = stack.start("plain")
     assert stack.finish("plain", run)[0] == "success"
     asked = {"table": "plain.orders", "before_run": run, "why": "the contract was wrong"}
@@ -116,14 +116,14 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     assert told == [("plain.orders", asked["why"], stack.env["SLUICE_PAGES_USER"])] * 2
 
 
-def ledger(stack: Stack) -> list[dict[str, Any]]:
+def ledger(stack: AirflowStack) -> list[dict[str, Any]]:
     return stack.catalog.load_table(table_names.LEDGER).scan().to_arrow().to_pylist()
 
 
 @pytest.mark.timeout(1800)
 def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_not(stack):
-    stack.send("kept.orders", records(0, 200))
-    stack.send("calm.orders", records(0, 100))
+    stack.send("kept.orders", make_records(0, 200))
+    stack.send("calm.orders", make_records(0, 100))
     runs = {group: stack.start(group) for group in ("kept", "calm")}
     assert [stack.finish(group, run)[0] for group, run in runs.items()] == ["success", "success"]
     before = stack.catalog.load_table("kept.orders")
@@ -148,7 +148,7 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
     state, log = told["calm.orders"]
     assert state == "skipped"
     assert "calm.orders: 1 data files, at most 1 small ones in a partition, 0 delete files" in log
-    assert "mixed.good" not in told  # it holds nothing yet
+    assert "mixed.good" not in told  # the table is empty
 
     names = ["kept.orders", "calm.orders"]  # by hand, as each table that holds something has a task of its own
     staging = ".".join(table_names.staging("kept.orders"))
@@ -163,25 +163,25 @@ def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_
     # One turn is too short for two tables: the table that was killed comes behind the other, and that is no retry.
     logs = Path(stack.env["AIRFLOW_HOME"], "logs", "dag_id=maintain_expire_snapshots")
     (second,) = logs.glob("*/task_id=spark_kept/attempt=2.log")
-    assert "The time was used up: the slot goes to whoever waits" in second.read_text()
+    assert "The time of this turn is over. The slot goes to waiting tasks" in second.read_text()
     assert told[staging][0] == "success", told
     assert told["kept.orders"][0] in ("success", "skipped"), told  # the second try may find nothing left to do
-    assert "snapshots are not needed, the oldest is" in told["calm.orders"][1]
+    assert "snapshots can expire, the oldest is" in told["calm.orders"][1]
     assert len(kept().metadata.snapshots) < len(before.metadata.snapshots)
 
     orphans = [Path(before.location().removeprefix("file://"), "data", f"orphan-{n}.parquet") for n in range(500)]
     for path in orphans:
         path.write_bytes(b"PAR1")
-    files.make_old(kept())
+    table_files.age_files(kept())
     there = len([*data.iterdir()])
     with killed(stack, {"kept-remove_orphan_files": lambda: sum(1 for _ in os.scandir(data)) < there}):
         plain, told = stack.maintain("remove_orphan_files", tables=names)
     assert set(told) == set(names)
     assert told["kept.orders"][0] == told["calm.orders"][0] == "success"
-    assert files.on_disk(kept()) == files.named(kept())
-    files.read_all(kept())
+    assert table_files.files_on_disk(kept()) == table_files.referenced_files(kept())
+    table_files.read_all_snapshots(kept())
 
-    stack.send("kept.orders", records(200, 100))
+    stack.send("kept.orders", make_records(200, 100))
     assert stack.finish("kept", stack.start("kept"))[0] == "success"
     assert stack.ids("kept.orders") == list(range(300))
 
@@ -204,20 +204,20 @@ def test_a_replay_that_meets_newer_updates_and_deletes_brings_back_what_was_lost
 
     expected = {f"k{n}": 2 if n < 10 else 1 for n in (*range(10), *range(20, 30))}
     assert latest() == expected
-    through = cursor.published(stack.catalog.load_table("calm.latest"))
+    through = cursor.read_table_cursor(stack.catalog.load_table("calm.latest"))
     stack.cut_out("calm.latest", "id == 'k25'")
     form = {"table": "calm.latest", "ranges": {}, "since": since, "until": until, "why": "a row is missing"}
     state, tasks, log = stack.by_hand("backfill", "plan", **form, dry_run=False)
     assert (state, tasks["spark_calm"], tasks["outcome"]) == ("success", "success", "success"), log
     assert "30 offsets" in log
     assert latest() == expected
-    assert cursor.published(stack.catalog.load_table("calm.latest")) == through
+    assert cursor.read_table_cursor(stack.catalog.load_table("calm.latest")) == through
 
 
 def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
-    stack.send("mixed.good", records(0, 50))
-    stack.send("many-good", records(0, 30))
-    stack.send("mixed.bad", [each.replace(b'"id"', b'"number"') for each in records(0, 50)])
+    stack.send("mixed.good", make_records(0, 50))
+    stack.send("many-good", make_records(0, 30))
+    stack.send("mixed.bad", [each.replace(b'"id"', b'"number"') for each in make_records(0, 50)])
     stack.send("many-bad", [b"{not json"] * 50)
     run = stack.start("mixed")
     state, tasks = stack.finish("mixed", run)
@@ -244,7 +244,7 @@ def test_one_bad_table_is_red_and_says_why_and_the_other_goes_on(stack):
 
 
 def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
-    stack.send("killed.orders", [*records(0, 100), b'{"number": 100}'])
+    stack.send("killed.orders", [*make_records(0, 100), b'{"number": 100}'])
     run = stack.start("killed")
 
     def staged() -> bool:
@@ -263,14 +263,14 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
 
 
 def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes_is_killed(stack):
-    stack.send("plain.orders", records(1000, 20))
+    stack.send("plain.orders", make_records(1000, 20))
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
-    starts = cursor.published(stack.catalog.load_table("plain.orders"))["plain.orders"].next_offsets
+    starts = cursor.read_table_cursor(stack.catalog.load_table("plain.orders"))["plain.orders"].next_offsets
     since = datetime.now(UTC).isoformat()
-    stack.send("plain.orders", records(1020, 240))
+    stack.send("plain.orders", make_records(1020, 240))
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     whole = stack.ids("plain.orders")
-    through = cursor.published(stack.catalog.load_table("plain.orders"))
+    through = cursor.read_table_cursor(stack.catalog.load_table("plain.orders"))
     ends = through["plain.orders"].next_offsets
     stack.cut_out("plain.orders", "id >= 1020")
     assert len(stack.ids("plain.orders")) == len(whole) - 240
@@ -289,23 +289,25 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
         run = stack.trigger("backfill", {"plan"}, **form, dry_run=False)
         # Lost behind its commit, the plan is the one that is carried out.
         kill_worker(stack, "backfill", run, "plan", lambda: ledger_file(stack) != before)
-        planned = slices.planned(slices.rows(Ledger(stack.catalog), "plain.orders"), run)
+        planned = slices.planned_slices(slices.read_slice_rows(Ledger(stack.catalog), "plain.orders"), run)
         assert len(planned) >= 2
 
         def attempted(seq: int) -> bool:
             staging = stack.catalog.load_table(table_names.staging("plain.orders"))
-            tried = any(refs.is_attempt_at(branch, "plain.orders", seq) for branch in staging.metadata.refs)
-            return tried or slices.is_staged(staging, planned[seq])
+            tried = any(refs.is_branch_of(branch, "plain.orders", seq) for branch in staging.metadata.refs)
+            return tried or slices.is_slice_staged(staging, planned[seq])
 
         # Before anything is to be seen, and behind all; what comes between is in tests/spark/backfill/test_races.py.
         come = {
             "plain-backfill-1": lambda: attempted(-1),
-            "plain-backfill-2": lambda: slices.landed(stack.catalog.load_table("plain.orders"), planned[-2]),
+            "plain-backfill-2": lambda: slices.find_slice_snapshot(
+                stack.catalog.load_table("plain.orders"), planned[-2]
+            ),
         }
         with killed(stack, {driver: committed(stack, has_come) for driver, has_come in come.items()}):
             kill_worker(stack, "backfill", run, "outcome", stack.log_file("backfill", run, "outcome").exists)
             state, found = stack.end("backfill", run)
-    assert slices.planned(slices.rows(Ledger(stack.catalog), "plain.orders"), run) == planned
+    assert slices.planned_slices(slices.read_slice_rows(Ledger(stack.catalog), "plain.orders"), run) == planned
     tries = {t["task_id"]: t["try_number"] for t in found}
     assert (tries["plan"], tries["outcome"]) == (2, 2)
     told = [stack.log_file("backfill", run, "outcome", number).read_text() for number in (1, 2)]
@@ -316,16 +318,16 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
     assert (state, tasks["spark_mixed"], tasks["outcome"]) == ("success", "skipped", "success"), tasks
     assert stack.ids("plain.orders") == whole
     assert_told_once(stack, run, planned)
-    assert cursor.published(stack.catalog.load_table("plain.orders")) == through
+    assert cursor.read_table_cursor(stack.catalog.load_table("plain.orders")) == through
     for name in ("plain.orders", table_names.staging("plain.orders")):
         assert set(stack.catalog.load_table(name).metadata.refs) == {"main", CURSOR_TAG}
     from_staging_when_kafka_has_lost_it(stack, form, ends)
     assert stack.ids("plain.orders") == whole
 
 
-def assert_told_once(stack: Stack, run: str, numbers: Collection[int]) -> None:
+def assert_told_once(stack: AirflowStack, run: str, numbers: Collection[int]) -> None:
     """Though the task that tells was killed, the asset that ingestion tells of has news of the backfill, and once."""
-    found = stack.airflow._ask("GET", "/api/v2/assets/events?source_dag_id=backfill")["asset_events"]
+    found = stack.airflow.request("GET", "/api/v2/assets/events?source_dag_id=backfill")["asset_events"]
     (event,) = [each for each in found if each["source_run_id"] == run]
     assert event["asset_id"] == stack.events("plain")[0]["asset_id"]
     extra = event["extra"]
@@ -334,7 +336,7 @@ def assert_told_once(stack: Stack, run: str, numbers: Collection[int]) -> None:
     assert sorted(extra["batches"]["plain.orders"]) == sorted(numbers)
 
 
-def from_staging_when_kafka_has_lost_it(stack: Stack, form: dict[str, Any], ends: dict[int, int]) -> None:
+def from_staging_when_kafka_has_lost_it(stack: AirflowStack, form: dict[str, Any], ends: dict[int, int]) -> None:
     """What can't be is refused in the plan, with the reason; what Kafka has deleted, staging still has."""
     client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
     for future in client.delete_records([TopicPartition("plain.orders", p, end) for p, end in ends.items()]).values():
@@ -353,7 +355,7 @@ def test_the_strictest_expiry_leaves_what_a_rollback_within_the_window_needs(sta
     """Of a table with a history, whose records Kafka has no more."""
     before, whole = stack.catalog.load_table("plain.orders"), stack.ids("plain.orders")
     oldest, back_to = before.metadata.snapshots[0], before.current_snapshot()
-    stack.send("plain.orders", records(1900, 50))
+    stack.send("plain.orders", make_records(1900, 50))
     undone = stack.start("plain")
     assert stack.finish("plain", undone)[0] == "success"
     # The window ends before the snapshot to go back to, by as much as expiry may need to come, and after the oldest.
@@ -376,7 +378,7 @@ def test_the_strictest_expiry_leaves_what_a_rollback_within_the_window_needs(sta
 
 @contextmanager
 def killed(
-    stack: Stack, drivers: dict[str, Callable[[], Any]], *, uncommitted: Identifier | None = None
+    stack: AirflowStack, drivers: dict[str, Callable[[], Any]], *, uncommitted: Identifier | None = None
 ) -> Iterator[None]:
     """Each of these drivers, named as its log is, is killed as soon as it has come that far.
 
@@ -399,7 +401,7 @@ def killed(
             each.result()
 
 
-def committed(stack: Stack, has_come: Callable[[], Any]) -> Callable[[], Any]:
+def committed(stack: AirflowStack, has_come: Callable[[], Any]) -> Callable[[], Any]:
     """The same question, which is only answered anew after a commit: an answer takes longer than until the next one."""
     file = Home.at(Path(stack.env["SLUICE_HOME"])).catalog
     catalog = sqlite3.connect(file, timeout=60, check_same_thread=False)
@@ -413,7 +415,7 @@ def committed(stack: Stack, has_come: Callable[[], Any]) -> Callable[[], Any]:
     return has_come_now
 
 
-def locked(stack: Stack) -> sqlite3.Connection:
+def locked(stack: AirflowStack) -> sqlite3.Connection:
     """Until it is closed nobody can commit to the catalog."""
     catalog = sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60, check_same_thread=False)
     catalog.execute("BEGIN IMMEDIATE")
@@ -421,7 +423,7 @@ def locked(stack: Stack) -> sqlite3.Connection:
 
 
 @contextmanager
-def hung(stack: Stack, identifier: Identifier) -> Iterator[None]:
+def hung(stack: AirflowStack, identifier: Identifier) -> Iterator[None]:
     """For a while whoever commits to this table hangs in the commit, until it is killed."""
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
     when = f"NEW.table_namespace = '{identifier[0]}' AND NEW.table_name = '{identifier[1]}'"
@@ -437,7 +439,7 @@ def hung(stack: Stack, identifier: Identifier) -> Iterator[None]:
             catalog.execute("DROP VIEW endless")
 
 
-def kill_worker(stack: Stack, dag: str, run: str, task: str, has_come: Callable[[], Any]) -> None:
+def kill_worker(stack: AirflowStack, dag: str, run: str, task: str, has_come: Callable[[], Any]) -> None:
     """The process of a task is killed when it has come that far, not the supervisor that it tells its state."""
 
     def processes() -> set[psutil.Process]:
@@ -451,7 +453,7 @@ def kill_worker(stack: Stack, dag: str, run: str, task: str, has_come: Callable[
         process.kill()
 
 
-def ledger_file(stack: Stack) -> str:
+def ledger_file(stack: AirflowStack) -> str:
     """Which metadata file is the ledger's, in next to no time."""
     with closing(sqlite3.connect(Home.at(Path(stack.env["SLUICE_HOME"])).catalog, timeout=60)) as catalog:
         named = "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?"
@@ -459,7 +461,7 @@ def ledger_file(stack: Stack) -> str:
 
 
 @contextmanager
-def changed(stack: Stack, name: str, more: str) -> Iterator[None]:
+def changed(stack: AirflowStack, name: str, more: str) -> Iterator[None]:
     """More stands in the contract for a while."""
     file = Path(stack.env["SLUICE_CONTRACTS"], f"{name}.yaml")
     before = file.read_text()
@@ -473,12 +475,12 @@ def changed(stack: Stack, name: str, more: str) -> Iterator[None]:
 def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
     client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
     before = stack.ids("plain.orders")
-    stack.send("plain.orders", records(2000, 60))
+    stack.send("plain.orders", make_records(2000, 60))
     ends = {p: client.list_offsets({TopicPartition("plain.orders", p): OffsetSpec.latest()}) for p in (0, 1)}
     lost = [TopicPartition("plain.orders", p, next(iter(f.values())).result().offset) for p, f in ends.items()]
     for future in client.delete_records(lost).values():
         future.result(30)
-    stack.send("plain.orders", records(3000, 20))
+    stack.send("plain.orders", make_records(3000, 20))
     state, tasks = stack.finish("plain", stack.start("plain"))
     assert (state, tasks["plain.orders"]) == ("failed", "failed")
     state, _, log = stack.by_hand(
@@ -494,11 +496,11 @@ def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
 def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     name = "reviewed.orders"
     bootstrap = {"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]}
-    topic_id = broker.describe(broker.admin(bootstrap), [name])[name].topic_id
+    topic_id = broker.describe_topics(broker.make_admin_client(bootstrap), [name])[name].topic_id
     # As a first run leaves them when the topic is empty, so that no Spark is needed here.
     batch = Batch(name, topic_id, 1, {}, {0: 0, 1: 0})
-    through = encode_through({name: Through(1, topic_id, batch.next_offsets)})
-    contract = contract_folder.load(Path(stack.env["SLUICE_CONTRACTS"])).table(name)
+    through = encode_published_through({name: PublishedOffsets(1, topic_id, batch.next_offsets)})
+    contract = contract_folder.load_contracts(Path(stack.env["SLUICE_CONTRACTS"])).table(name)
     for table, properties in (
         (tables.ensure_staging(stack.catalog, name), {STEP: "stage"}),
         (tables.ensure_typed(stack.catalog, contract), {STEP: "publish", PUBLISHED_THROUGH: through}),
@@ -521,11 +523,11 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     (review,) = stack.airflow.open_runs("review_schema")
     path = f"/api/v2/dags/review_schema/dagRuns/{review}/taskInstances/decide/-1/hitlDetails"
     stack.until(lambda: "awaiting_input" in {t["state"] for t in stack.airflow.tasks("review_schema", review)})
-    body = stack.airflow._ask("GET", path)["body"]
+    body = stack.airflow.request("GET", path)["body"]
     assert "changes the partitions: none to bucket(4, id)" in body
-    assert "meanwhile 0 rows added, 0 records rejected" in body
+    assert "meanwhile 0 rows added, 0 records quarantined" in body
     # The table goes on by the old contract; what only the new one lets in is set apart.
-    stack.send(name, [*records(0, 20), b'{"id": null}'])
+    stack.send(name, [*make_records(0, 20), b'{"id": null}'])
     assert stack.finish("reviewed", stack.start("reviewed"))[0] == "success"
     assert stack.ids(name) == list(range(20))
     quarantine = stack.catalog.load_table(table_names.quarantine(contract))
@@ -534,7 +536,7 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     stack.airflow.wait_for_dag("backfill", tables={"plan"})
     stack.airflow.pause("backfill", False)
     answer = {"chosen_options": ["Approve"], "params_input": {"why": "it has grown", "republish": False}}
-    stack.airflow._ask("PATCH", path, answer)
+    stack.airflow.request("PATCH", path, answer)
     state, tasks = stack.end("review_schema", review)
     assert state == "success", tasks
     state, tasks = stack.end("backfill", f"bring_0__{review}")
@@ -543,5 +545,5 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
     assert len(found) == 21 and set(found) == {*range(20), None}
     assert quarantine.refresh().scan().count() == 0
     assert [f.name for f in stack.catalog.load_table(name).spec().fields] == ["id_bucket"]
-    (approved,) = [r for r in schemas_table.rows(stack.catalog, name) if r.state == "approved"]
+    (approved,) = [r for r in schemas_table.read_schema_rows(stack.catalog, name) if r.state == "approved"]
     assert (approved.why, approved.who) == ("it has grown", stack.env["SLUICE_PAGES_USER"])

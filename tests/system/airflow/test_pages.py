@@ -13,8 +13,9 @@ import requests
 from sluice.batch import PUBLISHED_THROUGH, RUN_ID
 from sluice.embedded.home import REPOSITORY
 from sluice.iceberg import cursor, snapshots
-from sluice.ledger.offsets_table import Ledger, State
-from tests.support.running import GROUPS, Stack
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
+from tests.support.airflow_stack import GROUPS, AirflowStack
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
@@ -24,7 +25,7 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
     paths = [path for text in sources for path in re.findall(r'@(?:app|router)\.get\("([^"]+)"', text)]
     paths = [path.replace("/tables/{name}", "/tables/mixed.bad").replace("{name}", "sluice.css") for path in paths]
     assert len(paths) > 12
-    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1]
+    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (LedgerState.BLOCKED,))[-1]
     paths = [f"{path}?run_id={quote(refused.run_id or '')}" if path.endswith("/report") else path for path in paths]
     stack.until(lambda: stack.ask("/api/tables").status_code == 200)
     for path in paths:
@@ -68,13 +69,13 @@ def test_the_pages_tell_where_every_table_stands(stack):
     assert page.index("mixed.bad</a>") < page.index("mixed.good</a>"), "what needs a person comes first"
     assert "mixed.good</a>" not in ask("/tables?state=blocked").text
     good = stack.catalog.load_table("mixed.good")
-    page = stack.until(lambda: "Versions of" in (text := ask("/tables/mixed.good").text) and text)
-    run = cursor.carrier(good, PUBLISHED_THROUGH).summary.additional_properties[RUN_ID]
-    assert f"<code>{cursor.carrier(good, PUBLISHED_THROUGH).snapshot_id}</code>" in page and run in page
-    assert "[0, " in page and "No record is in quarantine" in page
-    assert "Rollback drilled" in page
+    page = stack.until(lambda: "Contract versions" in (text := ask("/tables/mixed.good").text) and text)
+    run = cursor.find_offset_snapshot(good, PUBLISHED_THROUGH).summary.additional_properties[RUN_ID]
+    assert f"<code>{cursor.find_offset_snapshot(good, PUBLISHED_THROUGH).snapshot_id}</code>" in page and run in page
+    assert "[0, " in page and "No record is quarantined" in page
+    assert "Rollback tested" in page
     # What was true at the moment of that snapshot, and just before it.
-    moment = snapshots.committed_at(cursor.carrier(good, PUBLISHED_THROUGH))
+    moment = snapshots.committed_at(cursor.find_offset_snapshot(good, PUBLISHED_THROUGH))
     then = stack.until(lambda: "VERSION AS OF" in (text := at("mixed.good", moment + timedelta(seconds=60))) and text)
     assert f"<code>{good.metadata.current_snapshot_id}</code>" in then and "published, mixed.good, batch" in then
     told = ask("/api/tables/mixed.good/timeline?hours=1").json()
@@ -86,24 +87,24 @@ def test_the_pages_tell_where_every_table_stands(stack):
     the_run_that_failed_stands_on_the_timeline(stack)
     assert ask("/api/tables/mixed.good/timeline?at=soon").status_code == 400
     scored = {line["subject"]: line["ready"] for line in ask("/api/tables/mixed.good/readiness").json()}
-    assert scored["Owner"] is True and scored["Rollback drilled"] is False, scored
+    assert scored["Owner"] is True and scored["Rollback tested"] is False, scored
     (judged,) = ask("/api/quality").json()["mixed.good"]
     assert judged["column"] == "id" and judged["results"][-1]["success"] is True, judged
     assert "no longer reaches back" in at("mixed.good", datetime(2020, 1, 1, tzinfo=UTC))
-    assert "no moment with a time zone" in ask("/tables/mixed.good/timeline?at=yesterday").text
+    assert "not a time with a time zone" in ask("/tables/mixed.good/timeline?at=yesterday").text
     assert stack.until(lambda: "mixed.bad</a>" in (text := ask("/timeline").text) and "refused" in text)
     told = stack.until(lambda: "last_batch_seconds{" in (text := ask("/metrics").text) and text)
     assert (
         'sluice_table_failing{table="mixed.bad"} 1.0' in told and 'sluice_table_failing{table="mixed.good"} 0.0' in told
     )
-    page = stack.until(lambda: "Versions of" in (text := ask("/tables/mixed.bad").text) and text)
-    assert "<b>misfit</b> in <code>id</code>" in page and "blocked</span>" in page
+    page = stack.until(lambda: "Contract versions" in (text := ask("/tables/mixed.bad").text) and text)
+    assert "(misfit)</b> in <code>id</code>" in page and "blocked</span>" in page
     # Nobody is kept waiting by the catalog or by Kafka.
     took = sorted(ask("/tables").elapsed.total_seconds() for _ in range(20))
     assert took[10] < 0.5, took
 
 
-def the_run_that_failed_stands_on_the_timeline(stack: Stack) -> None:
+def the_run_that_failed_stands_on_the_timeline(stack: AirflowStack) -> None:
     """That of all tables; on their own the ledger tells of `mixed.bad`, and `mixed.good` had no part in it.
 
     A rollback that was refused, or whose worker died, stands on the timeline of the table that it was to take back.
@@ -114,9 +115,9 @@ def the_run_that_failed_stands_on_the_timeline(stack: Stack) -> None:
         assert told["unavailable"] == []
         return [e for e in told["events"] if (e["lane"], e["dag"]) == ("failed_runs", dag)]
 
-    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1].run_id or ""
+    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (LedgerState.BLOCKED,))[-1].run_id or ""
     event = {e["run_id"]: e for e in stack.until(lambda: failed("/api/timeline"))}[refused]
-    assert re.match(r"run of ingest_mixed: task (mixed\.bad|table) failed after 1 try; it began 2", event["told"])
+    assert re.match(r"run of ingest_mixed: task (mixed\.bad|table) failed after 1 try; began 2", event["told"])
     assert event["bad"] is True and event["seconds"] > 0 and event["table"] is None
     assert [failed(f"/api/tables/mixed.{name}/timeline") for name in ("bad", "good")] == [[], []]
     for path in ("/api/timeline", "/api/tables/plain.orders/timeline"):

@@ -16,12 +16,13 @@ import pytest
 from playwright.sync_api import FrameLocator, Page, Route, expect
 from sqlalchemy.engine import make_url
 
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.pages import render
-from sluice.status.verdicts import Overall
-from tests.support.browser import logged_in, told_by_axe
-from tests.support.faults import away
-from tests.support.running import CONTRACT
+from sluice.status.verdicts import StatusSummary
+from tests.support.airflow_stack import CONTRACT
+from tests.support.browser import axe_violations, logged_in
+from tests.support.faults import catalog_away
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
@@ -69,7 +70,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         expect(rejected).to_contain_text("misfit")
         # What the refused run left behind, and back.
         frame.get_by_role("link", name="report").first.click()
-        expect(frame.locator("main")).to_contain_text("What run ")
+        expect(frame.locator("main")).to_contain_text("Run ")
         page.evaluate("history.back()")
         expect(rejected).to_be_visible()
         # Times are the viewer's; UTC is what it was made with.
@@ -98,7 +99,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         expect(beside.locator("h1")).to_contain_text("of run")
         # What is set apart, by class of error and field, with the way to its replay.
         apart = beside.locator("section[aria-label='mixed.bad']")
-        expect(apart).to_contain_text("misfit in id: 50")
+        expect(apart).to_contain_text("missing or invalid value (misfit) in id: 50")
         expect(apart.get_by_role("button", name="open backfill").last).to_be_visible()
         # And beside the task of one table.
         page.goto(f"{page.url.partition('/plugin')[0]}/tasks/mixed.good")
@@ -121,10 +122,10 @@ def test_a_page_without_an_answer_says_so_and_looks_again(stack):
         link.focus()
         page.route(address, lambda route: route.abort())
         page.clock.fast_forward(31_000)
-        expect(page.locator(".missed")).to_contain_text("Airflow does not answer")
+        expect(page.locator(".stale")).to_contain_text("Airflow does not answer")
         page.unroute(address)
         page.clock.fast_forward(31_000)
-        expect(page.locator(".missed")).to_have_count(0)
+        expect(page.locator(".stale")).to_have_count(0)
         expect(link).to_be_focused()
         link.click()
         page.clock.run_for(5_000)
@@ -159,7 +160,7 @@ def test_a_page_gives_way_to_the_report_that_has_come_and_stays_where_the_login_
         expect(page.get_by_role("link", name="mixed.bad", exact=True)).to_be_visible()
         browser.clear_cookies()
         page.clock.fast_forward(31_000)
-        expect(page.locator(".missed")).to_contain_text("log in again")
+        expect(page.locator(".stale")).to_contain_text("log in again")
 
 
 def test_the_pages_follow_airflows_theme_at_once(stack):
@@ -181,13 +182,13 @@ def fits(page: Page, name: str, width: int, scheme: str) -> None:
     keep_picture(page, f"{name}{beside}", whole=True)
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= width, f"{name} at {width} px is {wide} px wide"
-    assert told_by_axe(page) == [], (name, width)
+    assert axe_violations(page) == [], (name, width)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious_and_nothing_sticks_out(stack, scheme):
     url = f"{stack.env['SLUICE_PAGES_URL']}/sluice"
-    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (State.BLOCKED,))[-1]
+    refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (LedgerState.BLOCKED,))[-1]
     report = f"/tables/mixed.bad/report?run_id={refused.run_id}"
     with logged_in(stack.env, color_scheme=scheme) as browser:
         page = browser.new_page()
@@ -227,7 +228,7 @@ def test_what_a_page_says_that_has_nothing_to_show(stack):
             says("empty-quality", "/quality?run_id=none", "This run judged no expectations")
             says("empty-table", "/tables/never.ran", "No batch was published yet")
             says("empty-timeline", "/tables/never.ran/timeline?hours=1", "Nothing happened within 1 h")
-        with away(database):
+        with catalog_away(database):
             says("unread-table", "/tables/reviewed.orders", "The table's history could not be read")
             says("unread-timeline", "/tables/reviewed.orders/timeline", "The ledger could not be read")
             says("unread-quality", "/quality?run_id=another", "The results could not be read")
@@ -246,21 +247,23 @@ def test_what_a_page_says_that_has_nothing_to_show(stack):
 
 FIRST = (
     ("reading-tables", "Reading Kafka and the catalog", {"reading": True, "unread": True}),
-    ("unread-tables", "could not be read", {"unread": True, "troubles": ["The Iceberg catalog did not answer."]}),
-    ("empty-tables", "There is no table that you may see", {"read_at": datetime(2026, 11, 22, 6, 0, tzinfo=UTC)}),
+    ("unread-tables", "could not be read", {"unread": True, "errors": ["The Iceberg catalog did not answer."]}),
+    ("empty-tables", "No tables to show", {"read_at": datetime(2026, 11, 22, 6, 0, tzinfo=UTC)}),
 )
 
 
 def answer(text: str, route: Route) -> None:
     """In place of the API server, with what it sends beside a page."""
-    route.fulfill(body=text, headers={**render.SECURITY, "Content-Type": "text/html; charset=utf-8"})
+    route.fulfill(body=text, headers={**render.SECURITY_HEADERS, "Content-Type": "text/html; charset=utf-8"})
 
 
 def first(**values: object) -> str:
     """The page of all tables that has none."""
-    common = {"base": "/sluice", "airflow": "", "again": 0, "here": "tables", "rows": [], "total": 0, "q": ""}
-    empty = {"state": "", "words": [], "reading": False, "unread": False, "troubles": [], "read_at": None}
-    return render.page("tables.html", **{**common, **empty, "overall": Overall.of([]), **values})
+    common = {"base": "/sluice", "airflow": "", "refresh": 0, "here": "tables", "rows": [], "total": 0, "q": ""}
+    empty = {"state": "", "states": [], "reading": False, "unread": False, "errors": [], "read_at": None}
+    return render.render_page(
+        "tables.html", **{**common, **empty, "overall": StatusSummary.from_verdicts([]), **values}
+    )
 
 
 @contextmanager
@@ -306,13 +309,13 @@ def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(
         expect(row.locator(".badge")).to_have_text("late")
         frame.get_by_label("State").select_option("late")
         expect(frame.locator("table.tables tbody tr")).to_have_count(1)
-        expect(row.locator("td").nth(1)).to_contain_text("of 1s")  # and both clocks, not on hover alone
+        expect(row.locator("td").nth(1)).to_contain_text("(target 1s)")  # and both clocks, not on hover alone
         expect(row.locator("td").nth(1).locator("time")).to_have_count(2)
         keep_picture(page, "late")
         link.click()
-        expect(frame.locator("main")).to_contain_text("1 unread offsets are older than the promised 1s")
+        expect(frame.locator("main")).to_contain_text("1 unread offsets are older than the freshness target of 1s")
         rejected = frame.locator("section[aria-labelledby=rejected]")
-        expect(rejected).to_contain_text("misfit in id: 1")
+        expect(rejected).to_contain_text("missing or invalid value (misfit) in id: 1")
         rejected.get_by_role("button", name="open backfill").last.click()
         page.wait_for_url(f"{url}/dags/backfill**")
         page.get_by_role("button", name="Trigger").first.click()
@@ -338,7 +341,7 @@ def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(
         assert stack.ids("killed.orders") == list(range(102))
         filled_in_again(page)
         frame = in_airflow(page, url)
-        expect(row.locator(".badge")).to_have_text("fresh")
+        expect(row.locator(".badge")).to_have_text("up to date")
         link.click()
-        expect(rejected).to_contain_text("No record is in quarantine")
+        expect(rejected).to_contain_text("No record is quarantined")
         keep_picture(page, "green")

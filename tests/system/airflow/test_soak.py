@@ -25,11 +25,11 @@ from pyiceberg.table import Table
 from sluice.embedded.failure import StackError
 from sluice.iceberg import cursor
 from sluice.ledger.maintenance_table import Action
-from sluice.maintain import subjects
-from tests.support import files
-from tests.support.faults import Driver
+from sluice.maintain import targets
+from tests.support import table_files
+from tests.support.airflow_stack import AirflowStack
+from tests.support.faults import StepThread
 from tests.support.lake import Lake
-from tests.support.running import Stack
 
 Answer = TypeVar("Answer")
 
@@ -47,12 +47,14 @@ PAUSE_S = 30
 STRICT = {"snapshot_age": "5s", "staging_retention": "5s", "min_snapshots": 2, "min_input_files": 3}
 
 
-def test_an_hour_of_runs_beside_maintenance_and_replays(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_hour_of_runs_beside_maintenance_and_replays(
+    stack: AirflowStack, capsys: pytest.CaptureFixture[str]
+) -> None:
     hour = Hour(stack)
     began = time.monotonic()
     with stack.slots(2):
         hour.send_and_ingest()
-        others = [Driver(lambda step=step: hour.keep_on(step)) for step in hour.beside]
+        others = [StepThread(lambda step=step: hour.keep_on(step)) for step in hour.beside]
         for _ in range(RUNS - 1):
             hour.send_and_ingest()
         hour.over.set()
@@ -90,7 +92,7 @@ def insist(ask: Callable[[], Answer]) -> Answer:
 class Hour:
     """A topic with a table of each mode, and all that is done with them through Airflow."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: AirflowStack) -> None:
         self.stack = stack
         bootstrap, folder = stack.env["KAFKA_BOOTSTRAP_SERVERS"], Path(stack.env["SLUICE_CONTRACTS"])
         self.it = Lake(None, stack.catalog, bootstrap, folder)
@@ -98,7 +100,7 @@ class Hour:
         self.merged = self.it.contract(mode="upsert", maintenance=STRICT)
         sort = {"strategy": "sort", "sort_by": ["id"]}
         self.appended = self.it.contract(maintenance={**STRICT, **sort}, errors={"max_ratio": 1.0})
-        self.names = [s.name for s in subjects.subjects(self.it.contracts) if s.group == self.it.group]
+        self.names = [s.name for s in targets.list_targets(self.it.contracts) if s.group == self.it.group]
         self.beside = [self.maintain, self.replay_any, self.kill_any]
         self.over = threading.Event()
         self.seen: Counter[str] = Counter()
@@ -167,7 +169,7 @@ class Hour:
                     process.kill()
 
     def published(self, name: str) -> dict[int, int]:
-        return dict(cursor.published(self.stack.catalog.load_table(name))[self.it.topic].next_offsets)
+        return dict(cursor.read_table_cursor(self.stack.catalog.load_table(name))[self.it.topic].next_offsets)
 
     def ranges(self) -> list[tuple[str, dict[str, tuple[int, int]]]]:
         """All offsets of both tables, those of each partition in three ranges, in any order."""
@@ -201,10 +203,10 @@ class Hour:
         for action in (Action.REWRITE, Action.EXPIRE, Action.ORPHANS):
             time.sleep(5.1)
             for table in self.tables():
-                files.read_all(table)
-                files.make_old(table)
+                table_files.read_all_snapshots(table)
+                table_files.age_files(table)
             self.stack.maintain(action, tables=self.names)
         for table in self.tables():
-            assert files.named(table) <= files.on_disk(table)
-            assert files.on_disk(table) <= files.named(table), "orphans are left"
-            files.read_all(table)
+            assert table_files.referenced_files(table) <= table_files.files_on_disk(table)
+            assert table_files.files_on_disk(table) <= table_files.referenced_files(table), "orphans are left"
+            table_files.read_all_snapshots(table)

@@ -17,9 +17,10 @@ from sluice.cli import main
 from sluice.embedded.ports import HOST, free_port
 from sluice.iceberg import refs, table_names
 from sluice.ledger import rebuild, slices
-from sluice.ledger.offsets_table import Ledger, Row, State, plan_rows
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, plan_rows
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
-from tests.support.site import Site, only_batch
+from tests.support.light_lake import LightLake, only_batch
 
 pytestmark = pytest.mark.system
 
@@ -36,7 +37,7 @@ def sluice(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_a_tables_life_as_status_tells_it(site: Site):
+def test_a_tables_life_as_status_tells_it(site: LightLake):
     site.send(0, 5, age_s=60)
     site.send(1, 3, age_s=60)
 
@@ -74,7 +75,7 @@ def test_a_tables_life_as_status_tells_it(site: Site):
     assert behind.topics[0].table_clock.timestamp() == pytest.approx(newest, abs=0.001)
 
 
-def test_the_table_clock_is_read_from_the_typed_table_when_staging_is_gone(site: Site):
+def test_the_table_clock_is_read_from_the_typed_table_when_staging_is_gone(site: LightLake):
     site.send(0, 3, age_s=120)
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
@@ -84,7 +85,7 @@ def test_the_table_clock_is_read_from_the_typed_table_when_staging_is_gone(site:
     assert site.status().topics[0].table_clock == whole is not None
 
 
-def test_freshness_is_broken_by_what_is_old_and_unread_alone(site: Site):
+def test_freshness_is_broken_by_what_is_old_and_unread_alone(site: LightLake):
     site.send(0, 3, age_s=7200)
     batch = only_batch(site.plan(), site.topic)
     assert site.status().freshness_kept is False
@@ -97,16 +98,16 @@ def test_freshness_is_broken_by_what_is_old_and_unread_alone(site: Site):
     assert awake.freshness_now_seconds == pytest.approx(7200, abs=60)
 
 
-def test_a_refusal_is_open_until_its_batch_is_published(site: Site, sluice: Run):
+def test_a_refusal_is_open_until_its_batch_is_published(site: LightLake, sluice: Run):
     site.send(0, 2)
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
     ledger, named = Ledger(site.catalog), {"batch_seq": 1, "table": "db.events"}
     for run_id in ("first", "second"):
-        failed = Row(site.topic, State.FAILED, batch.topic_id, error="no space left", **named)
+        failed = LedgerRow(site.topic, LedgerState.FAILED, batch.topic_id, error="no space left", **named)
         ledger.append([failed, failed], run_id=run_id)  # tried again within one run
     assert site.status().last_error.runs == 2  # type: ignore[union-attr]
-    row = Row(site.topic, State.BLOCKED, batch.topic_id, error="2 of 2 records can't be read", **named)
+    row = LedgerRow(site.topic, LedgerState.BLOCKED, batch.topic_id, error="2 of 2 records can't be read", **named)
     ledger.append([row], run_id="test")
     code, out, _ = sluice("status")
     assert code == 0
@@ -114,16 +115,16 @@ def test_a_refusal_is_open_until_its_batch_is_published(site: Site, sluice: Run)
     assert "2 of 2 records can't be read" in out
     site.publish(batch)
     long_ago = datetime.now(UTC) - timedelta(days=2)
-    done = Row(site.topic, State.PUBLISHED, batch.topic_id, records=20, rejected=2, **named)
+    done = LedgerRow(site.topic, LedgerState.PUBLISHED, batch.topic_id, records=20, rejected=2, **named)
     ledger.append([done, replace(done, at=long_ago), replace(done, table="db.others")], run_id="test")
     cured = site.status()
     assert (cured.day_records, cured.day_rejected) == (20, 2)
     assert cured.last_error.open is False and cured.last_error.runs == 3  # type: ignore[union-attr]
     assert "blocked" not in sluice("status")[1]
-    assert "blocked, since cured" in sluice("status", "db.events")[1]
+    assert "blocked, resolved since" in sluice("status", "db.events")[1]
 
 
-def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_one(site: Site, sluice: Run):
+def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_one(site: LightLake, sluice: Run):
     site.send(0, 5)
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
@@ -131,17 +132,21 @@ def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_o
     ledger = Ledger(site.catalog)
     pieces = [Batch(site.topic, batch.topic_id, -n, {0: OffsetRange(n, n + 1)}, {}) for n in (1, 2)]
     for piece in pieces:
-        ledger.append(slices.plan_rows(piece, "db.events", who="ann", why="a hole"), run_id="backfill")
-        ledger.append(slices.plan_rows(replace(piece, seq=piece.seq - 2), "db.others", who="ann", why="-"), run_id="b")
+        ledger.append(slices.slice_plan_rows(piece, "db.events", who="ann", why="a hole"), run_id="backfill")
+        ledger.append(
+            slices.slice_plan_rows(replace(piece, seq=piece.seq - 2), "db.others", who="ann", why="-"), run_id="b"
+        )
     assert [(s.number, s.state, s.ranges, s.branch) for s in site.status().slices] == [
         (-1, "planned", {0: OffsetRange(1, 2)}, None),
         (-2, "planned", {0: OffsetRange(2, 3)}, None),
     ]
     table = site.catalog.load_table("db.events")
-    kept = refs.kept_branch(site.topic, -2)
+    kept = refs.refused_branch_name(site.topic, -2)
     table.manage_snapshots().create_branch(table.metadata.current_snapshot_id, kept).commit()
-    ended = Row(site.topic, State.REPLAYED, batch.topic_id, -1, table="db.events")
-    refused = Row(site.topic, State.FAILED, batch.topic_id, -2, table="db.events", error="a row stands twice")
+    ended = LedgerRow(site.topic, LedgerState.REPLAYED, batch.topic_id, -1, table="db.events")
+    refused = LedgerRow(
+        site.topic, LedgerState.FAILED, batch.topic_id, -2, table="db.events", error="a row stands twice"
+    )
     ledger.append([ended, refused], run_id="backfill")
     shown = " ".join(sluice("status", "db.events")[1].split())
     assert "slice -1" not in shown
@@ -151,7 +156,7 @@ def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_o
     assert [(s.number, s.state, s.branch) for s in site.status().slices] == [(-2, "unknown", kept)]
 
 
-def test_status_in_detail_and_as_json(site: Site, sluice: Run):
+def test_status_in_detail_and_as_json(site: LightLake, sluice: Run):
     site.send(0, 5)
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
@@ -172,7 +177,7 @@ def test_status_in_detail_and_as_json(site: Site, sluice: Run):
 
 
 def test_a_dead_broker_is_said_and_the_cursor_told_all_the_same(
-    site: Site, sluice: Run, monkeypatch: pytest.MonkeyPatch
+    site: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch
 ):
     site.send(0, 5)
     batch = only_batch(site.plan(), site.topic)
@@ -191,18 +196,18 @@ def test_a_dead_broker_is_said_and_the_cursor_told_all_the_same(
 
 
 def test_a_dead_catalog_is_said_and_kafkas_end_told_all_the_same(
-    site: Site, sluice: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    site: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     site.send(0, 5)
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/gone/iceberg.db")
     code, out, _ = sluice("status", "--details")
     assert code == 2
     assert "The Iceberg catalog did not answer" in out
-    assert "KAFKA ENDS" in out
+    assert "LOG END" in out
     assert sluice("ledger", "rebuild")[0] == 2
 
 
-def test_a_catalog_that_hangs_is_given_up_on(site: Site, sluice: Run, monkeypatch: pytest.MonkeyPatch):
+def test_a_catalog_that_hangs_is_given_up_on(site: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch):
     import socket
 
     with socket.create_server((HOST, 0)) as deaf:
@@ -215,7 +220,7 @@ def test_a_catalog_that_hangs_is_given_up_on(site: Site, sluice: Run, monkeypatc
     assert "no answer within 2 s" in out
 
 
-def test_plan_prints_and_changes_nothing(site: Site, sluice: Run):
+def test_plan_prints_and_changes_nothing(site: LightLake, sluice: Run):
     site.send(0, 5)
     code, out, _ = sluice("plan", "events")
     assert code == 0
@@ -231,7 +236,7 @@ def test_plan_prints_and_changes_nothing(site: Site, sluice: Run):
     assert "did you mean 'events'?" in err
 
 
-def test_plan_and_status_name_a_table_that_would_stop(site: Site, sluice: Run):
+def test_plan_and_status_name_a_table_that_would_stop(site: LightLake, sluice: Run):
     site.contract(topic=f"{site.topic}-gone")
     code, out, _ = sluice("plan", "events")
     assert code == 3
@@ -239,7 +244,7 @@ def test_plan_and_status_name_a_table_that_would_stop(site: Site, sluice: Run):
     assert "Kafka has no topic" in sluice("status")[1]
 
 
-def test_ledger_rebuild_from_the_tables_alone(site: Site, sluice: Run):
+def test_ledger_rebuild_from_the_tables_alone(site: LightLake, sluice: Run):
     for _ in range(3):
         site.send(0, 5)
         batch = only_batch(site.plan(), site.topic)
@@ -251,13 +256,13 @@ def test_ledger_rebuild_from_the_tables_alone(site: Site, sluice: Run):
     code, out, _ = sluice("ledger", "rebuild")
     assert code == 0
     assert "There was no ledger." in out
-    assert "3 batches told by staging's snapshots; published: 2 in db.events" in out
+    assert "3 batches in staging's snapshots; published: 2 in db.events" in out
     after = site.look()
     assert after.tables["db.events"].pending == before.tables["db.events"].pending
     assert after.topics[site.topic].to_stage == before.topics[site.topic].to_stage == ()
     rows = Ledger(site.catalog).rows({site.topic: 0})
-    assert {r.batch_seq for r in rows if r.state == State.SETTLED} == {1, 2}
-    assert {r.batch_seq for r in rows if r.state == State.STAGED} == {1, 2, 3}
+    assert {r.batch_seq for r in rows if r.state == LedgerState.SETTLED} == {1, 2}
+    assert {r.batch_seq for r in rows if r.state == LedgerState.STAGED} == {1, 2, 3}
     again = sluice("ledger", "rebuild")[1]
     assert "rows now; it had" in again
     key = [(r.batch_seq, r.state, r.partition, r.at) for r in rows]
@@ -266,25 +271,25 @@ def test_ledger_rebuild_from_the_tables_alone(site: Site, sluice: Run):
     assert len(shown.splitlines()) == 3  # a heading and two rows
 
 
-def test_ledger_rebuild_keeps_what_only_the_ledger_knows(site: Site, sluice: Run):
+def test_ledger_rebuild_keeps_what_only_the_ledger_knows(site: LightLake, sluice: Run):
     site.send(0, 5)
     first = only_batch(site.plan(), site.topic)
     site.stage(first)
     site.publish(first)
     site.send(0, 7)
     frozen = only_batch(site.plan(), site.topic)
-    row = Row(site.topic, State.FAILED, frozen.topic_id, 2, table="db.events", error="out of memory")
+    row = LedgerRow(site.topic, LedgerState.FAILED, frozen.topic_id, 2, table="db.events", error="out of memory")
     Ledger(site.catalog).append([row], run_id="test")
     site.send(0, 9)  # a new plan would reach further than the frozen one
     code, out, _ = sluice("ledger", "rebuild")
     assert code == 0
-    assert f"Kept, because only the ledger knows: {site.topic} batch 2." in out
+    assert f"Kept, because only the ledger has them: {site.topic} batch 2." in out
     assert only_batch(site.look(), site.topic) == frozen
     assert site.look().topics[site.topic].frozen
     assert any(r.error == "out of memory" for r in Ledger(site.catalog).rows({site.topic: 0}))
 
 
-def test_ledger_rebuild_keeps_batches_whose_snapshots_have_expired(site: Site, sluice: Run):
+def test_ledger_rebuild_keeps_batches_whose_snapshots_have_expired(site: LightLake, sluice: Run):
     for _ in range(2):
         site.send(0, 5)
         site.stage(only_batch(site.plan(), site.topic))
@@ -298,7 +303,7 @@ def test_ledger_rebuild_keeps_batches_whose_snapshots_have_expired(site: Site, s
     assert [b.batch for b in site.status().open_batches] == [1, 2]
 
 
-def test_ledger_rebuild_cures_a_ledger_that_contradicts_the_tables(site: Site, sluice: Run):
+def test_ledger_rebuild_cures_a_ledger_that_contradicts_the_tables(site: LightLake, sluice: Run):
     site.send(0, 5)
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
@@ -310,11 +315,11 @@ def test_ledger_rebuild_cures_a_ledger_that_contradicts_the_tables(site: Site, s
     assert sluice("plan", "events")[0] == 3
     code, out, _ = sluice("ledger", "rebuild")
     assert code == 0
-    assert f"the ledger contradicted itself and no table tells: {site.topic} batch 9." in out
+    assert f"their rows contradict each other and no snapshot has them: {site.topic} batch 9." in out
     assert site.look().tables["db.events"].pending[site.topic] == (batch,)
 
 
-def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(site: Site, sluice: Run, tmp_path: Path):
+def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(site: LightLake, sluice: Run, tmp_path: Path):
     site.send(0, 5)
     batch = only_batch(site.plan(), site.topic)
     site.stage(batch)
@@ -328,11 +333,11 @@ def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(site: Site, sluice: Run
         assert site.look().tables["db.events"].pending[site.topic] == (batch,)
 
 
-def test_a_rebuild_that_was_overtaken_is_refused_and_read_again(site: Site):
+def test_a_rebuild_that_was_overtaken_is_refused_and_read_again(site: LightLake):
     site.send(0, 5)
     batch = only_batch(site.plan(), site.topic)
     stale, _, _ = rebuild._old(site.catalog)
-    Ledger(site.catalog).append(plan_rows(batch, State.STAGED), run_id="another")
+    Ledger(site.catalog).append(plan_rows(batch, LedgerState.STAGED), run_id="another")
     with pytest.raises(CommitFailedException):
         rebuild._replace(site.catalog, stale, [], "rebuild")
     assert only_batch(site.look(), site.topic) == batch

@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sluice.embedded.broker import Broker, is_ready
 from sluice.embedded.env import load_env
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import Home
+from sluice.embedded.kafka_broker import EmbeddedBroker, broker_is_ready
 from sluice.embedded.ports import HOST, free_port
-from sluice.embedded.state import load
+from sluice.embedded.state import load_state
 from sluice.embedded.status import Condition, stack_status
 
 pytestmark = pytest.mark.system
@@ -43,7 +43,7 @@ def test_up_status_down_and_each_of_them_twice(embedded, tmp_path):
     assert first.returncode == 0, first.stderr
     pid = pid_of(tmp_path / "home")
     env = load_env(tmp_path / "home")
-    assert is_ready(int(env["KAFKA_BOOTSTRAP_SERVERS"].rpartition(":")[2]))
+    assert broker_is_ready(int(env["KAFKA_BOOTSTRAP_SERVERS"].rpartition(":")[2]))
     assert stat.S_IMODE((tmp_path / "home" / "env").stat().st_mode) == 0o600
 
     again = embedded("up", "--only", "kafka")
@@ -106,12 +106,12 @@ def test_a_crash_is_named_and_the_next_up_starts_anew_on_the_same_port(embedded,
 
     status = embedded("status")
     assert status.returncode == 1
-    assert f"process {pid} is gone" in status.stdout
+    assert f"process {pid} has ended" in status.stdout
     assert "kafka.log" in status.stdout
 
     up = embedded("up", "--only", "kafka")
     assert up.returncode == 0, up.stderr
-    assert "clearing away" in up.stderr
+    assert "what is left of an earlier start" in up.stderr
     assert load_env(tmp_path / "home")["KAFKA_BOOTSTRAP_SERVERS"] == before
 
 
@@ -120,7 +120,7 @@ def test_a_start_cut_off_half_way_is_told_and_cleared(embedded, tmp_path):
     deadline = time.monotonic() + 60
     home = tmp_path / "home"
     while time.monotonic() < deadline:
-        if (home / "state.json").exists() and load(Home(home)).services:
+        if (home / "state.json").exists() and load_state(Home(home)).services:
             break
         time.sleep(0.01)
     starting.kill()
@@ -132,7 +132,7 @@ def test_a_start_cut_off_half_way_is_told_and_cleared(embedded, tmp_path):
     assert "half-started" in half.stdout
     up = embedded("up", "--only", "kafka")
     assert up.returncode == 0, up.stderr
-    assert "clearing away" in up.stderr
+    assert "what is left of an earlier start" in up.stderr
 
 
 def test_two_ups_at_once_start_one_broker(embedded, tmp_path):
@@ -158,7 +158,7 @@ def test_a_busy_port_is_named_with_its_holder(embedded):
         port = other.getsockname()[1]
         up = embedded("up", "--only", "kafka", env={"SLUICE_KAFKA_PORT": str(port)})
     assert up.returncode == 1
-    assert f"port {port} for kafka is busy: held by process {os.getpid()}" in up.stderr
+    assert f"port {port} for kafka is in use by process {os.getpid()}" in up.stderr
     assert "SLUICE_KAFKA_PORT=" in up.stderr
 
 
@@ -168,17 +168,17 @@ def test_a_broker_that_dies_while_starting_says_why_at_once(tmp_path):
         other.listen()
         began = time.monotonic()
         with pytest.raises(StackError, match=r"ended with code 1 while starting(.|\n)*Address already in use"):
-            Broker(tmp_path / "bad", port=other.getsockname()[1]).start()
+            EmbeddedBroker(tmp_path / "bad", port=other.getsockname()[1]).start()
         assert time.monotonic() - began < 30
 
 
 def test_a_setting_that_kafka_refuses_is_named(tmp_path):
     with pytest.raises(StackError, match=r"could not format(.|\n)*compression\.type"):
-        Broker(tmp_path / "bad", settings={"compression.type": "nonsense"}).start()
+        EmbeddedBroker(tmp_path / "bad", settings={"compression.type": "nonsense"}).start()
 
 
 def test_a_brokers_records_survive_its_restart(tmp_path):
-    broker = Broker(tmp_path / "broker")
+    broker = EmbeddedBroker(tmp_path / "broker")
     with broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(10)

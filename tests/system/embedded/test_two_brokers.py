@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluice.embedded import jars
-from sluice.embedded.broker import SETTINGS, Broker
 from sluice.embedded.home import cache_folder
 from sluice.embedded.java import find_java
+from sluice.embedded.kafka_broker import SETTINGS, EmbeddedBroker
 from sluice.embedded.ports import HOST, free_port
 from sluice.errors import BrokerUnavailableError, SluiceError
 from sluice.kafka import broker as brokers
@@ -24,13 +24,13 @@ from sluice.kafka import broker as brokers
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
-def settings_of(broker: Broker, file: str) -> dict[str, str]:
+def settings_of(broker: EmbeddedBroker, file: str) -> dict[str, str]:
     lines = (broker.folder / file).read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 @contextmanager
-def second(first: Broker, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def second(first: EmbeddedBroker, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another broker of the first one's cluster."""
     (folder / "data").mkdir(parents=True)
     own = f"PLAINTEXT://{HOST}:{free_port({first.port})}"
@@ -46,7 +46,7 @@ def second(first: Broker, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     config = folder / "server.properties"
     config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     java = find_java(cache_folder())
-    command = [str(java.executable), "-Xmx256m", "-cp", f"{jars.ensure(jars.KAFKA, java=java)}/*"]
+    command = [str(java.executable), "-Xmx256m", "-cp", f"{jars.ensure_jars(jars.KAFKA, java=java)}/*"]
     cluster = settings_of(first, "data/meta.properties")["cluster.id"]
     with (folder / "kafka.log").open("wb") as log:
         told = {"stdout": log, "stderr": subprocess.STDOUT}
@@ -68,12 +68,12 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def look(client: AdminClient) -> dict[str, brokers.TopicState | SluiceError]:
-    return brokers.describe(client, ["half", "whole"])
+    return brokers.describe_topics(client, ["half", "whole"])
 
 
 def test_a_broker_dies_and_only_what_it_alone_held_is_unavailable(tmp_path: Path) -> None:
-    with Broker(tmp_path / "one") as first, second(first, tmp_path / "two") as other:
-        client = brokers.admin({"bootstrap.servers": first.bootstrap})
+    with EmbeddedBroker(tmp_path / "one") as first, second(first, tmp_path / "two") as other:
+        client = brokers.make_admin_client({"bootstrap.servers": first.bootstrap})
         until(lambda: len(client.list_topics(timeout=10).brokers) == 2)
         placed = [
             NewTopic("whole", 2, replica_assignment=[[1], [1]]),
@@ -83,7 +83,9 @@ def test_a_broker_dies_and_only_what_it_alone_held_is_unavailable(tmp_path: Path
             future.result(30)
         # A topic's offsets are told once its leaders know that they are.
         until(
-            lambda: all(isinstance(s, brokers.TopicState) for s in brokers.describe(client, ["half", "whole"]).values())
+            lambda: all(
+                isinstance(s, brokers.TopicState) for s in brokers.describe_topics(client, ["half", "whole"]).values()
+            )
         )
         # In KRaft each answer names any broker as the controller: the client shall hold the one that dies for it.
         until(lambda: client.list_topics(timeout=10).controller_id == 2)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.own_airflow import own_airflow
+from tests.support.airflow_process import isolated_airflow_env
 
 DAG = """\
 import json, os
@@ -43,7 +43,7 @@ def sent(folder: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
     kafka = {"bootstrap.servers": "kafka:9092,other:9092", "sasl.password": "s3cret"}
     transport = {"type": "file", "log_file_path": str(events), "append": True}
     env = {
-        **own_airflow(folder),
+        **isolated_airflow_env(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),

@@ -19,11 +19,12 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from sluice.embedded.home import REPOSITORY
 from sluice.iceberg import tables
-from sluice.ledger.offsets_table import Ledger, Row, State
-from tests.support.mailbox import Mailbox
-from tests.support.own_airflow import own_airflow
-from tests.support.running import MAIL
-from tests.support.site import Site, only_batch
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
+from tests.support.airflow_process import isolated_airflow_env
+from tests.support.airflow_stack import MAIL_NOTIFIER
+from tests.support.light_lake import LightLake, only_batch
+from tests.support.services.mailbox import Mailbox
 
 pytestmark = pytest.mark.system
 
@@ -49,7 +50,7 @@ def alerts(folder: Path, stack: dict[str, str], port: int) -> Iterator[Look]:
     plain = {"disable_ssl": True, "disable_tls": True}
     server = {"conn_type": "smtp", "host": "127.0.0.1", "port": port, "extra": plain}
     env = {
-        **own_airflow(folder),
+        **isolated_airflow_env(folder),
         **stack,
         "SLUICE_CONTRACTS": os.environ["SLUICE_CONTRACTS"],
         "AIRFLOW__API__BASE_URL": AIRFLOW,
@@ -80,10 +81,10 @@ def alerts(folder: Path, stack: dict[str, str], port: int) -> Iterator[Look]:
 
 @pytest.mark.timeout(300)
 def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
-    site: Site, sluice_env: dict[str, str], tmp_path: Path
+    site: LightLake, sluice_env: dict[str, str], tmp_path: Path
 ) -> None:
     (site.folder / "groups.yaml").write_text(
-        f"events: {{schedule: '@hourly'}}\nalerts: {{failed_runs: 2, notifiers: [{json.dumps(MAIL)}]}}\n"
+        f"events: {{schedule: '@hourly'}}\nalerts: {{failed_runs: 2, notifiers: [{json.dumps(MAIL_NOTIFIER)}]}}\n"
     )
     # What came two hours ago is gone in an hour, before the schedule has passed twice.
     retention = ConfigEntry("retention.ms", str(3 * 3600 * 1000), incremental_operation=AlterConfigOpType.SET)
@@ -95,7 +96,17 @@ def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
     site.stage(first)
     site.publish(first)
     ledger.append(
-        [Row(site.topic, State.PUBLISHED, first.topic_id, batch_seq=1, table="db.events", records=50, rejected=5)],
+        [
+            LedgerRow(
+                site.topic,
+                LedgerState.PUBLISHED,
+                first.topic_id,
+                batch_seq=1,
+                table="db.events",
+                records=50,
+                rejected=5,
+            )
+        ],
         run_id="first",
     )
     set_apart(site, 5)
@@ -115,7 +126,9 @@ def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
         # The promise of 15 minutes is broken, Kafka is about to delete what broke it, and a run failed at it: once.
         site.send(1, 30, age_s=late)
         second = only_batch(site.plan(), site.topic)
-        failed = Row(site.topic, State.FAILED, second.topic_id, batch_seq=2, table="db.events", error="no space left")
+        failed = LedgerRow(
+            site.topic, LedgerState.FAILED, second.topic_id, batch_seq=2, table="db.events", error="no space left"
+        )
         ledger.append([failed], run_id="second")
         late_and_at_risk = {"Sluice: db.events is late", f"Sluice: db.events is at risk (unread: {site.topic})"}
         assert (look(), told()) == ("failed", late_and_at_risk)
@@ -126,7 +139,7 @@ def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
         assert (look(), told()) == ("success", set())
 
 
-def set_apart(site: Site, count: int) -> None:
+def set_apart(site: LightLake, count: int) -> None:
     """So many records of the first batch are in quarantine."""
     held = tables.ensure_quarantine(site.catalog, site.promises.table("db.events"))
     record = {

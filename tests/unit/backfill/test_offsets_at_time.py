@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from sluice.backfill import estimate, offsets_at_time
 from sluice.backfill import ranges as backfill_ranges
-from sluice.backfill.ranges import Request, Sources, resolve
+from sluice.backfill.ranges import RangeSources, Request, resolve_ranges
 from sluice.batch import Batch
 from sluice.contract import folder as contract_folder
 from sluice.errors import RefusedError
@@ -60,7 +60,7 @@ def index(monkeypatch: pytest.MonkeyPatch, low: int = LOW, end: int = END, gone:
         first = next((n for n in range(low, end) if hour(n) >= moment and n not in gone), -1)
         return dict.fromkeys(partitions, first)
 
-    monkeypatch.setattr(broker, "offsets_at", offsets_at)
+    monkeypatch.setattr(broker, "offsets_for_time", offsets_at)
     return TopicState("orders", "id", {0: OffsetRange(low, end)}, False, 1)
 
 
@@ -82,13 +82,13 @@ def in_staging(catalog: Catalog, *pieces: Batch, times: Callable[[int], float] =
     return table
 
 
-def known(state: TopicState, staging: Table | None, *staged: Batch, quarantine: Table | None = None) -> Sources:
-    return Sources(state, staged, {0: CURSOR}, quarantine, {0: CURSOR}, staging)
+def known(state: TopicState, staging: Table | None, *staged: Batch, quarantine: Table | None = None) -> RangeSources:
+    return RangeSources(state, staged, {0: CURSOR}, quarantine, {0: CURSOR}, staging)
 
 
-def resolved(sources: Sources, origin: Origin, since: float | None = None, until: float | None = None) -> Any:
+def resolved(sources: RangeSources, origin: Origin, since: float | None = None, until: float | None = None) -> Any:
     times = {k: hour(v) for k, v in (("since", since), ("until", until)) if v is not None}
-    return resolve(Request("shop.orders", origin=origin, **times), sources, ASKED).ranges[0]
+    return resolve_ranges(Request("shop.orders", origin=origin, **times), sources, ASKED).ranges[0]
 
 
 def test_before_what_kafka_holds_staging_tells_where_a_time_lies(catalog, monkeypatch):
@@ -121,7 +121,7 @@ def test_what_compaction_took_is_placed_by_staging(catalog, monkeypatch, origin)
 def test_what_kafka_no_longer_has_is_not_left_out_in_silence(catalog, monkeypatch):
     state = index(monkeypatch)
     with pytest.raises(
-        RefusedError, match=r'neither Kafka nor staging has .* \{"0":\[\[0,1000\]\]\}.*begins at \{0: 1'
+        RefusedError, match=r'neither Kafka nor staging has .* \{"0":\[\[0,1000\]\]\}.*first known offsets are \{0: 1'
     ):
         resolved(known(state, None), KAFKA, since=100, until=1200)
     piece = batch(1, 0, CURSOR)
@@ -140,7 +140,7 @@ def test_a_time_that_lies_in_what_nobody_has_is_refused(catalog, monkeypatch):
     assert resolved(sources, STAGING, since=50, until=80) == (50, 80)
     assert resolved(sources, STAGING, since=601) == (601, CURSOR)
     for since in (100, 300, 600):
-        with pytest.raises(RefusedError, match=r'has .* \{"0":\[\[100,600\]\]\}.*begins at \{0: 600\}'):
+        with pytest.raises(RefusedError, match=r'has .* \{"0":\[\[100,600\]\]\}.*first known offsets are \{0: 600\}'):
             resolved(sources, STAGING, since=since)
     # Unless nothing of it would be taken: the partition's live feed had begun by then.
     with pytest.raises(RefusedError, match="nothing in that time"):
@@ -154,14 +154,16 @@ def test_a_time_that_ends_behind_the_tables_cursor_is_cut_to_it(catalog, monkeyp
     piece = batch(1, 0, CURSOR)
     sources = known(index(monkeypatch), in_staging(catalog, piece), piece)
     for until, told in ((9999, {0: END}), (1600, {0: 1600}), (1500, {}), (1400, {})):
-        found = resolve(Request("shop.orders", origin=origin, since=hour(1100), until=hour(until)), sources, ASKED)
-        assert (found.ranges, found.beyond) == ({0: (1100, min(until, CURSOR))}, told)
+        found = resolve_ranges(
+            Request("shop.orders", origin=origin, since=hour(1100), until=hour(until)), sources, ASKED
+        )
+        assert (found.ranges, found.cut_at) == ({0: (1100, min(until, CURSOR))}, told)
     with pytest.raises(RefusedError, match=r"nothing in that time.*\{0: \(1600, 1500\)\}.*cursor \{0: 1500\}"):
         resolved(sources, origin, since=1600, until=1700)
     # A table that was rolled back behind where its live feed began.
-    assert resolved(replace(sources, cutover={0: 1400}, reached={0: 1300}), origin, since=1200) == (1200, 1300)
+    assert resolved(replace(sources, cutover={0: 1400}, cursor={0: 1300}), origin, since=1200) == (1200, 1300)
     # What is named by hand is meant as it is named: `check_below` refuses it.
-    assert resolve(Request("shop.orders", {0: (1100, 1600)}), sources, ASKED).ranges == {0: (1100, 1600)}
+    assert resolve_ranges(Request("shop.orders", {0: (1100, 1600)}), sources, ASKED).ranges == {0: (1100, 1600)}
 
 
 def test_quarantine_tells_its_own_times(catalog, tmp_path, monkeypatch):
@@ -170,7 +172,7 @@ def test_quarantine_tells_its_own_times(catalog, tmp_path, monkeypatch):
     (folder / "shop.orders.yaml").write_text(
         "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
     )
-    contract = contract_folder.load(folder).table("shop.orders")
+    contract = contract_folder.load_contracts(folder).table("shop.orders")
     tables.ensure_quarantine(catalog, contract)
     table = catalog.load_table(table_names.quarantine(contract))
     written(table, {n: n for n in range(10, 1400, 10)}, _kafka_topic="orders", quarantined_at=T0)
@@ -201,11 +203,11 @@ def test_the_first_rows_are_found_among_files_in_any_order(catalog):
         asked = {p: OffsetRange(some.randrange(60), some.randrange(61)) for p in (3, 0, 7)}
         places = {p: range(*asked[p]) for p in (0, 3)}
         rows = {p: [n for n in each if n % 2 == p % 2 and hour(times[n]) >= hour(since)] for p, each in places.items()}
-        assert offsets_at_time.first_rows(table, asked, hour(since)) == {
+        assert offsets_at_time.find_first_offsets(table, asked, hour(since)) == {
             p: min(each) for p, each in rows.items() if each
         }
-    assert offsets_at_time.first_rows(table, {1: OffsetRange(0, 60), 5: OffsetRange(7, 60)}) == {5: 7}
-    assert offsets_at_time.first_rows(None, {0: OffsetRange(0, 60)}) == {}
+    assert offsets_at_time.find_first_offsets(table, {1: OffsetRange(0, 60), 5: OffsetRange(7, 60)}) == {5: 7}
+    assert offsets_at_time.find_first_offsets(None, {0: OffsetRange(0, 60)}) == {}
 
 
 def test_a_time_is_looked_up_in_all_partitions_together(catalog, monkeypatch):
@@ -220,11 +222,13 @@ def test_a_time_is_looked_up_in_all_partitions_together(catalog, monkeypatch):
     older = {0: 17, 1: 16}
     index(monkeypatch)
     monkeypatch.setattr(
-        broker, "offsets_at", lambda _c, _t, _p, at: {p: older.get(p, 15) if at > T0 else 15 for p in marks}
+        broker, "offsets_for_time", lambda _c, _t, _p, at: {p: older.get(p, 15) if at > T0 else 15 for p in marks}
     )
     planned: list[Any] = []
-    monkeypatch.setattr(tables, "files", lambda *asked, plan=tables.files: planned.append(asked) or plan(*asked))
-    found = offsets_at_time.place(hour(17), TopicState("orders", "id", marks, False, 1), staging, staged, ASKED)
+    monkeypatch.setattr(
+        tables, "plan_files", lambda *asked, plan=tables.plan_files: planned.append(asked) or plan(*asked)
+    )
+    found = offsets_at_time.find_offsets(hour(17), TopicState("orders", "id", marks, False, 1), staging, staged, ASKED)
     assert found.offsets == {p: older.get(p, min(15, max(0, 17 - p))) for p in marks}
     assert not found.unknown
     assert len(planned) == 1
@@ -233,9 +237,9 @@ def test_a_time_is_looked_up_in_all_partitions_together(catalog, monkeypatch):
 def test_a_range_of_a_thousand_partitions_is_looked_up(catalog):
     staging = written(tables.ensure_staging(catalog, "orders"), {7: 7}, batch_seq=1)
     many = Batch("orders", "id", -1, {p: OffsetRange(0, 10) for p in range(1000)}, {})
-    assert len(tables.files(staging, range_scan.spanned(many))) == 1
-    assert tables.files(staging, range_scan.spanned(replace(many, ranges={0: OffsetRange(0, 7)}))) == []
-    assert tables.files(staging, range_scan.spanned(replace(many, ranges={}))) == []
+    assert len(tables.plan_files(staging, range_scan.offset_filter(many))) == 1
+    assert tables.plan_files(staging, range_scan.offset_filter(replace(many, ranges={0: OffsetRange(0, 7)}))) == []
+    assert tables.plan_files(staging, range_scan.offset_filter(replace(many, ranges={}))) == []
 
 
 @pytest.mark.parametrize("topic", [None, "orders"])
@@ -244,7 +248,7 @@ def test_files_and_rows_of_a_range_are_its_own_though_its_hull_is_asked_for(cata
     some, also = random.Random(7), {} if topic is None else {"_kafka_topic": topic, "quarantined_at": T0}
     table = tables.ensure_staging(catalog, "orders")
     if topic:
-        table = tables.ensure(catalog, ("db", "rejected"), schema.quarantine_schema()[0])
+        table = tables.ensure_table(catalog, ("db", "rejected"), schema.quarantine_schema()[0])
         written(table, dict.fromkeys(range(60), 0), batch_seq=1, _kafka_partition=0, **also | {"_kafka_topic": "other"})
     for p in (0, 1, 1000):
         for first in range(0, 60, 10):
@@ -254,19 +258,19 @@ def test_files_and_rows_of_a_range_are_its_own_though_its_hull_is_asked_for(cata
         ranges = {p: OffsetRange(n := some.randrange(60), n + some.randrange(1, 20)) for p in (0, 1, 2, 1000)}
         asked = Batch("orders", "id", -1, ranges, {})
         held = {(p, n) for p, r in ranges.items() if p != 2 for n in range(*r) if n < 60}
-        found = range_scan.rows(table, asked)
+        found = range_scan.read_slice_records(table, asked)
         assert found.num_rows == len(held)
-        assert set(zip(*(found[name].to_pylist() for name in backfill_ranges.PLACE), strict=True)) == held
-        assert len(range_scan.files(table, asked)) == len({(p, n // 10) for p, n in held})
-        assert estimate.rows(table, asked) == (len(held), True)
-        of_these = range_scan.rows(table, asked, ("batch_seq",), also=at_most("batch_seq", 20))
+        assert set(zip(*(found[name].to_pylist() for name in backfill_ranges.COORDINATES), strict=True)) == held
+        assert len(range_scan.plan_slice_files(table, asked)) == len({(p, n // 10) for p, n in held})
+        assert estimate.count_rows(table, asked) == (len(held), True)
+        of_these = range_scan.read_slice_records(table, asked, ("batch_seq",), extra_filter=at_most("batch_seq", 20))
         pairs = zip(of_these["_kafka_offset"].to_pylist(), of_these["batch_seq"].to_pylist(), strict=True)
         assert all(seq == n // 10 * 10 for n, seq in pairs)
         assert of_these.num_rows == sum(n < 30 for _, n in held)
-    assert range_scan.rows(table, Batch("orders", "id", -1, {}, {})).num_rows == 0
+    assert range_scan.read_slice_records(table, Batch("orders", "id", -1, {}, {})).num_rows == 0
 
 
 def test_a_range_is_asked_for_by_as_many_terms_however_many_partitions_it_has():
     """Each is looked at for each file."""
     many = Batch("orders", "id", -1, {p: OffsetRange(0, 10) for p in range(50)}, {})
-    assert len(repr(range_scan.within(many))) < 1000
+    assert len(repr(range_scan.slice_filter(many))) < 1000

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from sluice.backfill import plan, ranges
 from sluice.backfill.ranges import Request
-from sluice.batch import PUBLISHED_THROUGH, Batch, Through, encode_through
+from sluice.batch import PUBLISHED_THROUGH, Batch, PublishedOffsets, encode_published_through
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.errors import (
@@ -29,11 +29,12 @@ from sluice.errors import (
 from sluice.iceberg import table_names, tables
 from sluice.kafka import broker
 from sluice.kafka.broker import TopicState
-from sluice.ledger import offsets_table as ledgers
-from sluice.ledger import slices
-from sluice.ledger.offsets_table import Ledger, State
+from sluice.ledger import ledger_rows, slices
+from sluice.ledger.ledger_rows import LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
 from sluice.offsets import OffsetRange
+from sluice.plan.model import PlanInputs
 
 pytestmark = pytest.mark.unit
 
@@ -57,7 +58,7 @@ def promises(tmp_path: Path) -> Contracts:
     (folder / "shop.orders.yaml").write_text(
         "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
     )
-    return contract_folder.load(folder)
+    return contract_folder.load_contracts(folder)
 
 
 @pytest.fixture
@@ -67,11 +68,11 @@ def catalog(tmp_path: Path, promises: Contracts) -> Catalog:
     lake = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
     contract = promises.table("shop.orders")
     written(tables.ensure_staging(lake, "orders"), range(20), LIVE.properties(), batch_seq=1)
-    through = {PUBLISHED_THROUGH: encode_through({"orders": Through(1, "id", {0: 20})})}
+    through = {PUBLISHED_THROUGH: encode_published_through({"orders": PublishedOffsets(1, "id", {0: 20})})}
     written(tables.ensure_typed(lake, contract), range(17), {**LIVE.properties(), **through})
     tables.ensure_quarantine(lake, contract)
     written(lake.load_table(table_names.quarantine(contract)), (17, 18, 19), {}, quarantined_at=T0)
-    Ledger(lake).append(ledgers.plan_rows(LIVE, State.SETTLED), run_id="r")
+    Ledger(lake).append(ledger_rows.plan_rows(LIVE, LedgerState.SETTLED), run_id="r")
     return lake
 
 
@@ -94,20 +95,20 @@ def away(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     def offsets_at(*_: Any) -> dict[int, int]:
         raise AssertionError("Kafka was asked for times, of which it knows nothing")
 
-    monkeypatch.setattr(broker, "describe", describe)
-    monkeypatch.setattr(broker, "offsets_at", offsets_at)
+    monkeypatch.setattr(broker, "describe_topics", describe)
+    monkeypatch.setattr(broker, "offsets_for_time", offsets_at)
     return str(request.param)
 
 
-def looked(promises: Contracts, catalog: Catalog, origin: Origin, ranges: Any = None, **more: Any) -> plan.Backfill:
+def looked(promises: Contracts, catalog: Catalog, origin: Origin, ranges: Any = None, **more: Any) -> plan.BackfillPlan:
     request = Request("shop.orders", ranges or {}, origin=origin, why="a hole", **more)
-    return plan.look(request, promises, catalog, None, Ledger(catalog))  # type: ignore[arg-type]
+    return plan.plan_backfill(request, PlanInputs(promises, catalog, None, Ledger(catalog)))  # type: ignore[arg-type]
 
 
 def test_what_is_read_elsewhere_needs_no_kafka(promises, catalog, away):
     found = looked(promises, catalog, Origin.STAGING, {0: (3, 20)})
     (line,) = (line for line in found.lines() if line.startswith("kafka "))
-    assert line.startswith("kafka   is not needed, and can not be asked: ")
+    assert line.startswith("kafka   not needed, and no answer: ")
     assert away in line
     assert "records 17" in found.lines()
     assert [(s.topic_id, dict(s.ranges)) for s in found.slices] == [("id", {0: (3, 20)})]
@@ -124,39 +125,40 @@ def test_what_is_read_from_kafka_does(promises, catalog, away):
 
 
 def test_what_is_refused_is_refused_without_kafka_too(promises, catalog, away):
-    with pytest.raises(RefusedError, match=r"beyond what the table has taken.*\{0: \(21, 20\)\}"):
+    with pytest.raises(RefusedError, match=r"ends above the table's cursor.*\{0: \(21, 20\)\}"):
         looked(promises, catalog, Origin.STAGING, {0: (3, 21)})
     with pytest.raises(RefusedError, match="no partition 1"):
         looked(promises, catalog, Origin.STAGING, {1: (3, 21)})
     with catalog.load_table(table_names.staging("orders")).transaction() as transaction:
         transaction.set_properties({tables.TRIMMED_THROUGH: "1"})
-    with pytest.raises(StagingTrimmedError, match=r"missing are \{0: \[\(3, 20\)\]\}"):
+    with pytest.raises(StagingTrimmedError, match=r"missing\} \{0: \[\(3, 20\)\]\}"):
         looked(promises, catalog, Origin.STAGING, {0: (3, 20)})
-    with pytest.raises(RefusedError, match=r'neither Kafka nor staging has .*"0":\[\[0,5\]\].*Name a later since, or'):
+    with pytest.raises(RefusedError, match=r'neither Kafka nor staging has .*"0":\[\[0,5\]\].*Give a later since, or'):
         looked(promises, catalog, Origin.STAGING, since=T0 + timedelta(hours=5), until=T0 + timedelta(hours=9))
 
 
 def test_offsets_of_two_topics_in_one_staging_table_are_not_mixed():
     wanted = replace(LIVE, seq=-1, ranges={0: OffsetRange(5, 9)}, next_offsets={})
     other = replace(LIVE, seq=2, topic_id="another", ranges={0: OffsetRange(8, 30)})
-    ranges.check_held("shop.orders", wanted, [LIVE])
-    ranges.check_held("shop.orders", wanted, [LIVE, replace(other, ranges={0: OffsetRange(9, 30)})])
-    with pytest.raises(RefusedError, match="batches of another topic of that name under the same offsets: 2"):
-        ranges.check_held("shop.orders", wanted, [LIVE, other])
+    ranges.check_in_staging("shop.orders", wanted, [LIVE])
+    ranges.check_in_staging("shop.orders", wanted, [LIVE, replace(other, ranges={0: OffsetRange(9, 30)})])
+    with pytest.raises(RefusedError, match="batches of another topic of that name at the same offsets: 2"):
+        ranges.check_in_staging("shop.orders", wanted, [LIVE, other])
 
 
 def test_a_backfill_has_no_more_slices_than_airflow_maps(promises, catalog, tmp_path, monkeypatch):
     path = tmp_path / "contracts" / "shop.orders.yaml"
     path.write_text(path.read_text() + "limits: {records_per_batch: 5}\n")
     state = TopicState("orders", "id", {0: OffsetRange(0, 20)}, False, 1)
-    monkeypatch.setattr(broker, "describe", lambda _, topics: dict.fromkeys(topics, state))
+    monkeypatch.setattr(broker, "describe_topics", lambda _, topics: dict.fromkeys(topics, state))
     request = Request("shop.orders", {0: (0, 20)}, why="a hole")
-    small, same = contract_folder.load(tmp_path / "contracts"), {"who": "ann", "run_id": "r"}
+    small, same = contract_folder.load_contracts(tmp_path / "contracts"), {"who": "ann", "run_id": "r"}
+    inputs = PlanInputs(small, catalog, None)  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match="more than 3 slices"):
-        plan.write(request, small, catalog, None, mapped=3, **same)  # type: ignore[arg-type]
-    assert not slices.rows(Ledger(catalog), "orders")
-    found = plan.write(request, small, catalog, None, mapped=4, **same)  # type: ignore[arg-type]
+        plan.write_backfill(request, inputs, max_slices=3, **same)
+    assert not slices.read_slice_rows(Ledger(catalog), "orders")
+    found = plan.write_backfill(request, inputs, max_slices=4, **same)
     assert [dict(s.ranges) for s in found.slices] == [{0: (n, n + 5)} for n in range(0, 20, 5)]
-    monkeypatch.setattr(plan, "MOST_SLICES", 3)
+    monkeypatch.setattr(plan, "MAX_SLICES", 3)
     with pytest.raises(RefusedError, match="more than 3 slices"):
         looked(small, catalog, Origin.KAFKA, {0: (0, 20)})

@@ -57,12 +57,12 @@ def test_sound_contracts_and_whether_their_tombstones_delete(
     ("columns", "more", "field", "message"),
     [
         ([LSN], {}, "columns.1.source", "others need cdc"),
-        ([LSN], {"cdc": {"format": "debezium_unwrapped"}}, "columns.1.source", "Debezium's envelope alone"),
+        ([LSN], {"cdc": {"format": "debezium_unwrapped"}}, "columns.1.source", "only in Debezium's envelope"),
         ([{**LSN, "source": "$before.id"}], DEBEZIUM, "columns.1.source", "without a $"),
         ([{**MARK, "type": "string"}], DEBEZIUM, "columns.1.type", "needs boolean or timestamptz"),
         ([], {**UPSERT, "deletes": "soft"}, "deletes", "add cdc:"),
         ([], {**UPSERT, **DEBEZIUM, "deletes": "soft"}, "deletes", "needs a column"),
-        ([], {**UPSERT, **DEBEZIUM, "deletes": "tombstone"}, "deletes", "said by cdc.tombstones"),
+        ([], {**UPSERT, **DEBEZIUM, "deletes": "tombstone"}, "deletes", "cdc.tombstones says"),
         (
             [MARK],
             {**UPSERT, "cdc": {"format": "debezium_unwrapped"}, "deletes": "soft"},
@@ -76,17 +76,27 @@ def test_sound_contracts_and_whether_their_tombstones_delete(
             "cdc.tombstones: ignore",
         ),
         ([], {"cdc": {"format": "op_field"}}, "cdc.op", "needs op"),
-        ([], {"cdc": {"format": "debezium", "op": "x"}}, "cdc.op", "by itself"),
+        ([], {"cdc": {"format": "debezium", "op": "x"}}, "cdc.op", "has fixed operations"),
         ([], {"cdc": {"format": "op_field", "op": "$key"}}, "cdc.op", "field of the value"),
-        ([], {"cdc": {"format": "debezium", "ops": {}}}, "cdc.ops", "by itself"),
+        ([], {"cdc": {"format": "debezium", "ops": {}}}, "cdc.ops", "has fixed operations"),
         ([], {"cdc": {"format": "op_field", "op": "o", "ops": {"upsert": ["D"]}}}, "cdc.ops", "cannot mean both"),
-        ([], {"cdc": {"format": "op_field", "op": "id.kind"}}, "cdc.op", "no plain value where 'id' is read as long"),
+        (
+            [],
+            {"cdc": {"format": "op_field", "op": "id.kind"}},
+            "cdc.op",
+            "not a primitive value, since 'id' is read as long",
+        ),
         ([], {"cdc": {"format": "op_field", "op": "Id"}}, "cdc.op", "differ only by case"),
-        ([M_A], {"cdc": {"format": "op_field", "op": "m.kind"}}, "cdc.op", "where 'm' is read as struct<a: int>"),
-        ([{**M_A, "type": "list<int>"}], {"cdc": {"format": "op_field", "op": "m"}}, "cdc.op", "no plain value"),
-        ([{**M_A, "source": "m.a"}], {"cdc": {"format": "op_field", "op": "m"}}, "cdc.op", "where 'm.a' is read as"),
-        ([{"name": "x", "type": "int", "source": "y", "expression": "id"}], {}, "columns.1.expression", "not both"),
-        ([], {"inputs": [{"name": "ID", "type": "int"}], "where": "true"}, "inputs.0.name", "stands twice"),
+        ([M_A], {"cdc": {"format": "op_field", "op": "m.kind"}}, "cdc.op", "since 'm' is read as struct<a: int>"),
+        ([{**M_A, "type": "list<int>"}], {"cdc": {"format": "op_field", "op": "m"}}, "cdc.op", "not a primitive value"),
+        ([{**M_A, "source": "m.a"}], {"cdc": {"format": "op_field", "op": "m"}}, "cdc.op", "since 'm.a' is read as"),
+        (
+            [{"name": "x", "type": "int", "source": "y", "expression": "id"}],
+            {},
+            "columns.1.expression",
+            "either a source or an expression",
+        ),
+        ([], {"inputs": [{"name": "ID", "type": "int"}], "where": "true"}, "inputs.0.name", "is a duplicate"),
         ([], {"inputs": [{"name": "x", "type": "int"}]}, "inputs", "there are none"),
         (
             [],
@@ -94,7 +104,7 @@ def test_sound_contracts_and_whether_their_tombstones_delete(
             "inputs.0.source",
             "one type",
         ),
-        ([{"name": "x", "type": "int", "mask": "sha256"}], {}, "columns.1.mask", "hides text"),
+        ([{"name": "x", "type": "int", "mask": "sha256"}], {}, "columns.1.mask", "only masks text"),
         ([MARK], {**UPSERT, **DEBEZIUM, "deletes": "soft", "where": "id > 1"}, "where", "may lack"),
     ],
 )
@@ -111,7 +121,7 @@ def test_a_masked_key_must_still_tell_rows_apart() -> None:
     key = {"name": "id", "type": "string", "source": "$key"}
     body = {**BASE, "mode": "upsert", "identifier": ["id"]}
     assert Contract.model_validate({**body, "columns": [{**key, "mask": "sha256"}]}).tombstone_column == "id"
-    with pytest.raises(ValidationError, match="all keys the same"):
+    with pytest.raises(ValidationError, match="all keys equal"):
         Contract.model_validate({**body, "columns": [{**key, "mask": "redact"}]})
 
 
@@ -119,8 +129,8 @@ def test_the_memory_of_deletes_learns_an_order_that_is_given_later(tmp_path: Pat
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
     before = contract(**UPSERT, **DEBEZIUM)
     after = contract(LSN, **UPSERT, **DEBEZIUM, order=["lsn", "_kafka_timestamp"])
-    assert "lsn" not in deletes_table.ensure_deletes(catalog, before).schema().column_names
+    assert "lsn" not in deletes_table.ensure_deletes_table(catalog, before).schema().column_names
     for _ in range(2):
-        found = deletes_table.ensure_deletes(catalog, after).schema()
+        found = deletes_table.ensure_deletes_table(catalog, after).schema()
     assert found.column_names[-1] == "lsn" and not found.find_field("lsn").required
     assert found.identifier_field_names() == {"id"}

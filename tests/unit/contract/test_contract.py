@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from sluice.contract.contract import Contract
 from sluice.contract.groups import GroupSettings
-from sluice.contract.messages import explain
+from sluice.contract.validation_messages import describe_errors
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +31,7 @@ def flaws(base=BASE, **fields):
     data = {**base, **fields}
     with pytest.raises(ValidationError) as error:
         Contract.model_validate(data)
-    return {".".join(map(str, at)): message for at, message in explain(error.value, Contract, data)}
+    return {".".join(map(str, at)): message for at, message in describe_errors(error.value, Contract, data)}
 
 
 def columns(*given):
@@ -75,7 +75,7 @@ def test_durations(text, seconds):
 
 @pytest.mark.parametrize("value", ["15", 15, "0m", "m", "1.5h", "1y", "", "-1m", True])
 def test_wrong_durations(value):
-    assert "is no duration" in flaws(freshness=value)["freshness"]
+    assert "is not a duration" in flaws(freshness=value)["freshness"]
 
 
 def test_a_duration_that_no_calendar_has():
@@ -100,8 +100,8 @@ def test_starts(value, start):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("2024-01-01T00:00:00", "names no time zone"),
-        ("2024-01-01", "names no time zone"),
+        ("2024-01-01T00:00:00", "has no time zone"),
+        ("2024-01-01", "has no time zone"),
         ("erliest", "not an ISO timestamp"),
         (7, "not an ISO timestamp"),
         ({}, "offsets are {partition: offset}"),
@@ -135,7 +135,7 @@ def test_wrong_topics(name):
 def test_several_topics():
     assert contract(topic=["a", "b.c-d_e"]).topics == ("a", "b.c-d_e")
     assert flaws(topic=[])["topic"] == "must not be empty"
-    assert flaws(topic=["a", "a"])["topic.1"] == "'a' stands twice"
+    assert flaws(topic=["a", "a"])["topic.1"] == "'a' is a duplicate"
     assert "single topic" in flaws(topic=["a", "b"], start={0: 1})["start"]
     assert "offsets do not order" in flaws(UPSERT, topic=["a", "b"])["order"]
     assert contract(UPSERT, topic=["a", "b"], order=["_kafka_timestamp"]).order == ("_kafka_timestamp",)
@@ -147,8 +147,8 @@ def test_reserved_columns(name):
 
 
 def test_columns_stand_once_whatever_their_case():
-    assert flaws(columns=columns(("a", "int"), ("a", "int")))["columns.1.name"] == "column 'a' stands twice"
-    assert "case makes no difference" in flaws(columns=columns(("a", "int"), ("A", "int")))["columns.1.name"]
+    assert flaws(columns=columns(("a", "int"), ("a", "int")))["columns.1.name"] == "column 'a' is a duplicate"
+    assert "names are not case-sensitive" in flaws(columns=columns(("a", "int"), ("A", "int")))["columns.1.name"]
 
 
 def test_time_is_refused_with_a_way_out():
@@ -166,7 +166,7 @@ def test_sources(source):
 
 @pytest.mark.parametrize("source", ["", ".", "a.", ".a", "a..b", "a\nb", " a"])
 def test_wrong_sources(source):
-    assert "is no source" in flaws(columns=columns(("x", "int", source)))["columns.0.source"]
+    assert "is not a source" in flaws(columns=columns(("x", "int", source)))["columns.0.source"]
 
 
 def test_the_key_source_is_the_only_one_with_a_dollar():
@@ -176,8 +176,10 @@ def test_the_key_source_is_the_only_one_with_a_dollar():
 def test_one_field_has_one_type():
     two = contract(columns=columns(("x", "int", "a"), ("y", "int", "a"), ("z", "int", "b.c"), ("w", "int", "b.d")))
     assert two.columns[2].path == ("b", "c")
-    assert "one field has one type" in flaws(columns=columns(("x", "int", "a"), ("y", "long", "a")))["columns.1.source"]
-    assert "inside the other" in flaws(columns=columns(("x", "int", "a"), ("y", "int", "a.b")))["columns.1.source"]
+    assert "use one type" in flaws(columns=columns(("x", "int", "a"), ("y", "long", "a")))["columns.1.source"]
+    assert (
+        "one contains the other" in flaws(columns=columns(("x", "int", "a"), ("y", "int", "a.b")))["columns.1.source"]
+    )
     assert "only by case" in flaws(columns=columns(("x", "int", "a"), ("y", "int", "A")))["columns.1.source"]
 
 
@@ -206,7 +208,7 @@ def test_identifier_rules():
     assert "upsert needs identifier" in flaws(mode="upsert")["identifier"]
     assert "append has no identifier" in flaws(identifier=["id"])["identifier"]
     assert flaws(UPSERT, identifier=["ID"])["identifier.0"] == "there is no column 'ID' (did you mean 'id'?)"
-    assert flaws(UPSERT, identifier=["id", "id"])["identifier.1"] == "'id' stands twice"
+    assert flaws(UPSERT, identifier=["id", "id"])["identifier.1"] == "'id' is a duplicate"
     for kind in ("float", "double", "list<int>", "struct<a: int>"):
         assert "cannot be a key" in flaws(UPSERT, columns=columns(("id", kind)))["identifier.0"]
 
@@ -216,7 +218,7 @@ def test_deletes_and_the_column_a_tombstone_names():
     assert contract(UPSERT, deletes="ignore").tombstone_column is None
     assert contract(UPSERT, identifier=["id", "n"]).tombstone_column is None
     assert contract().tombstone_column is None
-    assert "append deletes nothing" in flaws(deletes="ignore")["deletes"]
+    assert "append never deletes" in flaws(deletes="ignore")["deletes"]
     assert "only the record's key" in flaws(UPSERT, identifier=["id", "n"], deletes="tombstone")["deletes"]
     assert "format bytes" in flaws(UPSERT, key={"format": "bytes"}, deletes="tombstone")["deletes"]
 
@@ -226,19 +228,19 @@ def test_order_rules():
     upsert = {**UPSERT, "columns": required, "deletes": "ignore"}
     assert contract(upsert, order=["v", "_kafka_timestamp"]).order == ("v", "_kafka_timestamp")
     assert "no versions to order" in flaws(order=["n"])["order"]
-    assert "tombstone has no value, hence no 'v'" in flaws({**upsert, "deletes": "tombstone"}, order=["v"])["order.0"]
+    assert "tombstone has no 'v'" in flaws({**upsert, "deletes": "tombstone"}, order=["v"])["order.0"]
     assert "must be required" in flaws(upsert, order=["n"])["order.0"]
-    assert "orders nothing" in flaws(upsert, order=["id"])["order.0"]
+    assert "can't order them" in flaws(upsert, order=["id"])["order.0"]
     assert "has no order" in flaws(upsert, order=["l"])["order.0"]
     assert "(did you mean '_kafka_timestamp'?)" in flaws(upsert, order=["_kafka_timestmp"])["order.0"]
-    assert flaws(upsert, order=["v", "v"])["order.1"] == "'v' stands twice"
+    assert flaws(upsert, order=["v", "v"])["order.1"] == "'v' is a duplicate"
 
 
 def test_partition_rules():
     good = ["day(at)", "bucket(4, id)", "n", "_kafka_partition"]
     assert list(map(str, contract(partition_by=good).partitioning)) == good
     assert "did you mean 'at'?" in flaws(partition_by=["day(att)"])["partition_by.0"]
-    assert "hour does not fit long" in flaws(partition_by=["n", "hour(id)"])["partition_by.1"]
+    assert "hour does not apply to long" in flaws(partition_by=["n", "hour(id)"])["partition_by.1"]
     assert "are redundant" in flaws(partition_by=["year(at)", "day(at)"])["partition_by.1"]
     assert "are redundant" in flaws(partition_by=["bucket(4, id)", "bucket(8, id)"])["partition_by.1"]
     assert "unknown transform" in flaws(partition_by=["dayz(at)"])["partition_by.0"]
@@ -251,15 +253,15 @@ def test_properties_become_text_and_keep_the_invariants():
     assert c.properties == {"write.parquet.compression-level": "3", "gc.enabled": "true", "x": "y"}
     assert contract(properties={"write.merge.isolation-level": "serializable"}).properties
     for key, value, message in (
-        ("write.merge.isolation-level", "snapshot", "must stay serializable"),
-        ("write.format.default", "orc", "must stay parquet"),
-        ("write.wap.enabled", True, "must stay false"),
+        ("write.merge.isolation-level", "snapshot", "must be serializable"),
+        ("write.format.default", "orc", "must be parquet"),
+        ("write.wap.enabled", True, "must be false"),
         ("format-version", 3, "format_version"),
         ("history.expire.max-ref-age-ms", 1, "expire the tag"),
         ("history.expire.max-snapshot-age-ms", 1, "use maintenance.snapshot_age"),
         ("history.expire.min-snapshots-to-keep", 5, "use maintenance.min_snapshots"),
-        ("uuid", "x", "written by Iceberg"),
-        ("sluice.topic", "x", "written by Sluice"),
+        ("uuid", "x", "set by Iceberg"),
+        ("sluice.topic", "x", "set by Sluice"),
     ):
         assert message in flaws(properties={key: value})[f"properties.{key}"]
 
@@ -287,7 +289,7 @@ def test_properties_become_text_and_keep_the_invariants():
         (
             {"value": {"format": "json", "types": ["x"]}},
             "value.types",
-            "schemas (avro, protobuf, json_schema), not in json",
+            "format (avro, protobuf, json_schema), not json",
         ),
         ({"value": {"format": "avro", "types": [""]}}, "value.types.0", "must not be empty"),
         ({"value": {"format": "avro", "types": ["x"]}, "columns": "auto"}, "columns.auto", "name the subject"),
@@ -312,9 +314,9 @@ def test_every_flaw_is_named_at_once():
 def test_group_defaults():
     g = GroupSettings()
     assert (g.schedule, g.start_date, g.retries, g.pool, g.tags) == ("*/5 * * * *", None, 2, "sluice_spark", ())
-    assert (g.retry_delay, g.timeout, g.turn) == (timedelta(minutes=1), timedelta(hours=1), 240)
+    assert (g.retry_delay, g.timeout, g.maintenance_seconds) == (timedelta(minutes=1), timedelta(hours=1), 240)
     # The application ends by itself, also where it may not take long.
-    assert [GroupSettings(timeout=timeout).turn for timeout in ("3m", "1s")] == [90, 1]
+    assert [GroupSettings(timeout=timeout).maintenance_seconds for timeout in ("3m", "1s")] == [90, 1]
     assert (g.spark.connection, g.spark.driver_memory, g.spark.executor_memory) == ("spark_default", "2g", None)
 
 
@@ -330,18 +332,18 @@ def test_schedules(schedule):
     [
         ({"schedule": "every day"}, ("schedule",), "neither five cron fields"),
         ({"schedule": "99 99 99 99 99"}, ("schedule",), "out of range"),
-        ({"schedule": "H * * * *"}, ("schedule",), "is no cron expression"),
-        ({"schedule": "0 0 31 2 *"}, ("schedule",), "names no day that ever comes"),
+        ({"schedule": "H * * * *"}, ("schedule",), "is not a cron expression"),
+        ({"schedule": "0 0 31 2 *"}, ("schedule",), "matches no date"),
         ({"retries": -1}, ("retries",), "greater than or equal to 0"),
-        ({"timeout": "60"}, ("timeout",), "is no duration"),
-        ({"start_date": "2024-01-01"}, ("start_date",), "names no time zone"),
+        ({"timeout": "60"}, ("timeout",), "is not a duration"),
+        ({"start_date": "2024-01-01"}, ("start_date",), "has no time zone"),
         ({"spark": {"driver_memory": "2 GB"}}, ("spark", "driver_memory"), "pattern"),
-        ({"spark": {"conf": {"sparkx": "1"}}}, ("spark", "conf", "sparkx"), "starts with 'spark.'"),
+        ({"spark": {"conf": {"sparkx": "1"}}}, ("spark", "conf", "sparkx"), "must start with 'spark.'"),
         ({"spark": {"conf": {"spark.driver.memory": "1"}}}, ("spark", "conf", "spark.driver.memory"), "driver_memory"),
         (
             {"spark": {"conf": {"spark.sql.ansi.enabled": "false"}}},
             ("spark", "conf", "spark.sql.ansi.enabled"),
-            "what rows hold hangs on it",
+            "the values of rows depend on it",
         ),
         (
             {"spark": {"conf": {"spark.sql.catalog.lake.uri": "1"}}},
@@ -358,7 +360,7 @@ def test_schedules(schedule):
 def test_wrong_group_settings(settings, at, message):
     with pytest.raises(ValidationError) as error:
         GroupSettings.model_validate(settings)
-    [(where, text)] = explain(error.value, GroupSettings, settings)
+    [(where, text)] = describe_errors(error.value, GroupSettings, settings)
     assert where == at
     assert message in text
 
@@ -384,10 +386,10 @@ def test_what_a_rewrite_can_sort_by():
     assert found == {
         "maintenance.sort_by.0": "there is no column 'ID' (did you mean 'id'?)",
         "maintenance.sort_by.1": "list<string> has no order",
-        "maintenance.sort_by.2": "'order' is the same in all rows of a partition, so it sorts nothing",
-        "maintenance.sort_by.4": "'id' stands twice",
+        "maintenance.sort_by.2": "'order' is the same in all rows of a partition, so sorting by it has no effect",
+        "maintenance.sort_by.4": "'id' is a duplicate",
     }
-    assert "zorder does not take decimal(9, 2)" in str(flaws(**settings(strategy="zorder", sort_by=["id", "price"])))
+    assert "zorder does not support decimal(9, 2)" in str(flaws(**settings(strategy="zorder", sort_by=["id", "price"])))
 
 
 @pytest.mark.parametrize(
@@ -395,19 +397,19 @@ def test_what_a_rewrite_can_sort_by():
     [
         ({"orphan_age": "23h"}, "orphan_age", "must be 1d or more"),
         ({"orphan_age": "86399s"}, "orphan_age", "must be 1d or more"),
-        ({"snapshot_age": "8d", "staging_retention": "7d"}, "staging_retention", "no less than snapshot_age"),
-        ({"snapshot_age": 5}, "snapshot_age", "is no duration"),
+        ({"snapshot_age": "8d", "staging_retention": "7d"}, "staging_retention", "at least snapshot_age"),
+        ({"snapshot_age": 5}, "snapshot_age", "is not a duration"),
         ({"target_file_size": 1000}, "target_file_size", "1048576"),
         ({"min_input_files": 1}, "min_input_files", "2"),
         ({"delete_ratio": 0}, "delete_ratio", "0"),
         ({"min_snapshots": 0}, "min_snapshots", "1"),
         ({"orphan_days": 3}, "orphan_days", "did you mean 'orphan_age'"),
         ({"strategy": "z-order"}, "strategy", "zorder"),
-        ({"sort_by": ["id"]}, "sort_by", "strategy binpack sorts nothing"),
+        ({"sort_by": ["id"]}, "sort_by", "strategy binpack does not sort"),
         ({"strategy": "sort"}, "sort_by", "needs the columns to sort by"),
-        ({"strategy": "zorder", "sort_by": ["id"]}, "sort_by", "needs two columns or more"),
+        ({"strategy": "zorder", "sort_by": ["id"]}, "sort_by", "needs at least two columns"),
         ({"strategy": "sort", "sort_by": ["id desc"]}, "sort_by.0", "is not a name"),
-        ({"rewrite_after": 0}, "rewrite_after", "is no duration"),
+        ({"rewrite_after": 0}, "rewrite_after", "is not a duration"),
     ],
 )
 def test_maintenance_that_would_harm_is_refused(given, field, says):

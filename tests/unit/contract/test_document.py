@@ -63,8 +63,8 @@ def test_every_value_knows_its_line(read):
 def test_a_key_twice_is_refused_wherever_it_stands(read):
     document = read("a: 1\nb: {c: 1, d: 2, c: 3}\na: 2\n")
     assert list(map(str, document.problems)) == [
-        "x.yaml:2: b.c: stands twice; first on line 2",
-        "x.yaml:3: a: stands twice; first on line 1",
+        "x.yaml:2: b.c: is a duplicate of line 2",
+        "x.yaml:3: a: is a duplicate of line 1",
     ]
     assert document.data is None
 
@@ -109,9 +109,9 @@ def test_an_alias_to_itself_ends(read):
 
 
 def test_deep_nesting_ends(read):
-    assert "nested more than 50 deep" in read("a: " + "[" * 60 + "]" * 60).problems[0].message
-    assert "nested more than 50 deep" in read("a: " + "[" * 20_000 + "]" * 20_000).problems[0].message
-    assert "nested more than 50 deep" in read("[" * 900_000).problems[0].message
+    assert "nested more than 50 levels deep" in read("a: " + "[" * 60 + "]" * 60).problems[0].message
+    assert "nested more than 50 levels deep" in read("a: " + "[" * 20_000 + "]" * 20_000).problems[0].message
+    assert "nested more than 50 levels deep" in read("[" * 900_000).problems[0].message
 
 
 def test_a_key_must_be_plain(read):
@@ -119,7 +119,7 @@ def test_a_key_must_be_plain(read):
 
 
 def test_a_file_that_is_too_long(read):
-    assert "is longer than" in read("#" * (MAX_BYTES + 1)).problems[0].message
+    assert "is larger than" in read("#" * (MAX_BYTES + 1)).problems[0].message
 
 
 def test_huge_numbers_and_messages_are_bounded(read):

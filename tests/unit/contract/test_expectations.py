@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.contract.contract import Contract
-from sluice.contract.expectations import KINDS, typed
-from sluice.contract.messages import explain
+from sluice.contract.expectations import EXPECTATION_TYPES, to_column_value
 from sluice.contract.types import Primitive
+from sluice.contract.validation_messages import describe_errors
 
 pytestmark = pytest.mark.unit
 
@@ -48,7 +48,7 @@ def flaw(*given: dict[str, Any]) -> tuple[str, str]:
     data = {**BASE, "expectations": list(given)}
     with pytest.raises(ValidationError) as error:
         Contract.model_validate(data)
-    found = explain(error.value, Contract, data)
+    found = describe_errors(error.value, Contract, data)
     assert len(found) == 1, found
     return ".".join(map(str, found[0][0])), found[0][1]
 
@@ -81,7 +81,7 @@ def test_what_is_taken(given: dict[str, Any]) -> None:
     ("given", "field", "message"),
     [
         ({"type": "expect_column_values_to_not_be_nul", "column": "n"}, "type", f"did you mean '{NULLS}'"),
-        ({"type": "expect_column_kl_divergence_to_be_less_than"}, "type", "is not an expectation that Sluice runs"),
+        ({"type": "expect_column_kl_divergence_to_be_less_than"}, "type", "is not an expectation that Sluice supports"),
         ({"type": NULLS}, "column", "is required"),
         ({"type": NULLS, "column": "nn"}, "column", "there is no column 'nn' (did you mean 'n'?)"),
         ({"type": NULLS, "column": ["n"]}, "column", "must be a column's name"),
@@ -90,27 +90,31 @@ def test_what_is_taken(given: dict[str, Any]) -> None:
         ({"type": RANGE, "column": "n", "minvalue": 1}, "minvalue", "did you mean 'min_value'?"),
         ({"type": RANGE, "column": "n"}, "min_value", "one of min_value and max_value is required"),
         ({"type": RANGE, "column": "n", "min_value": 2, "max_value": 1}, "max_value", "is less than min_value"),
-        ({"type": RANGE, "column": "n", "min_value": "1"}, "min_value", "'1' is no long"),
-        ({"type": RANGE, "column": "n", "min_value": True}, "min_value", "True is no long"),
-        ({"type": RANGE, "column": "n", "min_value": 10**400}, "min_value", "is no long"),
-        ({"type": RANGE, "column": "n", "max_value": float("nan")}, "max_value", "nan is no long"),
+        ({"type": RANGE, "column": "n", "min_value": "1"}, "min_value", "'1' is not a long"),
+        ({"type": RANGE, "column": "n", "min_value": True}, "min_value", "True is not a long"),
+        ({"type": RANGE, "column": "n", "min_value": 10**400}, "min_value", "is not a long"),
+        ({"type": RANGE, "column": "n", "max_value": float("nan")}, "max_value", "nan is not a long"),
         ({"type": LENGTH, "column": "id", "value": 1 << 63}, "value", "a whole number"),
-        ({"type": RANGE, "column": "tags", "min_value": 1}, "column", "does not fit a column of type list<int>"),
-        ({"type": RANGE, "column": "at", "min_value": "2024-01-01"}, "min_value", "is no timestamptz"),
+        ({"type": RANGE, "column": "tags", "min_value": 1}, "column", "does not apply to a column of type list<int>"),
+        ({"type": RANGE, "column": "at", "min_value": "2024-01-01"}, "min_value", "is not a timestamptz"),
         ({"type": RANGE, "column": "n", "min_value": 1, "mostly": 2}, "mostly", "must be a share"),
-        ({"type": SET, "column": "n", "value_set": [1, "x"]}, "value_set", "'x' is no long"),
+        ({"type": SET, "column": "n", "value_set": [1, "x"]}, "value_set", "'x' is not a long"),
         ({"type": SET, "column": "n", "value_set": []}, "value_set", "must be a list of values"),
         ({"type": SET, "column": "n"}, "value_set", "is required"),
         ({"type": REGEX, "column": "id", "regex": "a(b"}, "regex", "must be a regular expression, not 'a(b'"),
-        ({"type": REGEX, "column": "n", "regex": "a"}, "column", "does not fit a column of type long"),
+        ({"type": REGEX, "column": "n", "regex": "a"}, "column", "does not apply to a column of type long"),
         ({"type": NULLS, "column": "n", "severity": "quarantine_rows", "mostly": 0.5}, "mostly", "errors.max_ratio"),
-        ({"type": MEAN, "column": "n", "min_value": 1, "severity": "quarantine_rows"}, "severity", "by itself"),
-        ({"type": MEAN, "column": "n", "min_value": 1, "drift": {"tolerance": 1}}, "drift", "leave out min_value"),
+        (
+            {"type": MEAN, "column": "n", "min_value": 1, "severity": "quarantine_rows"},
+            "severity",
+            "does not evaluate single rows",
+        ),
+        ({"type": MEAN, "column": "n", "min_value": 1, "drift": {"tolerance": 1}}, "drift", "remove min_value"),
         ({"type": MEAN, "column": "n", "drift": {}}, "drift.tolerance", "is required"),
-        ({"type": NEWEST, "column": "n", "drift": {"tolerance": 1.0}}, "drift", "is for statistics with bounds"),
+        ({"type": NEWEST, "column": "n", "drift": {"tolerance": 1.0}}, "drift", "needs a statistic with bounds"),
         ({"type": NEWEST, "column": "at", "max_age": "1h", "severity": "block"}, "max_age", "can only warn"),
         ({"type": NEWEST, "column": "n", "max_age": "1h"}, "max_age", "needs a column of type timestamptz"),
-        ({"type": "expect_compound_columns_to_be_unique", "column_list": ["n"]}, "column_list", "two columns or more"),
+        ({"type": "expect_compound_columns_to_be_unique", "column_list": ["n"]}, "column_list", "at least two columns"),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], field: str, message: str) -> None:
@@ -121,7 +125,7 @@ def test_what_is_refused(given: dict[str, Any], field: str, message: str) -> Non
 
 def test_the_same_twice_is_refused() -> None:
     each = {"type": NULLS, "column": "n"}
-    assert flaw(each, each) == ("expectations.1", "stands twice")
+    assert flaw(each, each) == ("expectations.1", "is a duplicate")
 
 
 def test_the_list_is_what_great_expectations_takes() -> None:
@@ -132,11 +136,10 @@ warnings.simplefilter("ignore")
 import great_expectations.expectations.core
 from great_expectations.execution_engine import SparkDFExecutionEngine
 from great_expectations.expectations.registry import get_expectation_impl, get_metric_provider
-from sluice.contract.expectations import KINDS
-from sluice.contract.expectations import typed
+from sluice.contract.expectations import EXPECTATION_TYPES
 from sluice.contract.types import Primitive
 wrong = []
-for name, kind in KINDS.items():
+for name, kind in EXPECTATION_TYPES.items():
     model = get_expectation_impl(name)
     taken = {*kind.columns, *kind.parameters}
     wrong += [f"{name}: {f}" for f in taken if f not in model.__fields__]
@@ -150,7 +153,7 @@ print(json.dumps(wrong))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
     assert done.stdout.strip().splitlines()[-1] == "[]", done.stdout + done.stderr
-    assert len(KINDS) > 20
+    assert len(EXPECTATION_TYPES) > 20
 
 
 def _environment() -> dict[str, str]:
@@ -158,11 +161,11 @@ def _environment() -> dict[str, str]:
 
 
 def test_values_are_as_a_column_has_them() -> None:
-    assert typed(0.1, Primitive("float")) == 0.10000000149011612
-    assert (typed(0.1, Primitive("double")), typed(1e39, Primitive("float"))) == (0.1, None)
+    assert to_column_value(0.1, Primitive("float")) == 0.10000000149011612
+    assert (to_column_value(0.1, Primitive("double")), to_column_value(1e39, Primitive("float"))) == (0.1, None)
     capitals = "AAAAAAAA-0000-4000-8000-000000000001"
-    assert typed(capitals, Primitive("uuid")) == capitals.lower()
-    assert typed(capitals, Primitive("string")) == capitals
+    assert to_column_value(capitals, Primitive("uuid")) == capitals.lower()
+    assert to_column_value(capitals, Primitive("string")) == capitals
 
 
 def test_the_parameters_tell_expectations_of_one_type_and_column_apart() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.contract import checks_between
-from sluice.contract.folder import Contracts, load
+from sluice.contract import checks_across
+from sluice.contract.folder import Contracts, load_contracts
 from sluice.errors import ContractError
 
 pytestmark = pytest.mark.unit
@@ -40,16 +40,16 @@ def folder(tmp_path):
 
 def problems(folder):
     """The problems without the folder's path; the strict way must say the same."""
-    found = load(folder.path, strict=False)
+    found = load_contracts(folder.path, strict=False)
     if found.problems:
         with pytest.raises(ContractError) as error:
-            load(folder.path)
+            load_contracts(folder.path)
         assert error.value.message.splitlines() == list(map(str, found.problems))
     return [str(each).replace(f"{folder.path}/", "") for each in found.problems]
 
 
 def test_the_contracts_of_the_project_are_sound():
-    found = load(REPO / "include" / "contracts")
+    found = load_contracts(REPO / "include" / "contracts")
     assert list(found.tables) == ["aviation.airports", "aviation.flights", "aviation.planes"]
     assert list(found.groups) == ["aviation"]
     assert found.table("aviation.planes").column("tailnum").from_key
@@ -60,9 +60,9 @@ def test_the_contracts_of_the_project_are_sound():
 def test_the_folder_is_named_by_the_environment(folder, monkeypatch):
     folder.good("a")
     monkeypatch.setenv("SLUICE_CONTRACTS", str(folder.path))
-    assert list(load().tables) == ["ns.a"]
+    assert list(load_contracts().tables) == ["ns.a"]
     monkeypatch.delenv("SLUICE_CONTRACTS")
-    assert load().folder == REPO / "include" / "contracts"
+    assert load_contracts().folder == REPO / "include" / "contracts"
 
 
 def test_tables_topics_and_groups(folder):
@@ -71,7 +71,7 @@ def test_tables_topics_and_groups(folder):
     folder("c.yml", GOOD.format(name="c", topic="t3", group="h"))
     folder(".hidden.yaml", "{")
     folder("notes.txt", "{")
-    found = load(folder.path)
+    found = load_contracts(folder.path)
     assert list(found.tables) == ["ns.a", "ns.b", "ns.c"]
     assert [(g.name, [c.table for c in g.contracts]) for g in found.groups.values()] == [
         ("g", ["ns.a", "ns.b"]),
@@ -88,10 +88,10 @@ def test_tables_topics_and_groups(folder):
 
 def test_looking_up_a_name_that_is_not_there(folder):
     folder.good("flights", group="aviation")
-    found = load(folder.path)
+    found = load_contracts(folder.path)
     with pytest.raises(ContractError, match=r"the table 'ns.flihgts' \(did you mean 'ns.flights'\?\)"):
         found.table("ns.flihgts")
-    with pytest.raises(ContractError, match=r"the group 'zzz' \(there are: aviation\)"):
+    with pytest.raises(ContractError, match=r"the group 'zzz' \(known: aviation\)"):
         found.group("zzz")
 
 
@@ -113,7 +113,7 @@ def test_every_problem_of_every_file_with_its_line(folder):
 def test_one_broken_file_does_not_hide_the_others(folder):
     folder.good("good")
     folder("bad.yaml", "table: [")
-    found = load(folder.path, strict=False)
+    found = load_contracts(folder.path, strict=False)
     assert list(found.tables) == ["ns.good"]
     assert list(found.groups) == ["g"]
     assert len(found.problems) == 1
@@ -125,7 +125,7 @@ def test_nor_does_one_whose_columns_are_not_known_yet(folder, column):
     text = GOOD.format(name="bad", topic="bad", group="g").partition("columns:")[0] + "columns: auto\n"
     text += "value: {format: avro}\n"
     folder("bad.yaml", f"{text}expectations: [{{type: expect_column_values_to_not_be_null, column: {column}}}]\n")
-    found = load(folder.path, strict=False)
+    found = load_contracts(folder.path, strict=False)
     assert list(found.tables) == ["ns.good"]
     assert "expectations[0].column: " in str(found.problems[0])
 
@@ -155,9 +155,9 @@ def test_text_that_is_not_utf8(folder):
 
 def test_a_folder_that_is_missing_or_empty(tmp_path):
     with pytest.raises(ContractError, match="SLUICE_CONTRACTS names the folder"):
-        load(tmp_path / "none")
-    with pytest.raises(ContractError, match="holds no contract"):
-        load(tmp_path)
+        load_contracts(tmp_path / "none")
+    with pytest.raises(ContractError, match="has no contracts"):
+        load_contracts(tmp_path)
 
 
 def test_a_directory_called_like_a_contract(folder):
@@ -170,10 +170,10 @@ def test_one_table_has_one_contract(folder):
     folder("b.yaml", GOOD.format(name="A", topic="b", group="g"))
     folder.good("c")
     assert problems(folder) == [
-        "a.yaml:1: table: 'ns.a' is the table of b.yaml as well",
-        "b.yaml:1: table: 'ns.A' is the table of a.yaml as well",
+        "a.yaml:1: table: 'ns.a' is also the table of b.yaml",
+        "b.yaml:1: table: 'ns.A' is also the table of a.yaml",
     ]
-    assert list(load(folder.path, strict=False).tables) == ["ns.c"]
+    assert list(load_contracts(folder.path, strict=False).tables) == ["ns.c"]
 
 
 @pytest.mark.parametrize(
@@ -191,16 +191,16 @@ def test_tables_of_one_topic_agree(folder, mine, theirs, field, says):
     folder.good("a", topic="t", extra=mine + "\n")
     folder.good("b", topic="[t, u]", extra=theirs + "\n")
     found = problems(folder)
-    assert found[0] == f"a.yaml:7: {field}: topic 't' is shared with b.yaml, which says {says}"
+    assert found[0] == f"a.yaml:7: {field}: topic 't' is shared with b.yaml, which has {says}"
     assert found[1].startswith("b.yaml:")
     assert "shared with a.yaml" in found[1]
-    assert not load(folder.path, strict=False).tables
+    assert not load_contracts(folder.path, strict=False).tables
 
 
 def test_tables_of_one_topic_are_of_one_group(folder):
     folder.good("a", topic="t", group="g")
     folder.good("b", topic="t", group="h")
-    assert problems(folder)[0] == "a.yaml:3: group: topic 't' is shared with b.yaml, which says h, not g"
+    assert problems(folder)[0] == "a.yaml:3: group: topic 't' is shared with b.yaml, which has h, not g"
 
 
 def test_group_settings_over_defaults(folder):
@@ -212,7 +212,7 @@ def test_group_settings_over_defaults(folder):
         "defaults:\n  retries: 5\n  spark: {driver_memory: 4g, conf: {spark.a: 1, spark.b: 1}}\n"
         "g:\n  schedule: '@hourly'\n  spark: {conf: {spark.b: 2}}\nh:\n",
     )
-    groups = load(folder.path).groups
+    groups = load_contracts(folder.path).groups
     g, h, i = (groups[name].settings for name in "ghi")
     assert (g.schedule, g.retries, g.spark.driver_memory) == ("@hourly", 5, "4g")
     assert g.spark.conf == {"spark.a": "1", "spark.b": "2"}
@@ -229,7 +229,7 @@ def test_wrong_group_settings_concern_that_group_alone(folder):
         "groups.yaml:3: bad.spark.memory: unknown field (did you mean 'driver_memory'?)",
         "groups.yaml:4: god: no contract is in this group (did you mean 'good'?)",
     ]
-    found = load(folder.path, strict=False)
+    found = load_contracts(folder.path, strict=False)
     assert list(found.groups) == ["good"]
     assert list(found.tables) == ["ns.a"]
 
@@ -240,13 +240,13 @@ def test_settings_that_concern_every_group(folder, text):
     folder("groups.yaml", text)
     [found] = problems(folder)
     assert found.startswith("groups.yaml:")
-    assert not load(folder.path, strict=False).groups
+    assert not load_contracts(folder.path, strict=False).groups
 
 
 def test_schedules_of_maintenance(folder):
     folder.good("a")
     folder("groups.yaml", "maintenance: {expire_snapshots: '0 3 * * 1', remove_orphan_files: null}\n")
-    found = load(folder.path).common.maintenance
+    found = load_contracts(folder.path).common.maintenance
     assert found is not None
     assert (found.rewrite_data_files, found.expire_snapshots, found.remove_orphan_files) == (
         "@hourly",
@@ -260,10 +260,10 @@ def test_schedules_of_maintenance(folder):
     }
     assert found.history == timedelta(days=90)
     folder("groups.yaml", "maintenance: {history: null}\n")
-    forever = load(folder.path).common.maintenance
+    forever = load_contracts(folder.path).common.maintenance
     assert forever is not None and forever.history is None
     folder("groups.yaml", "maintenance:\n  history: 7d\n")
-    assert problems(folder) == ["groups.yaml:2: maintenance.history: must be 8d or more: the pages show a week of it"]
+    assert problems(folder) == ["groups.yaml:2: maintenance.history: must be 8d or more: the pages show a week"]
     folder("groups.yaml", "maintenance:\n  rewrite_data_file: '@daily'\n")
     assert problems(folder) == [
         "groups.yaml:2: maintenance.rewrite_data_file: unknown field (did you mean 'rewrite_data_files'?)"
@@ -271,7 +271,7 @@ def test_schedules_of_maintenance(folder):
     folder("groups.yaml", "maintenance:\n  expire_snapshots: nightly\n")
     (problem,) = problems(folder)
     assert problem.startswith("groups.yaml:2: maintenance.expire_snapshots: 'nightly' is neither five cron fields")
-    lax = load(folder.path, strict=False)
+    lax = load_contracts(folder.path, strict=False)
     assert lax.common.maintenance is None
     assert lax.tables
 
@@ -279,19 +279,19 @@ def test_schedules_of_maintenance(folder):
 def test_groups_yml_is_not_taken_for_a_table(folder):
     folder.good("a")
     folder("groups.yml", "g: {}\n")
-    assert problems(folder) == ["groups.yml: is not read: call it groups.yaml"]
+    assert problems(folder) == ["groups.yml: is not read: rename it to groups.yaml"]
 
 
 def test_a_run_has_less_time_than_its_timeout(folder):
     folder.good("a", extra="limits: {seconds_per_run: 3600}\n")
     assert problems(folder) == [
-        "a.yaml:7: limits.seconds_per_run: 3600 s is no less than the timeout of group 'g' (3600 s)"
+        "a.yaml:7: limits.seconds_per_run: 3600 s must be less than the timeout of group 'g' (3600 s)"
     ]
 
 
 def test_reading_contracts_imports_nothing_heavy():
     code = (
-        "import sys; from sluice.contract import folder; folder.load(); "
+        "import sys; from sluice.contract import folder; folder.load_contracts(); "
         "print([m for m in ('pyiceberg', 'pyarrow', 'pyspark', 'airflow', 'pandas') if m in sys.modules])"
     )
     env = {"PYTHONPATH": str(REPO / "include")}
@@ -306,14 +306,14 @@ def test_what_contracts_share_is_looked_at_once_however_many_there_are(folder, m
     looks = Counter()
 
     def counted(name):
-        was = getattr(checks_between, name)
-        monkeypatch.setattr(checks_between, name, lambda *given: looks.update([name]) or was(*given))
+        was = getattr(checks_across, name)
+        monkeypatch.setattr(checks_across, name, lambda *given: looks.update([name]) or was(*given))
 
     counted("_reads")
     counted("_get")
     found = problems(folder)
     assert looks.total() < 150 * 60, "each contract was compared with each"
-    wrong = "start: topic 't' is shared with a{:03}.yaml, which says {}"
+    wrong = "start: topic 't' is shared with a{:03}.yaml, which has {}"
     if topic == "t":
         assert found[0].endswith(wrong.format(90, "latest, not earliest"))
         assert found[90].endswith(wrong.format(0, "earliest, not latest"))

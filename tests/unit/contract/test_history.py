@@ -11,8 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.contract.contract import Contract
 from sluice.evolve import apply
-from sluice.evolve.diff import compare
-from sluice.evolve.ignore import without
+from sluice.evolve.diff import compare_contracts
+from sluice.evolve.ignore import omit_changes
 from sluice.iceberg import schema, tables
 
 pytestmark = pytest.mark.unit
@@ -43,26 +43,26 @@ def test_a_sound_history() -> None:
     ("columns", "more", "field", "message"),
     [
         ([N], {}, "columns", "needs a column with source: '$valid_to', of type timestamptz"),
-        ([UNTIL, {**UNTIL, "name": "again"}], {}, "columns.2.source", "stands twice"),
-        ([{**UNTIL, "type": "date"}], {}, "columns.1.type", "needs the type of _kafka_timestamp: timestamptz"),
-        ([{**UNTIL, "required": True}], {}, "columns.1.required", "the version that is valid has no end"),
+        ([UNTIL, {**UNTIL, "name": "again"}], {}, "columns.2.source", "is used twice"),
+        ([{**UNTIL, "type": "date"}], {}, "columns.1.type", "type of valid_from (_kafka_timestamp): timestamptz"),
+        ([{**UNTIL, "required": True}], {}, "columns.1.required", "the current version has no end"),
         ([UNTIL], {"identifier": None}, "identifier", "mode history needs identifier"),
-        ([UNTIL], {"identifier": ["id", "until"]}, "identifier", "changes when the next version comes"),
+        ([UNTIL], {"identifier": ["id", "until"]}, "identifier", "changes when the next version arrives"),
         ([UNTIL], {"valid_from": "at"}, "valid_from", "there is no column 'at'"),
         ([UNTIL, {**AT, "required": False}], {"valid_from": "at"}, "valid_from", "must be required"),
-        ([UNTIL], {"valid_from": "until"}, "valid_from", "does not say when a version begins"),
-        ([UNTIL], {"deletes": None}, "deletes", "mode history removes nothing"),
-        ([UNTIL], {"deletes": "soft"}, "deletes", "soft is for change events"),
-        ([UNTIL], {"deletes": "hard", "cdc": {"format": "debezium"}}, "deletes", "soft keeps each delete as a version"),
+        ([UNTIL], {"valid_from": "until"}, "valid_from", "can't be valid_from"),
+        ([UNTIL], {"deletes": None}, "deletes", "mode history never removes rows"),
+        ([UNTIL], {"deletes": "soft"}, "deletes", "soft needs change events"),
+        ([UNTIL], {"deletes": "hard", "cdc": {"format": "debezium"}}, "deletes", "use soft to keep each delete"),
         ([UNTIL], {"topic": ["t", "u"]}, "order", "offsets do not order the versions"),
-        ([UNTIL], {"mode": "upsert"}, "columns.1.source", "is for mode history"),
+        ([UNTIL], {"mode": "upsert"}, "columns.1.source", "needs mode history"),
         (
             [UNTIL],
             {"expectations": [{"type": "expect_column_values_to_not_be_null", "column": "until"}]},
             "expectations.0.column",
             "there is no column 'until'",
         ),
-        ([N], {"mode": "upsert", "valid_from": "n"}, "valid_from", "is for mode history"),
+        ([N], {"mode": "upsert", "valid_from": "n"}, "valid_from", "needs mode history"),
     ],
 )
 def test_what_contradicts_itself_is_told(
@@ -81,15 +81,15 @@ def test_a_table_neither_becomes_a_history_nor_ceases_to_be_one_in_passing() -> 
     later = contract(N, AT, UNTIL)
     plain = {**UNTIL, "source": "until"}
     moved = contract(N, AT, plain, {**UNTIL, "name": "ends"}, valid_from="at")
-    assert "change_key" in {c.kind for c in compare(history, moved)}
+    assert "change_key" in {c.kind for c in compare_contracts(history, moved)}
     for old, new in ((append, history), (upsert, history), (history, upsert), (history, later)):
-        kinds = {c.kind for c in compare(old, new)}
+        kinds = {c.kind for c in compare_contracts(old, new)}
         assert "change_key" in kinds, (old.mode, new.mode, kinds)
-        ignored = [c for c in compare(old, new) if c.kind != "read"]
-        kept = without(old, new, ignored)
+        ignored = [c for c in compare_contracts(old, new) if c.kind != "read"]
+        kept = omit_changes(old, new, ignored)
         assert (kept.mode, kept.identifier, kept.valid_from) == (old.mode, old.identifier, old.valid_from)
     renamed = contract(N, {**AT, "name": "since", "source": "at", "renamed_from": "at"}, UNTIL, valid_from="since")
-    assert {c.kind for c in compare(history, renamed)} == {"rename_column"}
+    assert {c.kind for c in compare_contracts(history, renamed)} == {"rename_column"}
 
 
 def test_what_places_its_versions_is_kept_and_may_be_renamed(tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ def test_what_places_its_versions_is_kept_and_may_be_renamed(tmp_path: Path) -> 
 
     def why(*columns: dict[str, Any], **more: Any) -> str | None:
         new = contract(*columns, gone, **soft, **more)
-        return apply.impossible(table, history, new, compare(history, new))
+        return apply.find_obstacle(table, history, new, compare_contracts(history, new))
 
     as_days = [{**each, "type": "date"} for each in (AT, UNTIL)]
-    assert "places its versions" in (why(N, *as_days, lsn, valid_from="at") or "")
-    assert "another key" in (why(N, AT, UNTIL, lsn) or "")
+    assert "orders the versions" in (why(N, *as_days, lsn, valid_from="at") or "")
+    assert "key of existing rows" in (why(N, AT, UNTIL, lsn) or "")
     renamed = {**AT, "name": "since", "source": "at", "renamed_from": "at"}
     assert why(N, renamed, UNTIL, {**lsn, "type": "long"}, valid_from="since") is None
     soft["order"] = ["pos"]  # nothing is remembered by it, as in mode upsert

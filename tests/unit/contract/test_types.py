@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contract.partitioning import TRANSFORMS, PartitionField, misfit, parse_partition
+from sluice.contract.partitioning import TRANSFORMS, PartitionField, parse_partition, type_mismatch
 from sluice.contract.types import (
     PRIMITIVES,
     Decimal,
@@ -18,7 +18,7 @@ from sluice.contract.types import (
     Struct,
     TypeSyntaxError,
     parse_type,
-    parts,
+    walk_types,
 )
 
 pytestmark = pytest.mark.unit
@@ -104,7 +104,7 @@ def test_canonical_text(text, canonical):
         ("map<int>", "expected ',', found '>'"),
         ("struct<>", "expected a field name"),
         ("struct<a int>", "expected ':', found 'int'"),
-        ("struct<a: int, A: int>", "field 'A' stands twice in one struct at character 16"),
+        ("struct<a: int, A: int>", "field 'A' is defined twice in one struct at character 16"),
         ("int; drop", "unexpected ';' at character 4"),
         ("int  é", "unexpected 'é' at character 6"),
         ("list<" * 40 + "int" + ">" * 40, "more than 32 levels"),
@@ -119,7 +119,7 @@ def test_syntax_errors_say_where_and_what_was_meant(text, message):
 
 
 def test_parts_reach_every_level():
-    inside = list(map(str, parts(parse_type("struct<a: list<map<string, time>>>"))))
+    inside = list(map(str, walk_types(parse_type("struct<a: list<map<string, time>>>"))))
     assert inside[-3:] == ["map<string, time>", "string", "time"]
 
 
@@ -183,9 +183,9 @@ FITTING = {
 @pytest.mark.parametrize("kind", SCALAR_TEXTS)
 def test_transforms_fit_the_types_that_iceberg_says(transform, kind):
     argument = 4 if transform in {"bucket", "truncate"} else None
-    wrong = misfit(PartitionField("c", transform, argument), parse_type(kind))
+    wrong = type_mismatch(PartitionField("c", transform, argument), parse_type(kind))
     assert (wrong is None) == (kind in FITTING[transform])
 
 
 def test_nested_types_are_no_partitions():
-    assert "lists, maps and structs" in (misfit(PartitionField("c"), parse_type("list<int>")) or "")
+    assert "must be a primitive type" in (type_mismatch(PartitionField("c"), parse_type("list<int>")) or "")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluice.backfill.plan import MOST_SLICES
+from sluice.backfill.plan import MAX_SLICES
 from sluice.backfill.ranges import Request
 from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
@@ -22,7 +22,7 @@ from sluice.ledger.slices import Origin
 from sluice.offsets import OffsetRange
 from sluice.operate import review_schema
 from sluice.status import events
-from tests.support.own_airflow import ask, own_airflow
+from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +41,7 @@ def airflow_env(tmp_path: Path) -> dict[str, str]:
         (jars / name).touch()
     kafka = {"bootstrap.servers": "kafka:9092", "sasl.username": "sluice", "sasl.password": SECRET}
     return {
-        **own_airflow(tmp_path),
+        **isolated_airflow_env(tmp_path),
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
         "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps({"conn_type": "kafka", "extra": kafka}),
@@ -115,9 +115,9 @@ def contracts(tmp_path: Path) -> Path:
 
 
 def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
-    found = ask(LOAD, airflow_env)
+    found = run_in_airflow(LOAD, airflow_env)
     assert found["errors"] == {}
-    assert {*found["dags"]} == {"ingest_aviation", *events.BY_HAND, *events.MAINTAIN}
+    assert {*found["dags"]} == {"ingest_aviation", *events.OPERATOR_DAGS, *events.MAINTENANCE_DAGS}
     dag = found["dags"]["ingest_aviation"]
     tables = ["aviation.airports", "aviation.flights", "aviation.planes"]
     assert {name: task["down"] for name, task in dag["tasks"].items()} == {
@@ -148,7 +148,7 @@ def test_topics_by_pattern_are_not_looked_up_to_read_a_dag(airflow_env, contract
             "owner: me\ncolumns: [{name: id, type: long}]\n"
         )
     # Neither Kafka nor a catalog is there to be asked.
-    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    found = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     assert (found["errors"], found["heavy"]) == ({}, [])
     dag = found["dags"]["ingest_shop"]
     assert dag["tasks"]["settle"]["down"] == ["by_topic", "reviews", "shop.all", "shop.orders"]
@@ -214,7 +214,7 @@ def test_each_table_of_a_template_has_its_own_outcome_and_asset(airflow_env, con
         "table: shop.{topic}\ntopic: {pattern: 'orders-.*'}\ngroup: shop\nowner: me\n"
         "columns: [{name: id, type: long}]\n"
     )
-    assert ask(MAPPED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}) == [
+    assert run_in_airflow(MAPPED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}) == [
         ["shop.orders_eu", "shop.{topic}"],
         "AirflowSkipException",
         ["shop.orders_eu", "shop.orders_eu", "iceberg://lake/shop/orders_eu", {"orders-eu": [1]}],
@@ -233,14 +233,14 @@ def test_maintenance_and_alerts_run_when_the_folder_says(airflow_env, contracts)
     (contracts / "groups.yaml").write_text(
         "maintenance: {rewrite_data_files: '7 2 * * *', remove_orphan_files: null}\nalerts: {schedule: '3 * * * *'}\n"
     )
-    dags = ask(LOAD, env)["dags"]
+    dags = run_in_airflow(LOAD, env)["dags"]
     assert (dags["alerts"]["schedule"], dags["alerts"]["tasks"]["look"]["retries"]) == ("3 * * * *", 0)
     assert dags["maintain_rewrite_data_files"]["schedule"] == "7 2 * * *"
     assert "daily" in dags["maintain_expire_snapshots"]["schedule"]
     assert dags["maintain_remove_orphan_files"]["schedule"] == "None"
     # Where it is wrong there is none of them, rather than some at a time that nobody asked for.
     (contracts / "groups.yaml").write_text("maintenance: {expire_snapshots: nightly}\n")
-    names = ask(LOAD, env)["dags"]
+    names = run_in_airflow(LOAD, env)["dags"]
     assert not [name for name in names if name.startswith("maintain_") or name == "alerts"]
     assert [name for name in names if name.startswith("ingest_")]
 
@@ -251,7 +251,7 @@ def test_alerts_are_there_though_nothing_else_is(airflow_env, contracts, wrong):
     if not wrong:
         for file in contracts.glob("*.*.yaml"):
             file.write_text(file.read_text() + "colour: red\n")
-    dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
+    dags = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
     assert not [name for name in dags if name.startswith("ingest_")]
     assert dags["alerts"]["schedule"] == "3 * * * *"
 
@@ -259,7 +259,7 @@ def test_alerts_are_there_though_nothing_else_is(airflow_env, contracts, wrong):
 def test_each_maintenance_is_a_dag_of_its_own(airflow_env, contracts):
     settings = "pool: shop_pool, timeout: 30m, retries: 1, maintenance: {seconds_per_turn: 500, pool: tidy}"
     (contracts / "groups.yaml").write_text(f"shop: {{{settings}}}\n")
-    dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
+    dags = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
     schedules = {"rewrite_data_files": "hourly", "expire_snapshots": "daily", "remove_orphan_files": "weekly"}
     for action, schedule in schedules.items():
         check_maintenance(dags[f"maintain_{action}"], schedule)
@@ -290,7 +290,7 @@ def check_maintenance(dag: dict[str, Any], schedule: str) -> None:
 MAINTAIN = """
 import json
 from sluice.contract.groups import GroupSettings
-from sluice_airflow.spark import MaintainOperator
+from sluice_airflow.operators import MaintainOperator
 need = {"group": "shop", "reason": "", "error": None}
 answers = []
 for needs in (
@@ -301,7 +301,7 @@ for needs in (
     operator = MaintainOperator(
         task_id="m", action="rewrite_data_files", group="shop", seconds=100, settings=GroupSettings(), needs=needs
     )
-    said = operator.nothing_due()
+    said = operator.skip_reason()
     command = operator.ready_hook()._build_spark_submit_command(operator.application)
     named = command[-1]
     read = json.loads(open(named[1:]).read() if named.startswith("@") else named)
@@ -313,14 +313,14 @@ for wanted in (True, False):
         needs=[{**need, "table": "shop.a", "steps": ["orphans"]}], dry_run="{{ params.dry_run }}",
     )
     operator.render_template_fields({"params": {"dry_run": wanted}})
-    operator.nothing_due()
+    operator.skip_reason()
     flags.append("--dry-run" in operator.application_args)
 print(json.dumps([*answers, flags]))
 """
 
 
 def test_maintenance_starts_spark_for_the_tables_that_need_it_and_for_none_without(airflow_env):
-    idle, due, many, flags = ask(MAINTAIN, airflow_env)
+    idle, due, many, flags = run_in_airflow(MAINTAIN, airflow_env)
     assert idle[0] == "No table needs anything: no Spark application is started."
     assert due[0] is None
     assert due[1] == [
@@ -345,11 +345,11 @@ from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
 module = next(m for n, m in sys.modules.items() if n.endswith("maintain") and hasattr(m, "table"))
 module.get_current_context = dict
-from sluice.ledger.maintenance_table import Effect
+from sluice.ledger.maintenance_table import ActionResult
 need = dict(table="shop.a", group="shop", steps=["files"], reason="9 small files", error=None)
 answers = []
 for change, effect in json.loads({changes!r}):
-    done = Effect("shop.a", "rewrite_data_files", **effect) if effect else None
+    done = ActionResult("shop.a", "rewrite_data_files", **effect) if effect else None
     try:
         module.table.function([module.outcome({{**need, **change}}, done)])
         answers.append("green")
@@ -369,7 +369,7 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
         ({}, {"state": "begun"}),
         ({"error": "FileNotFoundError: gone"}, None),
     ]
-    answers = ask(TABLE.format(dags=str(DAGS), changes=json.dumps(changes)), airflow_env)
+    answers = run_in_airflow(TABLE.format(dags=str(DAGS), changes=json.dumps(changes)), airflow_env)
     assert answers[0] == "green"
     assert answers[1] == "AirflowSkipException: shop.a: 3 data files"
     assert answers[2].startswith(
@@ -383,29 +383,29 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
 
 BOUNDED = """
 import json
-from sluice_airflow import mapped
+from sluice_airflow import task_mapping
 from airflow.sdk.configuration import conf
 found = [dict(table=str(n), verdict=name) for n, name in enumerate(["skipped", "red", "green"] * 3)]
 told = []
 for most in (9, 8, 5, 3):
     conf.set("core", "max_map_length", str(most))
-    bounded = mapped.bounded(found, lambda each: each["verdict"])
+    bounded = task_mapping.group_into_instances(found, lambda each: each["verdict"])
     told.append([[each["table"] for each in some] for some in bounded])
-names = [mapped.name(each) for each in (found[:1], found * 200)]
-print(json.dumps([told, names, mapped.told([str(n) for n in range(1500)], "effects")]))
+names = [task_mapping.instance_name(each) for each in (found[:1], found * 200)]
+print(json.dumps([told, names, task_mapping.join_messages([str(n) for n in range(1500)], "effects")]))
 """
 
 
 def test_no_more_tables_have_a_task_than_airflow_maps_and_the_red_ones_come_first(airflow_env):
-    (whole, eight, five, three), names, told = ask(BOUNDED, airflow_env)
+    (whole, eight, five, three), names, told = run_in_airflow(BOUNDED, airflow_env)
     assert whole == [[str(n)] for n in range(9)]
     # What is left over has a task of each colour.
     assert eight == [*([each] for each in "14725"), ["8"], ["0", "3", "6"]]
     assert five == [["1"], ["4"], ["7"], ["2", "5", "8"], ["0", "3", "6"]]
     assert three == [["1", "4", "7"], ["2", "5", "8"], ["0", "3", "6"]]
     assert names == ["0", "1,800 more"]
-    assert told.splitlines() == [*map(str, range(20)), "and 1,480 more: the log of effects"]
-    assert MOST_SLICES <= 1024  # as many slices as a plan makes are mapped by the defaults
+    assert told.splitlines() == [*map(str, range(20)), "and 1,480 more: see the log of effects"]
+    assert MAX_SLICES <= 1024  # as many slices as a plan makes are mapped by the defaults
 
 
 EFFECTS = """
@@ -419,8 +419,8 @@ from sluice.iceberg import catalog, tables
 from sluice.ledger import maintenance_table
 lake = catalog.load()
 for action, state in (("expire_snapshots", "done"), ("rewrite_data_files", "failed")):
-    effect = maintenance_table.Effect("shop.a", action, state, error=action)
-    maintenance_table.keep(lake, [effect], run_id="scheduled__midnight")
+    effect = maintenance_table.ActionResult("shop.a", action, state, error=action)
+    maintenance_table.write_results(lake, [effect], run_id="scheduled__midnight")
 needs = [dict(table="shop.a", group="shop", steps=["files"], reason="", error=None)]
 ti = SimpleNamespace(xcom_pull=lambda **_: needs)
 told = {{}}
@@ -461,19 +461,19 @@ def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path
         "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{tmp_path}/lake/iceberg.db",
         "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{tmp_path}/lake",
     }
-    told = ask(EFFECTS.format(dags=str(DAGS)), env)
+    told = run_in_airflow(EFFECTS.format(dags=str(DAGS)), env)
     assert (told["expire_snapshots"]["verdict"], told["rewrite_data_files"]["verdict"]) == ("green", "red")
-    assert "ended before it reported" in told["remove_orphan_files"]["told"]
+    assert "the Spark application ended before this table" in told["remove_orphan_files"]["told"]
     (whole, by_name, other) = told["unclaimed"]
     assert (by_name, other) == ([], [])
     (said,) = whole
-    assert said.startswith("sluice_staging.forgotten (topic forgotten): no contract reads its topic any more;")
+    assert said.startswith("sluice_staging.forgotten (topic forgotten): no contract reads its topic any more, so it is not trimmed:")
     assert told["spare"] == 120
     assert told["waiting"] == [
-        ["skipped", "not looked at, the time was used up; the next run begins with what was left"]
+        ["skipped", "not assessed: out of time; the next run begins with the tables that are left"]
     ]
     # That it waits is nothing that was done to it.
-    assert told["late"]["verdict"] == "red" and "before it reported on it" in told["late"]["told"]
+    assert told["late"]["verdict"] == "red" and "ended before this table" in told["late"]["told"]
 
 
 LINKS = """
@@ -487,14 +487,14 @@ for base in ("", "https://airflow.example/"):
     conf.set("api", "base_url", base)
     with TestCase().assertLogs(alerts.log, "INFO") as seen:
         alerts.log.info("looked")
-        address = alerts.pages()
+        address = alerts.pages_url()
     told[address] = [each.getMessage() for each in seen.records[1:]]
 print(json.dumps(told))
 """
 
 
 def test_a_link_without_a_host_is_warned_of(airflow_env, contracts):
-    told = ask(LINKS.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    told = run_in_airflow(LINKS.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     assert told["https://airflow.example/sluice"] == []
     (warning,) = told["/sluice"]
     assert "base_url is not set" in warning
@@ -506,26 +506,26 @@ from dataclasses import replace
 sys.path.insert(0, {dags!r})
 import alerts
 from airflow.sdk.exceptions import AirflowTaskTimeout
-from sluice.contract.groups import Notify
+from sluice.contract.groups import NotifierSettings
 from sluice.status import incidents, status
 kept, heard, hangs = {{}}, [], [True]
 class Variable:
     set = staticmethod(lambda name, value, **_: kept.__setitem__(name, value))
 alerts.Variable = Variable
-alerts.told_before = lambda: [incidents.Incident(**each) for each in kept.get(alerts.TOLD, [])]
+alerts.load_incidents = lambda: [incidents.Incident(**each) for each in kept.get(alerts.INCIDENTS_VARIABLE, [])]
 alerts.kafka_config = dict
-alerts.use_registry = lambda: None
-status.look = lambda *_, **__: None
-chat, mail = Notify(notifier="a.Chat"), Notify(notifier="a.Mail")
-loaded = alerts.contract_folder.load
+alerts.export_registry_config = lambda: None
+status.read_status = lambda *_, **__: None
+chat, mail = NotifierSettings(notifier="a.Chat"), NotifierSettings(notifier="a.Mail")
+loaded = alerts.contract_folder.load_contracts
 def load(**_):
     found = loaded(strict=False)
-    common = replace(found.common, alerts=alerts.Alerts(notifiers=(chat, mail)))
+    common = replace(found.common, alerts=alerts.AlertSettings(notifiers=(chat, mail)))
     return replace(found, common=common)
-alerts.contract_folder.load = load
+alerts.contract_folder.load_contracts = load
 new = [incidents.Incident(f"k{{n}}", f"t{{n}}", "why", "", "", "") for n in range(3)]
-incidents.of_status = lambda *_: new
-incidents.compare = lambda found, before, _: (
+incidents.find_incidents = lambda *_: new
+incidents.compare_incidents = lambda found, before, _: (
     [e for e in found if e.title not in {{b.title for b in before}}], list(before), []
 )
 def tell(settings, incident):
@@ -533,7 +533,7 @@ def tell(settings, incident):
         raise AirflowTaskTimeout("its time is up")
     heard.append([settings.notifier, incident.title])
     return True
-alerts._tell = tell
+alerts._notify = tell
 ends = []
 for run in range(4):
     hangs[0] = run < 2
@@ -547,7 +547,7 @@ print(json.dumps([ends, heard]))
 
 
 def test_whoever_was_told_is_not_told_again_though_another_notifier_never_comes_to_an_end(airflow_env, contracts):
-    ends, heard = ask(ALERTED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    ends, heard = run_in_airflow(ALERTED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     assert ends == ["AirflowTaskTimeout", "AirflowTaskTimeout", "AirflowFailException", "green"]
     assert sorted(heard) == sorted([who, f"k{n} is t{n}"] for n in range(3) for who in ("a.Chat", "a.Mail"))
 
@@ -558,7 +558,7 @@ def test_a_groups_owners_fit_into_airflows_column_for_them(airflow_env, contract
             f"table: own.t{n}\ntopic: t{n}\ngroup: {'own' if n > 1 else 'few'}\nowner: team-warehouse-{n:04}\n"
             "columns: [{name: id, type: long}]\n"
         )
-    dags = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
+    dags = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})["dags"]
     few, many = ({t["owner"] for t in dags[f"ingest_{group}"]["tasks"].values()} for group in ("few", "own"))
     assert few == {"sluice", "team-warehouse-0000", "team-warehouse-0001"}
     assert len(", ".join(many)) <= 2000
@@ -569,13 +569,13 @@ def test_a_groups_owners_fit_into_airflows_column_for_them(airflow_env, contract
     [
         ("x.yaml", f"table: {'n' * 100}.{'t' * 100}\ntopic: t\ngroup: crm\nowner: me\n", "201 characters: a table's"),
         ("groups.yaml", f"crm: {{tags: [{'x' * 101}]}}\n", "at most 100 characters"),
-        ("groups.yaml", "crm: {start_date: '0001-01-01T00:00:00+23:00'}\n", "before the year 1"),
+        ("groups.yaml", "crm: {start_date: '0001-01-01T00:00:00+23:00'}\n", "before year 1"),
     ],
     ids=["name", "tag", "date"],
 )
 def test_what_airflow_would_not_take_is_told_and_stops_no_other_group(airflow_env, contracts, file, text, said):
     (contracts / file).write_text(f"{text}columns: [{{name: id, type: long}}]\n" if file == "x.yaml" else text)
-    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    found = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     ((where, told),) = found["errors"].items()
     assert where.endswith("contracts_check.py") and said in told, told
     assert "ingest_shop" in found["dags"]
@@ -585,14 +585,14 @@ ZIP = """
 import json, os, sys, tempfile
 from pathlib import Path
 sys.path.insert(0, {dags!r})
-from sluice_airflow import spark
-first, second = (spark.package_zip(spark.own_folder("cache")) for _ in range(2))
+from sluice_airflow import spark_driver
+first, second = (spark_driver.package_zip(spark_driver.own_folder("cache")) for _ in range(2))
 left = sorted(str(p.relative_to(os.environ["SLUICE_HOME"])) for p in Path(os.environ["SLUICE_HOME"]).rglob("*.*"))
 del os.environ["SLUICE_HOME"]
 tempfile.tempdir = {tmp!r}
 (Path({tmp!r}) / f"sluice-{{os.getuid()}}").symlink_to({tmp!r})
 try:
-    spark.spark_log("shop")
+    spark_driver.spark_log("shop")
 except Exception as error:
     refused = str(error)
 print(json.dumps([first == second, left, refused]))
@@ -602,9 +602,9 @@ print(json.dumps([first == second, left, refused]))
 def test_the_package_is_zipped_once_and_a_folder_of_somebody_elses_is_not_used(airflow_env, tmp_path):
     home = tmp_path / "home"
     code = ZIP.format(dags=str(DAGS), tmp=str(tmp_path))
-    same, left, refused = ask(code, {**airflow_env, "SLUICE_HOME": str(home)})
+    same, left, refused = run_in_airflow(code, {**airflow_env, "SLUICE_HOME": str(home)})
     assert same and len(left) == 1 and left[0].endswith("/sluice.zip")
-    assert "belongs to somebody else" in refused
+    assert "belongs to another user" in refused
 
 
 def test_parsing_is_light(airflow_env):
@@ -621,7 +621,7 @@ def test_parsing_is_light(airflow_env):
 def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contracts):
     broken = contracts / "shop.orders.yaml"
     broken.write_text(broken.read_text() + "colour: red\n")
-    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    found = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     by_hand = ["accept_gap", "backfill", "review_schema", "rollback"]
     assert sorted(n for n in found["dags"] if not n.startswith("maintain_")) == sorted(["ingest_crm", *by_hand])
     ((file, text),) = found["errors"].items()
@@ -630,7 +630,7 @@ def test_a_broken_contract_is_shown_and_stops_no_other_group(airflow_env, contra
 
 
 def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
-    dags = ask(LOAD, airflow_env)["dags"]
+    dags = run_in_airflow(LOAD, airflow_env)["dags"]
     for name, fields in (
         ("accept_gap", ["name", "ranges", "why", "dry_run"]),
         ("rollback", ["table", "snapshot_id", "before_run", "accept_loss", "why", "dry_run"]),
@@ -643,7 +643,7 @@ def test_what_is_done_by_hand_is_a_form_and_a_dry_run_by_default(airflow_env):
 
 
 def test_a_review_waits_for_a_person_between_showing_and_applying(airflow_env):
-    dag = ask(LOAD, airflow_env)["dags"]["review_schema"]
+    dag = run_in_airflow(LOAD, airflow_env)["dags"]["review_schema"]
     assert (dag["schedule"], dag["params"]) == ("None", ["table"])
     downstream = {name: task["down"] for name, task in dag["tasks"].items()}
     assert downstream == {"show": ["apply", "decide"], "decide": ["apply"], "apply": ["bring"], "bring": []}
@@ -652,7 +652,7 @@ def test_a_review_waits_for_a_person_between_showing_and_applying(airflow_env):
 
 def test_a_backfill_has_two_tasks_for_each_group_and_stays_behind_its_ingestion(airflow_env, contracts):
     (contracts / "groups.yaml").write_text("crm: {pool: crm_spark, timeout: 2h, retries: 5}\n")
-    found = ask(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    found = run_in_airflow(LOAD, {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     assert found["errors"] == {}
     dag = found["dags"]["backfill"]
     # Another group's, or a dry run, does not wait for one that takes hours.
@@ -689,7 +689,7 @@ print(json.dumps([operator.application, operator.application_args, operator.log_
 
 def test_a_slice_is_one_submit(airflow_env, contracts):
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
-    application, arguments, log, name = ask(SLICE.format(dags=str(DAGS)), env)
+    application, arguments, log, name = run_in_airflow(SLICE.format(dags=str(DAGS)), env)
     assert application == str(REPOSITORY / "jobs" / "backfill.py")
     # A topic, and a run's id, may begin with a dash.
     given = "--table=shop.orders --topic=shop.orders --slice=-3 --source=staging --run-id=manual__1"
@@ -740,15 +740,15 @@ bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
 outcome = bag.dags["backfill"].get_task("outcome").python_callable
 module = next(m for n, m in sys.modules.items() if n.endswith("backfill") and hasattr(m, "slices_of"))
 from sluice.backfill import outcome as backfill_end
-module.open_lake = lambda: (None, None)
+module.open_catalog = lambda: (None, None)
 told, lineage = [], []
-module.lineage.emit = lambda found: lineage.append(found["batches"])
+module.lineage.emit_lineage = lambda found: lineage.append(found["batches"])
 promised = dict(table="shop.orders", topic="t", slices=[-1])
 ti = types.SimpleNamespace(xcom_pull=lambda **_: promised)
 there = dict(slice=-1, snapshot_id=7, told="landed")
 news = dict(table="shop.orders", location="file:///x", backfill=True, batches=dict(t=[-1]), snapshot_id=7)
 for found, new in (([there], news), ([there], None), ([there, dict(there, slice=-2, snapshot_id=None)], news)):
-    backfill_end.outcome, backfill_end.news = lambda *_: found, lambda *_: new
+    backfill_end.collect_outcome, backfill_end.asset_event = lambda *_: found, lambda *_: new
     events = OutletEventAccessors()
     try:
         state = len(outcome(ti=ti, outlet_events=events))
@@ -762,8 +762,8 @@ print(json.dumps([told, lineage]))
 
 def test_a_backfill_that_changed_its_table_tells_of_the_same_asset_as_ingestion(airflow_env, contracts):
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
-    told, lineage = ask(NEWS.format(dags=str(DAGS)), env)
-    dags = ask(LOAD, env)["dags"]
+    told, lineage = run_in_airflow(NEWS.format(dags=str(DAGS)), env)
+    dags = run_in_airflow(LOAD, env)["dags"]
     (asset,) = dags["ingest_shop"]["tasks"]["shop.orders"]["outlets"]
     extra = {"backfill": True, "batches": {"t": [-1]}, "snapshot_id": 7}
     assert told == [[1, [[*asset, extra]]], [1, []], ["AirflowFailException", []]]
@@ -774,11 +774,11 @@ def test_a_backfill_that_changed_its_table_tells_of_the_same_asset_as_ingestion(
 def test_a_backfill_without_a_catalog_says_so_and_is_tried_again_and_airflow_bounds_its_slices(airflow_env, contracts):
     away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
     env = {**airflow_env, **away, "SLUICE_CONTRACTS": str(contracts)}
-    told, mapped = ask(BACKFILL.format(dags=str(DAGS)), env)
+    told, mapped = run_in_airflow(BACKFILL.format(dags=str(DAGS)), env)
     assert [name for name, _ in told] == ["CatalogUnavailableError"] * 3  # nothing that Airflow does not try again
     assert all("The Iceberg catalog did not answer: " in text for _, text in told)
     assert mapped == [500, 5000]
-    tasks = ask(LOAD, env)["dags"]["backfill"]["tasks"]
+    tasks = run_in_airflow(LOAD, env)["dags"]["backfill"]["tasks"]
     assert [tasks[name]["retries"] for name in ("plan", "slices_of_shop", "outcome")] == [3, 3, 3]
 
 
@@ -803,7 +803,7 @@ print(json.dumps(out))
 def test_bad_input_is_refused_by_the_form(airflow_env):
     gap, back = {"name": "db.t", "why": "lost"}, {"table": "db.t", "why": "wrong"}
     request = Request("db.t", {0: OffsetRange(3, 4)}, origin=Origin.QUARANTINE, topic="t", why="approved")
-    (bring,) = review_schema.Done([], [request]).forms()
+    (bring,) = review_schema.ReviewResult([], [request]).forms()
     forms = [
         ("accept_gap", gap, "taken"),
         ("accept_gap", {**gap, "ranges": {"0": [100, 5000], "17": [0, 1]}, "dry_run": False}, "taken"),
@@ -829,7 +829,7 @@ def test_bad_input_is_refused_by_the_form(airflow_env):
         ("backfill", {"table": "db.t"}, "refused"),
     ]
     given = [(name, values) for name, values, _ in forms]
-    assert ask(FORM.replace("FORMS", repr(given)), airflow_env) == [expected for *_, expected in forms]
+    assert run_in_airflow(FORM.replace("FORMS", repr(given)), airflow_env) == [expected for *_, expected in forms]
 
 
 AWAY = f"""
@@ -869,13 +869,13 @@ def test_what_does_not_answer_is_named_by_every_task_with_the_way_out(contracts,
     )
     env = {**airflow_env, "SLUICE_CONTRACTS": str(contracts), "AIRFLOW_CONN_SLUICE_REGISTRY": ""}
     away = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__URI": "http://127.0.0.1:9/"}
-    told = ask(AWAY, {**env, **away})
+    told = run_in_airflow(AWAY, {**env, **away})
     assert len(told) == 12
     for *which, kind, text in told:
         # Airflow tries it again, where the task has tries left.
         assert kind == "CatalogUnavailableError", (which, text)
         assert text.startswith("The Iceberg catalog did not answer: ConnectionError"), which
-        assert "Way out: Nothing is lost" in text, which
+        assert "Next step: Nothing is lost" in text, which
 
     (tmp_path / "lake").mkdir()
     kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:9"}}
@@ -885,14 +885,14 @@ def test_what_does_not_answer_is_named_by_every_task_with_the_way_out(contracts,
         "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{tmp_path}/lake",
         "AIRFLOW_CONN_SLUICE_KAFKA": json.dumps(kafka),
     }
-    told = ask(AWAY, {**env, **there})
+    told = run_in_airflow(AWAY, {**env, **there})
     asking = [("accept_gap", "accept_gap"), ("backfill", "plan"), ("ingest_shop", "plan")]
     said = {(dag, task): (kind, text) for dag, task, kind, text in told if (dag, task) in asking}
     assert len(said) == len(asking)
     for which, (kind, text) in said.items():
         assert kind == "BrokerUnavailableError", (which, text)
         assert text.startswith("Kafka did not answer: "), (which, text)
-        assert "Way out: Check that the brokers of connection sluice_kafka are reachable" in text, which
+        assert "Next step: Check that the brokers of connection sluice_kafka are reachable" in text, which
 
 
 SUBMIT = """
@@ -900,7 +900,8 @@ import json, os, sys
 from sluice_airflow import connections
 from airflow.sdk.exceptions import AirflowFailException
 from sluice.contract.groups import GroupSettings
-from sluice_airflow.spark import IngestOperator, driver_env, spark_log
+from sluice_airflow.operators import IngestOperator
+from sluice_airflow.spark_driver import driver_env, spark_log
 
 
 def submit(small, settings):
@@ -915,7 +916,7 @@ def submit(small, settings):
     rendered = {name: str(getattr(operator, name)) for name in operator.template_fields}
     env = driver_env(spark_log("shop"), operator.spark_home)
     os.environ.pop("SLUICE_REGISTRY_CONFIG", None)
-    connections.use_registry()
+    connections.export_registry_config()
     return {"command": command, "rendered": rendered, "env": env, "own": dict(os.environ)}
 
 
@@ -925,7 +926,7 @@ print(json.dumps([submit(*each) for each in json.loads(sys.argv[1])]))
 
 def submit(env: dict[str, str], *asked: tuple[bool, dict[str, Any]]) -> list[Any]:
     """What each run is submitted with: whether it is a small one, and its group's settings of Spark."""
-    return list(ask(SUBMIT, env, json.dumps(asked)))
+    return list(run_in_airflow(SUBMIT, env, json.dumps(asked)))
 
 
 def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
@@ -997,7 +998,7 @@ def test_a_driver_has_its_stack_whatever_options_its_group_gives(airflow_env, tm
     sizes = dict(re.findall(r"^ *\w+ (\w+) += (\w+) ", told, re.MULTILINE))
     assert sizes["ThreadStackSize"] == str(64 << 10), "KiB"
     assert sizes["UseG1GC"] == sizes["UseStringDeduplication"] == "true"
-    options = session.defaults({session.EXECUTOR_OPTIONS: "-Dx=y"})[session.EXECUTOR_OPTIONS]
+    options = session.merge_defaults({session.EXECUTOR_OPTIONS: "-Dx=y"})[session.EXECUTOR_OPTIONS]
     assert options.startswith("-Xss64m ") and options.endswith(" -Dx=y"), "executors, too"
 
 

@@ -42,9 +42,9 @@ def lake(tmp_path) -> Iterator[SqlCatalog]:
     made.close()
 
 
-def sent() -> source.Sent:
+def sent() -> source.SentRecords:
     """Forty flights in two partitions, and twenty of each register."""
-    it = source.Sent()
+    it = source.SentRecords()
     for n, row in enumerate(islice(source._rows("flights"), 40)):
         row["flight_date"] = f"{row['year']:04}-{row['month']:02}-{row['day']:02}"
         it.flights.append((n % 2, n // 2, json.dumps(row).encode()))
@@ -59,9 +59,9 @@ def typed(value: Any, name: str) -> Any:
     return datetime.fromisoformat(value).astimezone(UTC) if name == "time_hour" else value
 
 
-def rows_of(it: source.Sent, name: str) -> Rows:
+def rows_of(it: source.SentRecords, name: str) -> Rows:
     """What the main job makes of it."""
-    promise = contract_folder.load(REPOSITORY / "include" / "contracts").table(name)
+    promise = contract_folder.load_contracts(REPOSITORY / "include" / "contracts").table(name)
     if name == FLIGHTS:
         records = [(json.loads(value), {"_kafka_partition": p, "_kafka_offset": o}) for p, o, value in it.flights]
     else:
@@ -79,16 +79,16 @@ def rows_of(it: source.Sent, name: str) -> Rows:
 
 def damaged(lake: SqlCatalog, name: str, damage: Callable[[Rows], Any]) -> dict[str, list[str]]:
     """What is said of tables one of which was damaged so."""
-    promises, it = contract_folder.load(REPOSITORY / "include" / "contracts"), sent()
+    promises, it = contract_folder.load_contracts(REPOSITORY / "include" / "contracts"), sent()
     for each in (FLIGHTS, PLANES, "aviation.airports"):
         # Without partitions, which PyIceberg does not write by itself.
         promise = promises.table(each)
-        table = tables.ensure(lake, table_names.typed(promise), schema.typed_schema(promise))
+        table = tables.ensure_table(lake, table_names.typed(promise), schema.typed_schema(promise))
         rows = rows_of(it, each)
         if each == name:
             damage(rows)
         table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-    return verify.differences(lake, promises, it)
+    return verify.find_differences(lake, promises, it)
 
 
 def doubled(rows: Rows) -> None:
@@ -99,16 +99,16 @@ def doubled(rows: Rows) -> None:
     ("name", "damage", "said"),
     [
         (FLIGHTS, lambda rows: rows, None),
-        (FLIGHTS, lambda rows: rows.pop(), "39 rows, 40 were sent"),
-        (FLIGHTS, lambda rows: rows.append(rows[0]), "41 rows, 40 were sent"),
+        (FLIGHTS, lambda rows: rows.pop(), "39 rows, but 40 records were sent"),
+        (FLIGHTS, lambda rows: rows.append(rows[0]), "41 rows, but 40 records were sent"),
         (FLIGHTS, doubled, "column _kafka_offset differs in"),
         (FLIGHTS, lambda rows: rows[7].update(carrier="??"), "column carrier differs in 1 rows"),
         (FLIGHTS, lambda rows: rows[7].update(dep_delay=None), "column dep_delay differs in 1 rows"),
         (PLANES, lambda rows: rows, None),
         (PLANES, lambda rows: rows.pop(), "1 keys are missing"),
-        (PLANES, lambda rows: rows.append(rows[0]), "1 keys stand in the table more than once"),
-        (PLANES, lambda rows: rows.append(rows[0] | {"tailnum": "N0"}), "1 keys should not be there, such as N0"),
-        (PLANES, lambda rows: rows[2].update(seats=-1), "1 rows have other values"),
+        (PLANES, lambda rows: rows.append(rows[0]), "1 rows have the key of another row"),
+        (PLANES, lambda rows: rows.append(rows[0] | {"tailnum": "N0"}), "1 keys should not be in the table"),
+        (PLANES, lambda rows: rows[2].update(seats=-1), "1 rows have wrong values"),
     ],
 )
 def test_a_wrong_table_is_told(lake, name, damage, said):
@@ -119,8 +119,8 @@ def test_a_wrong_table_is_told(lake, name, damage, said):
 
 def test_a_cursor_that_is_not_at_the_end_is_told():
     ends = {0: OffsetRange(0, 5), 1: OffsetRange(0, 7), 2: OffsetRange(0, 0)}
-    assert verify.offsets_differ(ends, {0: 5, 1: 7, 2: 0}) == []
-    assert verify.offsets_differ(ends, {0: 5, 1: 6}) == [
-        "partition 1 is read up to 6, and ends at 7",
-        "partition 2 is read up to None, and ends at 0",
+    assert verify.find_offset_differences(ends, {0: 5, 1: 7, 2: 0}) == []
+    assert verify.find_offset_differences(ends, {0: 5, 1: 6}) == [
+        "partition 1: the cursor is 6, the log end offset is 7",
+        "partition 2: the cursor is None, the log end offset is 0",
     ]

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
 from sluice.embedded import __main__ as command
 from sluice.embedded import env, java, process, state, truststore
-from sluice.embedded.broker import broker_service
 from sluice.embedded.failure import StackError
 from sluice.embedded.home import Home, cache_folder
+from sluice.embedded.kafka_broker import BrokerPorts, broker_service
 from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
 
@@ -48,30 +48,30 @@ def test_a_stack_that_never_started_has_no_env(tmp_path):
 
 
 def test_state_survives_and_is_for_its_owner_only(home):
-    first = state.load(home)
+    first = state.load_state(home)
     first.ports["kafka"] = 23456
-    state.save(home, first)
-    assert state.load(home) == first
+    state.save_state(home, first)
+    assert state.load_state(home) == first
     assert home.state_file.stat().st_mode & 0o077 == 0
-    assert state.load(Home.at(home.root / "other")).password != first.password
+    assert state.load_state(Home.at(home.root / "other")).password != first.password
 
 
 def test_damaged_state_is_reported_not_overwritten(home):
     home.state_file.write_text("{")
     with pytest.raises(StackError, match=r"state\.json is not readable"):
-        state.load(home)
+        state.load_state(home)
 
 
 def test_the_lock_names_its_holder_and_makes_others_wait(home):
-    assert state.at_work(home) is None
-    with state.exclusive(home):
-        assert state.at_work(home) == os.getpid()
-        with pytest.raises(StackError, match=f"process {os.getpid()}"), state.exclusive(home, patience=0.3):
+    assert state.lock_owner(home) is None
+    with state.lock_stack(home):
+        assert state.lock_owner(home) == os.getpid()
+        with pytest.raises(StackError, match=f"process {os.getpid()}"), state.lock_stack(home, patience=0.3):
             pass
         entered = threading.Event()
 
         def second() -> None:
-            with state.exclusive(home):
+            with state.lock_stack(home):
                 entered.set()
 
         waiting = threading.Thread(target=second)
@@ -79,10 +79,10 @@ def test_the_lock_names_its_holder_and_makes_others_wait(home):
         assert not entered.wait(0.5)
     waiting.join(10)
     assert entered.is_set()
-    assert state.at_work(home) is None
+    assert state.lock_owner(home) is None
 
 
-def stack_of(home: Home, its: state.State) -> dict[str, str]:
+def stack_of(home: Home, its: state.StackState) -> dict[str, str]:
     its.ports |= {"kafka": 1, "registry": 2, "pages": 3}
     return env.stack_env(home, its, java=java.Java(Path("/java"), 21, "test"), spark_jars=Path("/jars"))
 
@@ -107,7 +107,7 @@ def test_services_get_nothing_that_is_about_another_airflow_catalog_or_spark(hom
         monkeypatch.setenv(name, "of the user")
     monkeypatch.setenv("AIRFLOW_HOME", "/another")
     monkeypatch.setenv("SLUICE_CATALOG", "prod")
-    its = state.State()
+    its = state.StackState()
     got = env.service_env(stack_of(home, its), its)
     assert not [name for name in ABOUT_OTHERS if name in got]
     assert {got[name] for name in kept} == {"of the user"}
@@ -129,7 +129,7 @@ def test_nor_does_a_shell_that_sources_its_file(home, monkeypatch, shell, told, 
         monkeypatch.delenv(name, raising=False)
     if told:
         monkeypatch.setenv("NO_PROXY", told)
-    its = stack_of(home, state.State())
+    its = stack_of(home, state.StackState())
     env.write_env(home, its)
     line = 'set -eu; . "$1"; exec "$2" -c "import json, os; print(json.dumps(dict(os.environ)))"'
     asked = [shell, "-c", line, "sh", str(home.env_file), sys.executable]
@@ -152,7 +152,7 @@ def test_the_stacks_catalog_is_no_other_whatever_the_user_has_configured(home, m
     monkeypatch.setenv("SLUICE_CATALOG", "prod")
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", '{"bootstrap.servers": "prod:9092"}')
     assert catalogs.Config().get_catalog_config("lake")["token"] == "t"
-    env.write_env(home, stack_of(home, state.State()))
+    env.write_env(home, stack_of(home, state.StackState()))
     for name, value in env.load_env(home.root).items():
         monkeypatch.setenv(name, value)
     home.catalog.parent.mkdir()
@@ -160,14 +160,14 @@ def test_the_stacks_catalog_is_no_other_whatever_the_user_has_configured(home, m
     assert (opened.name, "token" in opened.properties) == ("lake", False)
     assert opened.properties["uri"] == f"sqlite:///{home.catalog}?timeout=60"
     opened.close()
-    assert broker.client_config() == {"bootstrap.servers": "127.0.0.1:1"}
+    assert broker.librdkafka_config() == {"bootstrap.servers": "127.0.0.1:1"}
 
 
 def test_services_talk_to_each_other_whatever_proxy_is_set(home, monkeypatch):
     monkeypatch.setenv("all_proxy", "socks5h://127.0.0.1:1080")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("NO_PROXY", "*")
-    its = state.State()
+    its = state.StackState()
     got = env.service_env(stack_of(home, its), its)
     script = "import httpx; httpx.Client(); import urllib.request as r; print(r.proxy_bypass('127.0.0.1'))"
     done = subprocess.run([sys.executable, "-c", script], env=got, capture_output=True, text=True, check=False)
@@ -209,7 +209,7 @@ def test_a_process_of_somebody_else_is_none_of_ours(monkeypatch):
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "create_time", hidden)
-    assert not process.Identity(pid=os.getpid(), created=0).alive()
+    assert not process.ProcessIdentity(pid=os.getpid(), created=0).alive()
 
 
 def test_a_brokers_settings_are_read_by_java_as_they_were_written(tmp_path, monkeypatch):
@@ -218,10 +218,8 @@ def test_a_brokers_settings_are_read_by_java_as_they_were_written(tmp_path, monk
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "meta.properties").write_text("cluster.id=x\n")
     monkeypatch.setenv("LC_ALL", "C")
-    service = broker_service(
-        folder, tmp_path / "log", port=1, controller_port=2, java=java.Java(Path("/java"), 21, "test"),
-        jar_folder=Path("/jars"), mark="m", settings={"odd": 'a "b" \\ c'},
-    )  # fmt: skip
+    config = java.JavaServiceConfig(folder, tmp_path / "log", java.Java(Path("/java"), 21, "test"), "m")
+    service = broker_service(config, Path("/jars"), BrokerPorts(1, 2), {"odd": 'a "b" \\ c'})
     lines = dict(line.split("=", 1) for line in (folder / "server.properties").read_text("ascii").splitlines())
     assert lines["log.dirs"].endswith(r"/\u00e9 \u6771 \ud834\udd1e/data")
     assert lines["odd"] == r"a \"b\" \\ c"
@@ -274,5 +272,5 @@ def test_the_truststore_holds_the_bundles_certificates(tmp_path, monkeypatch):
 
 def test_a_bundle_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nowhere.pem"))
-    with pytest.raises(StackError, match=r"SSL_CERT_FILE names .*nowhere\.pem"):
+    with pytest.raises(StackError, match=r"SSL_CERT_FILE points to .*nowhere\.pem"):
         truststore.java_options(tmp_path)

@@ -57,22 +57,22 @@ def pins(repository: Path) -> dict[str, dict[Coordinate, str]]:
 
 def test_fetches_once_and_then_needs_no_repository(tmp_path, repository, java, capsys):
     lock = pins(repository)
-    folder = jars.ensure("set", lock=lock, cache=tmp_path, java=java)
+    folder = jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java)
     assert sorted(path.name for path in folder.iterdir()) == ["first-1.0.jar", "second-2.0.jar"]
     assert "2 of the set set verified" in capsys.readouterr().err
     shutil.rmtree(repository)
-    assert jars.ensure("set", lock=lock, cache=tmp_path, java=java) == folder
+    assert jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java) == folder
     assert capsys.readouterr().err == ""
 
 
 def test_only_a_damaged_jar_is_fetched_again_and_strangers_are_removed(tmp_path, repository, java, capsys):
     lock = pins(repository)
-    folder = jars.ensure("set", lock=lock, cache=tmp_path, java=java)
+    folder = jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java)
     (folder / TWO.filename).write_bytes(b"half of a jar")
     (folder / "stranger-9.jar").write_bytes(b"")
     shutil.rmtree(jar_in(repository, ONE).parent)
     capsys.readouterr()
-    jars.ensure("set", lock=lock, cache=tmp_path, java=java)
+    jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java)
     said = capsys.readouterr().err
     assert "second-2.0.jar is damaged" in said
     assert "fetching 1 of the set" in said
@@ -85,11 +85,11 @@ def test_another_file_than_the_lock_names_is_refused_and_not_kept(tmp_path, repo
     jar_in(repository, TWO).write_bytes(b"something else")
     got = hashlib.sha256(b"something else").hexdigest()
     with pytest.raises(StackError) as caught:
-        jars.ensure("set", lock=lock, cache=tmp_path, java=java)
-    assert all(part in str(caught.value) for part in ("org.two:second:2.0", lock["set"][TWO], got, "Way out"))
+        jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java)
+    assert all(part in str(caught.value) for part in ("org.two:second:2.0", lock["set"][TWO], got, "Next step"))
     assert not list(tmp_path.rglob("jars/*/second-2.0.jar"))
     jar_in(repository, TWO).write_bytes(original)
-    assert (jars.ensure("set", lock=lock, cache=tmp_path, java=java) / TWO.filename).read_bytes() == original
+    assert (jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java) / TWO.filename).read_bytes() == original
 
 
 def test_what_arrived_before_a_failure_is_not_fetched_again(tmp_path, repository, java):
@@ -97,11 +97,11 @@ def test_what_arrived_before_a_failure_is_not_fetched_again(tmp_path, repository
     hidden = repository.with_name("hidden")
     shutil.move(jar_in(repository, TWO).parent, hidden)
     with pytest.raises(StackError, match=r"could not fetch .*org\.two:second:2\.0") as caught:
-        jars.ensure("set", lock=lock, cache=tmp_path, java=java)
-    assert "run it again" in caught.value.way_out
+        jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java)
+    assert "run it again" in caught.value.next_step
     shutil.move(hidden, jar_in(repository, TWO).parent)
     shutil.rmtree(jar_in(repository, ONE).parent)
-    assert len(list(jars.ensure("set", lock=lock, cache=tmp_path, java=java).iterdir())) == 2
+    assert len(list(jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java).iterdir())) == 2
 
 
 def test_the_lock_holds_what_the_sets_ask_for():

@@ -11,8 +11,8 @@ from sluice.contract.contract import Contract
 from sluice.contract.settings import SchemaPolicy
 from sluice.contract.shape import shape_id
 from sluice.contract.types import parse_type
-from sluice.evolve.diff import READ, compare, nested
-from sluice.evolve.ignore import without
+from sluice.evolve.diff import READ, compare_contracts, nested_steps
+from sluice.evolve.ignore import omit_changes
 from sluice.evolve.unmasked import fields_read
 
 pytestmark = pytest.mark.unit
@@ -224,25 +224,25 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_is_told(name):
     old, new, expected = CASES[name]
-    found = compare(old, new)
+    found = compare_contracts(old, new)
     assert [(c.kind, c.column) for c in found] == expected
-    assert all(c.words for c in found)
+    assert all(c.description for c in found)
     assert (shape_id(old) == shape_id(new)) is (not expected)
 
 
 @pytest.mark.parametrize("name", [n for n, (*_, kinds) in CASES.items() if any(k != READ for k, _ in kinds)])
 def test_what_is_ignored_is_as_if_it_had_not_been_written(name):
     old, new, _ = CASES[name]
-    ignored = [c for c in compare(old, new) if c.kind != READ]
-    left = without(old, new, ignored)
-    assert [c for c in compare(old, left) if c.kind != READ] == []
+    ignored = [c for c in compare_contracts(old, new) if c.kind != READ]
+    left = omit_changes(old, new, ignored)
+    assert [c for c in compare_contracts(old, left) if c.kind != READ] == []
     assert (left.owner, left.topic, left.errors) == (new.owner, new.topic, new.errors)
 
 
 def test_a_column_that_shows_what_another_one_masks_is_told_by_field_and_column():
     old = contract([*HIDDEN, {**X, "name": "y"}])
     new = contract([*HIDDEN, {**X, "expression": "concat(s, n)"}, {**X, "name": "y", "source": "s"}])
-    assert [c.words for c in compare(old, new) if c.kind == "change_mask"] == [
+    assert [c.description for c in compare_contracts(old, new) if c.kind == "change_mask"] == [
         "adds column x, which reads field s that column s masks",
         "column y comes to read field s that column s masks",
     ]
@@ -290,20 +290,20 @@ def test_what_is_masked_is_shown_by_no_other_path_when_records_are_read_otherwis
     old = contract([id_, masked_mail], **before)
     inputs = {"inputs": [{"name": "mail_in", "type": "string", "source": "mail"}]} if "expression" in column else {}
     new = contract([id_, {**X, **column}], **after, **inputs)
-    (shown,) = [c for c in compare(old, new) if c.kind == "change_mask"]
+    (shown,) = [c for c in compare_contracts(old, new) if c.kind == "change_mask"]
     assert shown.column == "x"
-    assert shown.words.endswith(f"field {path} that column mail masks")
+    assert shown.description.endswith(f"field {path} that column mail masks")
     hidden = contract([id_, {**X, **column, "mask": "redact"}], **after, **inputs) if "type" not in column else old
-    assert [c for c in compare(old, hidden) if c.kind == "change_mask"] == []
+    assert [c for c in compare_contracts(old, hidden) if c.kind == "change_mask"] == []
 
 
 def test_a_column_that_comes_to_read_what_is_masked_as_records_are_read_otherwise_can_not_be_left_as_it_was():
     columns = [ID, {**X, "name": "mail", "source": "after.mail", "mask": "sha256"}, {**X, "source": "mail"}]
     old, new = contract(columns), contract(columns, **ENVELOPE)
-    (shown,) = [c for c in compare(old, new) if c.kind == "change_mask"]
-    assert shown.words == "column x comes to read field after.mail that column mail masks"
-    left = without(old, new, [shown])
-    assert [c for c in compare(old, left) if c.kind == "change_mask"] == [shown]
+    (shown,) = [c for c in compare_contracts(old, new) if c.kind == "change_mask"]
+    assert shown.description == "column x comes to read field after.mail that column mail masks"
+    left = omit_changes(old, new, [shown])
+    assert [c for c in compare_contracts(old, left) if c.kind == "change_mask"] == [shown]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_column_that_comes_to_read_what_is_masked_as_records_are_read_otherwis
     ],
 )
 def test_what_reads_other_fields_needs_nobody_when_records_are_read_otherwise(before, after, columns):
-    found = compare(contract(HIDDEN, **before), contract(columns, **after))
+    found = compare_contracts(contract(HIDDEN, **before), contract(columns, **after))
     assert [c for c in found if c.kind == "change_mask"] == []
 
 
@@ -326,7 +326,7 @@ def test_what_reads_other_fields_needs_nobody_when_records_are_read_otherwise(be
 def test_what_was_shown_already_is_shown_on_when_records_are_read_otherwise_in_the_same_places(computed):
     columns = [ID, {**N, "type": "string", "source": "a.s", "mask": "redact"}, {**X, **computed}]
     more = S_IN if "expression" in computed else {}
-    found = compare(contract(columns, **more), contract(columns, **more, value={"format": "avro"}))
+    found = compare_contracts(contract(columns, **more), contract(columns, **more, value={"format": "avro"}))
     assert [c for c in found if c.kind == "change_mask"] == []
 
 
@@ -357,7 +357,7 @@ def test_an_expression_reads_no_more_than_it_names(text):
 def test_a_column_that_goes_on_being_computed_as_it_was_has_its_inputs():
     name = "a column that comes to be computed of a masked field, and was of an input that is gone"
     old, new, _ = CASES[name]
-    left = without(old, new, [c for c in compare(old, new) if c.kind == "change_mask"])
+    left = omit_changes(old, new, [c for c in compare_contracts(old, new) if c.kind == "change_mask"])
     assert left.column("x") == old.column("x")
     assert old.inputs[0] in left.inputs
 
@@ -380,41 +380,44 @@ IN = {"inputs": [T_IN, {"name": "other", "type": "date"}]}
     ],
 )
 def test_what_is_computed_on_when_its_change_is_ignored_has_what_it_names(old, new, kind):
-    ignored = [c for c in compare(old, new) if c.kind == kind]
+    ignored = [c for c in compare_contracts(old, new) if c.kind == kind]
     assert ignored
-    left = without(old, new, ignored)
+    left = omit_changes(old, new, ignored)
     assert left.column("x") == old.column("x")
     assert {"t"} == {c.source for c in (*left.columns, *left.inputs) if c.name == "t_in"}
-    assert [c for c in compare(old, left) if c.kind not in (READ, "add_column")] == []
+    assert [c for c in compare_contracts(old, left) if c.kind not in (READ, "add_column")] == []
 
 
 def test_one_kind_is_ignored_and_the_others_stay():
     new = contract([N, {"name": "x", "type": "date"}, {**ID, "type": "string", "doc": "d"}])
-    ignored = [c for c in compare(contract(), new) if c.kind in ("reorder", "change_type", "drop_column")]
-    left = without(contract(), new, ignored)
-    assert {(c.kind, c.column) for c in compare(contract(), left)} == {("add_column", "x"), ("document", "id")}
+    ignored = [c for c in compare_contracts(contract(), new) if c.kind in ("reorder", "change_type", "drop_column")]
+    left = omit_changes(contract(), new, ignored)
+    assert {(c.kind, c.column) for c in compare_contracts(contract(), left)} == {
+        ("add_column", "x"),
+        ("document", "id"),
+    }
 
 
 def test_what_contradicts_itself_when_a_change_is_ignored_is_an_error():
     new = contract([*BASE, {"name": "x", "type": "date"}], partition_by=["x"])
-    ignored = [c for c in compare(contract(), new) if c.kind == "add_column"]
+    ignored = [c for c in compare_contracts(contract(), new) if c.kind == "add_column"]
     with pytest.raises(ValidationError, match="no column 'x'"):
-        without(contract(), new, ignored)
+        omit_changes(contract(), new, ignored)
 
 
 def test_the_steps_inside_a_nested_column():
     old = parse_type("struct<a: int, l: list<struct<x: float, gone: date>>, m: map<string, struct<k: int>>>")
     new = parse_type("struct<l: list<struct<x: double, y: uuid>>, m: map<string, struct<k: int>>, a: long>")
-    steps = nested(old, new)
-    assert {(s.what, ".".join(s.path), str(s.type)) for s in steps} == {
+    steps = nested_steps(old, new)
+    assert {(s.action, ".".join(s.path), str(s.type)) for s in steps} == {
         ("widen", "a", "long"),
         ("widen", "l.element.x", "double"),
         ("add", "l.element.y", "uuid"),
         ("drop", "l.element.gone", "None"),
     }
     for other in ("struct<b: int>", "list<int>", "struct<a: string>", "struct<l: list<date>>"):
-        assert nested(old, parse_type(other)) is None
-    assert nested(parse_type("map<string, int>"), parse_type("map<string, date>")) is None
+        assert nested_steps(old, parse_type(other)) is None
+    assert nested_steps(parse_type("map<string, int>"), parse_type("map<string, date>")) is None
 
 
 def test_the_policy_by_default_and_what_can_not_be_automatic():
@@ -432,5 +435,5 @@ def test_the_policy_by_default_and_what_can_not_be_automatic():
 def test_renamed_from_names_nothing_that_is_there(was, message):
     with pytest.raises(ValidationError, match=message):
         contract(with_n(renamed_from=was))
-    with pytest.raises(ValidationError, match="stands twice"):
+    with pytest.raises(ValidationError, match="is a duplicate"):
         contract([{**ID, "renamed_from": "old"}, {**N, "renamed_from": "old"}])

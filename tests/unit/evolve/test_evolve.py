@@ -24,12 +24,14 @@ from sluice.contract.shape import shape_id
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import FencedError, RefusedError, SchemaChangeError
 from sluice.evolve import apply, evolve, rejected_change
-from sluice.evolve.diff import READ, compare
-from sluice.iceberg import deletes_table, own_table, refs, snapshots, table_names, tables
-from sluice.iceberg.active_contract import CONTRACT, InForce, effective
-from sluice.ingest.landing import Attempt, Context
+from sluice.evolve.diff import READ, compare_contracts
+from sluice.evolve.pending_change import ReviewDecision
+from sluice.iceberg import compat, deletes_table, refs, snapshots, table_names, tables
+from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, resolve_active_contract
+from sluice.ingest.branch_write import BranchWrite
+from sluice.ingest.context import Context
 from sluice.ledger import schemas_table
-from sluice.ledger.schemas_table import State
+from sluice.ledger.schemas_table import SchemaState
 from sluice.offsets import OffsetRange
 from sluice.operate import review_schema
 from sluice.status.model import Status, TableStatus
@@ -66,7 +68,7 @@ def column(index: int, **fields: Any) -> list[dict[str, Any]]:
 
 def made(catalog, file: Contract) -> Any:
     tables.ensure_typed(catalog, file)
-    evolve.created(catalog, [file], run_id="first")
+    evolve.record_created_tables(catalog, [file], run_id="first")
     return catalog.load_table("ns.t")
 
 
@@ -113,90 +115,93 @@ def test_every_kind_by_every_policy(catalog, kind):
     def same() -> None:
         now = catalog.load_table("ns.t")
         assert now.metadata_location == before.metadata_location
-        assert shape_id(effective(now, asks(kind, "review"))) == shape_id(old)
+        assert shape_id(resolve_active_contract(now, asks(kind, "review"))) == shape_id(old)
 
     with pytest.raises(SchemaChangeError, match="refuses this change"):
-        evolve.settle(catalog, asks(kind, "refuse"), run_id="r")
+        evolve.apply_pending(catalog, asks(kind, "refuse"), run_id="r")
     same()
-    found = evolve.settle(catalog, asks(kind, "ignore"), run_id="r")
+    found = evolve.apply_pending(catalog, asks(kind, "ignore"), run_id="r")
     assert [c.kind for c in found.ignored] == [kind]
     same()
     for _ in range(2):
-        found = evolve.settle(catalog, asks(kind, "review"), run_id="r")
+        found = evolve.apply_pending(catalog, asks(kind, "review"), run_id="r")
         assert (found.review, found.due) == ("open", False)
-        assert "under review" in found.line()
+        assert "under review" in found.summary()
     same()
-    assert [r.state for r in schemas_table.rows(catalog, "ns.t")] == [State.APPLIED, State.REVIEW]
+    assert [r.state for r in schemas_table.read_schema_rows(catalog, "ns.t")] == [
+        SchemaState.APPLIED,
+        SchemaState.REVIEW,
+    ]
     if kind == "change_key":
-        with pytest.raises(RefusedError, match=r"can't be given another key\. Write to a new table name"):
-            evolve.decide(catalog, asks(kind, "review"), approve=True, who="ann", why="yes", run_id="r")
+        with pytest.raises(RefusedError, match=r"key of existing rows can't be changed\. Write to a new table name"):
+            evolve.decide(catalog, asks(kind, "review"), ReviewDecision(approve=True, who="ann", why="yes", run_id="r"))
         same()
         return
     if kind == "change_type":
-        evolve.decide(catalog, asks(kind, "review"), approve=True, who="ann", why="yes", run_id="r")
+        evolve.decide(catalog, asks(kind, "review"), ReviewDecision(approve=True, who="ann", why="yes", run_id="r"))
     else:
-        evolve.settle(catalog, asks(kind, "auto"), run_id="r")
+        evolve.apply_pending(catalog, asks(kind, "auto"), run_id="r")
     now = catalog.load_table("ns.t")
-    told = InForce.of(now)
+    told = ContractVersion.from_table(now)
     assert (told.version, list(told.kinds), told.id) == (
         2,
         [kind],
         shape_id(asks(kind, "auto" if kind != "change_type" else "review")),
     )
-    assert shape_id(effective(now, asks(kind, "review"))) == told.id
-    assert compare(effective(now, old), asks(kind, "review")) == ()
+    assert shape_id(resolve_active_contract(now, asks(kind, "review"))) == told.id
+    assert compare_contracts(resolve_active_contract(now, old), asks(kind, "review")) == ()
     (row,) = now.scan().to_arrow().to_pylist()  # the old row can still be read, its values where they belong
     assert row["id"] == 1
     assert row.get("n_before_1", row["n"]) == 2
     assert row.get("z", row.get("s")) == (None if kind == "drop_column" else "text")
-    applied = [r for r in schemas_table.rows(catalog, "ns.t") if r.state == State.APPLIED]
+    applied = [r for r in schemas_table.read_schema_rows(catalog, "ns.t") if r.state == SchemaState.APPLIED]
     assert [(r.version, r.snapshot_id) for r in applied] == [(1, None), (2, now.current_snapshot().parent_snapshot_id)]
     # Once more changes nothing.
-    evolve.settle(catalog, asks(kind, "review"), run_id="r")
+    evolve.apply_pending(catalog, asks(kind, "review"), run_id="r")
     assert catalog.load_table("ns.t").metadata_location == now.metadata_location
 
 
 def test_a_key_that_is_read_otherwise_waits_for_a_person_who_knows_that_it_is_the_same(catalog):
     before = made(catalog, contract(**KEYED))
     asked = contract([{**ID, "source": "elsewhere"}, *COLUMNS[1:]], **KEYED)
-    found = evolve.settle(catalog, asked, run_id="r")
+    found = evolve.apply_pending(catalog, asked, run_id="r")
     assert (found.review, found.due) == ("open", False)
-    assert "reads the key id differently (source)" in found.line()
-    assert effective(catalog.load_table("ns.t"), asked).column("id").source == "id"
-    evolve.decide(catalog, asked, approve=True, who="ann", why="the same ids", run_id="r")
+    assert "reads the key id differently (source)" in found.summary()
+    assert resolve_active_contract(catalog.load_table("ns.t"), asked).column("id").source == "id"
+    evolve.decide(catalog, asked, ReviewDecision(approve=True, who="ann", why="the same ids", run_id="r"))
     now = catalog.load_table("ns.t")
-    assert effective(now, asked).column("id").source == "elsewhere"
+    assert resolve_active_contract(now, asked).column("id").source == "elsewhere"
     assert now.schema() == before.schema()
 
 
 def test_what_a_column_hides_is_shown_to_nobody_by_one_edit(catalog):
     before = made(catalog, contract())
     asked = contract(column(2, mask=None))
-    found = evolve.settle(catalog, asked, run_id="r")
+    found = evolve.apply_pending(catalog, asked, run_id="r")
     assert (found.review, found.due) == ("open", False)
-    assert "masks column s differently: sha256 is gone, and its values can be read" in found.line()
-    assert effective(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
-    evolve.decide(catalog, asked, approve=True, who="ann", why="it is public", run_id="r")
+    assert "changes the mask of column s: removes sha256, so that its values can be read" in found.summary()
+    assert resolve_active_contract(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
+    evolve.decide(catalog, asked, ReviewDecision(approve=True, who="ann", why="it is public", run_id="r"))
     now = catalog.load_table("ns.t")
-    assert effective(now, asked).column("s").mask is None
+    assert resolve_active_contract(now, asked).column("s").mask is None
     assert now.schema() == before.schema()
     # To hide it again needs nobody.
-    found = evolve.settle(catalog, contract(), run_id="r")
+    found = evolve.apply_pending(catalog, contract(), run_id="r")
     assert ([c.kind for c in found.changes], found.review) == ([READ], None)
-    assert effective(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
+    assert resolve_active_contract(catalog.load_table("ns.t"), asked).column("s").mask == "sha256"
 
 
 def test_nor_by_a_second_column_of_the_same_field(catalog):
     before = made(catalog, contract())
     columns = [*COLUMNS, {"name": "clear", "type": "string", "source": "s"}]
-    found = evolve.settle(catalog, contract(columns), run_id="r")
+    found = evolve.apply_pending(catalog, contract(columns), run_id="r")
     assert (found.review, found.due) == ("open", False)
-    assert "adds column clear, which reads field s that column s masks" in found.line()
+    assert "adds column clear, which reads field s that column s masks" in found.summary()
     assert catalog.load_table("ns.t").metadata_location == before.metadata_location
     ignoring = contract(columns, schema_policy={"change_mask": "ignore"})
-    assert not evolve.settle(catalog, ignoring, run_id="r").due
+    assert not evolve.apply_pending(catalog, ignoring, run_id="r").due
     assert catalog.load_table("ns.t").metadata_location == before.metadata_location
-    evolve.decide(catalog, contract(columns), approve=True, who="ann", why="it is public", run_id="r")
+    evolve.decide(catalog, contract(columns), ReviewDecision(approve=True, who="ann", why="it is public", run_id="r"))
     assert "clear" in types(catalog)
 
 
@@ -211,7 +216,7 @@ def test_a_column_that_shows_what_is_hidden_by_way_of_another_one_can_not_be_ign
         SchemaChangeError,
         match=r"(?s)column shown comes to read field s that column s masks.*table ns\.t.*Mask shown, or",
     ):
-        evolve.settle(catalog, asked, run_id="r")
+        evolve.apply_pending(catalog, asked, run_id="r")
     assert catalog.load_table("ns.t").metadata_location == before.metadata_location
 
 
@@ -229,19 +234,21 @@ def test_many_changes_are_one_commit_and_go_back_by_another(catalog):
         **policy,
     )
     count = len(catalog.load_table("ns.t").metadata.metadata_log)
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     table = catalog.load_table("ns.t")
     assert len(table.metadata.metadata_log) == count + 1
     assert list(types(catalog)) == ["x", "place", "n", "key"]
     assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc", "truncate[10]")]
     assert "write.distribution-mode" not in table.properties
     # What a partition stood on can't be dropped, as old files need it; another number of the same kind is fine.
-    with pytest.raises(SchemaChangeError, match="partitioned by key"):
-        evolve.settle(catalog, contract([c.model_dump(mode="json") for c in new.columns[:3]], **policy), run_id="r")
+    with pytest.raises(SchemaChangeError, match="Column key partitions"):
+        evolve.apply_pending(
+            catalog, contract([c.model_dump(mode="json") for c in new.columns[:3]], **policy), run_id="r"
+        )
     wider = Contract.model_validate(
         {**new.model_dump(mode="json", exclude_unset=True), "partition_by": ["truncate(20, key)"]}
     )
-    evolve.settle(catalog, wider, run_id="r")
+    evolve.apply_pending(catalog, wider, run_id="r")
     table = catalog.load_table("ns.t")
     assert [(f.name, str(f.transform)) for f in table.spec().fields] == [("key_trunc_20", "truncate[20]")]
 
@@ -255,12 +262,12 @@ def test_a_table_that_becomes_wide_keeps_the_metrics_that_it_is_pruned_by(catalo
     made(catalog, contract([ID], **policy))
     assert measured() == set()
     more = [{"name": f"c{i}", "type": "long"} for i in range(100)]
-    evolve.settle(catalog, contract([*more, ID], **policy), run_id="r")
+    evolve.apply_pending(catalog, contract([*more, ID], **policy), run_id="r")
     assert measured() == {"id", *KAFKA_COLUMNS}
     key = {**ID, "name": "key", "source": "id", "renamed_from": "id"}
-    evolve.settle(catalog, contract([*more, key], **{**policy, "identifier": ["key"]}), run_id="r")
+    evolve.apply_pending(catalog, contract([*more, key], **{**policy, "identifier": ["key"]}), run_id="r")
     assert measured() == {"key", *KAFKA_COLUMNS}
-    evolve.settle(catalog, contract([more[0], key], **{**policy, "identifier": ["key"]}), run_id="r")
+    evolve.apply_pending(catalog, contract([more[0], key], **{**policy, "identifier": ["key"]}), run_id="r")
     assert measured() == set()
 
 
@@ -268,34 +275,34 @@ def test_the_order_of_fields_inside_a_column_needs_nobody(catalog):
     made(catalog, contract())
     table = catalog.load_table("ns.t")
     new = contract(column(3, type="struct<at: list<struct<x: int>>, city: string>"))
-    found = evolve.settle(catalog, new, run_id="r")
+    found = evolve.apply_pending(catalog, new, run_id="r")
     assert ([c.kind for c in found.changes], found.review) == (["reorder"], None)
     now = catalog.load_table("ns.t")
-    assert (InForce.of(now).version, now.schema().fields) == (2, table.schema().fields)
-    assert shape_id(effective(now, new)) == shape_id(new)
+    assert (ContractVersion.from_table(now).version, now.schema().fields) == (2, table.schema().fields)
+    assert shape_id(resolve_active_contract(now, new)) == shape_id(new)
 
 
 def test_of_two_planners_one_changes_the_table_and_the_other_finds_it_changed(catalog):
     made(catalog, contract())
     new = contract([*COLUMNS, {"name": "x", "type": "date"}])
-    seen = evolve.look(catalog, catalog.load_table("ns.t"), new)
-    evolve.settle(catalog, new, run_id="one")
-    told = InForce(2, shape_id(new), {})
+    seen = evolve.find_pending_change(catalog, catalog.load_table("ns.t"), new)
+    evolve.apply_pending(catalog, new, run_id="one")
+    told = ContractVersion(2, shape_id(new), {})
     with pytest.raises(CommitFailedException):
-        apply.commit(catalog, seen.base, seen.old, seen.new, told, "two")
-    assert evolve.settle(catalog, new, seen, run_id="two").changes == ()
-    assert [r.version for r in schemas_table.rows(catalog, "ns.t")] == [1, 2]
+        apply.commit_change(catalog, seen, told, "two")
+    assert evolve.apply_pending(catalog, new, seen, run_id="two").changes == ()
+    assert [r.version for r in schemas_table.read_schema_rows(catalog, "ns.t")] == [1, 2]
 
 
 def test_a_batch_that_lands_first_moves_the_offsets_that_the_version_begins_at(catalog):
     table = made(catalog, contract())
     new = contract([*COLUMNS, {"name": "x", "type": "date"}])
-    seen = evolve.look(catalog, table, new)
+    seen = evolve.find_pending_change(catalog, table, new)
     fill(catalog.load_table("ns.t"), id=1, n=1)
     landed = catalog.load_table("ns.t").metadata.current_snapshot_id
-    evolve.settle(catalog, new, seen, run_id="r")
+    evolve.apply_pending(catalog, new, seen, run_id="r")
     now = catalog.load_table("ns.t")
-    assert InForce.of(now).snapshot_id == now.current_snapshot().parent_snapshot_id == landed
+    assert ContractVersion.from_table(now).snapshot_id == now.current_snapshot().parent_snapshot_id == landed
 
 
 @pytest.mark.parametrize(
@@ -312,15 +319,17 @@ def test_a_batch_that_was_read_by_the_contract_of_before_does_not_land(catalog, 
     """Though the schema is the same, or the same again."""
     made(catalog, contract([ID, TEXT]))
     batch = Batch("t", "id", 1, {0: OffsetRange(0, 1)}, {0: 1})
-    with Attempt(Context(None, catalog, "lake", {}, "zombie"), ("ns", "t"), batch) as attempt:
+    with BranchWrite(Context(None, catalog, "lake", {}, "zombie"), ("ns", "t"), batch) as attempt:
         fill(catalog.load_table("ns.t"), branch=attempt.branch, id=1, s="plain")
-        evolve.settle(catalog, contract(**change), run_id="r")
+        evolve.apply_pending(catalog, contract(**change), run_id="r")
         if len(change["columns"]) == 3:
-            evolve.settle(catalog, contract([ID, TEXT]), run_id="r")
-            evolve.decide(catalog, contract([ID, TEXT]), approve=True, who="ann", why="back", run_id="r")
+            evolve.apply_pending(catalog, contract([ID, TEXT]), run_id="r")
+            evolve.decide(
+                catalog, contract([ID, TEXT]), ReviewDecision(approve=True, who="ann", why="back", run_id="r")
+            )
             assert catalog.load_table("ns.t").schema().schema_id == attempt.base.schema().schema_id
         with pytest.raises(FencedError, match="Main moved"):
-            attempt.land()
+            attempt.fast_forward_main()
     now = catalog.load_table("ns.t")
     assert snapshots.summary(now.current_snapshot())["sluice.step"] == "contract"
     assert now.scan().to_arrow().num_rows == 0
@@ -331,11 +340,11 @@ def test_a_column_is_renamed_to_no_name_that_is_there(catalog):
     made(catalog, contract([ID, mail, contact]))
     at_once = {"schema_policy": {"drop_column": "auto", "rename_column": "auto"}}
     new = contract([ID, {**contact, "source": "mail", "renamed_from": "mail"}], **at_once)
-    with pytest.raises(SchemaChangeError, match="mail to contact can't be renamed, as the table has a column of that"):
-        evolve.settle(catalog, new, run_id="r")
+    with pytest.raises(SchemaChangeError, match="already has a column of the new name: mail to contact"):
+        evolve.apply_pending(catalog, new, run_id="r")
     # Where the other one is gone first, it is.
-    evolve.settle(catalog, contract([ID, mail], **at_once), run_id="r")
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, contract([ID, mail], **at_once), run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     assert types(catalog) == {"id": "long", "contact": "string"}
 
 
@@ -348,62 +357,62 @@ def test_a_version_that_nobody_lived_to_write_down_is_told_and_made_up_for(catal
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(schemas_table, "append", die)
+        patch.setattr(schemas_table, "append_rows", die)
         with pytest.raises(KeyboardInterrupt):
-            evolve.settle(catalog, second, run_id="killed")
+            evolve.apply_pending(catalog, second, run_id="killed")
     assert "x" in types(catalog)
-    assert [r.version for r in schemas_table.rows(catalog, "ns.t")] == [1]
-    assert [r.version for r in evolve.versions(catalog, second)] == [1, 2]
-    assert not evolve.settle(catalog, second, run_id="next").due
-    evolve.settle(
+    assert [r.version for r in schemas_table.read_schema_rows(catalog, "ns.t")] == [1]
+    assert [r.version for r in evolve.list_versions(catalog, second)] == [1, 2]
+    assert not evolve.apply_pending(catalog, second, run_id="next").due
+    evolve.apply_pending(
         catalog, contract([*COLUMNS, {"name": "x", "type": "date"}, {"name": "y", "type": "date"}]), run_id="n"
     )
-    assert [r.version for r in schemas_table.rows(catalog, "ns.t")] == [1, 2, 3]
+    assert [r.version for r in schemas_table.read_schema_rows(catalog, "ns.t")] == [1, 2, 3]
 
 
 def test_an_approval_that_was_not_carried_out_is_by_the_next_run(catalog, monkeypatch):
     made(catalog, contract())
     new = asks("drop_column", "review")
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     with monkeypatch.context() as patch:
-        patch.setattr(apply, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(apply, "commit_change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            evolve.decide(catalog, new, approve=True, who="ann", why="not needed", run_id="by hand")
+            evolve.decide(catalog, new, ReviewDecision(approve=True, who="ann", why="not needed", run_id="by hand"))
     assert "s" in types(catalog)
-    evolve.settle(catalog, new, run_id="next")
+    evolve.apply_pending(catalog, new, run_id="next")
     assert "s" not in types(catalog)
-    told = InForce.of(catalog.load_table("ns.t"))
+    told = ContractVersion.from_table(catalog.load_table("ns.t"))
     assert (told.who, told.why) == ("ann", "not needed")
     # The way back is another change, which is asked anew, and so is the same change after that.
-    evolve.settle(catalog, contract(), run_id="back")
+    evolve.apply_pending(catalog, contract(), run_id="back")
     assert "s" in types(catalog)
-    assert evolve.settle(catalog, new, run_id="again").review == "open"
+    assert evolve.apply_pending(catalog, new, run_id="again").review == "open"
 
 
 def test_an_answer_is_given_once_to_what_was_shown_and_with_a_reason(catalog):
     made(catalog, contract())
     new = asks("drop_column", "review")
-    with pytest.raises(RefusedError, match="asks for nothing"):
-        review_schema.look(catalog, contract())
-    shown = review_schema.look(catalog, new)  # no run has opened it yet
+    with pytest.raises(RefusedError, match="has no change to review"):
+        review_schema.load_review(catalog, contract())
+    shown = review_schema.load_review(catalog, new)  # no run has opened it yet
     assert shown.opened is None
-    evolve.settle(catalog, new, run_id="r")
-    lines = review_schema.look(catalog, new).lines()
+    evolve.apply_pending(catalog, new, run_id="r")
+    lines = review_schema.load_review(catalog, new).lines()
     assert any("drops column s (string)" in line for line in lines)
     about: dict[str, Any] = {"who": "ann", "run_id": "by hand"}
     with pytest.raises(RefusedError, match="No reason"):
-        evolve.decide(catalog, new, approve=False, why="", **about)
+        evolve.decide(catalog, new, ReviewDecision(approve=False, why="", **about))
     with pytest.raises(RefusedError, match="has changed since"):
-        evolve.decide(catalog, new, approve=True, why="yes", change_id="other", **about)
-    evolve.decide(catalog, new, approve=False, why="no", change_id=shown.outlook.change_id, **about)
-    assert evolve.settle(catalog, new, run_id="r").review == "rejected"
+        evolve.decide(catalog, new, ReviewDecision(approve=True, why="yes", change_id="other", **about))
+    evolve.decide(catalog, new, ReviewDecision(approve=False, why="no", change_id=shown.change.change_id, **about))
+    assert evolve.apply_pending(catalog, new, run_id="r").review == "rejected"
     with pytest.raises(RefusedError, match="It was rejected"):
-        evolve.decide(catalog, new, approve=False, why="no", **about)
-    evolve.decide(catalog, new, approve=True, why="after all", **about)
-    assert [str(r.state) for r in evolve.versions(catalog, new)] == [
+        evolve.decide(catalog, new, ReviewDecision(approve=False, why="no", **about))
+    evolve.decide(catalog, new, ReviewDecision(approve=True, why="after all", **about))
+    assert [str(r.state) for r in evolve.list_versions(catalog, new)] == [
         "applied", "review", "rejected", "approved", "applied",
     ]  # fmt: skip
-    assert "ann: after all" in "\n".join(review_schema.listed(catalog, new))
+    assert "ann: after all" in "\n".join(review_schema.list_versions(catalog, new))
 
 
 HOSTILE = "field '\\x1b[31m\\n# <script>{{ 1 }}</script>\\u202e' is no number"
@@ -433,10 +442,10 @@ def test_a_review_shows_a_few_of_the_records_that_were_set_apart_since_and_no_va
     made(catalog, contract())
     new = contract(column(1, type="string"))
     rejected(catalog, new, (1, 5, "n", "from before"), at=datetime.now(UTC))
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     many = [(3, 100 + i, "n", "no int") for i in range(9)]
     rejected(catalog, new, *many, (2, 7, None, HOSTILE), at=datetime.now(UTC))
-    shown = review_schema.look(catalog, new).lines()
+    shown = review_schema.load_review(catalog, new).lines()
     sample = [line for line in shown if line.startswith("sample")]
     # One of each kind of error first, then the newest.
     assert sample[0] == "sample    t, partition 0, offset 108: malformed in field n: no int"
@@ -445,7 +454,7 @@ def test_a_review_shows_a_few_of_the_records_that_were_set_apart_since_and_no_va
         f"sample    t, partition 0, offset {o}" for o in (107, 106, 105)
     ]
     text = "\n".join(shown)
-    assert "10 records rejected" in text
+    assert "10 records quarantined" in text
     assert "secret" not in text and "from before" not in text
     assert all(line.isprintable() for line in shown)
 
@@ -453,19 +462,19 @@ def test_a_review_shows_a_few_of_the_records_that_were_set_apart_since_and_no_va
 def test_of_a_review_that_kept_nothing_out_the_newest_rows_are_shown(catalog):
     file = contract()
     table = made(catalog, file)
-    evolve.settle(catalog, asks("drop_column", "review"), run_id="r")
+    evolve.apply_pending(catalog, asks("drop_column", "review"), run_id="r")
     batch = Batch("t", "id", 1, {0: OffsetRange(0, 9)}, {0: 9})
     arrow = table.schema().as_arrow()
     rows = [{"id": i, "n": i, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": i} for i in range(9)]
     table.append(pa.Table.from_pylist(rows, schema=arrow), snapshot_properties={STEP: "publish", **batch.properties()})
-    lines = review_schema.look(catalog, asks("drop_column", "review")).lines()
+    lines = review_schema.load_review(catalog, asks("drop_column", "review")).lines()
     sample = [line for line in lines if line.startswith("sample")]
     assert sample == [f"sample    t, partition 0, offset {o}: published" for o in (8, 7, 6, 5, 4)]
-    assert any("the table held nothing before them, so they can't be republished" in line for line in lines)
+    assert any("the table was empty before them, so they can't be republished" in line for line in lines)
     # The table held nothing when the review began: that is not the same as nothing having been published.
-    with pytest.raises(RefusedError, match="held nothing when the review began"):
+    with pytest.raises(RefusedError, match="was empty when the review began"):
         respond(catalog, asks("drop_column", "review"), approve=True, republish=True)
-    assert InForce.of(catalog.load_table("ns.t")).version == 1, "refused before anything is decided"
+    assert ContractVersion.from_table(catalog.load_table("ns.t")).version == 1, "refused before anything is decided"
     respond(catalog, asks("drop_column", "review"), approve=True)
     assert "s" not in types(catalog)
 
@@ -473,42 +482,44 @@ def test_of_a_review_that_kept_nothing_out_the_newest_rows_are_shown(catalog):
 def test_republishing_what_was_not_published_is_nothing(catalog):
     made(catalog, contract())
     new = asks("drop_column", "review")
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     lines = respond(catalog, new, approve=True, republish=True).lines
     assert lines[-1] == "Nothing was published since the review began."
 
 
-def respond(catalog: Any, file: Contract, **answer: Any) -> review_schema.Done:
+def respond(catalog: Any, file: Contract, **answer: Any) -> review_schema.ReviewResult:
     known = Contracts(Path(), {file.table: file}, {}, {})
-    return review_schema.answer(catalog, known, "ns.t", **{"who": "ann", "why": "no\nway", "run_id": "x", **answer})
+    republish = answer.pop("republish", False)
+    decision = ReviewDecision(**{"who": "ann", "why": "no\nway", "run_id": "x", **answer})
+    return review_schema.answer_review(catalog, known, "ns.t", decision, republish=republish)
 
 
 def test_records_that_a_rejected_change_is_about_say_so(catalog):
     made(catalog, contract())
     new = contract(column(1, type="string"))
     rejected(catalog, new, (1, 1, "n", "no int"), (2, 2, "n", "no int"), at=datetime.now(UTC))
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     rejected(
         catalog, new, (2, 3, "n", "no int"), (2, 4, "s", "no text"), (2, 5, None, "no JSON"), (3, 6, "n.x", None),
         at=datetime.now(UTC),
     )  # fmt: skip
-    assert respond(catalog, new, approve=False).lines[-1] == "2 records in quarantine say so."
+    assert respond(catalog, new, approve=False).lines[-1] == "2 quarantined records name the rejection in their error."
     told = "its change (changes the type of column n: int to string) was rejected by ann: no\nway"
     expected = {1: "no int", 2: "no int", 3: f"no int; {told}", 4: "no text", 5: "no JSON", 6: told}
     assert errors(catalog, new) == expected
     # Once more changes nothing; and the same is known for those that come later, until it is approved after all.
     table = catalog.load_table("ns.t")
-    refused = rejected_change.standing(catalog, table, contract())
+    refused = rejected_change.list_rejected_changes(catalog, table, contract())
     head = catalog.load_table(table_names.quarantine(new)).metadata.current_snapshot_id
-    assert rejected_change.tell(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
+    assert rejected_change.annotate_quarantine(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
     told_all = errors(catalog, new)
     assert told_all == expected | dict.fromkeys((1, 2), f"no int; {told}")
     head = catalog.load_table(table_names.quarantine(new)).metadata.current_snapshot_id
-    assert rejected_change.tell(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
+    assert rejected_change.annotate_quarantine(catalog, contract(), refused, datetime.fromtimestamp(0, UTC)) == (4, 0)
     assert catalog.load_table(table_names.quarantine(new)).metadata.current_snapshot_id == head
     respond(catalog, new, approve=True, why="after all")
     now = catalog.load_table("ns.t")
-    assert rejected_change.standing(catalog, now, effective(now, new)) == []
+    assert rejected_change.list_rejected_changes(catalog, now, resolve_active_contract(now, new)) == []
 
 
 def test_the_fields_that_a_change_is_about_are_known_by_all_that_the_quarantine_calls_them() -> None:
@@ -526,9 +537,9 @@ def test_the_fields_that_a_change_is_about_are_known_by_all_that_the_quarantine_
         contract(c, cdc={"format": "debezium"}, key={"format": "json"})
         for c in (old, [{**c, "type": "string"} for c in old])
     ]
-    changes = compare(*both)
+    changes = compare_contracts(*both)
     for name, fields in known.items():
-        about = rejected_change.touched(*both, [c for c in changes if c.column == name])
+        about = rejected_change.changed_fields_pattern(*both, [c for c in changes if c.column == name])
         told = {
             f for each in known.values() for f in (*each, "o", "after", "after.o", "nn") if re.search(about or "", f)
         }
@@ -538,23 +549,23 @@ def test_the_fields_that_a_change_is_about_are_known_by_all_that_the_quarantine_
 def test_a_batch_too_large_to_be_rewritten_is_left_and_one_written_meanwhile_is_read_again(catalog, monkeypatch):
     made(catalog, contract())
     new = contract(column(1, type="string"))
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     table = rejected(catalog, new, (2, 3, "n", "no int"), at=datetime.now(UTC))
-    refused = [rejected_change.Refused("was rejected", "^n$")]
+    refused = [rejected_change.RejectedChange("was rejected", "^n$")]
     with monkeypatch.context() as patch:
-        patch.setattr(rejected_change, "LARGEST", 1)
-        assert rejected_change.tell(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (0, 1)
+        patch.setattr(rejected_change, "MAX_BATCH_BYTES", 1)
+        assert rejected_change.annotate_quarantine(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (0, 1)
     assert errors(catalog, new) == {3: "no int"}
     others = iter([(2, 4, "n", "no int")])
 
-    def meanwhile(seen: Any) -> None:
-        tables_commit_once(seen)
+    def meanwhile(seen: Any) -> Any:
         for record in others:
             rejected(catalog, new, record, at=datetime.now(UTC))
+        return without_commit_retries(seen)
 
-    tables_commit_once = own_table.commit_once
-    monkeypatch.setattr(own_table, "commit_once", meanwhile)
-    assert rejected_change.tell(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (2, 0)
+    without_commit_retries = compat.without_commit_retries
+    monkeypatch.setattr(compat, "without_commit_retries", meanwhile)
+    assert rejected_change.annotate_quarantine(catalog, new, refused, datetime.fromtimestamp(0, UTC)) == (2, 0)
     assert set(errors(catalog, new).values()) == {"no int; was rejected"}
     assert table.refresh().metadata.current_snapshot_id
 
@@ -562,25 +573,25 @@ def test_a_batch_too_large_to_be_rewritten_is_left_and_one_written_meanwhile_is_
 def test_a_renamed_and_widened_key_takes_the_memory_of_deletes_along(catalog):
     keyed = contract(column(0, type="int"), **KEYED)
     made(catalog, keyed)
-    deletes_table.ensure_deletes(catalog, keyed)
+    deletes_table.ensure_deletes_table(catalog, keyed)
     new = contract(
         [{"name": "key", "type": "long", "source": "id", "renamed_from": "id"}, *COLUMNS[1:]],
         mode="upsert", identifier=["key"], schema_policy={"rename_column": "auto"},
     )  # fmt: skip
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     now = catalog.load_table("ns.t")
     assert (now.schema().identifier_field_names(), types(catalog)["key"]) == ({"key"}, "long")
-    memory = deletes_table.ensure_deletes(catalog, effective(now, new))
+    memory = deletes_table.ensure_deletes_table(catalog, resolve_active_contract(now, new))
     assert (memory.schema().fields[0].name, str(memory.schema().fields[0].field_type)) == ("key", "long")
 
 
 @pytest.mark.parametrize(
     ("theirs", "added", "told"),
     [
-        (("note", "int"), "string", r"has a column note \(int\) beside"),
-        (("Note", "string"), "string", r"has a column Note \(string\) beside"),
+        (("note", "int"), "string", r"has a column note \(int\) that is not in its contract"),
+        (("Note", "string"), "string", r"has a column Note \(string\) that is not in its contract"),
         (("note", "string"), "string", None),
-        (None, "string", "is what the table's partitions are, or were, called"),
+        (None, "string", "is the name of a partition field of the table, or was"),
     ],
 )
 def test_a_column_can_not_take_a_name_that_the_table_has_for_something_else(catalog, theirs, added, told):
@@ -598,24 +609,24 @@ def test_a_column_can_not_take_a_name_that_the_table_has_for_something_else(cata
             spec.remove_field(name)
     wider = contract([*plain, {"name": name, "type": added}])
     if told is None:
-        assert evolve.settle(catalog, wider, run_id="r").changes
+        assert evolve.apply_pending(catalog, wider, run_id="r").changes
     else:
         for _ in range(2):
             with pytest.raises(SchemaChangeError, match=told):
-                evolve.settle(catalog, wider, run_id="r")
-        assert InForce.of(catalog.load_table("ns.t")).version == 1
+                evolve.apply_pending(catalog, wider, run_id="r")
+        assert ContractVersion.from_table(catalog.load_table("ns.t")).version == 1
         plain = contract(plain)
-        assert not evolve.settle(catalog, plain, run_id="r").changes
+        assert not evolve.apply_pending(catalog, plain, run_id="r").changes
 
 
 def test_properties_that_a_contract_comes_to_name_are_set(catalog):
     made(catalog, contract())
     mine = {"write.merge.mode": "copy-on-write"}
     for file in (contract(properties=mine), contract([*COLUMNS[:2], *COLUMNS[3:]], properties=mine)):
-        evolve.settle(catalog, file, run_id="r")
+        evolve.apply_pending(catalog, file, run_id="r")
         now = catalog.load_table("ns.t")
         assert now.properties["write.merge.mode"] == "copy-on-write"
-    assert InForce.of(now).version == 1  # to drop a column waits for an answer
+    assert ContractVersion.from_table(now).version == 1  # to drop a column waits for an answer
 
 
 def test_what_is_expected_of_a_column_holds_while_its_new_name_waits(catalog):
@@ -624,8 +635,8 @@ def test_what_is_expected_of_a_column_holds_while_its_new_name_waits(catalog):
     table = made(catalog, contract(expectations=[{**expected, "column": "n"}]))
     renamed = column(1, name="m", source="n", renamed_from="n")
     file = contract(renamed, expectations=[{**expected, "column": "m"}, several])
-    assert evolve.settle(catalog, file, run_id="r").review == "open"
-    held = effective(catalog.load_table("ns.t"), file)
+    assert evolve.apply_pending(catalog, file, run_id="r").review == "open"
+    held = resolve_active_contract(catalog.load_table("ns.t"), file)
     assert [(e.columns, e.severity) for e in held.expectations] == [(("n",), "block"), (("id", "n"), "warn")]
     assert table
 
@@ -633,57 +644,57 @@ def test_what_is_expected_of_a_column_holds_while_its_new_name_waits(catalog):
 def test_a_memory_of_deletes_is_of_one_table_not_of_its_name(catalog):
     keyed = contract(**KEYED)
     first = made(catalog, keyed)
-    memory = deletes_table.ensure_deletes(catalog, keyed, first)
-    assert deletes_table.known_deletes(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
+    memory = deletes_table.ensure_deletes_table(catalog, keyed, first)
+    assert deletes_table.load_deletes_table(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
     with memory.transaction() as transaction:  # as older versions made it
-        transaction.remove_properties(tables.OF)
-    assert deletes_table.known_deletes(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
+        transaction.remove_properties(tables.TYPED_TABLE_UUID)
+    assert deletes_table.load_deletes_table(catalog, keyed, first).metadata.table_uuid == memory.metadata.table_uuid
     catalog.drop_table("ns.t")
     other = contract(COLUMNS, mode="upsert", identifier=["n"])
     second = made(catalog, other)
-    assert deletes_table.known_deletes(catalog, other, second) is None
-    again = deletes_table.ensure_deletes(catalog, other, second)
+    assert deletes_table.load_deletes_table(catalog, other, second) is None
+    again = deletes_table.ensure_deletes_table(catalog, other, second)
     assert again.schema().identifier_field_names() == {"n"}
     assert again.metadata.table_uuid != memory.metadata.table_uuid
     # A driver that still holds the table of before takes nothing away.
-    assert deletes_table.known_deletes(catalog, keyed, first) is None
-    assert deletes_table.known_deletes(catalog, other, second).metadata.table_uuid == again.metadata.table_uuid
+    assert deletes_table.load_deletes_table(catalog, keyed, first) is None
+    assert deletes_table.load_deletes_table(catalog, other, second).metadata.table_uuid == again.metadata.table_uuid
 
 
 def test_a_table_that_other_hands_have_altered(catalog):
     table = made(catalog, contract())
     with table.update_schema() as update:
         update.add_column("theirs", table.schema().find_field("id").field_type)
-    assert evolve.look(catalog, catalog.load_table("ns.t"), contract()).changes == ()
+    assert evolve.find_pending_change(catalog, catalog.load_table("ns.t"), contract()).changes == ()
     with catalog.load_table("ns.t").update_schema() as update:
         update.delete_column("s")
     with pytest.raises(SchemaChangeError, match="no column s"):
-        evolve.settle(catalog, contract(), run_id="r")
+        evolve.apply_pending(catalog, contract(), run_id="r")
 
 
 def test_a_table_that_does_not_know_its_contract_takes_the_file_for_it_if_it_fits(catalog):
     table = made(catalog, contract())
     with table.transaction() as transaction:
-        transaction.remove_properties(CONTRACT)
+        transaction.remove_properties(CONTRACT_PROPERTY)
     with pytest.raises(SchemaChangeError, match="no column x"):
-        evolve.settle(catalog, contract([*COLUMNS, {"name": "x", "type": "date"}]), run_id="r")
-    evolve.settle(catalog, contract(), run_id="r")
-    assert InForce.of(catalog.load_table("ns.t")).id == shape_id(contract())
+        evolve.apply_pending(catalog, contract([*COLUMNS, {"name": "x", "type": "date"}]), run_id="r")
+    evolve.apply_pending(catalog, contract(), run_id="r")
+    assert ContractVersion.from_table(catalog.load_table("ns.t")).id == shape_id(contract())
     with catalog.load_table("ns.t").transaction() as transaction:
-        transaction.set_properties({CONTRACT: json.dumps({"version": "?"})})
-    with pytest.raises(SchemaChangeError, match="can't be read"):
-        evolve.settle(catalog, contract(), run_id="r")
+        transaction.set_properties({CONTRACT_PROPERTY: json.dumps({"version": "?"})})
+    with pytest.raises(SchemaChangeError, match="cannot be parsed"):
+        evolve.apply_pending(catalog, contract(), run_id="r")
 
 
 def test_an_answer_holds_for_the_table_that_it_was_given_for_not_for_another_of_its_name(catalog):
     new = asks("drop_column", "review")
     made(catalog, contract())
-    evolve.settle(catalog, new, run_id="r")
-    evolve.decide(catalog, new, approve=True, who="ann", why="yes", run_id="by hand")
+    evolve.apply_pending(catalog, new, run_id="r")
+    evolve.decide(catalog, new, ReviewDecision(approve=True, who="ann", why="yes", run_id="by hand"))
     catalog.drop_table("ns.t")
     made(catalog, contract())
-    assert evolve.settle(catalog, new, run_id="r").review == "open"
-    assert [(r.version, str(r.state)) for r in schemas_table.rows(catalog, "ns.t")][-2:] == [
+    assert evolve.apply_pending(catalog, new, run_id="r").review == "open"
+    assert [(r.version, str(r.state)) for r in schemas_table.read_schema_rows(catalog, "ns.t")][-2:] == [
         (1, "applied"),
         (2, "review"),
     ]
@@ -708,7 +719,7 @@ def test_the_command_line_lists_shows_and_answers(tmp_path, monkeypatch, capsys,
     made(catalog, contract())
     new = asks("drop_column", "review")
     (folder / "t.yaml").write_text(yaml.safe_dump(new.model_dump(mode="json", exclude_unset=True)))
-    evolve.settle(catalog, new, run_id="r")
+    evolve.apply_pending(catalog, new, run_id="r")
     code, told = sluice("schema", "ns.t")
     assert code == 0
     assert "version 1  applied" in told

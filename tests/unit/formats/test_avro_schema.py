@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.formats.avro_schema import Emitter, Names, parsed
+from sluice.formats.avro_schema import NamedTypes, SchemaBuilder, parse_schema
 from sluice.kafka.registry import WriterSchema
 
 pytestmark = pytest.mark.unit
@@ -29,24 +29,26 @@ def tree(number: int, met: set[int]) -> dict[str, Any]:
 
 def test_whether_a_type_holds_itself_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time it takes a walk along all types: of 80 that refer to one another those added up to a minute."""
-    walks, plain = Counter[str](), Names._within
+    walks, original = Counter[str](), NamedTypes._reachable
 
-    def within(names: Names, name: str) -> set[str]:
+    def reachable(names: NamedTypes, name: str) -> set[str]:
         walks[name] += 1
-        return plain(names, name)
+        return original(names, name)
 
-    monkeypatch.setattr(Names, "_within", within)
+    monkeypatch.setattr(NamedTypes, "_reachable", reachable)
     leaf = {"type": "record", "name": "Leaf", "fields": [{"name": "n", "type": "int"}]}
     fields = [{"name": "leaf", "type": leaf}, {"name": "tree", "type": tree(0, set())}]
-    root, names = parsed(WriterSchema(1, "AVRO", json.dumps({"type": "record", "name": "Root", "fields": fields})))
-    assert Emitter(names).emit(root)
+    root, names = parse_schema(
+        WriterSchema(1, "AVRO", json.dumps({"type": "record", "name": "Root", "fields": fields}))
+    )
+    assert SchemaBuilder(names).build(root)
     assert set(walks.values()) == {1}
-    assert [each for each in names.found if not names.holds_itself(each)] == ["Root", "Leaf"]
+    assert [each for each in names.types if not names.is_recursive(each)] == ["Root", "Leaf"]
 
 
 def test_a_type_that_comes_later_may_close_a_loop() -> None:
-    names = Names()
+    names = NamedTypes()
     names.add({"type": "record", "name": "A", "fields": [{"name": "b", "type": "B"}]})
-    assert not names.holds_itself("A")
+    assert not names.is_recursive("A")
     names.add({"type": "record", "name": "B", "fields": [{"name": "a", "type": ["null", "A"]}]})
-    assert names.holds_itself("A")
+    assert names.is_recursive("A")

@@ -11,7 +11,8 @@ from sluice.errors import ClockBehindError, ConfigError
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.iceberg import refs, table_names
 from sluice.ingest import session
-from sluice.ledger.offsets_table import Ledger, Row, State
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +88,7 @@ def test_a_clock_that_is_behind_writes_no_metadata_that_java_takes_for_damaged(
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{tmp_path}")
     lake, now = iceberg_catalog.load("lake"), time.time()
     ledger = Ledger(lake)
-    row = Row("orders", State.STAGED, batch_seq=1)
+    row = LedgerRow("orders", LedgerState.STAGED, batch_seq=1)
     ledger.append([row], run_id="a")
     written = ledger.table.metadata_location
     for behind in (61, 3600):

@@ -12,10 +12,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, Through, encode_through
+from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, STEP, Batch, PublishedOffsets, encode_published_through
 from sluice.errors import CursorUnknownError
 from sluice.iceberg import cursor
-from sluice.ledger.offsets_table import Ledger, Row, State, plan_rows
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, plan_rows
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 
 pytestmark = pytest.mark.unit
@@ -36,8 +37,8 @@ def batch(seq: int) -> Batch:
 
 def publish(table: Table, seq: int) -> int:
     """What a publish commit leaves: rows, offsets and the tag; its snapshot."""
-    through = {"t": Through(seq, "id", batch(seq).next_offsets)}
-    about = {STEP: "publish", **batch(seq).properties(), PUBLISHED_THROUGH: encode_through(through)}
+    through = {"t": PublishedOffsets(seq, "id", batch(seq).next_offsets)}
+    about = {STEP: "publish", **batch(seq).properties(), PUBLISHED_THROUGH: encode_published_through(through)}
     made = write(table, about)
     if CURSOR_TAG in table.metadata.refs:
         table.manage_snapshots().remove_tag(CURSOR_TAG).commit()
@@ -63,7 +64,7 @@ def expired(table: Table, by: str, *snapshots: int) -> Table:
 
 
 def settled(catalog: Catalog, seq: int, at: datetime, **snapshots: int) -> None:
-    rows = plan_rows(batch(seq), State.SETTLED, {f"db.{name}": place for name, place in snapshots.items()})
+    rows = plan_rows(batch(seq), LedgerState.SETTLED, {f"db.{name}": place for name, place in snapshots.items()})
     Ledger(catalog).append([replace(row, at=at) for row in rows], run_id="r")
 
 
@@ -74,13 +75,13 @@ def test_the_tag_of_what_was_rolled_back_is_not_believed_of_a_newer_head(
     first = publish(table, 1)
     target = write(table)
     settled(catalog, 2, datetime.now(UTC), t=publish(table, 2))
-    remembered = partial(Ledger(catalog).remembered, NAME)
+    remembered = partial(Ledger(catalog).last_settled_cursor, NAME)
     table.manage_snapshots().rollback_to_snapshot(target).commit()
     with pytest.raises(CursorUnknownError):
-        cursor.published(expired(table, by, first), remembered)
+        cursor.read_table_cursor(expired(table, by, first), remembered)
     write(table)  # a compaction, say: the head is newer than the tag now, and than what the ledger remembers
     with pytest.raises(CursorUnknownError):
-        cursor.published(expired(table, by, first) if by == "spark" else table, remembered)
+        cursor.read_table_cursor(expired(table, by, first) if by == "spark" else table, remembered)
 
 
 @pytest.mark.parametrize("by", ["spark", "pyiceberg"])
@@ -89,22 +90,22 @@ def test_the_tag_and_then_the_ledger_answer_for_what_was_expired(catalog: Catalo
     settled(catalog, 1, datetime.now(UTC), t=first)
     between = write(table)
     write(table)
-    assert cursor.published(expired(table, by, between))["t"].seq == 1
+    assert cursor.read_table_cursor(expired(table, by, between))["t"].seq == 1
     table.manage_snapshots().remove_tag(CURSOR_TAG).commit()
     bare = expired(table, by, first, *(() if by == "pyiceberg" else (between,)))
-    assert cursor.published(bare, partial(Ledger(catalog).remembered, NAME))["t"].seq == 1
+    assert cursor.read_table_cursor(bare, partial(Ledger(catalog).last_settled_cursor, NAME))["t"].seq == 1
     with pytest.raises(CursorUnknownError):
-        cursor.published(bare)
+        cursor.read_table_cursor(bare)
 
 
 def test_a_table_that_never_carried_offsets_has_none(table: Table) -> None:
-    assert cursor.published(table) == {}
+    assert cursor.read_table_cursor(table) == {}
     before = write(table)
     write(table)
-    assert cursor.published(table) == {}
+    assert cursor.read_table_cursor(table) == {}
     publish(table, 1)
     table.manage_snapshots().rollback_to_snapshot(before).commit()
-    assert cursor.published(table) == {}, "back to before the first batch"
+    assert cursor.read_table_cursor(table) == {}, "back to before the first batch"
 
 
 def test_the_ledger_remembers_what_a_table_held_last_and_not_what_was_rolled_back(catalog: Catalog) -> None:
@@ -114,15 +115,17 @@ def test_the_ledger_remembers_what_a_table_held_last_and_not_what_was_rolled_bac
         return began + timedelta(minutes=minutes)
 
     def remembered(table: str) -> tuple[int, datetime] | None:
-        found = Ledger(catalog).remembered(table)
-        return found and (found.through["t"].seq, datetime.fromtimestamp(found.committed_ms / 1000, UTC))
+        found = Ledger(catalog).last_settled_cursor(table)
+        return found and (found.published["t"].seq, datetime.fromtimestamp(found.committed_ms / 1000, UTC))
 
     began = began.replace(microsecond=0)
     for seq in (1, 2, 3):
         settled(catalog, seq, at(seq), a=10 + seq, b=20 + seq)
     assert remembered("db.a") == remembered("db.b") == (3, at(3))
     moved = {"from": 13, "to": 11}
-    Ledger(catalog).append([Row("t", State.ROLLED_BACK, table="db.a", snapshots=moved, at=at(4))], run_id="x")
+    Ledger(catalog).append(
+        [LedgerRow("t", LedgerState.ROLLED_BACK, table="db.a", snapshots=moved, at=at(4))], run_id="x"
+    )
     assert remembered("db.a") is None, "what it holds since is not told yet"
     assert remembered("db.b") == (3, at(3))
     # The batch is told again with its new place in the one table; the other is no further back for it.

@@ -5,7 +5,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import DecimalType, FixedType, ListType, MapType, StringType, StructType, TimestamptzType
 
 from sluice.contract.contract import Contract
-from sluice.contract.folder import load
+from sluice.contract.folder import load_contracts
 from sluice.evolve import evolve
 from sluice.iceberg import schema, table_names, tables
 
@@ -133,7 +133,7 @@ def test_raw_tables(catalog, make, partitions):
 
 
 def test_deletes_hold_the_key_and_where_it_was_deleted():
-    made = schema.deletes_schema(load().table("aviation.planes"))
+    made = schema.deletes_schema(load_contracts().table("aviation.planes"))
     assert [f.name for f in made.fields][:2] == ["tailnum", "_kafka_topic"]
     assert made.find_type("tailnum") == StringType()
     assert made.identifier_field_names() == {"tailnum"}
@@ -169,9 +169,11 @@ def test_tables_from_before_are_made_ready_for_large_records(catalog):
         (table_names.staging("t"), schema.staging_schema),
         (table_names.quarantine(c), schema.quarantine_schema),
     ):
-        tables.ensure(catalog, identifier, *made(), {**known, "write.parquet.row-group-check-max-record-count": "7"})
+        tables.ensure_table(
+            catalog, identifier, *made(), {**known, "write.parquet.row-group-check-max-record-count": "7"}
+        )
     typed = schema.typed_schema(c)
-    tables.ensure(catalog, table_names.typed(c), typed, properties={"x": "1"})
+    tables.ensure_table(catalog, table_names.typed(c), typed, properties={"x": "1"})
     tables.ensure_staging(catalog, "t")
     tables.ensure_quarantine(catalog, c)
     evolve._set_properties(c, catalog.load_table(table_names.typed(c)))

@@ -28,7 +28,7 @@ def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "says"),
     [
-        (BrokerUnavailableError("Kafka did not answer."), 2, "Kafka did not answer. Way out: "),
+        (BrokerUnavailableError("Kafka did not answer."), 2, "Kafka did not answer. Next step: "),
         # What the catalog's client raises, whatever that is.
         (requests.ConnectionError("refused"), 2, "The Iceberg catalog did not answer: ConnectionError: refused"),
         (TimeoutError("10 s"), 2, "The Iceberg catalog did not answer: TimeoutError"),
@@ -41,17 +41,17 @@ def test_what_somebody_must_act_on_is_told_from_what_may_pass(
     def main(argv: list[str] | None = None) -> int:
         raise error
 
-    assert application.exits(main)([]) == code
+    assert application.as_job(main)([]) == code
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()[: len(says)]) == (logging.ERROR, says)
 
 
 def test_a_job_says_itself_how_it_ended_and_a_bug_is_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    assert application.exits(lambda argv: len(argv or ()))(["a", "b"]) == 2
+    assert application.as_job(lambda argv: len(argv or ()))(["a", "b"]) == 2
     assert caplog.messages[-1].startswith("done after ")
 
-    @application.exits
+    @application.as_job
     def broken(argv: list[str] | None = None) -> int:
         raise KeyError("a bug")
 
@@ -65,7 +65,7 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
     driver = (
         "import os, pathlib, time\nfrom sluice.ingest import application\n"
         f"write = pathlib.Path({str(told)!r}).write_text\n"
-        "application.exits(lambda argv: write(str(os.getpid())) and time.sleep(60))([])"
+        "application.as_job(lambda argv: write(str(os.getpid())) and time.sleep(60))([])"
     )
     jvm = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     env = {**os.environ, "PYSPARK_GATEWAY_PORT": "1"}

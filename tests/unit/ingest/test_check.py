@@ -10,7 +10,7 @@ import pytest
 from sluice.batch import Batch
 from sluice.contract.contract import Contract
 from sluice.errors import BlockedError
-from sluice.ingest.check import Counts, verdict
+from sluice.ingest.check import Counts, check_tolerance
 from sluice.offsets import OffsetRange
 
 pytestmark = pytest.mark.unit
@@ -39,7 +39,7 @@ def test_a_batch_is_refused_beyond_both_share_and_count(
     body = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "errors": errors}
     contract = Contract.model_validate(body | {"columns": [{"name": "id", "type": "long"}]})
     with pytest.raises(BlockedError, match=refused) if refused else nullcontext():
-        verdict(contract, [BATCH], {1: Counts(records, rejected)})
+        check_tolerance(contract, [BATCH], {1: Counts(records, rejected)})
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_what_is_masked_stands_in_no_quarantine_unless_the_contract_says_so(
 ) -> None:
     body = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "errors": {"raw": raw} if raw else {}}
     column = {"name": "mail", "type": "string"} | ({"mask": mask} if mask else {})
-    assert Contract.model_validate(body | {"columns": [column]}).drops_raw is drops
+    assert Contract.model_validate(body | {"columns": [column]}).drops_raw_records is drops

@@ -89,10 +89,10 @@ def test_an_identity_providers_client_becomes_a_login_module() -> None:
         ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.config": "principal=me"}, "oauthbearer.method oidc, not"),
         ({**OIDC, "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}, "grant.type client_"),
         ({**OIDC, "sasl.oauthbearer.metadata.authentication.type": "azure_imds"}, "type none, not azure_imds"),
-        ({**OIDC, "sasl.oauthbearer.assertion.file": "/my/jwt"}, "no translation of sasl.oauthbearer.assertion.file"),
-        ({**OIDC, "sasl.oauthbearer.scope": "a&audience=b"}, "scope holds a further parameter"),
-        ({**OIDC, "sasl.oauthbearer.extensions": "hunter2"}, "extensions is no list of name=value"),
-        ({**OIDC, "sasl.oauthbearer.extensions": "a=1,auth=hunter2"}, "extensions is no list of name=value"),
+        ({**OIDC, "sasl.oauthbearer.assertion.file": "/my/jwt"}, "no counterpart of sasl.oauthbearer.assertion.file"),
+        ({**OIDC, "sasl.oauthbearer.scope": "a&audience=b"}, "scope contains another parameter"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "hunter2"}, "extensions is not a comma-separated list"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "a=1,auth=hunter2"}, "extensions is not a comma-separated list"),
         ({**OIDC, "https.ca.location": "/nowhere/ca.pem"}, "https.ca.location names a file that can't be read"),
         ({"sasl.mechanism": "AWS_MSK_IAM"}, "not AWS_MSK_IAM"),
         ({"security.protocol": "SASL_SSL"}, "not GSSAPI"),
@@ -102,7 +102,7 @@ def test_an_identity_providers_client_becomes_a_login_module() -> None:
         ({"ssl.keystore.location": "/nowhere/me.p12"}, "ssl.keystore.location names a file"),
         ({"ssl.certificate.pem": "CHAIN"}, "only one of them is set"),
         ({"ssl.key.pem": key()}, "only one of them is set"),
-        ({"ssl.certificate.pem": "CHAIN", "ssl.key.pem": "hunter2"}, "it is no key"),
+        ({"ssl.certificate.pem": "CHAIN", "ssl.key.pem": "hunter2"}, "the file is not a key"),
         ({"ssl.certificate.pem": "CHAIN", "ssl.key.pem": key(b"hunter2")}, "its password is wrong"),
         (
             {"ssl.certificate.pem": "C", "ssl.key.pem": key(b"x"), "ssl.key.password": "hunter2"},
@@ -120,10 +120,10 @@ def test_what_has_no_translation_is_refused_by_name(config: dict[str, Any], said
 def test_files_travel_as_text(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("CA")
     config = {"ssl.ca.location": str(tmp_path / "ca.pem"), "https.ca.location": str(tmp_path / "ca.pem"), "a": 1}
-    assert java_settings.as_text(config) == {"ssl.ca.pem": "CA", "https.ca.pem": "CA", "a": 1}
+    assert java_settings.inline_certificates(config) == {"ssl.ca.pem": "CA", "https.ca.pem": "CA", "a": 1}
 
 
 def test_a_store_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "me.p12").write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match="it is no key"):
+    with pytest.raises(ConfigError, match="the file is not a key"):
         java_settings.spark_options({"ssl.keystore.location": str(tmp_path / "me.p12")})

@@ -12,8 +12,8 @@ import pytest
 from sluice.embedded.ports import HOST
 from sluice.errors import BrokerUnavailableError, ConfigError
 from sluice.kafka import broker, login
-from tests.support.guarded import make_ca
-from tests.support.oidc import Provider
+from tests.support.services.oidc import TokenProvider
+from tests.support.services.tls_proxy import make_ca
 
 pytestmark = pytest.mark.unit
 
@@ -39,26 +39,26 @@ def test_the_token_endpoint_is_known_by_the_machines_own_cas_where_none_are_name
 ) -> None:
     ca, own = make_ca(tmp_path, "provider")
     monkeypatch.setenv("SSL_CERT_FILE", str(ca))
-    with Provider(own, "sluice", "s3cr3t", "reader") as provider:
+    with TokenProvider(own, "sluice", "s3cr3t", "reader") as provider:
         config = by_token(**named, **{"sasl.oauthbearer.token.endpoint.url": provider.tokens})
-        client = broker.admin(config)
+        client = broker.make_admin_client(config)
         until = time.monotonic() + 10
         while not provider.granted and time.monotonic() < until:
             client.poll(0.05)
-        assert provider.granted, login.refusal(client)
+        assert provider.granted, login.login_error(client)
 
 
 def test_authorities_that_are_named_stay_and_others_than_oidc_need_none() -> None:
     for config in (by_token(**{"https.ca.pem": "CA"}), by_token(**{"https.ca.location": "/my/ca.pem"}), {"a": 1}):
-        assert login.trusting(config) == config
+        assert login.with_system_cas(config) == config
 
 
 @pytest.mark.parametrize(
     ("secret", "said"),
     [
-        ("wr0ng", "Kafka does not let us in: .*invalid_client.* sasl.oauthbearer.client.id, .client.secret"),
+        ("wr0ng", "Login to Kafka failed: .*invalid_client.* sasl.oauthbearer.client.id, .client.secret"),
         ("s3cr3t", "^Kafka.* did not answer"),
-        (None, "Kafka does not let us in: .*Could not connect.* does .token.endpoint.url answer"),
+        (None, "Login to Kafka failed: .*Could not connect.* check that .token.endpoint.url answers"),
     ],
 )
 def test_what_the_identity_provider_says_is_told(
@@ -67,14 +67,14 @@ def test_what_the_identity_provider_says_is_told(
     monkeypatch.setattr(login, "GRACE_S", 0.1)
     monkeypatch.setattr(broker, "TIMEOUT_S", 0.5)
     ca, own = make_ca(tmp_path, "provider")
-    with Provider(own, "sluice", "s3cr3t", "reader") as provider:
+    with TokenProvider(own, "sluice", "s3cr3t", "reader") as provider:
         there = {"sasl.oauthbearer.client.secret": secret, "sasl.oauthbearer.token.endpoint.url": provider.tokens}
         config = by_token(**{"https.ca.location": str(ca)}, **(there if secret else {}))
-        client = broker.admin(config)
+        client = broker.make_admin_client(config)
         asks: tuple[Callable[[], object], ...] = (
-            lambda: broker.describe(client, ["t"]),
-            lambda: broker.names(client),
-            lambda: broker.open_broker(0.5, config),
+            lambda: broker.describe_topics(client, ["t"]),
+            lambda: broker.list_topic_names(client),
+            lambda: broker.connect(0.5, config),
         )
         for ask in asks:
             with pytest.raises(BrokerUnavailableError, match=said) as told:
@@ -84,7 +84,7 @@ def test_what_the_identity_provider_says_is_told(
 
 def test_settings_that_the_client_does_not_take() -> None:
     with pytest.raises(ConfigError, match=r"`sasl.oauthbearer.client.id` is mandatory .*sluice_kafka"):
-        broker.admin({k: v for k, v in by_token().items() if k != "sasl.oauthbearer.client.id"})
+        broker.make_admin_client({k: v for k, v in by_token().items() if k != "sasl.oauthbearer.client.id"})
 
 
 KAFKA = "org.apache.kafka.common."
@@ -94,16 +94,16 @@ LOGIN = "javax.security.auth.login.LoginException: "
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"Caused by: {KAFKA}errors.SaslAuthenticationException: Wrong password\n\tat a.b", "in: Wrong password."),
+        (f"Caused by: {KAFKA}errors.SaslAuthenticationException: Wrong password\n\tat a.b", ": Wrong password."),
         (
             f"{KAFKA}KafkaException: {LOGIN}java.io.IOException: The response code 401\n\tat",
-            "in: The response code 401.",
+            ": The response code 401.",
         ),
-        (f"{KAFKA}KafkaException: {LOGIN}An internal error\n\tat", "in: An internal error."),
+        (f"{KAFKA}KafkaException: {LOGIN}An internal error\n\tat", ": An internal error."),
         (f"org.apache.hadoop.security.KerberosAuthException: {LOGIN}no ticket", None),
         ("java.lang.ArithmeticException: long overflow", None),
     ],
 )
 def test_what_java_says_of_it_is_found_in_sparks_error(text: str, said: str | None) -> None:
-    found = login.spark_refusal(Exception(f"An error occurred while calling o1.append.\n: {text}"))
-    assert (found and found.message) == (said and f"Kafka does not let us {said}")
+    found = login.login_error_from_spark(Exception(f"An error occurred while calling o1.append.\n: {text}"))
+    assert (found and found.message) == (said and f"Login to Kafka failed{said}")

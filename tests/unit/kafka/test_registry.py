@@ -15,9 +15,9 @@ import pytest
 from sluice.contract.contract import Contract
 from sluice.errors import ConfigError, RegistryUnavailableError
 from sluice.kafka import registry, registry_errors
-from sluice.kafka.registry import Registry
+from sluice.kafka.registry import SchemaRegistry
 from sluice.plan import warnings, writer_schema_warnings
-from tests.support.registries import Answer, Scripted, scripted
+from tests.support.services.registries import Answer, ScriptedRegistry, scripted_registry
 
 pytestmark = pytest.mark.unit
 
@@ -25,35 +25,35 @@ AVRO = {"schema": json.dumps({"type": "record", "name": "R", "fields": [{"name":
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scripted]:
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedRegistry]:
     monkeypatch.setenv("SLUICE_SCHEMAS", str(tmp_path))
     monkeypatch.delenv("SLUICE_REGISTRY_CONFIG", raising=False)
-    with scripted() as given:
+    with scripted_registry() as given:
         monkeypatch.setenv("SCHEMA_REGISTRY_URL", given.url)
         yield given
 
 
 def known(number: int) -> bool:
-    found = Registry().schemas([number])[number]
-    return found is not None and not found.lacking
+    found = SchemaRegistry().schemas([number])[number]
+    return found is not None and not found.missing
 
 
-def test_within_an_attempt_an_id_has_one_answer(answers: Scripted) -> None:
+def test_within_an_attempt_an_id_has_one_answer(answers: ScriptedRegistry) -> None:
     """Also where it is that there is none, or that what it refers to is lacking; whoever else asks, asks anew."""
     part = {"name": "t.P", "subject": "part", "version": 1}
     answers.schemas[2] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
-    with registry.held():
+    with registry.pinned_answers():
         assert [known(1), known(2)] == [False, False]
         answers.schemas[1] = AVRO
         answers.subjects["part"] = {"subject": "part", "version": 1, "id": 3, **AVRO}
         with ThreadPoolExecutor(1) as another:
             assert [another.submit(known, each).result() for each in (1, 2)] == [True, True]
         assert [known(1), known(2)] == [False, False]
-    with registry.held():
+    with registry.pinned_answers():
         assert [known(1), known(2)] == [True, True]
 
 
-def test_without_an_attempt_what_is_not_there_is_asked_for_each_time(answers: Scripted) -> None:
+def test_without_an_attempt_what_is_not_there_is_asked_for_each_time(answers: ScriptedRegistry) -> None:
     assert [known(1), known(1), answers.count("/schemas/ids/1")] == [False, False, 2]
     answers.schemas[1] = AVRO
     assert [known(1), known(1), answers.count("/schemas/ids/1")] == [True, True, 3]
@@ -68,7 +68,7 @@ def always(status: int, body: Any = "", **headers: str) -> Any:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in another process: on disk alone schemas are still there."""
-    for owner, name in ((registry, "_known"), (registry, "_clients"), (registry_errors, "_away")):
+    for owner, name in ((registry, "_fetched"), (registry, "_clients"), (registry_errors, "_outages")):
         monkeypatch.setattr(owner, name, {})
 
 
@@ -78,22 +78,26 @@ NO_ANSWERS = ["", f"<html>{SECRET}</html>", [], "null", {}, {"status": SECRET}, 
 
 @pytest.mark.parametrize("body", NO_ANSWERS, ids=str)
 def test_what_is_no_answer_of_a_registry_is_never_kept(
-    answers: Scripted, body: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    answers: ScriptedRegistry, body: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answers.otherwise = always(200, body)
-    for ask in (lambda: known(1), lambda: Registry().newest("t-value"), lambda: Registry().compatibility("t-value")):
+    for ask in (
+        lambda: known(1),
+        lambda: SchemaRegistry().newest("t-value"),
+        lambda: SchemaRegistry().compatibility("t-value"),
+    ):
         with pytest.raises(RegistryUnavailableError, match=f"at {answers.url} answered HTTP 200 without") as error:
             ask()
         assert SECRET not in str(error.value) and error.value.__cause__ is None
     assert list(tmp_path.rglob("*.json")) == []
-    answers.otherwise, answers.schemas[1] = Scripted().otherwise, AVRO
+    answers.otherwise, answers.schemas[1] = ScriptedRegistry().otherwise, AVRO
     assert known(1)
     forget(monkeypatch)
     answers.otherwise = always(200, body)
     assert known(1), "as it was fetched before"
 
 
-def test_what_a_schema_refers_to_is_no_answer_either(answers: Scripted) -> None:
+def test_what_a_schema_refers_to_is_no_answer_either(answers: ScriptedRegistry) -> None:
     part = {"name": "t.P", "subject": "part", "version": 1}
     answers.schemas[2] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
     answers.subjects["part"] = {"id": 3, "status": "maintenance"}
@@ -101,62 +105,76 @@ def test_what_a_schema_refers_to_is_no_answer_either(answers: Scripted) -> None:
         known(2)
 
 
-def test_an_empty_text_that_was_kept_is_no_schema(answers: Scripted, tmp_path: Path) -> None:
+def test_an_empty_text_that_was_kept_is_no_schema(answers: ScriptedRegistry, tmp_path: Path) -> None:
     answers.schemas[1] = AVRO
     assert known(1)
     (kept,) = tmp_path.rglob("1.json")
     kept.write_text(kept.read_text().replace(json.dumps(AVRO["schema"]), '""'))
-    assert Registry()._kept(1) is None
+    assert SchemaRegistry()._read_cached(1) is None
 
 
 def test_a_look_that_fails_stops_no_plan(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fails(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(writer_schema_warnings, "look", fails)
+    monkeypatch.setattr(writer_schema_warnings, "find_schema_risks", fails)
     about = {"table": "db.t", "topic": "t", "group": "g", "owner": "me", "columns": [{"name": "n", "type": "long"}]}
-    assert warnings._of_writers(Contract.model_validate(about), writer_schema_warnings.Subjects()) == []
-    assert "db.t: the writers' newest schema could not be looked at" in caplog.text
+    assert warnings._schema_risks(Contract.model_validate(about), writer_schema_warnings.SubjectCache()) == []
+    assert "db.t: the newest registered schema was not checked" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("status", "headers", "error", "said", "others"),
     [
-        (301, {"Location": "https://sso.example/in?token=t"}, ConfigError, "HTTP 301, and sends to sso.example,", True),
-        (302, {"Location": "/login"}, ConfigError, "HTTP 302, asked for", True),
-        (400, {}, ConfigError, "HTTP 400, asked for", True),
-        (422, {}, ConfigError, "HTTP 422, asked for", True),
-        (404, {}, ConfigError, "is no schema registry", True),
-        (403, {}, ConfigError, "refuses us .HTTP 403", True),
-        (500, {}, RegistryUnavailableError, "HTTP 500, asked for", True),
+        (
+            301,
+            {"Location": "https://sso.example/in?token=t"},
+            ConfigError,
+            "HTTP 301 .redirect to sso.example. when asked for",
+            True,
+        ),
+        (302, {"Location": "/login"}, ConfigError, "HTTP 302 when asked for", True),
+        (400, {}, ConfigError, "HTTP 400 when asked for", True),
+        (422, {}, ConfigError, "HTTP 422 when asked for", True),
+        (404, {}, ConfigError, "is not a schema registry", True),
+        (403, {}, ConfigError, "rejects the login .HTTP 403", True),
+        (500, {}, RegistryUnavailableError, "HTTP 500 when asked for", True),
         (200, {}, RegistryUnavailableError, "HTTP 200 without", True),
-        (429, {}, RegistryUnavailableError, "HTTP 429, asked for", False),
-        (503, {}, RegistryUnavailableError, "HTTP 503, asked for", False),
+        (429, {}, RegistryUnavailableError, "HTTP 429 when asked for", False),
+        (503, {}, RegistryUnavailableError, "HTTP 503 when asked for", False),
     ],
 )
 def test_an_error_about_one_subject_stops_no_other(
-    answers: Scripted, monkeypatch: pytest.MonkeyPatch, status: int, headers: Any, error: Any, said: str, others: bool
+    answers: ScriptedRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    headers: Any,
+    error: Any,
+    said: str,
+    others: bool,
 ) -> None:
     """But where whoever asks would hear the same."""
     monkeypatch.setattr(registry, "RETRIES", 0)
     answers.subjects["good-value"] = {"subject": "good-value", "version": 1, "id": 5, **AVRO}
     answers.otherwise = lambda path: (status, "", headers) if "bad" in path else None
     with pytest.raises(error, match=said) as told:
-        Registry().newest("bad-value")
+        SchemaRegistry().newest("bad-value")
     assert "subject bad-value" in str(told.value) or status in (403, 404)
     assert "token=t" not in str(told.value)
     if others:
-        assert Registry().newest("good-value")
+        assert SchemaRegistry().newest("good-value")
         return
     before = len(answers.asked)
-    with pytest.raises(RegistryUnavailableError, match=f"HTTP {status} a moment ago, .* of subject good-value yet"):
-        Registry().newest("good-value")
+    with pytest.raises(RegistryUnavailableError, match=f"HTTP {status} less than .* of subject good-value yet"):
+        SchemaRegistry().newest("good-value")
     assert len(answers.asked) == before
-    monkeypatch.setattr(registry_errors, "ASK_AGAIN_S", 0)
-    assert Registry().newest("good-value")
+    monkeypatch.setattr(registry_errors, "RETRY_INTERVAL_S", 0)
+    assert SchemaRegistry().newest("good-value")
 
 
-def test_a_registry_that_is_silent_is_waited_for_once(answers: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_is_silent_is_waited_for_once(
+    answers: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Schemas that were fetched before come from disk meanwhile, others fail at once; then it is asked again."""
     answers.schemas = dict.fromkeys(range(1, 6), AVRO)
     assert all(map(known, range(1, 5)))
@@ -169,17 +187,19 @@ def test_a_registry_that_is_silent_is_waited_for_once(answers: Scripted, monkeyp
     assert len(answers.asked) == before + 1
     answers.otherwise = lambda _: None
     with pytest.raises(
-        RegistryUnavailableError, match="did not answer a moment ago, and is not asked for schema 5 yet"
+        RegistryUnavailableError, match="did not answer less than 30 s ago; Sluice does not ask it for schema 5 yet"
     ):
         known(5)
-    with pytest.raises(RegistryUnavailableError, match="did not answer a moment ago"):
-        Registry().newest("t-value")
+    with pytest.raises(RegistryUnavailableError, match="did not answer less than 30 s ago"):
+        SchemaRegistry().newest("t-value")
     assert len(answers.asked) == before + 1
-    monkeypatch.setattr(registry_errors, "ASK_AGAIN_S", 0)
+    monkeypatch.setattr(registry_errors, "RETRY_INTERVAL_S", 0)
     assert known(5)
 
 
-def test_one_that_is_overloaded_is_asked_for_the_next_id(answers: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_overloaded_is_asked_for_the_next_id(
+    answers: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "RETRIES", 0)
     answers.schemas[2] = AVRO
     answers.otherwise = lambda path: (503, "", {}) if path.endswith("/1") else None
@@ -199,7 +219,7 @@ def test_one_that_is_overloaded_is_asked_for_the_next_id(answers: Scripted, monk
     ],
 )
 def test_what_is_not_the_registrys_own_refusal_is_no_word_about_a_schema(
-    answers: Scripted, monkeypatch: pytest.MonkeyPatch, status: int, body: Any, served: bool
+    answers: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, status: int, body: Any, served: bool
 ) -> None:
     """As a proxy answers while the registry behind it is made anew: what is kept goes on, the rest is as it was."""
     answers.schemas[1] = AVRO

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice.batch import Batch, Through
+from sluice.batch import Batch, PublishedOffsets
 from sluice.errors import BatchOrderError, LedgerError, SchemaChangeError, TopicRecreatedError
 from sluice.iceberg import tables
 from sluice.iceberg.filters import above
@@ -28,11 +28,11 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def test_a_batch_of_a_topic_that_was_made_anew_is_not_taken_for_the_old_ones(tmp_path: Path) -> None:
-    done = Through(1, "id", {0: 1})
+    done = PublishedOffsets(1, "id", {0: 1})
     anew = replace(batch(3), topic_id="another")
-    assert backlog.pending("shop.orders", {2: batch(2)}, batch(2), done) == (batch(2),)
+    assert backlog.find_pending_batches("shop.orders", {2: batch(2)}, batch(2), done) == (batch(2),)
     with pytest.raises(TopicRecreatedError, match=r"not the one that the table was filled from.*batch 3, was id"):
-        backlog.pending("shop.orders", {2: batch(2), 3: anew}, anew, done)
+        backlog.find_pending_batches("shop.orders", {2: batch(2), 3: anew}, anew, done)
     # Below the table's offsets no check of continuity would miss anything.
     contract = promise(tmp_path).table("shop.orders")
     with pytest.raises(TopicRecreatedError):
@@ -54,23 +54,26 @@ def test_a_batch_follows_on_in_every_partition(
 ) -> None:
     contract = promise(tmp_path).table("shop.orders")
     later = Batch("orders", "id", 3, {p: OffsetRange(*r) for p, r in ranges.items()}, ends)
-    behind, reached = Through(1, "id", at), Through(2, "id", later.starts)
+    behind, reached = PublishedOffsets(1, "id", at), PublishedOffsets(2, "id", later.start_offsets)
     publish._check_next(contract, later, reached)
-    stage._check_next(later, replace(later, seq=2, ranges={}, next_offsets=later.starts))
-    assert backlog.pending("shop.orders", {3: later}, later, reached) == (later,)
-    with pytest.raises(BatchOrderError, match=r"not published yet.*Nothing to do where the table was rolled back"):
+    stage._check_next(later, replace(later, seq=2, ranges={}, next_offsets=later.start_offsets))
+    assert backlog.find_pending_batches("shop.orders", {3: later}, later, reached) == (later,)
+    with pytest.raises(BatchOrderError, match=r"not published yet.*No action if the table was rolled back"):
         publish._check_next(contract, later, behind)
     with pytest.raises(BatchOrderError, match="does not begin at the topic's cursor"):
         stage._check_next(later, replace(later, seq=2, ranges={}, next_offsets=at))
     with pytest.raises(LedgerError, match="would be skipped"):
-        backlog.pending("shop.orders", {3: later}, later, behind)
+        backlog.find_pending_batches("shop.orders", {3: later}, later, behind)
 
 
 def test_a_number_that_was_given_out_twice_does_not_count_as_published() -> None:
     staged = Batch("orders", "id", 6, {0: OffsetRange(60, 400)}, {0: 400, 1: 50})
     with pytest.raises(LedgerError, match=r"holds batch 7, .*\{0: \(100, 400\)\}.*Roll the table back"):
-        backlog.pending("shop.orders", {6: staged}, staged, Through(7, "id", {0: 100, 1: 50}))
-    assert backlog.pending("shop.orders", {6: staged}, staged, Through(7, "id", {0: 400, 1: 90})) == ()
+        backlog.find_pending_batches("shop.orders", {6: staged}, staged, PublishedOffsets(7, "id", {0: 100, 1: 50}))
+    assert (
+        backlog.find_pending_batches("shop.orders", {6: staged}, staged, PublishedOffsets(7, "id", {0: 400, 1: 90}))
+        == ()
+    )
 
 
 def test_how_much_staging_holds_of_a_batch_is_told_by_its_partition_alone(tmp_path: Path, catalog: Catalog) -> None:
@@ -79,14 +82,14 @@ def test_how_much_staging_holds_of_a_batch_is_told_by_its_partition_alone(tmp_pa
         spec.add_identity("_kafka_partition")
         spec.remove_field("batch_seq")
     append(staging, 2, {})
-    with pytest.raises(SchemaChangeError, match=r"partitioned sluice_staging\.orders otherwise than by batch_seq"):
-        backlog.held(staging, [batch(1), batch(2)], None)
+    with pytest.raises(SchemaChangeError, match=r"sluice_staging\.orders is not partitioned by batch_seq any more"):
+        backlog.count_staged_rows(staging, [batch(1), batch(2)], None)
     with staging.update_spec() as spec:
         spec.add_identity("batch_seq")
     # As the error says, its files are then written anew.
     rows = staging.scan().to_arrow()
     staging.overwrite(rows)
-    assert backlog.rows_by_batch(staging, above("batch_seq", 0)) == {1: 1, 2: 1}
+    assert backlog.count_rows_by_batch(staging, above("batch_seq", 0)) == {1: 1, 2: 1}
 
 
 def test_what_a_table_can_have_none_of_goes_by_its_cursor_and_by_who_wrote_to_it(
@@ -95,12 +98,12 @@ def test_what_a_table_can_have_none_of_goes_by_its_cursor_and_by_who_wrote_to_it
     promises = promise(tmp_path)
     typed = tables.ensure_typed(catalog, promises.table("shop.orders"))
     typed.append(typed.schema().as_arrow().empty_table())
-    assert publish._has_none_of(typed, batch(1), None)
+    assert publish._is_fresh(typed, batch(1), None)
     typed, _ = filled(catalog, promises, 2)
-    at = Through(2, "id", {0: 2})
-    assert not publish._has_none_of(typed, batch(1), None)
-    assert publish._has_none_of(typed, batch(3), at)
-    assert not publish._has_none_of(typed, batch(2), at)
+    at = PublishedOffsets(2, "id", {0: 2})
+    assert not publish._is_fresh(typed, batch(1), None)
+    assert publish._is_fresh(typed, batch(3), at)
+    assert not publish._is_fresh(typed, batch(2), at)
     # Of what others bring nobody knows which offsets it has.
     append(typed, 3, {})
-    assert not publish._has_none_of(typed, batch(3), at)
+    assert not publish._is_fresh(typed, batch(3), at)

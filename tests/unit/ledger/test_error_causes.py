@@ -44,12 +44,12 @@ def by(cause: Exception, error: Exception) -> Exception:
     ],
 )
 def test_the_class_tells_whose_error_it_is(error: Exception, cause: Cause | None, name: str) -> None:
-    found = error_causes.exception_of(error)
-    assert (error_causes.cause(found), found.rpartition(".")[2]) == (cause, name)
+    found = error_causes.exception_name(error)
+    assert (error_causes.classify(found), found.rpartition(".")[2]) == (cause, name)
 
 
 def test_what_a_row_keeps_names_the_table() -> None:
-    kept = error_causes.facts(RegistryUnavailableError("It is away.", way_out=""), "db.t")
+    kept = error_causes.error_columns(RegistryUnavailableError("It is away.", next_step=""), "db.t")
     assert kept == {"error": "It is away. [table db.t]", "exception": "sluice.errors.RegistryUnavailableError"}
-    assert error_causes.facts(ValueError("x" * 900))["error"] == f"ValueError: {'x' * 500}"
-    assert error_causes.cause(None) is None
+    assert error_causes.error_columns(ValueError("x" * 900))["error"] == f"ValueError: {'x' * 500}"
+    assert error_causes.classify(None) is None

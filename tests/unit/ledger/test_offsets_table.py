@@ -12,22 +12,21 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from sluice.batch import Batch
-from sluice.iceberg import own_table, table_names, tables
+from sluice.iceberg import own_table, refs, scan, table_names, tables
 from sluice.ledger import accepted_gaps
-from sluice.ledger.offsets_table import SCHEMA, SPEC, ConflictError, Ledger, Row, State, batches, plan_rows
+from sluice.ledger.ledger_rows import SCHEMA, SPEC, LedgerRow, LedgerState, batches_from_rows, plan_rows
+from sluice.ledger.offsets_table import ConflictError, Ledger
 from sluice.offsets import OffsetRange
 
 pytestmark = pytest.mark.unit
 
 NOW = datetime.now(UTC)
 BATCH = Batch("t", "id", 1, {0: OffsetRange(0, 5)}, {0: 5})
-BATCH_ROW = replace(plan_rows(BATCH, State.SETTLED)[0], at=NOW)
+BATCH_ROW = replace(plan_rows(BATCH, LedgerState.SETTLED)[0], at=NOW)
 
 
 def test_words_are_kept_beside_batches(catalog: Catalog):
@@ -35,10 +34,14 @@ def test_words_are_kept_beside_batches(catalog: Catalog):
     assert ledger.gaps(["t"]) == []
     ledger.append(plan_rows(BATCH), run_id="r")
     ledger.append(
-        accepted_gaps.rows("t", "id", {0: OffsetRange(5, 8)}, who="ann", why="lost"), run_id="by hand", cas=True
+        accepted_gaps.gap_rows(accepted_gaps.LostRanges("t", "id", {0: OffsetRange(5, 8)}), who="ann", why="lost"),
+        run_id="by hand",
+        if_unchanged=True,
     )
-    ledger.append([Row("t", State.ROLLED_BACK, table="db.a", snapshots={"from": 2, "to": 1}, who="ann")], run_id="x")
-    assert batches(ledger.rows({"t": 0})) == {("t", 1): BATCH}
+    ledger.append(
+        [LedgerRow("t", LedgerState.ROLLED_BACK, table="db.a", snapshots={"from": 2, "to": 1}, who="ann")], run_id="x"
+    )
+    assert batches_from_rows(ledger.rows({"t": 0})) == {("t", 1): BATCH}
     (row,) = ledger.gaps(["t", "u"])
     assert (row.partition, row.start_offset, row.end_offset, row.who, row.why) == (0, 5, 8, "ann", "lost")
     assert ledger.gaps(["u"]) == []
@@ -50,24 +53,24 @@ def test_each_topic_is_read_from_its_own_floor_on(catalog: Catalog, monkeypatch:
     for some in (("a", "b"), ("c", "d")):
         rows = [r for t in some for seq in there[t] for r in plan_rows(replace(BATCH, topic=t, seq=seq))]
         ledger.append(rows, run_id="r")
-    ledger.append(plan_rows(replace(BATCH, topic="b", seq=41), State.STAGED), run_id="r")
+    ledger.append(plan_rows(replace(BATCH, topic="b", seq=41), LedgerState.STAGED), run_id="r")
     opened: list[str] = []
 
-    def read(self: Ledger, tasks: Sequence[FileScanTask], wanted: BooleanExpression) -> pa.Table:
-        opened.extend(self._topic(task.file) or "any" for task in tasks)
-        return original(self, tasks, wanted)
+    def read(table: Table, tasks: Sequence[FileScanTask], *more: Any) -> pa.Table:
+        opened.extend(ledger._topic(task.file) or "any" for task in tasks)
+        return original(table, tasks, *more)
 
-    original = Ledger._read
-    monkeypatch.setattr(Ledger, "_read", read)
+    original = scan.read_files
+    monkeypatch.setattr(scan, "read_files", read)
 
-    def found(after: dict[str, int], states: Sequence[State] | None = None) -> list[tuple[str, int]]:
+    def found(after: dict[str, int], states: Sequence[LedgerState] | None = None) -> list[tuple[str, int]]:
         opened.clear()
         return sorted((r.topic, r.batch_seq or 0) for r in ledger.rows(after, states))
 
     assert found({"a": 2, "b": 39, "d": 0, "elsewhere": 0}) == [("a", 3), ("b", 40), ("b", 41), ("d", 1)]
     assert found({"a": 3, "b": 39, "c": 2}) == [("b", 40), ("b", 41)]
     assert opened == ["b", "b"], "what has nothing above its floor is not opened"
-    assert found({"b": 0}, [State.STAGED]) == [("b", 41)]
+    assert found({"b": 0}, [LedgerState.STAGED]) == [("b", 41)]
     assert found({"b": 41}) == found({}) == []
 
     # Partitioned otherwise by somebody, a file may hold any topic.
@@ -87,16 +90,16 @@ def test_what_was_settled_by_then_is_read_from_the_files_that_may_tell(
     assert ledger.settled_before("t", NOW) == 0
     for seq, at in enumerate(days, 1):
         of_both = [replace(BATCH, topic=topic, seq=seq) for topic in ("t", "u")]
-        rows = [replace(r, at=at) for each in of_both for r in plan_rows(each, State.SETTLED)]
-        ledger.append([*rows, replace(rows[0], batch_seq=seq + 10, state=State.STAGED)], run_id="r")
+        rows = [replace(r, at=at) for each in of_both for r in plan_rows(each, LedgerState.SETTLED)]
+        ledger.append([*rows, replace(rows[0], batch_seq=seq + 10, state=LedgerState.STAGED)], run_id="r")
     opened: list[int] = []
 
-    def read(self: Ledger, tasks: Sequence[FileScanTask], *given: Any) -> pa.Table:
+    def read(table: Table, tasks: Sequence[FileScanTask], *more: Any) -> pa.Table:
         opened.append(len(tasks))
-        return original(self, tasks, *given)
+        return original(table, tasks, *more)
 
-    original = Ledger._read
-    monkeypatch.setattr(Ledger, "_read", read)
+    original = scan.read_files
+    monkeypatch.setattr(scan, "read_files", read)
     assert [ledger.settled_before("t", at) for at in (days[0] - timedelta(seconds=1), *days)] == [0, 1, 2, 3, 4]
     assert ledger.settled_before("u", days[2], 1) == 3
     assert ledger.settled_before("u", days[2], 3) == 0
@@ -114,12 +117,15 @@ def test_what_was_settled_by_then_is_read_from_the_files_that_may_tell(
 
 def test_a_ledger_of_before_gets_the_new_columns(catalog: Catalog):
     before = Schema(*(f for f in SCHEMA.fields if f.name not in ("who", "why")))
-    old = Ledger(catalog, tables.ensure(catalog, table_names.LEDGER, before, SPEC))
+    old = Ledger(catalog, tables.ensure_table(catalog, table_names.LEDGER, before, SPEC))
     old.append(plan_rows(BATCH), run_id="r")
     ledger = Ledger(catalog)
     assert ledger.table.schema().column_names[-2:] == ["who", "why"]
-    assert batches(ledger.rows({"t": 0})) == {("t", 1): BATCH}
-    ledger.append(accepted_gaps.rows("t", "id", {0: OffsetRange(5, 8)}, who="ann", why="lost"), run_id="by hand")
+    assert batches_from_rows(ledger.rows({"t": 0})) == {("t", 1): BATCH}
+    ledger.append(
+        accepted_gaps.gap_rows(accepted_gaps.LostRanges("t", "id", {0: OffsetRange(5, 8)}), who="ann", why="lost"),
+        run_id="by hand",
+    )
     assert [r.who for r in Ledger(catalog).gaps(["t"])] == ["ann"]
 
 
@@ -136,20 +142,20 @@ def test_many_appends_keep_the_history_and_few_files(catalog: Catalog):
     assert len(metadata.snapshot_log) == 25
     assert "commit.retry.num-retries" not in metadata.properties
     assert len(ledger.table.current_snapshot().manifests(ledger.table.io)) < 12
-    assert sorted(seq for _, seq in batches(Ledger(catalog).rows({"t": 0}))) == list(range(1, 26))
+    assert sorted(seq for _, seq in batches_from_rows(Ledger(catalog).rows({"t": 0}))) == list(range(1, 26))
     kept = Path(ledger.table.location().removeprefix("file://"), "metadata").glob("*.metadata.json")
     assert len(list(kept)) == 4, "the last, and three before it"
     with pytest.raises(ConflictError):
-        behind.append(plan_rows(replace(BATCH, seq=26)), run_id="late", cas=True)
+        behind.append(plan_rows(replace(BATCH, seq=26)), run_id="late", if_unchanged=True)
     assert len(behind.table.metadata.snapshots) == 25, "the view is fresh"
 
 
 def test_the_ledger_drops_snapshots_that_maintenance_did_not_come_to(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_table, "SPARE", 10)
-    monkeypatch.setattr(own_table, "DROPPED", 10)
-    monkeypatch.setattr(own_table, "OWN_LEAST", 5)
+    monkeypatch.setattr(own_table, "MAX_EXCESS_SNAPSHOTS", 10)
+    monkeypatch.setattr(own_table, "EXPIRE_AT_ONCE", 10)
+    monkeypatch.setattr(own_table, "MIN_SNAPSHOTS", 5)
     ledger, behind = Ledger(catalog), Ledger(catalog)
 
     def append(*seqs: int) -> int:
@@ -158,23 +164,23 @@ def test_the_ledger_drops_snapshots_that_maintenance_did_not_come_to(
         return len(catalog.load_table(table_names.LEDGER).metadata.snapshots)
 
     assert append(*range(1, 21)) == 20, "none is old"
-    monkeypatch.setattr(own_table, "OWN_AGE", timedelta(0))
+    monkeypatch.setattr(own_table, "MAX_SNAPSHOT_AGE", timedelta(0))
     behind.refresh()
     head = behind.table.metadata.current_snapshot_id
     # An expiry that comes between a planner's look and its commit is no other planner.
-    own_table.drop_spare(catalog.load_table(table_names.LEDGER))
-    behind.append(plan_rows(replace(BATCH, seq=21)), run_id="behind", cas=True)
+    own_table.expire_excess_snapshots(catalog.load_table(table_names.LEDGER))
+    behind.append(plan_rows(replace(BATCH, seq=21)), run_id="behind", if_unchanged=True)
     metadata = catalog.load_table(table_names.LEDGER).metadata
     assert [len(metadata.snapshots), metadata.snapshots[-1].parent_snapshot_id] == [11, head]
     assert append(*range(22, 26)) == 5, "ten more went"
-    assert sorted(seq for _, seq in batches(Ledger(catalog).rows({"t": 0}))) == list(range(1, 26))
+    assert sorted(seq for _, seq in batches_from_rows(Ledger(catalog).rows({"t": 0}))) == list(range(1, 26))
     # It fails nothing: what was written is written.
-    monkeypatch.setattr(ExpireSnapshots, "commit", fails)
+    monkeypatch.setattr(refs, "commit", fails)
     assert append(*range(26, 40)) == 19
-    assert len(batches(Ledger(catalog).rows({"t": 0}))) == 39
+    assert len(batches_from_rows(Ledger(catalog).rows({"t": 0}))) == 39
 
 
-def fails(_: object) -> None:
+def fails(*_: object) -> None:
     raise CommitFailedException("another writer came first")
 
 
@@ -190,9 +196,9 @@ def test_a_commit_that_adds_no_rows_loses_no_plan(catalog: Catalog, monkeypatch:
         append(self, *args, **properties)
 
     monkeypatch.setattr(Table, "append", beaten)
-    ledger.append(plan_rows(replace(BATCH, seq=2)), run_id="r", cas=True)
-    assert sorted(seq for _, seq in batches(Ledger(catalog).rows({"t": 0}))) == [1, 2]
+    ledger.append(plan_rows(replace(BATCH, seq=2)), run_id="r", if_unchanged=True)
+    assert sorted(seq for _, seq in batches_from_rows(Ledger(catalog).rows({"t": 0}))) == [1, 2]
     other = Ledger(catalog)
     ledger.append(plan_rows(replace(BATCH, seq=3)), run_id="r")
     with pytest.raises(ConflictError):
-        other.append(plan_rows(replace(BATCH, seq=3)), run_id="late", cas=True)
+        other.append(plan_rows(replace(BATCH, seq=3)), run_id="late", if_unchanged=True)

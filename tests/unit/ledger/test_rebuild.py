@@ -13,13 +13,14 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
+from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, PublishedOffsets, encode_published_through
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.iceberg import catalog as catalogs
 from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.ledger import backlog, rebuild
-from sluice.ledger.offsets_table import Ledger, Row, State, batches, plan_rows
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, batches_from_rows, plan_rows
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 
 pytestmark = pytest.mark.unit
@@ -46,7 +47,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         (folder / "t.yaml").write_text(CONTRACT)
         self.catalog: Catalog = catalogs.load()
-        self.contracts: Contracts = contract_folder.load(folder)
+        self.contracts: Contracts = contract_folder.load_contracts(folder)
         tables.ensure_staging(self.catalog, "t")
         tables.ensure_typed(self.catalog, self.contracts.table(NAME))
 
@@ -58,14 +59,14 @@ class Site:
         row = {n: v for n, v in {**values, "_kafka_timestamp": datetime.now(UTC)}.items() if n in schema.names}
         about = {STEP: "stage", RUN_ID: run_id or f"run {seq}", **batch(seq).properties()}
         if name == NAME:
-            through = {"t": Through(seq, "id", batch(seq).next_offsets)}
-            about |= {STEP: "publish", PUBLISHED_THROUGH: encode_through(through)}
+            through = {"t": PublishedOffsets(seq, "id", batch(seq).next_offsets)}
+            about |= {STEP: "publish", PUBLISHED_THROUGH: encode_published_through(through)}
         table.append(pa.Table.from_pylist([row, row], schema=schema), snapshot_properties=about)
         head = table.current_snapshot()
         assert head is not None
         return head.snapshot_id
 
-    def tell(self, *rows: Row, run_id: str = "") -> None:
+    def tell(self, *rows: LedgerRow, run_id: str = "") -> None:
         Ledger(self.catalog).append(rows, run_id=run_id)
 
     def run(self, seq: int) -> None:
@@ -76,16 +77,27 @@ class Site:
         now = datetime.now(UTC)
         measured: dict[str, Any] = {"records": 2, "seconds": 3.5, "commit_seconds": 0.5}
         self.tell(
-            Row("t", State.STAGED, "id", seq, oldest=now - timedelta(hours=1), newest=now, unread=70, **measured),
-            Row("t", State.PUBLISHED, "id", seq, table=NAME, snapshots={NAME: places[NAME]}, rejected=1, **measured),
-            *plan_rows(mine, State.SETTLED, places),
+            LedgerRow(
+                "t", LedgerState.STAGED, "id", seq, oldest=now - timedelta(hours=1), newest=now, unread=70, **measured
+            ),
+            LedgerRow(
+                "t",
+                LedgerState.PUBLISHED,
+                "id",
+                seq,
+                table=NAME,
+                snapshots={NAME: places[NAME]},
+                rejected=1,
+                **measured,
+            ),
+            *plan_rows(mine, LedgerState.SETTLED, places),
             run_id=run_id,
         )
 
     def rebuild(self) -> list[str]:
         return rebuild.rebuild(self.contracts, self.catalog, run_id=WHO)
 
-    def rows(self, *states: State) -> list[Row]:
+    def rows(self, *states: LedgerState) -> list[LedgerRow]:
         return Ledger(self.catalog).rows({"t": 0}, states or None)
 
     def lose(self) -> None:
@@ -104,7 +116,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path / "contracts")
 
 
-def measures(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def measures(rows: Iterable[LedgerRow]) -> list[dict[str, Any]]:
     """The rows without their snapshots, in an order of their own."""
     told = [{**asdict(r), "snapshots": None} for r in rows]
     return sorted(told, key=lambda r: (r["batch_seq"], r["state"], r["partition"] or 0, r["at"]))
@@ -117,8 +129,8 @@ def test_what_a_sound_ledger_tells_stays(site: Site) -> None:
     site.rebuild()
     assert measures(site.rows()) == measures(before)
     head = site.table().current_snapshot()
-    assert head and site.rows(State.PUBLISHED)[-1].snapshots == {NAME: head.snapshot_id}
-    assert [set(r.snapshots or ()) for r in site.rows(State.STAGED)] == [{STAGING}] * 2, "what it lacked is added"
+    assert head and site.rows(LedgerState.PUBLISHED)[-1].snapshots == {NAME: head.snapshot_id}
+    assert [set(r.snapshots or ()) for r in site.rows(LedgerState.STAGED)] == [{STAGING}] * 2, "what it lacked is added"
     again = site.rows()
     site.rebuild()
     assert site.rows() == again
@@ -127,18 +139,18 @@ def test_what_a_sound_ledger_tells_stays(site: Site) -> None:
 def test_a_lost_ledger_is_told_as_runs_tell_it(site: Site) -> None:
     for seq in (1, 2):
         site.run(seq)
-    before = batches(site.rows())
+    before = batches_from_rows(site.rows())
     site.lose()
     site.rebuild()
     rows = site.rows()
-    assert batches(rows) == before == {("t", seq): batch(seq) for seq in (1, 2)}
-    for state, partition in ((State.STAGED, None), (State.PUBLISHED, None)):
+    assert batches_from_rows(rows) == before == {("t", seq): batch(seq) for seq in (1, 2)}
+    for state, partition in ((LedgerState.STAGED, None), (LedgerState.PUBLISHED, None)):
         told = [(r.batch_seq, r.partition, r.records, r.run_id, r.who) for r in rows if r.state == state]
         assert told == [(seq, partition, 2, f"run {seq}", WHO) for seq in (1, 2)], "a batch is one row"
-    assert sorted((r.batch_seq, r.partition) for r in rows if r.state == State.SETTLED) == [
+    assert sorted((r.batch_seq, r.partition) for r in rows if r.state == LedgerState.SETTLED) == [
         (seq, p) for seq in (1, 2) for p in range(3)
     ]
-    remembered = Ledger(site.catalog).remembered_batch("t")
+    remembered = Ledger(site.catalog).last_staged_batch("t")
     assert remembered and remembered[0] == batch(2)
 
 
@@ -147,22 +159,23 @@ def test_what_planning_heals_is_told_so_too(site: Site) -> None:
         site.run(seq)
     site.lose()
     ledger = Ledger(site.catalog)
-    loaded = backlog.staged(site.catalog, ["t"], ledger, {})
-    through = {NAME: cursor.published(site.table())}
-    known, heal = backlog.known_batches([site.contracts.table(NAME)], loaded, through, ledger)
-    site.tell(*heal, run_id="run 3")
-    staged = site.rows(State.STAGED)
+    loaded = backlog.load_staging(site.catalog, ["t"], ledger, {})
+    through = {NAME: cursor.read_table_cursor(site.table())}
+    known = backlog.find_known_batches([site.contracts.table(NAME)], loaded, through, ledger)
+    site.tell(*known.missing_rows, run_id="run 3")
+    staged = site.rows(LedgerState.STAGED)
     assert [(r.batch_seq, r.partition, r.records, r.run_id, r.who) for r in staged] == [
         (seq, None, 2, f"run {seq}", "plan") for seq in (1, 2)
     ]
-    landed = snapshots.landed(site.catalog.load_table(STAGING).metadata)
+    landed = snapshots.visible_times(site.catalog.load_table(STAGING).metadata)
     assert [r.at for r in staged] == [landed[(r.snapshots or {})[STAGING]] for r in staged]
     assert (
-        batches(site.rows())
-        == {("t", seq): b for seq, b in known["t"].items()}
+        batches_from_rows(site.rows())
+        == {("t", seq): b for seq, b in known.for_topic("t").items()}
         == {("t", 1): batch(1)} | {("t", 2): batch(2)}
     )
-    assert backlog.known_batches([site.contracts.table(NAME)], loaded, through, Ledger(site.catalog))[1] == ()
+    known = backlog.find_known_batches([site.contracts.table(NAME)], loaded, through, Ledger(site.catalog))
+    assert known.missing_rows == ()
 
 
 def test_what_the_tables_tell_otherwise_is_corrected(site: Site) -> None:
@@ -170,21 +183,21 @@ def test_what_the_tables_tell_otherwise_is_corrected(site: Site) -> None:
     wrong = replace(batch(1), ranges={0: OffsetRange(0, 4)}, next_offsets={0: 4, 1: 5, 2: 5})
     site.tell(
         *plan_rows(wrong),
-        *plan_rows(wrong, State.SETTLED, {NAME: 5}),
-        *plan_rows(batch(1), State.STAGED, {STAGING: 7}),  # as healing once wrote it
-        Row("t", State.STAGED, "id", 1, records=9, seconds=1.5),
-        Row("t", State.PUBLISHED, None, 1, table=NAME, snapshots={NAME: 5}, rejected=1, seconds=2.5),
+        *plan_rows(wrong, LedgerState.SETTLED, {NAME: 5}),
+        *plan_rows(batch(1), LedgerState.STAGED, {STAGING: 7}),  # as healing once wrote it
+        LedgerRow("t", LedgerState.STAGED, "id", 1, records=9, seconds=1.5),
+        LedgerRow("t", LedgerState.PUBLISHED, None, 1, table=NAME, snapshots={NAME: 5}, rejected=1, seconds=2.5),
         run_id="run 1",
     )
     site.rebuild()
     rows = site.rows()
-    assert batches(rows) == {("t", 1): batch(1)}
-    (staged,) = (r for r in rows if r.state == State.STAGED)
+    assert batches_from_rows(rows) == {("t", 1): batch(1)}
+    (staged,) = (r for r in rows if r.state == LedgerState.STAGED)
     assert (staged.snapshots, staged.records, staged.seconds) == ({STAGING: places[STAGING]}, 2, 1.5)
-    (published,) = (r for r in rows if r.state == State.PUBLISHED)
+    (published,) = (r for r in rows if r.state == LedgerState.PUBLISHED)
     assert (published.topic_id, published.snapshots, published.records) == ("id", {NAME: places[NAME]}, 2)
     assert (published.rejected, published.seconds, published.run_id) == (1, 2.5, "run 1")
-    assert [r.snapshots for r in rows if r.state == State.SETTLED] == [places] * 3
+    assert [r.snapshots for r in rows if r.state == LedgerState.SETTLED] == [places] * 3
 
 
 def test_what_was_rolled_back_since_is_history(site: Site) -> None:
@@ -194,24 +207,24 @@ def test_what_was_rolled_back_since_is_history(site: Site) -> None:
     first = site.table().history()[0].snapshot_id
     site.table().manage_snapshots().rollback_to_snapshot(first).commit()
     site.rebuild()
-    kept = [r for r in before if r.state != State.SETTLED or r.batch_seq == 1]
+    kept = [r for r in before if r.state != LedgerState.SETTLED or r.batch_seq == 1]
     assert measures(site.rows()) == measures(kept), "that all tables hold the second batch is no longer so"
     again = site.land(NAME, 2, "run 3")
     site.rebuild()
-    rows = [r for r in site.rows(State.PUBLISHED) if r.batch_seq == 2]
+    rows = [r for r in site.rows(LedgerState.PUBLISHED) if r.batch_seq == 2]
     assert [(r.run_id, r.rejected) for r in rows] == [("run 2", 1), ("run 3", None)]
     assert rows[-1].snapshots == {NAME: again} != rows[0].snapshots
 
 
 def test_what_the_ledger_remembers_of_a_table_that_cannot_tell_stays(site: Site, tmp_path: Path) -> None:
     site.run(1)
-    remembered = Ledger(site.catalog).remembered(NAME)
-    assert remembered and remembered.through["t"].seq == 1
+    remembered = Ledger(site.catalog).last_settled_cursor(NAME)
+    assert remembered and remembered.published["t"].seq == 1
     path = Path(site.table().metadata_location.removeprefix("file://"))
     path.rename(path.with_suffix(".away"))
-    assert any("Could not tell" in line for line in site.rebuild())
-    assert Ledger(site.catalog).remembered(NAME) == remembered
-    assert [r.rejected for r in site.rows(State.PUBLISHED)] == [1]
+    assert any("Could not be read" in line for line in site.rebuild())
+    assert Ledger(site.catalog).last_settled_cursor(NAME) == remembered
+    assert [r.rejected for r in site.rows(LedgerState.PUBLISHED)] == [1]
 
 
 def test_a_ledger_of_an_older_version_is_widened_and_never_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

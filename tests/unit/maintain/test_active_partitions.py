@@ -19,8 +19,9 @@ from sluice.contract.folder import Contracts
 from sluice.iceberg import tables
 from sluice.ledger.maintenance_table import Action
 from sluice.maintain import active_partitions, assess, file_stats
-from sluice.maintain.active_partitions import Clock
-from sluice.maintain.assess import Need
+from sluice.maintain.active_partitions import TimePartitionField
+from sluice.maintain.assess import Assessment
+from sluice.maintain.expiry import AssessmentInputs
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +45,7 @@ def promise(tmp_path: Path, kind: str = "timestamptz", partition: str = "day(at)
         f"columns: [{{name: id, type: long}}, {{name: at, type: {kind}}}]\npartition_by: ['{partition}']\n"
         f"maintenance: {{{', '.join(f'{k}: {v}' for k, v in settings.items())}}}\n"
     )
-    return contract_folder.load(folder)
+    return contract_folder.load_contracts(folder)
 
 
 def append(table: Table, at: date | None, files: int = 1) -> None:
@@ -72,8 +73,8 @@ def append(table: Table, at: date | None, files: int = 1) -> None:
             commit.append_data_file(file)
 
 
-def need(promises: Contracts, catalog: Catalog, now: datetime) -> Need:
-    found = assess.assess(promises, catalog, Action.REWRITE, now=now)
+def need(promises: Contracts, catalog: Catalog, now: datetime) -> Assessment:
+    found = assess.assess_tables(AssessmentInputs(catalog, promises, now), Action.REWRITE)
     return next(n for n in found if n.table == "shop.orders")
 
 
@@ -83,7 +84,7 @@ def test_a_partition_waits_until_nothing_was_written_into_it_for_a_while(tmp_pat
     append(table, datetime(2024, 3, 1, 23, 59, tzinfo=UTC), 4)
     found = need(promises, catalog, NOW)
     assert found.steps == ()
-    assert found.reason.endswith("1 partition still written to, left alone")
+    assert found.reason.endswith("1 partition skipped: still written to")
     found = need(promises, catalog, LATER)
     assert (found.steps, found.where) == (("files",), None)
 
@@ -97,9 +98,9 @@ def test_what_is_still_written_to_is_left_out_of_the_filter(tmp_path, catalog, m
     old = {s.snapshot_id for s in catalog.load_table("shop.orders").metadata.snapshots}
     append(table, datetime(2024, 3, 6, tzinfo=UTC), 3)
     # What came last is younger by two hours.
-    read = file_stats.read
+    read = file_stats.read_files
 
-    def aged(found: Table, **named: object) -> file_stats.Facts:
+    def aged(found: Table, **named: object) -> file_stats.TableFiles:
         snapshots = [
             s if s.snapshot_id not in old else s.model_copy(update={"timestamp_ms": s.timestamp_ms - 7_200_000})
             for s in found.metadata.snapshots
@@ -107,11 +108,11 @@ def test_what_is_still_written_to_is_left_out_of_the_filter(tmp_path, catalog, m
         metadata = found.metadata.model_copy(update={"snapshots": snapshots})
         return read(Table(found.name(), metadata, found.metadata_location, found.io, catalog), **named)  # type: ignore
 
-    monkeypatch.setattr(file_stats, "read", aged)
+    monkeypatch.setattr(file_stats, "read_files", aged)
     found = need(promises, catalog, NOW)
     assert found.steps == ("files",)
     assert found.reason.startswith("12 small files of ")
-    assert "in 4 partitions; 1 partition still written to, left alone" in found.reason
+    assert "in 4 partitions; 1 partition skipped: still written to" in found.reason
     assert found.where == (
         "(`at` >= TIMESTAMP_LTZ'2024-03-01 00:00:00+00:00' AND `at` < TIMESTAMP_LTZ'2024-03-03 00:00:00+00:00') OR "
         "(`at` >= TIMESTAMP_LTZ'2024-03-05 00:00:00+00:00' AND `at` < TIMESTAMP_LTZ'2024-03-06 00:00:00+00:00') OR "
@@ -131,7 +132,7 @@ def test_a_partition_that_is_never_left_alone_is_rewritten_once_it_is_overfull(t
 
 def test_many_partitions_are_taken_a_hundred_at_a_time_the_fullest_first(tmp_path, catalog, monkeypatch):
     promises = promise(tmp_path, min_input_files=2)
-    monkeypatch.setattr(active_partitions, "MOST_VALUES", 2)
+    monkeypatch.setattr(active_partitions, "MAX_VALUES", 2)
     table = tables.ensure_typed(catalog, promises.table("shop.orders"))
     for day, files in ((1, 2), (2, 4), (3, 3)):
         append(table, datetime(2024, 3, day, tzinfo=UTC), files)
@@ -177,13 +178,16 @@ def test_a_value_of_the_partition_becomes_a_range_of_its_column(tmp_path, catalo
     table = tables.ensure_typed(catalog, promises.table("shop.orders"))
     append(table, at)
     table = catalog.load_table("shop.orders")
-    clock = active_partitions.clock_of(table)
-    (key,) = file_stats.read(table, target=1 << 27, delete_ratio=0.3).partitions
+    clock = active_partitions.find_time_field(table)
+    (key,) = file_stats.read_files(table, target=1 << 27, delete_ratio=0.3).partitions
     assert clock
-    assert active_partitions.where(clock, [active_partitions._value(key, clock)]) == says
+    assert active_partitions.build_filter(clock, [active_partitions._period(key, clock)]) == says
 
 
 @pytest.mark.parametrize("unit", ["year", "month", "day", "hour"])
 @pytest.mark.parametrize("value", [10**9, -(10**9)])
 def test_a_time_beyond_all_literals_selects_too_much_and_never_fails(unit, value):
-    assert active_partitions.where(Clock(0, "a`b", unit, TYPES["timestamptz"]), [value]) == "(`a``b` IS NOT NULL)"
+    assert (
+        active_partitions.build_filter(TimePartitionField(0, "a`b", unit, TYPES["timestamptz"]), [value])
+        == "(`a``b` IS NOT NULL)"
+    )

@@ -25,28 +25,29 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from sluice.backfill import outcome as backfill_outcome
 from sluice.backfill import run
-from sluice.backfill.ranges import cut_rejected
-from sluice.backfill.replay import Replayed
-from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch, Through, encode_through
+from sluice.backfill.ranges import cut_by_quarantine
+from sluice.backfill.replay import ReplayResult
+from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch, PublishedOffsets, encode_published_through
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.errors import CatalogUnavailableError, ConfigError, StagingTrimmedError
 from sluice.iceberg import refs, snapshots, table_names, tables
 from sluice.iceberg.filters import at_most, equal
-from sluice.ingest.landing import Context
-from sluice.ledger import backlog, maintenance_table, slices
-from sluice.ledger import offsets_table as ledgers
-from sluice.ledger.maintenance_table import Action, Effect, Size
-from sluice.ledger.offsets_table import Ledger, Row, State
-from sluice.maintain import assess, expiry, file_stats, maintain, procedures
-from sluice.maintain import subjects as maintain_subjects
-from sluice.maintain.expiry import Others
+from sluice.ingest.context import Context
+from sluice.ledger import backlog, ledger_rows, maintenance_table, slices
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.maintenance_table import Action, ActionResult, FileCounts
+from sluice.ledger.offsets_table import Ledger
+from sluice.maintain import assess, expiry, file_stats, maintain, procedures, targets
+from sluice.maintain.expiry import AssessmentInputs, RollbackNeeds
 from sluice.offsets import OffsetRange
 from sluice.operate import rollback
 from sluice.operate.accept_gap import Gap
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
 from sluice.status import sources
 from sluice.status.model import Status
-from sluice.status.sources import World
+from sluice.status.sources import StatusSources
 
 pytestmark = pytest.mark.unit
 
@@ -70,7 +71,7 @@ def promise(tmp_path: Path, **maintenance: object) -> Contracts:
         "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
         + (f"maintenance:{lines}\n" if lines else "")
     )
-    return contract_folder.load(folder)
+    return contract_folder.load_contracts(folder)
 
 
 def batch(seq: int) -> Batch:
@@ -93,18 +94,18 @@ def filled(catalog: Catalog, promises: Contracts, batches: int) -> tuple[Table, 
     for seq in range(1, batches + 1):
         told = batch(seq).properties()
         append(staging, seq, {"sluice.step": "stage", **told})
-        through = {PUBLISHED_THROUGH: encode_through({"orders": Through(seq, "id", {0: seq})})}
+        through = {PUBLISHED_THROUGH: encode_published_through({"orders": PublishedOffsets(seq, "id", {0: seq})})}
         append(typed, seq, {"sluice.step": "publish", **told, **through})
-        ledger.append(ledgers.plan_rows(batch(seq), State.SETTLED), run_id="r")
+        ledger.append(ledger_rows.plan_rows(batch(seq), LedgerState.SETTLED), run_id="r")
     return catalog.load_table("shop.orders"), catalog.load_table(table_names.staging("orders"))
 
 
-def needs(promises: Contracts, catalog: Catalog, action: Action, now: datetime = NOW) -> dict[str, assess.Need]:
-    return {n.table: n for n in assess.assess(promises, catalog, action, now=now)}
+def needs(promises: Contracts, catalog: Catalog, action: Action, now: datetime = NOW) -> dict[str, assess.Assessment]:
+    return {n.table: n for n in assess.assess_tables(AssessmentInputs(catalog, promises, now), action)}
 
 
 def test_every_table_has_its_turn_and_staging_comes_after_typed(tmp_path, catalog):
-    found = maintain_subjects.subjects(promise(tmp_path))
+    found = targets.list_targets(promise(tmp_path))
     assert [(s.name, str(s.kind), s.group) for s in found] == [
         ("shop.orders", "typed", "shop"),
         ("sluice_quarantine.shop_orders_" + found[1].name[-6:], "quarantine", "shop"),
@@ -119,9 +120,11 @@ def test_every_table_has_its_turn_and_staging_comes_after_typed(tmp_path, catalo
 def test_some_tables_are_assessed_by_name(tmp_path, catalog):
     promises = promise(tmp_path)
     names = ["sluice.offsets", "shop.orders"]
-    assert [n.table for n in assess.assess(promises, catalog, Action.EXPIRE, names=names)] == names[::-1]
-    with pytest.raises(ConfigError, match=r"Not maintained .* shop\.order \(did you mean 'shop\.orders'\?\)"):
-        assess.assess(promises, catalog, Action.EXPIRE, names=["shop.orders", "shop.order"])
+    assert [
+        n.table for n in assess.assess_tables(AssessmentInputs(catalog, promises), Action.EXPIRE, names=names)
+    ] == names[::-1]
+    with pytest.raises(ConfigError, match=r"No contract defines shop\.order \(did you mean 'shop\.orders'\?\)"):
+        assess.assess_tables(AssessmentInputs(catalog, promises), Action.EXPIRE, names=["shop.orders", "shop.order"])
 
 
 def test_tables_that_are_missing_or_empty_need_nothing(tmp_path, catalog):
@@ -129,7 +132,7 @@ def test_tables_that_are_missing_or_empty_need_nothing(tmp_path, catalog):
     tables.ensure_typed(catalog, promises.table("shop.orders"))
     for action in Action:
         found = needs(promises, catalog, action).values()
-        assert all((n.steps, n.reason, n.error) == ((), "it holds nothing yet", None) for n in found)
+        assert all((n.steps, n.reason, n.error) == ((), "the table is empty", None) for n in found)
 
 
 def test_small_files_are_told_by_number_and_size(tmp_path, catalog):
@@ -156,27 +159,30 @@ def test_many_small_manifests_are_a_need_of_their_own(tmp_path, catalog):
 def test_what_takes_too_long_is_read_in_part_and_says_so(tmp_path, catalog):
     promises = promise(tmp_path)
     typed, _ = filled(catalog, promises, 3)
-    found = file_stats.read(typed, target=1 << 27, delete_ratio=0.3, budget=-1.0)
+    found = file_stats.read_files(typed, target=1 << 27, delete_ratio=0.3, budget=-1.0)
     assert not found.complete
-    assert found.size.data_files == 3
+    assert found.counts.data_files == 3
 
 
 def test_what_found_nothing_in_its_time_is_looked_at_once_more(tmp_path, catalog, monkeypatch):
     promises = promise(tmp_path, min_input_files=2)
     filled(catalog, promises, 3)
-    read, budgets = file_stats.read, []
+    read, budgets = file_stats.read_files, []
 
-    def short(table: Table, *, budget: float = -1.0, **named: float) -> file_stats.Facts:
+    def short(table: Table, *, budget: float = -1.0, **named: float) -> file_stats.TableFiles:
         budgets.append((table.name()[-1], budget))
         return read(table, budget=budget, **named)
 
-    monkeypatch.setattr(file_stats, "read", short)
+    monkeypatch.setattr(file_stats, "read_files", short)
     found = needs(promises, catalog, Action.REWRITE)
     assert found["shop.orders"].steps == ("files",)
-    assert [budget for name, budget in budgets if name == "orders"] == [-1.0, file_stats.PATIENT_S]  # staging: none
-    monkeypatch.setattr(assess, "SECOND_LOOKS_S", 0.0)
+    assert [budget for name, budget in budgets if name == "orders"] == [
+        -1.0,
+        file_stats.SECOND_BUDGET_S,
+    ]  # staging: none
+    monkeypatch.setattr(assess, "SECOND_PASS_S", 0.0)
     found = needs(promises, catalog, Action.REWRITE)["shop.orders"]
-    assert (found.steps, found.reason.split("; ")[-1]) == ((), "at least, time was used up")
+    assert (found.steps, found.reason.split("; ")[-1]) == ((), "counts are lower bounds: out of time")
 
 
 def test_small_manifests_wait_for_storage_together(tmp_path, catalog, monkeypatch):
@@ -188,20 +194,20 @@ def test_small_manifests_wait_for_storage_together(tmp_path, catalog, monkeypatc
         return fetch(manifest, io, discard_deleted)
 
     monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", waiting)
-    (part,) = file_stats.read(typed, target=1 << 27, delete_ratio=0.3).partitions.values()
+    (part,) = file_stats.read_files(typed, target=1 << 27, delete_ratio=0.3).partitions.values()
     assert part.small == 8
-    sizes = [9, 9, file_stats.AT_ONCE_BYTES, file_stats.AT_ONCE_BYTES + 1, *[9] * 9]
+    sizes = [9, 9, file_stats.CONCURRENT_BYTES, file_stats.CONCURRENT_BYTES + 1, *[9] * 9]
     manifests: list[Any] = [SimpleNamespace(manifest_length=size) for size in sizes]
-    assert [len(some) for some in file_stats._at_once(manifests)] == [2, 1, 1, 8, 1]
-    assert [each for some in file_stats._at_once(manifests) for each in some] == manifests
-    assert list(file_stats._at_once([])) == []
+    assert [len(some) for some in file_stats._chunks(manifests)] == [2, 1, 1, 8, 1]
+    assert [each for some in file_stats._chunks(manifests) for each in some] == manifests
+    assert list(file_stats._chunks([])) == []
 
 
 def test_of_staging_no_manifest_is_read_to_see_what_a_rewrite_would_find(tmp_path, catalog, monkeypatch):
     promises = promise(tmp_path)
     filled(catalog, promises, 3)
     monkeypatch.delattr(ManifestFile, "fetch_manifest_entry")
-    (need,) = assess.assess(promises, catalog, Action.REWRITE, names=["sluice_staging.orders"])
+    (need,) = assess.assess_tables(AssessmentInputs(catalog, promises), Action.REWRITE, names=["sluice_staging.orders"])
     assert (need.error, need.steps) == (None, ())
     assert need.reason.startswith("3 data files, at most 0 small ones in a partition, 0 delete files, 3 manifests")
 
@@ -211,11 +217,11 @@ def test_what_is_asked_of_other_tables_is_read_once_for_all_topics(tmp_path, cat
     filled(catalog, promises, 3)
     text = (promises.folder / "shop.orders.yaml").read_text()
     (promises.folder / "shop.pays.yaml").write_text(text.replace("shop.orders", "shop.pays").replace("orders", "pays"))
-    promises = contract_folder.load(promises.folder)
+    promises = contract_folder.load_contracts(promises.folder)
     pays = tables.ensure_staging(catalog, "pays")
     other = replace(batch(1), topic="pays")
     append(pays, 1, {"sluice.step": "stage", **other.properties()})
-    both = [row for each in (other, batch(3)) for row in ledgers.plan_rows(each, State.SETTLED)]
+    both = [row for each in (other, batch(3)) for row in ledger_rows.plan_rows(each, LedgerState.SETTLED)]
     Ledger(catalog).append(both, run_id="r")  # in one manifest
     tables.ensure_typed(catalog, promises.table("shop.pays"))
     load, fetch = catalog.load_table, ManifestFile.fetch_manifest_entry
@@ -269,14 +275,16 @@ def test_what_maintenance_did_is_told_for_as_long_as_its_history(tmp_path, catal
     promises = promise(tmp_path)
     filled(catalog, promises, 1)
 
-    def need(table: str, days: int = 0) -> assess.Need:
+    def need(table: str, days: int = 0) -> assess.Assessment:
         return needs(promises, catalog, Action.EXPIRE, NOW + timedelta(days=days))[table]
 
-    maintenance_table.keep(catalog, [Effect("a.b", "expire_snapshots", "done", at=NOW)], run_id="r")
+    maintenance_table.write_results(catalog, [ActionResult("a.b", "expire_snapshots", "done", at=NOW)], run_id="r")
     assert "history" not in need("sluice.maintenance", 98).steps  # by a tenth longer, or one row a day would go
     found = need("sluice.maintenance", 100)
     assert found.steps[0] == "history"
-    assert found.reason.startswith(f"rows from before {NOW + timedelta(days=10):%Y-%m-%d} have outlived 90 d; ")
+    assert found.reason.startswith(
+        f"rows from before {NOW + timedelta(days=10):%Y-%m-%d} are past their history of 90 d; "
+    )
     assert "history" not in need("sluice.offsets", 100).steps
     (tmp_path / "contracts" / "groups.yaml").write_text("maintenance: {history: null}\n")
     promises = promise(tmp_path)
@@ -300,18 +308,18 @@ def test_the_rollback_window_keeps_its_first_head_and_a_snapshot_with_offsets(tm
     typed, _ = filled(catalog, promises, 3)
     settings = promises.table("shop.orders").maintenance
     # All within the window: nothing goes.
-    assert expiry.cut(typed, settings, NOW, expiry.carries_published).doomed == ()
+    assert expiry.plan_expiry(typed, settings, NOW, expiry.carries_published).expired == ()
     # All before it: the head was the table when the window began, and stays.
-    found = expiry.cut(typed, settings, LATER, expiry.carries_published)
+    found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
     assert [s.snapshot_id for s in found.kept] == [typed.current_snapshot().snapshot_id]
-    assert len(found.doomed) == 2
+    assert len(found.expired) == 2
     # A head without offsets, as a rewrite leaves it, keeps its carrier however old that is.
     append(typed, 9, {})
     append(typed, 9, {})
-    found = expiry.cut(typed, settings, LATER, expiry.carries_published)
+    found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
     assert len(found.kept) == 3
     assert PUBLISHED_THROUGH in found.kept[-1].summary.additional_properties
-    assert {s.snapshot_id for s in found.doomed}.isdisjoint(s.snapshot_id for s in found.kept)
+    assert {s.snapshot_id for s in found.expired}.isdisjoint(s.snapshot_id for s in found.kept)
 
 
 def test_the_rollback_window_counts_from_when_main_moved(tmp_path, catalog):
@@ -319,20 +327,24 @@ def test_the_rollback_window_counts_from_when_main_moved(tmp_path, catalog):
     promises = promise(tmp_path, snapshot_age="1h", staging_retention="1h", min_snapshots=1)
     typed, _ = filled(catalog, promises, 1)
     first = typed.current_snapshot().snapshot_id
-    refs.commit(catalog, typed, (), (refs.point("sluice_x", first),))
+    refs.commit(catalog, typed, (), (refs.set_ref("sluice_x", first),))
     typed = catalog.load_table("shop.orders")
-    through = {PUBLISHED_THROUGH: encode_through({"orders": Through(2, "id", {0: 2})})}
+    through = {PUBLISHED_THROUGH: encode_published_through({"orders": PublishedOffsets(2, "id", {0: 2})})}
     append(typed, 2, through, "sluice_x")
     written = datetime.now(UTC)
     time.sleep(0.02)
-    refs.commit(catalog, typed, (), (refs.point(refs.MAIN, typed.metadata.refs["sluice_x"].snapshot_id),))
+    refs.commit(catalog, typed, (), (refs.set_ref(refs.MAIN, typed.metadata.refs["sluice_x"].snapshot_id),))
     typed, settings = catalog.load_table("shop.orders"), promises.table("shop.orders").maintenance
 
     def looked(began: datetime) -> tuple[int, list[int], int]:
         now = began + timedelta(hours=1)
-        found = expiry.cut(typed, settings, now, expiry.carries_published)
-        doomed = [s.snapshot_id for s in found.doomed]
-        return len(found.kept), doomed, Others(catalog, promises, now).floor("orders")
+        found = expiry.plan_expiry(typed, settings, now, expiry.carries_published)
+        doomed = [s.snapshot_id for s in found.expired]
+        return (
+            len(found.kept),
+            doomed,
+            AssessmentInputs(catalog, promises, now).rollback_needs("orders").published_through,
+        )
 
     assert looked(written) == (2, [], 1)  # the first was the table when the window began
     assert looked(datetime.now(UTC) + timedelta(seconds=1)) == (1, [first], 2)
@@ -346,11 +358,15 @@ def test_a_table_that_was_told_to_keep_more_keeps_more(tmp_path, catalog):
     def doomed(**told: object) -> int:
         with typed.transaction() as transaction:
             transaction.set_properties({f"history.expire.{k.replace('_', '-')}": str(v) for k, v in told.items()})
-        found = expiry.cut(typed, settings, LATER, expiry.carries_published)
+        found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
         # What Iceberg is given keeps as much, whatever the table says.
-        assert found.least == max(1, told.get("min_snapshots_to_keep", 1)) and len(found.kept) == 4 - len(found.doomed)
-        assert expiry.Others(catalog, promises, LATER).floor("orders") == 1 + len(found.doomed)
-        return len(found.doomed)
+        assert found.retain_last == max(1, told.get("min_snapshots_to_keep", 1)) and len(found.kept) == 4 - len(
+            found.expired
+        )
+        assert expiry.AssessmentInputs(catalog, promises, LATER).rollback_needs("orders").published_through == 1 + len(
+            found.expired
+        )
+        return len(found.expired)
 
     assert doomed(max_snapshot_age_ms=1000, min_snapshots_to_keep=1) == 3  # less than the contract's
     assert doomed(min_snapshots_to_keep=3) == 1
@@ -374,13 +390,13 @@ def test_what_main_was_told_to_keep_by_itself_cuts_no_cursor_off(tmp_path, catal
     append(typed, 9, {})
     append(typed, 9, {})
     ids = [s.snapshot_id for s in sorted(typed.metadata.snapshots, key=lambda s: s.sequence_number)]
-    here = refs.point(refs.MAIN, ids[-1])
+    here = refs.set_ref(refs.MAIN, ids[-1])
     keeping = {"max_snapshot_age_ms": own[0], "min_snapshots_to_keep": own[1]}
     refs.commit(catalog, typed, (), (here.model_copy(update=keeping),))
     typed, settings = catalog.load_table("shop.orders"), promises.table("shop.orders").maintenance
-    found = expiry.cut(typed, settings, LATER, expiry.carries_published)
+    found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
     assert [s.snapshot_id for s in found.kept] == ids[:1:-1]  # to the carrier
-    assert (found.short, sorted(ids.index(s.snapshot_id) for s in found.doomed)) == (short, doomed)
+    assert (found.reset_main_retention, sorted(ids.index(s.snapshot_id) for s in found.expired)) == (short, doomed)
 
 
 def test_a_chain_without_offsets_is_never_cut(tmp_path, catalog):
@@ -389,19 +405,19 @@ def test_a_chain_without_offsets_is_never_cut(tmp_path, catalog):
     typed = tables.ensure_typed(catalog, promises.table("shop.orders"))
     for n in range(3):
         append(typed, n, {})
-    found = expiry.cut(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
-    assert (len(found.kept), found.doomed) == (3, ())
+    found = expiry.plan_expiry(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
+    assert (len(found.kept), found.expired) == (3, ())
 
 
 def test_branches_tags_and_the_least_number_stay(tmp_path, catalog):
     promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=2)
     typed, _ = filled(catalog, promises, 6)
     ids = [s.snapshot_id for s in sorted(typed.metadata.snapshots, key=lambda s: s.sequence_number)]
-    refs.commit(catalog, typed, (), (refs.point("mine", ids[0], tag=True), refs.point("sluice_abcdef_1", ids[2])))
+    refs.commit(catalog, typed, (), (refs.set_ref("mine", ids[0], tag=True), refs.set_ref("sluice_abcdef_1", ids[2])))
     typed = catalog.load_table("shop.orders")
-    found = expiry.cut(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
+    found = expiry.plan_expiry(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
     # A branch keeps as many of its own as main does.
-    assert [ids.index(s.snapshot_id) for s in found.doomed] == [3]
+    assert [ids.index(s.snapshot_id) for s in found.expired] == [3]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +441,7 @@ def test_staging_is_kept_shorter_where_a_table_hides_what_it_holds_and_never_too
         columns = "" if more.startswith("columns") else "columns: [{name: id, type: long}]\n"
         text = f"table: shop.{name}\ntopic: orders\ngroup: shop\nowner: me\n{columns}{more}\n"
         (promises.folder / f"shop.{name}.yaml").write_text(text)
-    assert maintain_subjects.staging_retention(contract_folder.load(promises.folder), "orders") == timedelta(days=days)
+    assert targets.staging_retention(contract_folder.load_contracts(promises.folder), "orders") == timedelta(days=days)
 
 
 def test_staging_is_trimmed_when_published_past_retention_and_out_of_a_rollbacks_reach(tmp_path, catalog):
@@ -435,29 +451,29 @@ def test_staging_is_trimmed_when_published_past_retention_and_out_of_a_rollbacks
     def found(now: datetime) -> str:
         return needs(promises, catalog, Action.EXPIRE, now)["sluice_staging.orders"].reason
 
-    assert found(NOW + timedelta(hours=1)).startswith("0 of 4 snapshots are not needed")
+    assert found(NOW + timedelta(hours=1)).startswith("0 of 4 snapshots can expire")
     # Out of the rollback window, but not past the retention.
     assert found(NOW + timedelta(days=1, hours=1)).startswith("3 of 4 snapshots")
     # The newest batch stays, whatever its age.
     assert found(LATER).startswith("batches 1 to 3 are published and past their retention; ")
     # Rolled back by hand to batch 2: what is published again stays.
     second = next(s for s in typed.metadata.snapshots if s.sequence_number == 2)
-    refs.commit(catalog, typed, (), (refs.point("main", second.snapshot_id),))
+    refs.commit(catalog, typed, (), (refs.set_ref("main", second.snapshot_id),))
     assert found(LATER).startswith("batches 1 to 2 are published")
     # A table of the topic that has published nothing holds everything back, and staging's snapshots with it.
     (promises.folder / "shop.new.yaml").write_text(
         "table: shop.new\ntopic: orders\ngroup: shop\nowner: me\ncolumns: [{name: id, type: long}]\n"
         "maintenance: {snapshot_age: 1s, staging_retention: 1s, min_snapshots: 1}\n"
     )
-    promises = contract_folder.load(promises.folder)
+    promises = contract_folder.load_contracts(promises.folder)
     assert found(LATER).startswith("0 of 4 snapshots")
     # So does one whose contract can't be read any more, whatever is known of it.
     with (promises.folder / "shop.new.yaml").open("a") as file:
         file.write("colour: red\n")
-    promises = contract_folder.load(promises.folder, strict=False)
+    promises = contract_folder.load_contracts(promises.folder, strict=False)
     broken = needs(promises, catalog, Action.EXPIRE, LATER)
     assert broken["sluice_staging.orders"].steps == ()
-    assert "left alone while a contract is broken" in broken["sluice_staging.orders"].reason
+    assert "skipped while a contract is broken" in broken["sluice_staging.orders"].reason
     assert "colour" in broken["sluice_staging.orders"].reason
     assert broken["shop.orders"].steps == ("snapshots",)
 
@@ -470,7 +486,7 @@ def test_a_trim_that_did_not_come_to_its_end_is_done_again(tmp_path, catalog):
         transaction.set_properties({tables.TRIMMED_THROUGH: "3"})
     need = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(hours=1))["sluice_staging.orders"]
     assert need.steps == ("trim",)
-    assert need.reason.startswith("rows of batches up to 3 are still there; ")
+    assert need.reason.startswith("an earlier trim left rows of batches up to 3; ")
     staging = catalog.load_table(table_names.staging("orders"))
     staging.delete(at_most("batch_seq", 3))
     assert "trim" not in needs(promises, catalog, Action.EXPIRE, LATER)["sluice_staging.orders"].steps
@@ -484,7 +500,8 @@ def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_pa
     def plan(seq: int, end: int, days: int) -> None:
         piece = Batch("orders", "id", seq, {0: OffsetRange(end - 5, end)}, {})
         rows = [
-            replace(r, at=NOW - timedelta(days=days)) for r in slices.plan_rows(piece, "shop.orders", who=None, why="")
+            replace(r, at=NOW - timedelta(days=days))
+            for r in slices.slice_plan_rows(piece, "shop.orders", who=None, why="")
         ]
         ledger.append(rows, run_id=f"r{seq}")
 
@@ -493,11 +510,15 @@ def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_pa
         append(staging, seq, {"sluice.step": "stage"})
     plan(-3, 8, 0)
     staging = catalog.load_table(table_names.staging("orders"))
-    found = expiry.trim(Others(catalog, promises, NOW), staging, "orders", 0, {}, timedelta(days=2))
+    found = expiry.plan_trim(
+        AssessmentInputs(catalog, promises, NOW), staging, RollbackNeeds("orders", 0, {}), timedelta(days=2)
+    )
     assert found is not None and found.slices == (-2,)
-    ended = Row("orders", State.REPLAYED, "id", -3, table="shop.orders", snapshots={"shop.orders": 1})
+    ended = LedgerRow("orders", LedgerState.REPLAYED, "id", -3, table="shop.orders", snapshots={"shop.orders": 1})
     ledger.append([ended], run_id="r")
-    found = expiry.trim(Others(catalog, promises, NOW), staging, "orders", 0, {}, timedelta(days=2))
+    found = expiry.plan_trim(
+        AssessmentInputs(catalog, promises, NOW), staging, RollbackNeeds("orders", 0, {}), timedelta(days=2)
+    )
     assert found is not None and found.slices == (-2, -1)
 
 
@@ -507,7 +528,7 @@ def test_an_event_tells_of_the_slices_that_changed_the_table(tmp_path, catalog):
     ledger, records = Ledger(catalog), {-1: 4, -2: 5, -3: 6, -4: 7}
     for seq, count in records.items():
         piece = Batch("orders", "id", seq, {0: OffsetRange(-10 * seq, 10 - 10 * seq)}, {})
-        ledger.append(slices.plan_rows(piece, "shop.orders", who=None, why=""), run_id="r")
+        ledger.append(slices.slice_plan_rows(piece, "shop.orders", who=None, why=""), run_id="r")
         if seq == -4:  # it never landed
             continue
         typed = catalog.load_table("shop.orders")
@@ -516,13 +537,17 @@ def test_an_event_tells_of_the_slices_that_changed_the_table(tmp_path, catalog):
             typed.append(typed.schema().as_arrow().empty_table(), snapshot_properties=told)
         else:
             append(typed, 9, told)
-        ended = Row("orders", State.REPLAYED, "id", seq, table="shop.orders", records=count, rejected=1, why="rows")
+        ended = LedgerRow(
+            "orders", LedgerState.REPLAYED, "id", seq, table="shop.orders", records=count, rejected=1, why="rows"
+        )
         ledger.append([ended], run_id="r")
     first, second = catalog.load_table("shop.orders").snapshots()[-3:-1]
 
     def news(*numbers: int) -> dict[str, object] | None:
         promised = {"table": "shop.orders", "topic": "orders", "slices": list(numbers)}
-        return backfill_outcome.news(promises, catalog, promised, backfill_outcome.outcome(promises, catalog, promised))
+        return backfill_outcome.asset_event(
+            promises, catalog, promised, backfill_outcome.collect_outcome(promises, catalog, promised)
+        )
 
     assert news(-1, -2, -3, -4) == {
         "table": "shop.orders", "location": typed.location(), "backfill": True, "batches": {"orders": [-1, -2]},
@@ -537,11 +562,11 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
     typed, _ = filled(catalog, promises, 2)
     ledger = Ledger(catalog)
     piece = Batch("orders", "id", -1, {0: OffsetRange(0, 1)}, {})
-    ledger.append(slices.plan_rows(piece, "shop.orders", who=None, why=""), run_id="r")
+    ledger.append(slices.slice_plan_rows(piece, "shop.orders", who=None, why=""), run_id="r")
     promised = {"table": "shop.orders", "topic": "orders", "slices": [-1]}
 
     def outcome() -> int | None:
-        (found,) = backfill_outcome.outcome(promises, catalog, promised)
+        (found,) = backfill_outcome.collect_outcome(promises, catalog, promised)
         return found["snapshot_id"]
 
     def land() -> Snapshot:
@@ -551,8 +576,8 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
         return snapshot
 
     def tell(landed: Snapshot) -> None:
-        done = Replayed(landed.snapshot_id, snapshots.committed_at(landed))
-        ledger.append([run.row(piece, "shop.orders", done)], run_id="r")
+        done = ReplayResult(landed.snapshot_id, snapshots.committed_at(landed))
+        ledger.append([run.replayed_row(piece, "shop.orders", done)], run_id="r")
 
     def expire(*gone: Snapshot) -> None:
         append(catalog.load_table("shop.orders"), 10, {})
@@ -562,13 +587,15 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
     assert outcome() is None
     undone = land()
     assert outcome() == undone.snapshot_id
-    found = rollback.look("shop.orders", promises, catalog, ledger, snapshot_id=before.snapshot_id)
-    rollback.roll_back(found, catalog, ledger, who="ann", why="wrong", run_id="by hand")
+    found = rollback.preview_rollback(
+        "shop.orders", promises, catalog, ledger, RestorePoint(snapshot_id=before.snapshot_id)
+    )
+    rollback.roll_back(found, catalog, ledger, Decision("ann", "wrong", "by hand"))
     # It is there and no ancestor of main. Then it is gone, and the table alone tells that it was undone: the task told
     # what it had done only after that, and the ledger may have missed the rollback.
     assert outcome() is None
     tell(undone)
-    ledger.table.delete(equal("state", str(State.ROLLED_BACK)))
+    ledger.table.delete(equal("state", str(LedgerState.ROLLED_BACK)))
     expire(first, undone)
     assert outcome() is None
     landed = land()
@@ -585,22 +612,24 @@ def test_a_column_to_sort_by_that_is_still_under_review_stops_no_rewrite(tmp_pat
     promises = promise(tmp_path, strategy="sort", sort_by="[id]")
     filled(catalog, promises, 6)
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(procedures, "_call", lambda *_, **given: asked.append(given) or {})
+    monkeypatch.setattr(procedures, "call_procedure", lambda *_, **given: asked.append(given) or {})
 
-    def rewrite(promises: Contracts) -> Effect:
+    def rewrite(promises: Contracts) -> ActionResult:
         context = Context(None, catalog, "lake", {}, "r")  # type: ignore[arg-type]
-        (effect,) = maintain.run(context, Action.REWRITE, ["shop.orders"], promises, deadline=time.monotonic() + 60)
+        (effect,) = maintain.maintain_tables(
+            maintain.MaintenanceRun(context, promises, Action.REWRITE), ["shop.orders"], deadline=time.monotonic() + 60
+        )
         assert effect.state == "done", effect.error
         return effect
 
-    assert "sort" not in rewrite(promises).told
+    assert "sort" not in rewrite(promises).summary
     assert (asked[-1]["strategy"], asked[-1]["sort_order"]) == ("sort", "`id`")
     # The file asks for a column that the table does not have, and is not to get before somebody says so.
     file = promises.folder / "shop.orders.yaml"
     text = file.read_text().replace("{name: id, type: long}", "{name: id, type: long}, {name: at, type: long}")
     file.write_text(text.replace("[id]", "[at, id]"))
-    assert "6 small files" in (told := rewrite(contract_folder.load(promises.folder)).told)
-    assert "; not sorted, the table has no column at yet" in told
+    assert "6 small files" in (told := rewrite(contract_folder.load_contracts(promises.folder)).summary)
+    assert "; not sorted: the table has no column at yet" in told
     assert asked[-1]["strategy"] == "binpack" and "sort_order" not in asked[-1]
 
 
@@ -619,22 +648,22 @@ def test_records_in_quarantine_are_replayed_in_slices_of_so_many(tmp_path, catal
     rows = [{**same, "_kafka_partition": p, "_kafka_offset": at} for p, at in places]
     table.append(pa.Table.from_pylist(rows, schema=fields))
     whole = Batch("orders", "id", -1, {0: OffsetRange(0, 1000), 1: OffsetRange(8, 100_000)}, {})
-    assert cut_rejected(whole, catalog.load_table(table_names.quarantine(contract)), 2) == [
+    assert cut_by_quarantine(whole, catalog.load_table(table_names.quarantine(contract)), 2) == [
         {0: (0, 1000)},
         {1: (8, 100_000)},
     ]
-    assert cut_rejected(whole, catalog.load_table(table_names.quarantine(contract)), 1) == [
+    assert cut_by_quarantine(whole, catalog.load_table(table_names.quarantine(contract)), 1) == [
         {0: (0, 900)},
         {0: (900, 1000)},
         {1: (8, 90_000)},
         {1: (90_000, 100_000)},
     ]
     whole = Batch("orders", "id", -1, {0: OffsetRange(800, 1000), 1: OffsetRange(0, 100_000)}, {})
-    assert cut_rejected(whole, catalog.load_table(table_names.quarantine(contract)), 3) == [
+    assert cut_by_quarantine(whole, catalog.load_table(table_names.quarantine(contract)), 3) == [
         {0: (800, 1000), 1: (0, 90_000)},
         {1: (90_000, 100_000)},
     ]
-    assert cut_rejected(whole, None, 3) == [dict(whole.ranges)]
+    assert cut_by_quarantine(whole, None, 3) == [dict(whole.ranges)]
 
 
 def test_trimmed_batches_are_refused_and_not_read_as_empty(tmp_path, catalog):
@@ -658,10 +687,10 @@ def test_batches_that_are_gone_stop_the_table_until_they_are_given_up_for_it(tmp
     ledger, waiting = Ledger(catalog), tuple(batch(seq) for seq in range(1, 5))
 
     def whole(table: str = "shop.orders") -> tuple[Batch, ...]:
-        return backlog.whole(table, staging, waiting, ledger, ledger.gaps(["orders"]))
+        return backlog.check_rows_staged(table, staging, waiting, ledger, ledger.gaps(["orders"]))
 
     def give_up(gap: Gap) -> None:
-        ledger.append(gap.rows("ann", "old"), run_id="r", cas=True)
+        ledger.append(gap.ledger_rows(Decision("ann", "old", "r")), run_id="r", if_unchanged=True)
 
     assert whole() == waiting
     # Said, and not deleted yet: gone all the same.
@@ -670,7 +699,7 @@ def test_batches_that_are_gone_stop_the_table_until_they_are_given_up_for_it(tmp
     with pytest.raises(StagingTrimmedError, match="batches 1 to 2 were deleted from staging") as stop:
         whole()
     assert "accept_gap" in str(stop.value)
-    give_up(Gap.of(stop.value, ("shop.orders",), "shop.orders"))
+    give_up(Gap.from_error(stop.value, ("shop.orders",), "shop.orders"))
     assert [b.span for b in whole()] == [0, 0, 1, 1]
     backlog.check_not_trimmed(staging, promises.table("shop.orders"), whole())
     # By hand, and without a word of it.
@@ -678,7 +707,7 @@ def test_batches_that_are_gone_stop_the_table_until_they_are_given_up_for_it(tmp
     with pytest.raises(StagingTrimmedError, match="batches 4 to 4") as stop:
         whole()
     assert stop.value.fields["lost"] == {0: (3, 4)}
-    give_up(Gap.of(stop.value, ("shop.orders",), "shop.orders"))
+    give_up(Gap.from_error(stop.value, ("shop.orders",), "shop.orders"))
     assert [b.span for b in whole()] == [0, 0, 1, 0]
     with pytest.raises(StagingTrimmedError, match="batches 1 to 2"):
         whole("shop.later")
@@ -689,21 +718,21 @@ def test_orphans_are_looked_for_only_where_something_was_written_since(tmp_path,
     filled(catalog, promises, 1)
     found = needs(promises, catalog, Action.ORPHANS, NOW)["shop.orders"]
     assert found.steps == ("orphans",)
-    assert found.reason.startswith("never looked")
-    cleaned = Effect("shop.orders", Action.ORPHANS, "done", at=NOW + timedelta(days=10))
-    maintenance_table.keep(catalog, [cleaned], run_id="r1")
+    assert found.reason.startswith("never checked")
+    cleaned = ActionResult("shop.orders", Action.ORPHANS, "done", at=NOW + timedelta(days=10))
+    maintenance_table.write_results(catalog, [cleaned], run_id="r1")
     # A failed one does not count.
-    maintenance_table.keep(
-        catalog, [Effect("shop.orders", Action.ORPHANS, "failed", at=NOW + timedelta(days=40))], run_id="r2"
+    maintenance_table.write_results(
+        catalog, [ActionResult("shop.orders", Action.ORPHANS, "failed", at=NOW + timedelta(days=40))], run_id="r2"
     )
     found = needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"]
     assert found.steps == ()
-    assert found.reason.startswith("last looked for orphan files 40 d ago, last changed ")
+    assert found.reason.startswith("last checked for orphan files 40 d ago, last changed ")
     # A rewrite that is killed leaves its files, and the table as it was.
-    begun = [Effect("shop.orders", a, maintenance_table.BEGUN, at=NOW + timedelta(days=11)) for a in Action]
-    maintenance_table.keep(catalog, begun[2:], run_id="r3")
+    begun = [ActionResult("shop.orders", a, maintenance_table.BEGUN, at=NOW + timedelta(days=11)) for a in Action]
+    maintenance_table.write_results(catalog, begun[2:], run_id="r3")
     assert needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"].steps == ()
-    maintenance_table.keep(catalog, begun[:1], run_id="r3")
+    maintenance_table.write_results(catalog, begun[:1], run_id="r3")
     assert needs(promises, catalog, Action.ORPHANS, NOW + timedelta(days=50))["shop.orders"].steps == ("orphans",)
 
 
@@ -711,54 +740,58 @@ def test_snapshots_of_sluices_own_tables_go_with_an_hourly_rewrite(tmp_path, cat
     promises = promise(tmp_path)
     filled(catalog, promises, 20)
     monkeypatch.setattr(assess, "MANY_SNAPSHOTS", 8)
-    monkeypatch.setattr(maintain_subjects, "OWN", maintain_subjects.OWN.model_copy(update={"min_snapshots": 10}))
+    monkeypatch.setattr(targets, "OWN_SETTINGS", targets.OWN_SETTINGS.model_copy(update={"min_snapshots": 10}))
 
-    def found(later: timedelta) -> assess.Need:
+    def found(later: timedelta) -> assess.Assessment:
         return needs(promises, catalog, Action.REWRITE, NOW + later)["sluice.offsets"]
 
     assert found(timedelta(minutes=50)).steps == (), "somebody may be reading"
     assert found(timedelta(hours=2)).steps == ("snapshots",)
-    assert found(timedelta(hours=2)).reason.endswith("; 10 snapshots are not needed")
+    assert found(timedelta(hours=2)).reason.endswith("; 10 snapshots can expire")
     assert "snapshots" not in needs(promises, catalog, Action.REWRITE, NOW + timedelta(days=9))["shop.orders"].steps
     # By the day it takes fewer.
     monkeypatch.setattr(assess, "MANY_SNAPSHOTS", 11)
     assert found(timedelta(hours=2)).steps == ()
     expire = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(hours=2))["sluice.offsets"]
-    assert (expire.steps, expire.reason[:31]) == (("snapshots",), "10 of 20 snapshots are not need")
+    assert (expire.steps, expire.reason[:31]) == (("snapshots",), "10 of 20 snapshots can expire, ")
 
 
 def test_no_setting_makes_a_young_file_an_orphan(tmp_path):
     promises = promise(tmp_path, orphan_age="1d")
-    (subject, *_) = maintain_subjects.subjects(promises)
-    assert assess.orphan_age(subject, promises) == timedelta(days=1)
+    (subject, *_) = targets.list_targets(promises)
+    assert assess.min_orphan_age(subject, promises) == timedelta(days=1)
     # Sluice's own tables, too; and never below what one application may take.
     (tmp_path / "contracts" / "groups.yaml").write_text("shop: {timeout: 4d}\n")
-    promises = contract_folder.load(tmp_path / "contracts")
-    assert {assess.orphan_age(s, promises) for s in maintain_subjects.subjects(promises)} == {timedelta(days=4)}
+    promises = contract_folder.load_contracts(tmp_path / "contracts")
+    assert {assess.min_orphan_age(s, promises) for s in targets.list_targets(promises)} == {timedelta(days=4)}
 
 
 def test_effects_are_kept_and_read_back(catalog):
-    before, after = Size(9, 1, 900, 4, 7), Size(1, 0, 800, 1, 8)
-    effect = Effect(
+    before, after = FileCounts(9, 1, 900, 4, 7), FileCounts(1, 0, 800, 1, 8)
+    effect = ActionResult(
         "a.b", Action.REWRITE, "done", "9 small files", before, after, 1.5, '{"listed":1}', ["f"], run_id="r1"
     )
-    maintenance_table.keep(catalog, [effect, Effect("a.c", Action.EXPIRE, "failed", error="disk full")], run_id="r1")
-    maintenance_table.keep(catalog, [Effect("a.b", Action.ORPHANS, "idle")], run_id="r2")
-    one, other = maintenance_table.kept(catalog, run_id="r1")
+    maintenance_table.write_results(
+        catalog, [effect, ActionResult("a.c", Action.EXPIRE, "failed", error="disk full")], run_id="r1"
+    )
+    maintenance_table.write_results(catalog, [ActionResult("a.b", Action.ORPHANS, "idle")], run_id="r2")
+    one, other = maintenance_table.read_results(catalog, maintenance_table.ResultFilter(run_id="r1"))
     assert one == effect
-    assert (other.state, other.error, other.before, other.red) == ("failed", "disk full", None, True)
-    assert [e.run_id for e in maintenance_table.kept(catalog, action=Action.ORPHANS)] == ["r2"]
-    assert {key: e.state for key, e in maintenance_table.last(catalog).items()} == {
+    assert (other.state, other.error, other.before, other.failed) == ("failed", "disk full", None, True)
+    assert [
+        e.run_id for e in maintenance_table.read_results(catalog, maintenance_table.ResultFilter(action=Action.ORPHANS))
+    ] == ["r2"]
+    assert {key: e.state for key, e in maintenance_table.last_results(catalog).items()} == {
         ("a.b", "rewrite_data_files"): "done",
         ("a.c", "expire_snapshots"): "failed",
     }
     # Whoever asks for one table reads that table, and none of the thousand names of files.
-    assert {key: e.told for key, e in maintenance_table.last(catalog, ["a.b"]).items()} == {
-        ("a.b", "rewrite_data_files"): one.told
+    assert {key: e.summary for key, e in maintenance_table.last_results(catalog, ["a.b"]).items()} == {
+        ("a.b", "rewrite_data_files"): one.summary
     }
-    assert maintenance_table.last(catalog, ["a.b"])["a.b", "rewrite_data_files"].listing == []
-    assert maintenance_table.last(catalog, []) == {}
-    assert one.told == (
+    assert maintenance_table.last_results(catalog, ["a.b"])["a.b", "rewrite_data_files"].listing == []
+    assert maintenance_table.last_results(catalog, []) == {}
+    assert one.summary == (
         "done, 9 small files, data files 9 → 1, delete files 1 → 0, bytes 900 → 800, manifests 4 → 1, "
         "snapshots 7 → 8, 1 orphan files, 1.5 s"
     )
@@ -768,10 +801,10 @@ def test_a_status_tells_what_was_done_to_the_tables_that_belong_to_one(tmp_path,
     promises = promise(tmp_path)
     quarantine = ".".join(table_names.quarantine(promises.table("shop.orders")))
     for name in ("shop.orders", quarantine, "sluice_staging.orders", "sluice_staging.others"):
-        maintenance_table.keep(catalog, [Effect(name, Action.EXPIRE, "done")], run_id="r")
-    maintenance_table.keep(catalog, [Effect("shop.orders", Action.REWRITE, "failed")], run_id="r")
-    world, status = World(catalog), Status(NOW, [])
-    sources.ask(promises, [promises.table("shop.orders")], world, status)
+        maintenance_table.write_results(catalog, [ActionResult(name, Action.EXPIRE, "done")], run_id="r")
+    maintenance_table.write_results(catalog, [ActionResult("shop.orders", Action.REWRITE, "failed")], run_id="r")
+    world, status = StatusSources(catalog), Status(NOW, [])
+    sources.read_sources(promises, [promises.table("shop.orders")], world, status)
     assert status.unavailable == []
     assert [(m.of, m.action, m.state) for m in world.maintained["shop.orders"]] == [
         ("", "expire_snapshots", "done"),
@@ -799,7 +832,7 @@ def test_storage_that_fails_for_one_table_is_told_in_words_and_a_catalog_that_we
     manifest.mkdir()
     found = needs(promises, catalog, Action.REWRITE)
     assert str(found["shop.orders"].error).startswith("CatalogUnavailableError: The Iceberg catalog did not answer: ")
-    assert "Way out: " in str(found["shop.orders"].error)
+    assert "Next step: " in str(found["shop.orders"].error)
     assert found["sluice_staging.orders"].error is None
     with catalog.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE iceberg_tables")
@@ -810,34 +843,37 @@ def test_storage_that_fails_for_one_table_is_told_in_words_and_a_catalog_that_we
 def test_tables_that_no_time_was_left_for_come_first_the_next_time(tmp_path, catalog, monkeypatch):
     promises = promise(tmp_path)
     filled(catalog, promises, 1)
-    took, look = [0.0], assess.look
+    took, look = [0.0], assess.assess_table
 
-    def slow(*subject: Any, **named: Any) -> assess.Need:
+    def slow(*subject: Any, **named: Any) -> assess.Assessment:
         took[0] += 1
         return look(*subject, **named)
 
-    monkeypatch.setattr(assess, "look", slow)
+    monkeypatch.setattr(assess, "assess_table", slow)
     monkeypatch.setattr(assess, "time", SimpleNamespace(monotonic=lambda: took[0]))
 
     def looked(action: Action = Action.REWRITE) -> list[str]:
-        found = assess.assess(promises, catalog, action, deadline=took[0] + 2.5, run_id="r")
+        found = assess.assess_tables(AssessmentInputs(catalog, promises), action, deadline=took[0] + 2.5, run_id="r")
         assert sorted(n.table for n in found) == sorted(names)
-        left = [n for n in found if n.reason == assess.WAITS]
+        left = [n for n in found if n.reason == assess.NOT_ASSESSED]
         assert all((n.steps, n.error) == ((), None) for n in left)
         assert found[len(found) - len(left) :] == left
         return [n.table for n in found if n not in left]
 
-    names = [s.name for s in maintain_subjects.subjects(promises)]
+    names = [s.name for s in targets.list_targets(promises)]
     assert len(names) == 7
     assert [looked(), looked(), looked()] == [names[:3], names[3:6], [*names[6:], *names[:2]]]
     assert looked(Action.EXPIRE) == names[:3]  # each action has turns of its own
     # What waits is no effect, and has had no turn.
-    assert (maintenance_table.turns(catalog, Action.REWRITE), maintenance_table.last(catalog)) == ({}, {})
-    waits = maintenance_table.kept(catalog, action=Action.REWRITE)
+    assert (maintenance_table.last_attempts(catalog, Action.REWRITE), maintenance_table.last_results(catalog)) == (
+        {},
+        {},
+    )
+    waits = maintenance_table.read_results(catalog, maintenance_table.ResultFilter(action=Action.REWRITE))
     assert [(e.table, e.state, e.run_id) for e in waits] == [(names[n], "waits", "r") for n in (3, 6, 2)]
     # Where that table is gone: with the one that waited before it.
-    subjects = [s for s in maintain_subjects.subjects(promises) if s.name != names[2]]
-    assert maintain_subjects.in_turn(subjects, catalog, Action.REWRITE)[0].name == names[6]
+    subjects = [s for s in targets.list_targets(promises) if s.name != names[2]]
+    assert targets.order_by_turn(subjects, catalog, Action.REWRITE)[0].name == names[6]
 
 
 def test_a_contract_that_went_while_a_run_is_under_way_leaves_the_others_their_turn(tmp_path, catalog):
@@ -845,16 +881,18 @@ def test_a_contract_that_went_while_a_run_is_under_way_leaves_the_others_their_t
     other = tmp_path / "contracts" / "shop.pays.yaml"
 
     def told() -> dict[str, tuple[str, str | None]]:
-        promises = contract_folder.load(other.parent, strict=False)  # as each application reads them anew
+        promises = contract_folder.load_contracts(other.parent, strict=False)  # as each application reads them anew
         context = Context(None, catalog, "lake", {}, "r")
         names, past = ["shop.pays", "shop.orders"], time.monotonic() - 1
-        found = maintain.run(context, Action.REWRITE, names, promises, deadline=past)
-        assert maintenance_table.untried(catalog, Action.REWRITE, names, run_id="r") == []
+        found = maintain.maintain_tables(
+            maintain.MaintenanceRun(context, promises, Action.REWRITE), names, deadline=past
+        )
+        assert maintenance_table.find_untried(catalog, Action.REWRITE, names, run_id="r") == []
         return {e.table: (e.state, e.reason) for e in found}
 
     gone = told()
     assert gone["shop.orders"][0] == "idle"  # though the time is used up: it is the first that had a turn
-    assert gone["shop.pays"] == ("left", "no contract has it any more")
+    assert gone["shop.pays"] == ("left", "no contract defines it any more")
     other.write_text("table: shop.pays\ntopic: pays\ngroup: shop\nowner: me\ncolums: []\n")
     broken = told()
     assert broken["shop.orders"][0] == "idle"
@@ -864,7 +902,7 @@ def test_a_contract_that_went_while_a_run_is_under_way_leaves_the_others_their_t
 def test_tag_of_a_table_is_no_snapshot_to_expire(tmp_path, catalog):
     promises = promise(tmp_path, snapshot_age="1s", staging_retention="1s", min_snapshots=1)
     typed, _ = filled(catalog, promises, 2)
-    refs.heal_tag(catalog, catalog.load_table("shop.orders"))
+    refs.repair_cursor_tag(catalog, catalog.load_table("shop.orders"))
     typed = catalog.load_table("shop.orders")
-    found = expiry.cut(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
-    assert typed.metadata.refs[CURSOR_TAG].snapshot_id not in {s.snapshot_id for s in found.doomed}
+    found = expiry.plan_expiry(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
+    assert typed.metadata.refs[CURSOR_TAG].snapshot_id not in {s.snapshot_id for s in found.expired}

@@ -22,11 +22,11 @@ from pyiceberg.types import LongType, NestedField
 
 from sluice.errors import FolderSharedError, TableDamagedError
 from sluice.iceberg import table_names, tables
-from sluice.ingest.landing import Context
+from sluice.ingest.context import Context
 from sluice.ledger import maintenance_table
-from sluice.ledger.maintenance_table import Action, Effect, Seen
+from sluice.ledger.maintenance_table import Action, ActionResult, KnownFolders
 from sluice.maintain import maintain, orphan_guard, table_locations
-from sluice.maintain.table_locations import Folders
+from sluice.maintain.table_locations import TableFolders
 from tests.unit.maintain.test_assess import append, filled, promise
 
 pytestmark = pytest.mark.unit
@@ -41,8 +41,10 @@ def catalog(tmp_path: Path) -> Catalog:
 def clean_up(tmp_path: Path, catalog: Catalog, run_id: str | None = None) -> str:
     """What the clean-up of `shop.orders` says; where it does not stop before, it misses Spark."""
     context = Context(None, catalog, "lake", {}, run_id or str(uuid4()))  # type: ignore[arg-type]
-    (effect,) = maintain.run(
-        context, Action.ORPHANS, ["shop.orders"], promise(tmp_path), deadline=time.monotonic() + 60
+    (effect,) = maintain.maintain_tables(
+        maintain.MaintenanceRun(context, promise(tmp_path), Action.ORPHANS),
+        ["shop.orders"],
+        deadline=time.monotonic() + 60,
     )
     assert effect.error
     return effect.error
@@ -62,7 +64,7 @@ def test_a_folder_that_holds_another_tables_files_is_not_cleaned_up(tmp_path: Pa
     make(("shop", "orders", "items"), location=f"{folder}/items")
     said = clean_up(tmp_path, catalog)
     assert said.startswith("FolderSharedError")
-    assert f"shop.orders.items in {folder}/items" in said and "folder of its own" in said
+    assert f"shop.orders.items in {folder}/items" in said and "Give each table its own folder" in said
     catalog.drop_table(("shop", "orders", "items"))
     # One whose data go there by a property; and one that was made with the same location.
     make(("shop", "pays"), properties={"write.data.path": f"{folder}/pays"})
@@ -150,7 +152,7 @@ def test_another_tables_files_in_a_folder_that_a_property_names_stop_as_well(
         change.set_properties({name: own})
     assert "NoneType" in clean_up(tmp_path, catalog)
     holding(catalog, ("else", "where"), location=f"{own}/it")
-    assert f"this one's folder {own}: else.where in {own}/it" in clean_up(tmp_path, catalog)
+    assert f"this table's folder {own}: else.where in {own}/it" in clean_up(tmp_path, catalog)
 
 
 @pytest.mark.parametrize("how", ["renamed", "registered anew"])
@@ -160,7 +162,9 @@ def test_a_folder_in_which_a_table_lies_that_had_the_name_once_is_not_cleaned_up
     promises = promise(tmp_path)
     typed, _ = filled(catalog, promises, 1)
     told = json.dumps({"id": str(typed.metadata.table_uuid)})
-    maintenance_table.keep(catalog, [Effect("shop.orders", Action.REWRITE, "done", result=told)], run_id="r")
+    maintenance_table.write_results(
+        catalog, [ActionResult("shop.orders", Action.REWRITE, "done", result=told)], run_id="r"
+    )
     catalog.create_namespace("archive")
     catalog.create_namespace(("archive", "old"))
     if how == "renamed":
@@ -194,8 +198,8 @@ def test_a_folder_to_which_a_table_of_another_catalog_writes_is_not_cleaned_up(
     theirs, _ = filled(other, promises, 1)
     assert (theirs.location(), empty.location()) == (typed.location(),) * 2
     said = clean_up(tmp_path, catalog)
-    assert said.startswith(f"FolderSharedError: Another table, {theirs.metadata.table_uuid}, writes to this one's")
-    assert ".metadata.json. [table shop.orders] Way out: Nothing was removed." in said
+    assert said.startswith(f"FolderSharedError: Another table, {theirs.metadata.table_uuid}, writes to this table's")
+    assert ".metadata.json. [table shop.orders] Next step: Nothing was removed." in said
     # As Java writes it where that is asked for.
     (file,) = (f for f in folder.glob("*.json") if f.name == Path(theirs.metadata_location).name)
     for each in theirs.metadata.metadata_log:
@@ -205,7 +209,9 @@ def test_a_folder_to_which_a_table_of_another_catalog_writes_is_not_cleaned_up(
     assert "/00001-theirs.gz.metadata.json. [" in clean_up(tmp_path, catalog)
     # What the catalog itself had under that name is gone when it is made anew.
     result = json.dumps({"folders": [typed.location()], "id": str(theirs.metadata.table_uuid)})
-    maintenance_table.keep(catalog, [Effect("shop.orders", Action.ORPHANS, "done", result=result)], run_id="r")
+    maintenance_table.write_results(
+        catalog, [ActionResult("shop.orders", Action.ORPHANS, "done", result=result)], run_id="r"
+    )
     assert "NoneType" in clean_up(tmp_path, catalog)
 
 
@@ -222,17 +228,17 @@ def test_a_table_that_can_not_be_read_is_where_it_was_seen_last(
 
     def remember(*where: str, state: str = "done") -> None:
         told = json.dumps({"folders": where, "id": where[0]})  # each of a table that was made anew
-        kept = Effect(".".join(name), Action.ORPHANS, state, seconds=60, result=told)
-        maintenance_table.keep(catalog, [kept], run_id="r")
+        kept = ActionResult(".".join(name), Action.ORPHANS, state, seconds=60, result=told)
+        maintenance_table.write_results(catalog, [kept], run_id="r")
 
     remember(f"{typed.location()}/data/other")
     assert "FolderSharedError" in clean_up(tmp_path, catalog)
     remember(damaged.location(), state=maintenance_table.SEEN)
-    maintenance_table.keep(
-        catalog, [Effect(".".join(name), Action.ORPHANS, "failed")], run_id="r"
+    maintenance_table.write_results(
+        catalog, [ActionResult(".".join(name), Action.ORPHANS, "failed")], run_id="r"
     )  # as it does from then on
     assert "NoneType" in clean_up(tmp_path, catalog)
-    seen = table_locations.known(promise(tmp_path), catalog, "later").damaged
+    seen = table_locations.find_folders(promise(tmp_path), catalog, "later").unreadable
     assert [(at, each and each.folders) for at, each in seen.items()] == [(".".join(name), (damaged.location(),))]
     assert datetime.now(UTC) - seen[".".join(name)].at > timedelta(seconds=60)  # type: ignore[union-attr]
 
@@ -242,28 +248,29 @@ def test_tables_of_others_are_remembered_as_they_are_read(tmp_path: Path, catalo
     other = catalog.create_table(("shop", "foreign"), Schema(), properties={"write.data.path": "s3://else/where"})
     before = datetime.now(UTC)
     clean_up(tmp_path, catalog, "one")
-    seen = maintenance_table.seen(catalog)["shop.foreign"]
+    seen = maintenance_table.read_known_folders(catalog)["shop.foreign"]
     identity = str(other.metadata.table_uuid)
-    assert seen == Seen((other.location(), "s3://else/where"), seen.at, identity, "one")
-    assert maintenance_table.seen(catalog)[identity] == seen
+    assert seen == KnownFolders((other.location(), "s3://else/where"), seen.at, identity, "one")
+    assert maintenance_table.read_known_folders(catalog)[identity] == seen
     assert before < seen.at < datetime.now(UTC)
-    assert "shop.foreign" not in maintenance_table.turns(catalog, Action.ORPHANS)
+    assert "shop.foreign" not in maintenance_table.last_attempts(catalog, Action.ORPHANS)
 
 
 def test_files_that_are_younger_than_what_is_known_of_a_table_may_be_its_own() -> None:
     now = datetime.now(UTC)
-    damaged = {n: Seen((f"s3://lake/{n}",), now - timedelta(days=days)) for n, days in (("b", 9), ("c", 2))}
+    damaged = {n: KnownFolders((f"s3://lake/{n}",), now - timedelta(days=days)) for n, days in (("b", 9), ("c", 2))}
     assert (
-        orphan_guard.check_own("a", "s3://lake/a", Folders({"a": ("s3://lake/a",)}, damaged=damaged)) == damaged["b"].at
+        orphan_guard.check_other_tables("a", "s3://lake/a", TableFolders({"a": ("s3://lake/a",)}, unreadable=damaged))
+        == damaged["b"].at
     )
-    assert orphan_guard.check_own("b", "s3://lake/b", Folders({}, damaged=damaged)) == damaged["c"].at
-    with pytest.raises(TableDamagedError, match=r"never seen before.*: d\. \[table a\]"):
-        orphan_guard.check_own("a", "s3://lake/a", Folders({}, damaged={**damaged, "d": None}))
+    assert orphan_guard.check_other_tables("b", "s3://lake/b", TableFolders({}, unreadable=damaged)) == damaged["c"].at
+    with pytest.raises(TableDamagedError, match=r"no recorded folders .*: d\. \[table a\]"):
+        orphan_guard.check_other_tables("a", "s3://lake/a", TableFolders({}, unreadable={**damaged, "d": None}))
     # A catalog may lay out `warehouse/namespace/table`.
-    unread = Folders({}, unknown=frozenset({"shop.orders.items"}))
-    assert orphan_guard.check_own("shop.order", "s3://lake/shop/order", unread) is None
+    unread = TableFolders({}, unknown=frozenset({"shop.orders.items"}))
+    assert orphan_guard.check_other_tables("shop.order", "s3://lake/shop/order", unread) is None
     with pytest.raises(FolderSharedError, match=r"shop\.orders\.items in s3://lake/shop/orders, perhaps"):
-        orphan_guard.check_own("shop.orders", "s3://lake/shop/orders", unread)
+        orphan_guard.check_other_tables("shop.orders", "s3://lake/shop/orders", unread)
 
 
 def fails(error: Exception) -> Table:
@@ -287,15 +294,15 @@ def test_a_catalog_that_shows_only_some_of_its_tables(
 
     holding(catalog, ("hr", "new"))
     monkeypatch.setattr(catalog, "load_table", refused)
-    found = table_locations.known(promise(tmp_path), catalog, "r")
-    assert (sorted(found.damaged), found.unknown) == (["hr.pay", "lab.it"], frozenset({"hr.new"}))
+    found = table_locations.find_folders(promise(tmp_path), catalog, "r")
+    assert (sorted(found.unreadable), found.unknown) == (["hr.pay", "lab.it"], frozenset({"hr.new"}))
     assert "lab.it in" in clean_up(tmp_path, catalog)
 
     # Where it only was not answered this time, it may lie anywhere.
     for error, unknown in ((OSError("AWS Error ACCESS_DENIED"), True), (OSError("away"), False), (TypeError(), True)):
         monkeypatch.setattr(catalog, "load_table", lambda name, e=error: fails(e) if name[-1] == "new" else load(name))
-        assert ("hr.new" in table_locations.known(promise(tmp_path), catalog, str(error)).unknown) is unknown
-        assert ("never seen before, may lie" in clean_up(tmp_path, catalog)) is not unknown
+        assert ("hr.new" in table_locations.find_folders(promise(tmp_path), catalog, str(error)).unknown) is unknown
+        assert ("no recorded folders may lie" in clean_up(tmp_path, catalog)) is not unknown
     monkeypatch.setattr(catalog, "load_table", refused)
 
     def lists(error: Exception, *without: str) -> None:
@@ -307,7 +314,7 @@ def test_a_catalog_that_shows_only_some_of_its_tables(
         monkeypatch.setattr(catalog, "list_tables", listed)
 
     lists(ForbiddenError("not yours"), "hr")
-    assert "hr.new" not in table_locations.known(promise(tmp_path), catalog, "s").unknown
+    assert "hr.new" not in table_locations.find_folders(promise(tmp_path), catalog, "s").unknown
     # Of its own namespaces it has to know; and what went wrong otherwise may hide anything.
     lists(ForbiddenError("not yours"), "shop")
     assert "ForbiddenError" in clean_up(tmp_path, catalog)
@@ -320,10 +327,10 @@ def test_tables_of_others_are_loaded_once_in_a_run_and_read_once_for_all(
 ) -> None:
     filled(catalog, promise(tmp_path), 1)
     many = [holding(catalog, ("many", f"t{n}")) for n in range(5)]
-    monkeypatch.setattr(table_locations, "PORTION", 2)
+    monkeypatch.setattr(table_locations, "CHUNK", 2)
     loaded: list[str] = []
     looked: list[str] = []
-    load, files = catalog.load_table, table_locations._files
+    load, files = catalog.load_table, table_locations._all_files
 
     def loading(identifier: tuple[str, ...]) -> Table:
         loaded.append(".".join(identifier))
@@ -334,12 +341,12 @@ def test_tables_of_others_are_loaded_once_in_a_run_and_read_once_for_all(
         return files(table)
 
     monkeypatch.setattr(catalog, "load_table", loading)
-    monkeypatch.setattr(table_locations, "_files", looking)
+    monkeypatch.setattr(table_locations, "_all_files", looking)
 
     def loads(run_id: str) -> list[str]:
         loaded.clear()
-        found = table_locations.known(promise(tmp_path), catalog, run_id)
-        assert found.read["many.t0"] == (many[0].location(),)
+        found = table_locations.find_folders(promise(tmp_path), catalog, run_id)
+        assert found.readable["many.t0"] == (many[0].location(),)
         return [name for name in loaded if name.startswith("many.")]
 
     assert len(loads("one")) == 5 and loads("one") == []
@@ -348,7 +355,7 @@ def test_tables_of_others_are_loaded_once_in_a_run_and_read_once_for_all(
     with many[0].transaction() as change:
         change.set_properties({"write.data.path": "s3://else/where"})
     looked.clear()
-    table_locations.known(promise(tmp_path), catalog, "three")
+    table_locations.find_folders(promise(tmp_path), catalog, "three")
     assert looked.count("many.t0") == 1 and "many.t1" not in looked
 
 
@@ -360,14 +367,14 @@ def test_a_table_whose_manifests_can_not_be_read_is_where_its_metadata_says(tmp_
     for _ in range(2):
         assert "lab.it in" in clean_up(tmp_path, catalog)
         # Without its id: so each run tries again to read all of it.
-        assert maintenance_table.seen(catalog)["lab.it"].id is None
+        assert maintenance_table.read_known_folders(catalog)["lab.it"].id is None
 
 
 def test_whose_a_file_may_be(tmp_path: Path, catalog: Catalog) -> None:
     lake, elsewhere = f"file://{tmp_path}/lake", f"file://{tmp_path}/else"
     where = {"write.data.path": f"{elsewhere}/data/", "write.metadata.path": f"{lake}/t/meta"}
     table = holding(catalog, ("shop", "t"), location=f"{lake}/t", properties=where)
-    assert orphan_guard.listed(table) == (f"{lake}/t", f"{elsewhere}/data/")
+    assert orphan_guard.folders_to_list(table) == (f"{lake}/t", f"{elsewhere}/data/")
     written = "00000-5-1b4e28ba-2fa1-11d2-883f-0016d3cca427-00001.parquet"
     ours = ("lake/t/data/x", "lake/t/metadata/x", f"else/data/p=1/{written}", f"lake/t/meta/{written}")
     others = (
@@ -377,12 +384,12 @@ def test_whose_a_file_may_be(tmp_path: Path, catalog: Catalog) -> None:
         f"else/data_too/{written}",
         "lake/t/meta/x",
     )
-    judged = [orphan_guard.may_be_ours(f"file:{tmp_path}/{path}", table) for path in (*ours, *others)]
+    judged = [orphan_guard.may_belong_to(f"file:{tmp_path}/{path}", table) for path in (*ours, *others)]
     assert judged == [True] * 4 + [False] * 5
     # A folder in which the table's own lies is listed in its place.
     with table.transaction() as change:
         change.set_properties({"write.data.path": lake})
-    assert orphan_guard.listed(table) == (lake,)
+    assert orphan_guard.folders_to_list(table) == (lake,)
 
 
 @pytest.mark.parametrize(
@@ -400,9 +407,9 @@ def test_whose_a_file_may_be(tmp_path: Path, catalog: Catalog) -> None:
     ],
 )
 def test_addresses_of_one_place(inner: str, outer: str, within: bool) -> None:
-    found = Folders({"a": (inner,), "b": (outer,)})
+    found = TableFolders({"a": (inner,), "b": (outer,)})
     if within:
         with pytest.raises(FolderSharedError, match=r"a in .*\[table b\]"):
-            orphan_guard.check_own("b", outer, found)
+            orphan_guard.check_other_tables("b", outer, found)
     else:
-        orphan_guard.check_own("b", outer, found)
+        orphan_guard.check_other_tables("b", outer, found)

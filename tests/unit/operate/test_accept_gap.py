@@ -10,19 +10,21 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice.batch import GAPS, Batch, batches_of, joined, publish_properties
+from sluice.batch import GAPS, Batch, batches_from_summary, merge_batches, publish_properties
 from sluice.contract import folder as contract_folder
 from sluice.errors import OffsetsLostError, RefusedError
 from sluice.iceberg import tables
 from sluice.kafka import broker
 from sluice.kafka.broker import TopicState
 from sluice.ledger import accepted_gaps
-from sluice.ledger.offsets_table import Row, State, batches, plan_rows
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, batches_from_rows, plan_rows
 from sluice.offsets import OffsetRange
 from sluice.operate import accept_gap
 from sluice.operate.accept_gap import Gap
-from sluice.plan.batches import _given_up, _without
-from sluice.plan.retention_warnings import interval
+from sluice.operate.operator_input import Decision
+from sluice.plan.batches import accepted_losses, exclude_gaps
+from sluice.plan.model import PlanInputs
+from sluice.plan.retention_warnings import longest_interval
 from tests.unit.maintain.test_assess import append
 
 pytestmark = pytest.mark.unit
@@ -35,9 +37,9 @@ def batch(seq: int, start: int, end: int, **gaps: tuple[int, int]) -> Batch:
     return Batch("t", "id", seq, {0: R(start, end)}, {0: end}, given_up)
 
 
-def word(start: int, end: int, *, topic_id: str = "id", table: str | None = None) -> Row:
-    return Row(
-        "t", State.GAP, topic_id, partition=0, start_offset=start, end_offset=end, table=table, who="ann", why="w"
+def word(start: int, end: int, *, topic_id: str = "id", table: str | None = None) -> LedgerRow:
+    return LedgerRow(
+        "t", LedgerState.GAP, topic_id, partition=0, start_offset=start, end_offset=end, table=table, who="ann", why="w"
     )
 
 
@@ -46,13 +48,13 @@ def test_a_summary_carries_each_batchs_gaps_and_the_whole():
     several.append(batch(5, 40, 50, p0=(40, 41)))
     properties = publish_properties(several)
     assert properties[GAPS] == '{"0":[[0,10],[10,13],[40,41]]}'
-    told = batches_of(properties)
+    told = batches_from_summary(properties)
     assert told == several
     assert [b.gaps for b in told] == [b.gaps for b in several]
-    assert joined(several).span == 50 - 14
-    assert joined(several).ranges == {0: (0, 50)}
-    assert [b.to_read for b in several[:2]] == [{}, {0: (13, 20)}]
-    assert batches_of(publish_properties(several[2:3]))[0].gaps == {}
+    assert merge_batches(several).span == 50 - 14
+    assert merge_batches(several).ranges == {0: (0, 50)}
+    assert [b.ranges_to_read for b in several[:2]] == [{}, {0: (13, 20)}]
+    assert batches_from_summary(publish_properties(several[2:3]))[0].gaps == {}
     assert GAPS not in publish_properties(several[2:4])
 
 
@@ -68,7 +70,7 @@ def test_a_summary_carries_each_batchs_gaps_and_the_whole():
 )
 def test_no_more_is_passed_over_than_is_lost(accepted, low, expected):
     state = TopicState("t", "id", {0: R(low, 90)}, compacted=False, retention_ms=-1)
-    assert _given_up("t", {0: R(10, 40)}, state, {0: [R(*a) for a in accepted]}) == expected
+    assert accepted_losses({0: R(10, 40)}, state, {0: [R(*a) for a in accepted]}) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,32 +88,32 @@ def test_what_nobody_accepted_is_named(accepted, low, rest):
     state = TopicState("t", "id", {0: R(low, 99)}, compacted=False, retention_ms=-1)
     ranges, said = {0: R(10, 40)}, {0: [R(*a) for a in accepted]}
     if rest is None:
-        assert _given_up("t", ranges, state, said) == {0: R(10, 40)}
+        assert accepted_losses(ranges, state, said) == {0: R(10, 40)}
         return
     with pytest.raises(OffsetsLostError) as stop:
-        _given_up("t", ranges, state, said)
+        accepted_losses(ranges, state, said)
     assert stop.value.fields["lost"] == {0: rest}
 
 
 def test_each_frozen_batch_gets_its_share():
     lost = {0: R(0, 15)}
-    shares = [_without(b, lost).gaps for b in (batch(1, 0, 10), batch(2, 10, 20), batch(3, 20, 30))]
+    shares = [exclude_gaps(b, lost).gaps for b in (batch(1, 0, 10), batch(2, 10, 20), batch(3, 20, 30))]
     assert shares == [{0: (R(0, 10),)}, {0: (R(10, 15),)}, {}]
 
 
 def test_words_are_of_one_topic_and_of_one_table():
     said = [word(5, 8), word(0, 5), word(7, 9), word(20, 30, topic_id="older"), word(40, 50, table="db.a")]
-    assert accepted_gaps.accepted(said, "t", "id") == {0: [R(0, 9)]}
-    assert accepted_gaps.accepted(said, "t", "id", "db.a") == {0: [R(40, 50)]}
-    assert accepted_gaps.with_gaps(batch(3, 8, 60), said).gaps == {0: (R(8, 9),)}
-    assert accepted_gaps.covers(said, batch(3, 41, 50), "db.a")
-    assert not accepted_gaps.covers(said, batch(3, 41, 51), "db.a")
-    assert not accepted_gaps.covers(said, batch(3, 0, 9), "db.a")
-    assert accepted_gaps.untold(batch(1, 0, 20, p0=(0, 9)), said) == []
-    (row,) = accepted_gaps.untold(batch(1, 0, 20, p0=(0, 10)), said)
+    assert accepted_gaps.accepted_ranges(said, "t", "id") == {0: [R(0, 9)]}
+    assert accepted_gaps.accepted_ranges(said, "t", "id", "db.a") == {0: [R(40, 50)]}
+    assert accepted_gaps.add_accepted_gaps(batch(3, 8, 60), said).gaps == {0: (R(8, 9),)}
+    assert accepted_gaps.is_skipped_by_table(said, batch(3, 41, 50), "db.a")
+    assert not accepted_gaps.is_skipped_by_table(said, batch(3, 41, 51), "db.a")
+    assert not accepted_gaps.is_skipped_by_table(said, batch(3, 0, 9), "db.a")
+    assert accepted_gaps.missing_gap_rows(batch(1, 0, 20, p0=(0, 9)), said) == []
+    (row,) = accepted_gaps.missing_gap_rows(batch(1, 0, 20, p0=(0, 10)), said)
     assert (row.start_offset, row.end_offset, row.who) == (0, 10, None)
     # A word is no batch.
-    assert batches([*plan_rows(batch(1, 0, 10)), *said]) == {("t", 1): batch(1, 0, 10)}
+    assert batches_from_rows([*plan_rows(batch(1, 0, 10)), *said]) == {("t", 1): batch(1, 0, 10)}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_words_are_of_one_topic_and_of_one_table():
     ],
 )
 def test_the_longest_pause_of_a_schedule(schedule, pause):
-    assert interval(schedule, datetime(2026, 1, 1, tzinfo=UTC)) == pause
+    assert longest_interval(schedule, datetime(2026, 1, 1, tzinfo=UTC)) == pause
 
 
 @pytest.fixture
@@ -139,8 +141,12 @@ def catalog(tmp_path: Path) -> Catalog:
 
 def accept(catalog: Catalog, folder: Path, name: str, named: dict[int, list[int]] | None = None) -> list[Gap]:
     client: Any = None
-    return accept_gap.accept(
-        name, named, contract_folder.load(folder), catalog, client, who="ann", why="old", run_id="r", dry_run=False
+    return accept_gap.accept_gaps(
+        name,
+        named,
+        PlanInputs(contract_folder.load_contracts(folder), catalog, client),
+        Decision("ann", "old", "r"),
+        dry_run=False,
     )
 
 
@@ -162,7 +168,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     def describe(_: object, topics: list[str]) -> dict[str, TopicState]:
         return {t: TopicState(t, "id", {0: R(low.get(t, 0), 9)}, compacted=False, retention_ms=-1) for t in topics}
 
-    monkeypatch.setattr(broker, "describe", describe)
+    monkeypatch.setattr(broker, "describe_topics", describe)
     return low
 
 
@@ -176,14 +182,14 @@ def test_a_table_called_like_one_of_its_topics_is_the_table(
     staged(catalog, "shop.orders")
     staged(catalog, "shop.orders_v2", trimmed=1)
     kafka["shop.orders"] = 5
-    with pytest.raises(RefusedError, match=r"lacks several: shop\.orders .*; shop\.orders_v2 "):
+    with pytest.raises(RefusedError, match=r"has lost offsets of several: shop\.orders .*; shop\.orders_v2 "):
         accept(catalog, tmp_path, "shop.orders", {0: [0, 1]})
     of = ("shop.orders",)
     assert accept(catalog, tmp_path, "shop.orders") == [
         Gap("shop.orders", "id", {0: R(2, 5)}, of),
         Gap("shop.orders_v2", "id", {0: R(0, 1)}, of, "shop.orders"),
     ]
-    with pytest.raises(RefusedError, match=r"is lost.*Nothing to do"):
+    with pytest.raises(RefusedError, match=r"are lost.*Nothing to do"):
         accept(catalog, tmp_path, "shop.orders")
 
 

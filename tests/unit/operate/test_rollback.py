@@ -12,27 +12,38 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice.batch import PUBLISHED_THROUGH, RUN_ID, Batch, Through, encode_through, publish_properties
+from sluice.batch import (
+    PUBLISHED_THROUGH,
+    RUN_ID,
+    Batch,
+    PublishedOffsets,
+    encode_published_through,
+    publish_properties,
+)
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.errors import CatalogUnavailableError, FencedError, RefusedError, StagingTrimmedError
 from sluice.iceberg import cursor, deletes_table, refs, snapshots, table_names, tables
 from sluice.iceberg.filters import at_most, one_of
 from sluice.ingest import settle
-from sluice.ingest.landing import Attempt, Context
+from sluice.ingest.branch_write import BranchWrite
+from sluice.ingest.context import Context
 from sluice.ledger import backlog, restore_deletes, slices, unfinished_rollback
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, plan_rows
 from sluice.ledger.maintenance_table import Action
-from sluice.ledger.offsets_table import Ledger, Row, State, plan_rows
+from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import expiry
-from sluice.maintain.expiry import Others
+from sluice.maintain.expiry import AssessmentInputs, RollbackNeeds
 from sluice.offsets import OffsetRange
 from sluice.operate import rollback
+from sluice.operate.operator_input import Decision
 from sluice.operate.rollback import Rollback
+from sluice.operate.rollback_target import RestorePoint
 from tests.unit.maintain.test_assess import LATER, NOW, append, batch, filled, needs, promise
 
 pytestmark = pytest.mark.unit
 
-THROUGH = {PUBLISHED_THROUGH: encode_through({"orders": Through(3, "id", {0: 3})})}
+THROUGH = {PUBLISHED_THROUGH: encode_published_through({"orders": PublishedOffsets(3, "id", {0: 3})})}
 
 
 @pytest.fixture
@@ -42,11 +53,14 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def look(catalog: Catalog, promises: Contracts, target: Snapshot) -> Rollback:
-    return rollback.look("shop.orders", promises, catalog, Ledger(catalog), snapshot_id=target.snapshot_id)
+    return rollback.preview_rollback(
+        "shop.orders", promises, catalog, Ledger(catalog), RestorePoint(snapshot_id=target.snapshot_id)
+    )
 
 
 def act(catalog: Catalog, found: Rollback, **more: str) -> None:
-    rollback.roll_back(found, catalog, Ledger(catalog), **{"who": "ann", "why": "wrong", "run_id": "by hand", **more})
+    decision = Decision("ann", more.pop("why", "wrong"), "by hand")
+    rollback.roll_back(found, catalog, Ledger(catalog), decision, **more)
 
 
 def head(catalog: Catalog) -> Snapshot:
@@ -59,12 +73,14 @@ def bring(catalog: Catalog, seq: int, start: int, end: int, *, staged: bool) -> 
     """A slice that was planned and has landed, from staging or quarantine; or from Kafka, by way of staging."""
     piece = Batch("orders", "id", seq, {0: OffsetRange(start, end)}, {})
     ledger = Ledger(catalog)
-    ledger.append(slices.plan_rows(piece, "shop.orders", who="ann", why="a hole"), run_id="r")
+    ledger.append(slices.slice_plan_rows(piece, "shop.orders", who="ann", why="a hole"), run_id="r")
     if staged:
         append(catalog.load_table(table_names.staging("orders")), seq, {"sluice.step": "stage", **piece.properties()})
     append(catalog.load_table("shop.orders"), seq, {"sluice.step": "replay", **piece.properties(), **THROUGH})
     done = {"shop.orders": head(catalog).snapshot_id}
-    ledger.append([Row("orders", State.REPLAYED, "id", seq, table="shop.orders", snapshots=done)], run_id="r")
+    ledger.append(
+        [LedgerRow("orders", LedgerState.REPLAYED, "id", seq, table="shop.orders", snapshots=done)], run_id="r"
+    )
 
 
 def trim(catalog: Catalog, through: int) -> None:
@@ -86,9 +102,9 @@ def test_a_slice_whose_records_are_gone_is_undone_by_name_only(tmp_path: Path, c
     trim(catalog, 1)
     found = look(catalog, promises, target)
     text = "\n".join(found.lines())
-    assert 'LOST    orders backfill -1 {"0":[0,2]}: 1 rows written, and staging lacks {"0":[[0,1]]}' in text
+    assert 'LOST      orders backfill -1 {"0":[0,2]}: 1 rows written, and staging lacks {"0":[[0,1]]}' in text
     assert "backfill plan shop.orders --topic=orders --ranges '{\"0\":[0,2]}'" in text
-    with pytest.raises(RefusedError, match=r"backfill -1 .*the table would be without them"):
+    with pytest.raises(RefusedError, match=r"backfill -1 .*the table would lose them"):
         act(catalog, found)
     act(catalog, found, accept_loss="shop.orders")
     assert head(catalog) == target
@@ -105,18 +121,16 @@ def test_what_was_given_up_before_is_lost_once(tmp_path: Path, catalog: Catalog)
     # The next run passes over the second batch, and publishes the third.
     ledger, staging = Ledger(catalog), catalog.load_table(table_names.staging("orders"))
     waiting = (batch(2), batch(3))
-    through = {PUBLISHED_THROUGH: encode_through({"orders": Through(3, "id", {0: 3})})}
-    brought = backlog.whole("shop.orders", staging, waiting, ledger, ledger.gaps(["orders"]))
+    through = {PUBLISHED_THROUGH: encode_published_through({"orders": PublishedOffsets(3, "id", {0: 3})})}
+    brought = backlog.check_rows_staged("shop.orders", staging, waiting, ledger, ledger.gaps(["orders"]))
     append(catalog.load_table("shop.orders"), 3, {"sluice.step": "publish", **publish_properties(brought), **through})
     found = look(catalog, promises, target)
-    assert (found.lost, [each.batch for each in found.again["orders"]]) == ([], [batch(3)])
-    assert (
-        'passed  orders batch 2 {"0":[1,2]}: given up for this table before, and not in it now either' in found.lines()
-    )
+    assert (found.lost, [each.batch for each in found.republish["orders"]]) == ([], [batch(3)])
+    assert 'skipped   orders batch 2 {"0":[1,2]}: an accepted gap of this table, and skipped again' in found.lines()
     act(catalog, found)
     assert sorted(kinds(catalog)) == [("gap", "ann", "wrong")] + [("rolled_back", "ann", "wrong")] * 2
     # Put forward by hand to where its rows are, the table has them to lose.
-    refs.commit(catalog, catalog.load_table("shop.orders"), (), (refs.point(refs.MAIN, old.snapshot_id),))
+    refs.commit(catalog, catalog.load_table("shop.orders"), (), (refs.set_ref(refs.MAIN, old.snapshot_id),))
     assert [str(each.batch) for each in look(catalog, promises, target).lost] == ['orders batch 2 {"0":[1,2]}']
 
 
@@ -129,12 +143,12 @@ def test_a_table_is_put_forward_again_by_the_sql_that_the_error_names(tmp_path: 
 
     def put(snapshot: Snapshot) -> tuple[Batch, ...]:
         """What `set_current_snapshot` does, which is not of Sluice; and what the table then has yet to publish."""
-        refs.commit(catalog, typed, (), (refs.point(refs.MAIN, snapshot.snapshot_id),))
-        at = cursor.published(catalog.load_table("shop.orders"))["orders"]
-        pending = backlog.pending("shop.orders", known, batch(3), at)
-        return backlog.whole("shop.orders", catalog.load_table(staging.name()), pending, ledger, [])
+        refs.commit(catalog, typed, (), (refs.set_ref(refs.MAIN, snapshot.snapshot_id),))
+        at = cursor.read_table_cursor(catalog.load_table("shop.orders"))["orders"]
+        pending = backlog.find_pending_batches("shop.orders", known, batch(3), at)
+        return backlog.check_rows_staged("shop.orders", catalog.load_table(staging.name()), pending, ledger, [])
 
-    with pytest.raises(StagingTrimmedError, match=r"only SQL by hand in Spark: CALL .*set_current_snapshot"):
+    with pytest.raises(StagingTrimmedError, match=r"move it forward with Spark SQL: CALL .*set_current_snapshot"):
         put(target)
     # As the error says, no rollback of Sluice's does it.
     with pytest.raises(RefusedError, match="not among main's ancestors"):
@@ -157,18 +171,18 @@ def test_an_attempt_that_began_where_a_table_is_taken_back_to_does_not_land_ther
     def write(branch: str) -> None:
         append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties()}, branch)
 
-    with Attempt(context, ("shop", "orders"), batch(2)) as attempt:
+    with BranchWrite(context, ("shop", "orders"), batch(2)) as attempt:
         if written == "before":
             write(attempt.branch)
-            attempt.result()  # it has looked, and is about to land
+            attempt.written_snapshot()  # it has looked, and is about to land
         append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
         found = look(catalog, promises, target)
         assert found.branches == (attempt.branch,)
         act(catalog, found)
         if written == "after":
             write(attempt.branch)
-        with pytest.raises(FencedError, match="Main moved, and back again"):
-            attempt.land()
+        with pytest.raises(FencedError, match="Main moved away and back"):
+            attempt.fast_forward_main()
     assert head(catalog) == target
     assert "sluice_audited" in catalog.load_table("shop.orders").metadata.refs
 
@@ -183,26 +197,28 @@ def test_whoever_finishes_a_rollback_takes_the_memory_back_unless_something_was_
         "table: shop.orders\ntopic: orders\ngroup: shop\nowner: me\nmode: upsert\nidentifier: [id]\n"
         "order: [_kafka_timestamp]\ncolumns: [{name: id, type: long}]\n"
     )
-    promises = contract_folder.load(folder)
+    promises = contract_folder.load_contracts(folder)
     own = promises.table("shop.orders")
     typed, staging = tables.ensure_typed(catalog, own), tables.ensure_staging(catalog, "orders")
     ledger = Ledger(catalog)
     for seq in (1, 2):
-        append(deletes_table.ensure_deletes(catalog, own), seq, {})
+        append(deletes_table.ensure_deletes_table(catalog, own), seq, {})
         append(staging, seq, {"sluice.step": "stage", **batch(seq).properties()})
-        through = {PUBLISHED_THROUGH: encode_through({"orders": Through(seq, "id", {0: seq})})}
+        through = {PUBLISHED_THROUGH: encode_published_through({"orders": PublishedOffsets(seq, "id", {0: seq})})}
         append(typed, seq, {"sluice.step": "publish", **batch(seq).properties(), **through})
-        ledger.append(plan_rows(batch(seq), State.SETTLED), run_id="r")
+        ledger.append(plan_rows(batch(seq), LedgerState.SETTLED), run_id="r")
     target = list(snapshots.ancestors(catalog.load_table("shop.orders").metadata))[1]
-    found = rollback.look("shop.orders", promises, catalog, ledger, snapshot_id=target.snapshot_id)
+    found = rollback.preview_rollback(
+        "shop.orders", promises, catalog, ledger, RestorePoint(snapshot_id=target.snapshot_id)
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unfinished_rollback, "finish", lambda *_: None)  # killed
+        patch.setattr(unfinished_rollback, "finish_rollback", lambda *_: None)  # killed
         act(catalog, found)
     append(catalog.load_table("shop.orders"), 2, {"sluice.step": step})
-    unfinished_rollback.catch_up(catalog, Ledger(catalog), own, catalog.load_table("shop.orders"))
+    unfinished_rollback.finish_pending_rollback(catalog, Ledger(catalog), own, catalog.load_table("shop.orders"))
     memory = catalog.load_table(table_names.deletes(own)).metadata.current_snapshot_id
-    assert found.memory is not None and found.memory_back_to
-    assert (memory == found.memory_back_to) is forgotten
+    assert found.deletes_table is not None and found.deletes_snapshot_id
+    assert (memory == found.deletes_snapshot_id) is forgotten
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["publish", "maintenance in between"])
@@ -222,7 +238,9 @@ def test_what_an_attempt_remembered_that_did_not_land_is_forgotten_with_its_batc
     append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
     memory = catalog.load_table("shop.memory")
     assert before is not None
-    found = restore_deletes.state_before(memory, catalog.load_table("shop.orders").metadata, target, head(catalog))
+    found = restore_deletes.find_restore_point(
+        memory, catalog.load_table("shop.orders").metadata, target, head(catalog)
+    )
     assert found == before.snapshot_id
 
 
@@ -237,12 +255,12 @@ def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_
     memory = catalog.load_table("shop.orders")
     first_undone = memory.snapshot_by_id(gone[0])
     assert first_undone is not None
-    assert restore_deletes.state_before(memory, memory.metadata, target, first_undone) == restore_deletes.EMPTY
+    assert restore_deletes.find_restore_point(memory, memory.metadata, target, first_undone) == restore_deletes.EMPTY
     memory.maintenance.expire_snapshots().by_ids(gone).commit()
     # Of what the table held then, and of what a memory knew, nobody can tell any more: not nothing.
-    with pytest.raises(RefusedError, match="told which offsets the table held then have expired"):
+    with pytest.raises(RefusedError, match="carried the table's offsets at that time have expired"):
         look(catalog, promises, target)
-    assert restore_deletes.state_before(memory, memory.metadata, target, first_undone) is None
+    assert restore_deletes.find_restore_point(memory, memory.metadata, target, first_undone) is None
 
 
 def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:
@@ -262,29 +280,39 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
     filled(catalog, promises, 3)
     bring(catalog, -1, 0, 2, staged=True)  # from Kafka
     bring(catalog, -2, 1, 2, staged=False)  # from staging
-    inside = Others(catalog, promises, NOW + timedelta(days=1)).undoable("orders")
+    inside = AssessmentInputs(catalog, promises, NOW + timedelta(days=1)).rollback_needs("orders").slices
     assert sorted(inside) == [-2, -1]
     # All was planned and published long ago; what a slice brought that landed just now is read again if it is undone.
     staging = catalog.load_table(table_names.staging("orders"))
 
-    def going(undoable: Mapping[int, Batch]) -> expiry.Trim | None:
-        return expiry.trim(Others(catalog, promises, LATER), staging, "orders", 3, undoable, timedelta(days=2))
+    def going(undoable: Mapping[int, Batch]) -> expiry.TrimPlan | None:
+        return expiry.plan_trim(
+            AssessmentInputs(catalog, promises, LATER),
+            staging,
+            RollbackNeeds("orders", 3, undoable),
+            timedelta(days=2),
+        )
 
     assert going(inside) is None
-    assert going({-2: inside[-2]}) == expiry.Trim(1, 1)
-    assert going({}) == expiry.Trim(1, 2, (-1,))
+    assert going({-2: inside[-2]}) == expiry.TrimPlan(1, 1)
+    assert going({}) == expiry.TrimPlan(1, 2, (-1,))
     # Once no rollback leads back to before them.
     append(catalog.load_table("shop.orders"), 9, THROUGH)
-    assert Others(catalog, promises, LATER).undoable("orders") == {}
+    assert AssessmentInputs(catalog, promises, LATER).rollback_needs("orders").slices == {}
     need = needs(promises, catalog, Action.EXPIRE, LATER)["sluice_staging.orders"]
-    assert need.reason.startswith("batches 1 to 2 are published and past their retention; 1 slices of backfills")
+    assert need.reason.startswith("batches 1 to 2 are published and past their retention; 1 backfill slices")
     need = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(days=1))["sluice_staging.orders"]
     assert "trim" not in need.steps
 
 
 def kinds(catalog: Catalog) -> list[tuple[str, str | None, str | None]]:
     """What the ledger tells of acts by hand."""
-    rows = Ledger(catalog).table.scan(row_filter=one_of("state", [State.GAP, State.ROLLED_BACK])).to_arrow().to_pylist()
+    rows = (
+        Ledger(catalog)
+        .table.scan(row_filter=one_of("state", [LedgerState.GAP, LedgerState.ROLLED_BACK]))
+        .to_arrow()
+        .to_pylist()
+    )
     return [(r["state"], r["who"], r["why"]) for r in rows]
 
 
@@ -319,7 +347,7 @@ def test_what_a_killed_rollback_left_to_do_is_done_once(
         "by hand",
         {"from": found.undone[0].snapshot_id, "to": target.snapshot_id},
     )
-    assert unfinished_rollback.NOTE not in catalog.load_table("shop.orders").properties
+    assert unfinished_rollback.ROLLBACK_PROPERTY not in catalog.load_table("shop.orders").properties
 
 
 def test_a_rollback_whose_answer_was_lost_has_taken_effect(
@@ -369,8 +397,8 @@ def test_whether_it_was_rolled_back_is_said_to_be_unknown_while_it_is(
     monkeypatch.setattr(unfinished_rollback, "WAIT_S", 0.1)
     monkeypatch.setattr(catalog, "commit_table", away)
     monkeypatch.setattr(catalog, "load_table", away)
-    with pytest.raises(CatalogUnavailableError, match=r"not known whether .* next run of the group finishes it"):
-        rollback.roll_back(found, catalog, ledger, who="ann", why="wrong", run_id="r")
+    with pytest.raises(CatalogUnavailableError, match=r"not known whether .* group.s next run finishes the rollback"):
+        rollback.roll_back(found, catalog, ledger, Decision("ann", "wrong", "r"))
 
 
 def test_a_snapshot_that_expires_after_the_look_is_refused(tmp_path: Path, catalog: Catalog) -> None:
@@ -391,8 +419,10 @@ def test_what_lies_between_the_commits_of_a_run_is_told(tmp_path: Path, catalog:
         append(catalog.load_table("shop.orders"), number, {**THROUGH, RUN_ID: run_id})
 
     def told(run_id: str) -> list[str]:
-        found = rollback.look("shop.orders", promises, catalog, Ledger(catalog), before_run=run_id)
-        return [line for line in found.lines() if line.startswith("between")]
+        found = rollback.preview_rollback(
+            "shop.orders", promises, catalog, Ledger(catalog), RestorePoint(before_run=run_id)
+        )
+        return [line for line in found.lines() if line.startswith("others")]
 
-    assert told("a") == ["between 1 of them lie between the run's own commits, by others: b"]
+    assert told("a") == ["others    1 of them are commits of other runs: b"]
     assert told("b") == told("c") == []

@@ -34,7 +34,7 @@ def test_what_failed_at_once_is_tried_again_soon_however_long_it_takes_when_it_g
     failed = time.monotonic()
     while mine.get().error:
         time.sleep(0.005)
-    assert time.monotonic() - failed < 0.3 * feed.REST / 2
+    assert time.monotonic() - failed < 0.3 * feed.REST_FACTOR / 2
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_failed_at_once_is_tried_again_soon_however_long_it_takes_when_it_g
 )
 def test_an_error_that_all_may_see_names_no_files(text: str, told: str) -> None:
     def read() -> None:
-        raise CatalogUnavailableError(text, way_out="")
+        raise CatalogUnavailableError(text, next_step="")
 
     mine = Feed(read)
     while not mine.get().error:
@@ -67,18 +67,18 @@ def test_a_catalog_that_never_answers_takes_few_threads_and_is_asked_again(monke
 
     for _ in range(50):
         with pytest.raises(TimeoutError):
-            timeouts.within(0.01, ask)
+            timeouts.call_with_timeout(0.01, ask)
     assert len(begun) == 1
-    monkeypatch.setattr(timeouts, "AGAIN_S", 0.2)
+    monkeypatch.setattr(timeouts, "RETRY_INTERVAL_S", 0.2)
     until = time.monotonic() + 1.5  # a second one after 0.2 s, the next after 0.4, 0.6
     while time.monotonic() < until:
         with pytest.raises(TimeoutError):
-            timeouts.within(0.01, ask)
+            timeouts.call_with_timeout(0.01, ask)
     assert 2 <= len(begun) <= 4
     gate.set()
-    while any(thread.is_alive() for thread, _ in timeouts._hanging):
+    while any(thread.is_alive() for thread, _ in timeouts._unanswered):
         time.sleep(0.005)
-    assert timeouts.within(5, lambda: 1) == 1
+    assert timeouts.call_with_timeout(5, lambda: 1) == 1
 
 
 def test_a_reading_that_hangs_for_days_is_tried_again_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +118,11 @@ def test_who_does_not_look_again_gets_no_old_value_without_being_told(monkeypatc
     slow = mine.get(until=time.monotonic() + 0.01)
     assert (slow.value, slow.error) == (2, None)  # as old as it may be where reading takes longer than anybody waits
     monkeypatch.setattr(feed, "HANGS_S", 0.1)
-    monkeypatch.setattr(feed, "SLOW", 3000)  # nothing hangs yet
+    monkeypatch.setattr(feed, "SLOW_FACTOR", 3000)  # nothing hangs yet
     time.sleep(0.5)
     assert mine.get().error is None  # a page says of when it is, and looks again
     old = mine.get(until=time.monotonic() + 0.01)
-    assert old.value == 2 and old.error is not None and " old, and being read anew" in old.error
+    assert old.value == 2 and old.error is not None and " old and being read again" in old.error
     gate.set()
     while mine.get().value == 2:
         time.sleep(0.005)
@@ -131,8 +131,8 @@ def test_who_does_not_look_again_gets_no_old_value_without_being_told(monkeypatc
 
 def test_what_takes_long_because_there_is_much_to_read_is_not_said_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """From 120 s on it was told as hanging, each time anew, and its slot was given away after 600 s."""
-    monkeypatch.setattr(feed, "REST", 0)
-    monkeypatch.setattr(feed, "AT_ONCE", 1)
+    monkeypatch.setattr(feed, "REST_FACTOR", 0)
+    monkeypatch.setattr(feed, "MAX_CONCURRENT", 1)
     gate, begun, slots = threading.Event(), list[float](), feed.Slots()
 
     def read() -> int:
@@ -153,8 +153,8 @@ def test_what_takes_long_because_there_is_much_to_read_is_not_said_to_hang(monke
         time.sleep(0.005)
     while not (late := mine.get()).error:
         time.sleep(0.005)
-    assert len(begun) == 3 and time.monotonic() - begun[2] >= 0.3 * feed.SLOW
-    assert late.value == 2 and "has not answered for" in late.error
+    assert len(begun) == 3 and time.monotonic() - begun[2] >= 0.3 * feed.SLOW_FACTOR
+    assert late.value == 2 and "No answer for" in late.error
     gate.set()
 
 
@@ -169,31 +169,31 @@ def test_what_waits_for_others_that_hang_is_not_shown_as_if_it_were_of_now(monke
 
     mine = feed.Feeds(read, fresh=0.0, slots=feed.Slots())
     try:
-        assert mine.of("mine").get(wait=10).value == "mine"
-        while len(hang) < feed.AT_ONCE:
-            for n in range(feed.AT_ONCE):
-                mine.of(f"other {n}").get()
-        assert mine.of("mine").get().error is None
+        assert mine.get_feed("mine").get(wait=10).value == "mine"
+        while len(hang) < feed.MAX_CONCURRENT:
+            for n in range(feed.MAX_CONCURRENT):
+                mine.get_feed(f"other {n}").get()
+        assert mine.get_feed("mine").get().error is None
         monkeypatch.setattr(feed, "HANGS_S", 0.05)
-        while not (late := mine.of("mine").get()).error:
+        while not (late := mine.get_feed("mine").get()).error:
             time.sleep(0.005)
-        assert late.value == "mine" and "what is read before it does not answer" in late.error
+        assert late.value == "mine" and "earlier readings do not answer" in late.error
     finally:
         gate.set()
-    while mine.of("mine").get().error:
+    while mine.get_feed("mine").get().error:
         time.sleep(0.005)
 
 
 def test_of_too_many_names_the_longest_idle_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "MOST", 2)
+    monkeypatch.setattr(feed, "MAX_FEEDS", 2)
     mine = feed.Feeds(lambda name: name, fresh=3600.0)
-    first, second = mine.of("a"), mine.of("b")
-    assert mine.of("a") is first
-    mine.of("c")
-    assert mine.of("a") is first and mine.of("b") is not second
+    first, second = mine.get_feed("a"), mine.get_feed("b")
+    assert mine.get_feed("a") is first
+    mine.get_feed("c")
+    assert mine.get_feed("a") is first and mine.get_feed("b") is not second
 
 
 def test_the_offsets_of_a_thousand_partitions_are_cut() -> None:
     of = {p: OffsetRange(0, p) for p in range(1000)}
-    assert render.ranges({p: of[p] for p in (2, 1)}) == "1: [0, 1)  2: [0, 2)"
-    assert render.ranges(of).endswith("49: [0, 49)  and 950 partitions more")
+    assert render.format_ranges({p: of[p] for p in (2, 1)}) == "1: [0, 1)  2: [0, 2)"
+    assert render.format_ranges(of).endswith("49: [0, 49)  and 950 more partitions")

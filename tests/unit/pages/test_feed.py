@@ -20,16 +20,18 @@ from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
 from sluice.errors import CatalogUnavailableError
 from sluice.evolve import evolve
+from sluice.evolve.pending_change import ReviewDecision
 from sluice.iceberg import availability, table_names, tables
 from sluice.iceberg import catalog as catalogs
-from sluice.iceberg.active_contract import CONTRACT
+from sluice.iceberg.active_contract import CONTRACT_PROPERTY
 from sluice.kafka import login
 from sluice.ledger import maintenance_table, quality_table
-from sluice.ledger.offsets_table import Ledger, Row, State
-from sluice.pages import detail, history, judged, render, report
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
+from sluice.pages import detail, history, quality_overview, render, report
 from sluice.pages import trends as trends_of
 from sluice.status import status, timeline, verdicts
-from sluice.status.events import Lane, lanes
+from sluice.status.events import Lane, group_by_lane
 from sluice.status.model import TableStatus, TopicStatus
 
 pytestmark = pytest.mark.unit
@@ -47,7 +49,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlCata
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path / "contracts"))
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    monkeypatch.setattr(detail, "KAFKA_PATIENCE_S", 0.01)
+    monkeypatch.setattr(detail, "KAFKA_TIMEOUT_S", 0.01)
     (tmp_path / "contracts").mkdir()
     made = SqlCatalog("lake", **{name.lower(): value for name, value in settings.items()})
     yield made
@@ -58,67 +60,68 @@ def says(tmp_path: Path, **fields: Any) -> Contract:
     """The contract's file, written anew."""
     about = {"table": NAME, "topic": "t", "group": "g", "owner": "me", "columns": [ID, AMOUNT]}
     (tmp_path / "contracts" / "t.yaml").write_text(json.dumps(about | fields))
-    return contract_folder.load().table(NAME)
+    return contract_folder.load_contracts().table(NAME)
 
 
 def made(catalog: SqlCatalog, contract: Contract) -> Any:
     table = tables.ensure_typed(catalog, contract)
-    evolve.created(catalog, [contract], run_id="r")
+    evolve.record_created_tables(catalog, [contract], run_id="r")
     return table
 
 
-def page(found: detail.Detail, **changes: Any) -> str:
+def page(found: detail.TableDetail, **changes: Any) -> str:
     table = TableStatus(NAME, "g", "append", "me", **{"exists": True, "topics": [TopicStatus("t")], **changes})
-    return render.page(
-        "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=None, here="tables",
-        troubles=[], readiness=found.readiness, window=None, kinds=9, gaps=9, table=table, detail=found,
-        verdicts=list(verdicts.said(table)), reports=False, readable=(),
+    return render.render_page(
+        "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="tables",
+        errors=[], readiness=found.readiness, window=None, max_groups=9, max_gaps=9, table=table, detail=found,
+        verdicts=list(verdicts.list_verdicts(table)), reports=False, readable=(),
     )  # fmt: skip
 
 
-def quality_page(*shown: judged.Judged) -> str:
-    return render.page(
-        "quality.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="quality",
-        troubles=[], shown=shown, named=[], total=1, q="", state="", words=[], run_id=None, of={}, reports=False,
-        rejected={},
+def quality_page(*shown: quality_overview.TableQuality) -> str:
+    return render.render_page(
+        "quality.html", base="", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="quality",
+        errors=[], shown=shown, collapsed=[], total=1, q="", state="", states=[], run_id=None, run_filter={},
+        reports=False,
+        details={},
     )  # fmt: skip
 
 
 def test_the_contract_that_is_shown_is_the_one_in_force(catalog: SqlCatalog, tmp_path: Path) -> None:
-    assert "As its file says," in page(detail.read(NAME), exists=False)
+    assert "As its file says," in page(detail.read_detail(NAME), exists=False)
     keyed = {"mode": "upsert", "identifier": ["id"], "deletes": "ignore"}
     first = says(tmp_path, columns=[ID, AMOUNT], **keyed)
     made(catalog, first)
-    same = detail.read(NAME)
-    assert (same.version, same.differs) == (1, "") and "name: amount" in same.contract
+    same = detail.read_detail(NAME)
+    assert (same.version, same.difference) == (1, "") and "name: amount" in same.contract
     assert "As it is in force, version 1, without" in page(same)
     # The file drops a column: by default that waits for an answer.
     file = says(tmp_path, columns=[ID], freshness="15m", **keyed)
-    assert evolve.settle(catalog, file, run_id="r").review == "open"
-    found = detail.read(NAME)
+    assert evolve.apply_pending(catalog, file, run_id="r").review == "open"
+    found = detail.read_detail(NAME)
     assert "name: amount" in found.contract and "freshness: 900s" in found.contract  # how it is run is the file's
-    assert found.differs.startswith("The contract's file differs and waits for an answer: ")
-    assert "amount" in found.differs and found.differs in html.unescape(page(found))
-    evolve.decide(catalog, file, approve=False, who="ann", why="no", run_id="r")
-    assert "differs, which was rejected: " in detail.read(NAME).differs
+    assert found.difference.startswith("The contract file differs and waits for approval: ")
+    assert "amount" in found.difference and found.difference in html.unescape(page(found))
+    evolve.decide(catalog, file, ReviewDecision(approve=False, who="ann", why="no", run_id="r"))
+    assert "differs, and the change was rejected: " in detail.read_detail(NAME).difference
     # What is to come at once, what is ignored, what is refused.
     more = [ID, AMOUNT, {"name": "x", "type": "date"}]
     says(tmp_path, columns=more, **keyed)
-    assert "comes into force with the next run: " in detail.read(NAME).differs
+    assert "takes effect with the next run: " in detail.read_detail(NAME).difference
     says(tmp_path, columns=more, schema_policy={"add_column": "ignore"}, **keyed)
-    assert detail.read(NAME).differs.startswith("What it says otherwise and schema_policy ignores: ")
+    assert detail.read_detail(NAME).difference.startswith("schema_policy ignores these differences: ")
     says(tmp_path, columns=more, schema_policy={"add_column": "refuse"}, **keyed)
-    assert "The contract refuses this change" in detail.read(NAME).differs
+    assert "The contract refuses this change" in detail.read_detail(NAME).difference
     # The scorecard is that of what is in force, not of a file that nobody has approved.
     says(tmp_path)
-    keys = [line.evidence for line in detail.read(NAME).readiness if line.subject == "Key"]
+    keys = [line.evidence for line in detail.read_detail(NAME).readiness if line.subject == "Key"]
     assert keys == ["one row per id"]
 
 
 def test_columns_that_a_schema_gave_are_shown(catalog: SqlCatalog, tmp_path: Path) -> None:
     made(catalog, says(tmp_path, value={"format": "avro"}))
     says(tmp_path, columns="auto", value={"format": "avro"})
-    found = detail.read(NAME)
+    found = detail.read_detail(NAME)
     assert "name: amount" in found.contract and "auto" not in found.contract
     told = page(found, schema="The registry is away. The table goes on with version 1 of its contract")
     assert "with the columns that the newest schema gave" in told and "goes on with version 1 of its contract.<" in told
@@ -131,18 +134,18 @@ def test_a_mask_that_only_the_file_or_only_the_table_has_offers_no_replay_from_q
     plain = [ID, {"name": "mail", "type": "string"}]
     made(catalog, says(tmp_path, columns=masked))
     says(tmp_path, columns=plain, schema_policy={"change_mask": "review"})
-    assert not detail.read(NAME).keeps_raw
+    assert not detail.read_detail(NAME).keeps_raw
     says(tmp_path, columns=masked)
-    assert not detail.read(NAME).keeps_raw
+    assert not detail.read_detail(NAME).keeps_raw
 
 
 def test_a_contract_in_force_that_cannot_be_read_is_said_to_be_so(catalog: SqlCatalog, tmp_path: Path) -> None:
     table = made(catalog, says(tmp_path))
     with table.transaction() as transaction:
-        transaction.set_properties({CONTRACT: "no JSON"})
-    found = detail.read(NAME)
-    assert "can't be read" in found.missing["contract"] and "name: amount" in found.contract
-    assert "Which contract is in force can't be told" in page(found)
+        transaction.set_properties({CONTRACT_PROPERTY: "no JSON"})
+    found = detail.read_detail(NAME)
+    assert "cannot be parsed" in found.missing["contract"] and "name: amount" in found.contract
+    assert "The active contract cannot be read" in page(found)
 
 
 def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
@@ -150,57 +153,66 @@ def test_an_expectation_that_the_contract_has_no_more_is_history_and_not_red(
 ) -> None:
     expected = {"type": "expect_column_values_to_not_be_null", "column": "amount", "severity": "block"}
     made(catalog, says(tmp_path, expectations=[expected]))
-    result = quality_table.Result(NAME, "t", 1, expected["type"], "amount", "block", False, 10, 10, parameters="{}")
-    quality_table.keep(catalog, [result], run_id="r")
+    result = quality_table.ExpectationResult(
+        NAME, "t", 1, expected["type"], "amount", "block", False, 10, 10, parameters="{}"
+    )
+    quality_table.write_results(catalog, [result], run_id="r")
 
-    def shown() -> tuple[list[tuple[str, bool]], judged.Judged, str]:
-        found = trends_of.of_all()
-        alone = detail.read(NAME)
+    def shown() -> tuple[list[tuple[str, bool]], quality_overview.TableQuality, str]:
+        found = trends_of.read_all_trends()
+        alone = detail.read_detail(NAME)
         assert [(t.severity, t.judged) for t in alone.trends] == [(t.severity, t.judged) for t in found[NAME]]
-        every = judged.of_all(found, [NAME], slices=False)
-        (whole,), _ = judged.opened(every, found, "", slices=False)
+        every = quality_overview.summarize_tables(found, [NAME], slices=False)
+        (whole,), _ = quality_overview.split_expanded(every, found, "", slices=False)
         return [(t.severity, t.judged) for t in whole.trends], whole, quality_page(whole)
 
     trends, whole, told = shown()
-    assert trends == [("block", True)] and (whole.failed, whole.state) == (1, judged.FAILED)
+    assert trends == [("block", True)] and (whole.failed, whole.state) == (1, quality_overview.FAILED)
     assert "1 failed</span>" in told and 'class="mark failed"' in told
     # Repaired by another severity: until a batch comes nothing that the contract has was judged.
     says(tmp_path, expectations=[{**expected, "severity": "warn"}])
     trends, whole, told = shown()
-    assert trends == [("block", False)] and (whole.failed, whole.state) == (0, judged.PAST)
-    assert "badge bad" not in told and "mark failed" not in told and ">no longer judged</span>" in told
-    quality_table.keep(catalog, [replace(result, batch_seq=2, severity="warn", success=True, unexpected=0)], run_id="r")
+    assert trends == [("block", False)] and (whole.failed, whole.state) == (0, quality_overview.REMOVED)
+    assert "badge bad" not in told and "mark failed" not in told and ">removed</span>" in told
+    quality_table.write_results(
+        catalog, [replace(result, batch_seq=2, severity="warn", success=True, unexpected=0)], run_id="r"
+    )
     trends, whole, told = shown()
-    assert trends == [("warn", True), ("block", False)] and (whole.expectations, whole.state) == (1, judged.HELD)
+    assert trends == [("warn", True), ("block", False)] and (whole.expectations, whole.state) == (
+        1,
+        quality_overview.PASSED,
+    )
     assert "1 failed" not in told and "mark failed" not in told
     # What a run judged stays what it was.
-    assert [t.judged for t in trends_of.of_run("r")[NAME]] == [True, True]
+    assert [t.judged for t in trends_of.read_run_trends("r")[NAME]] == [True, True]
 
 
 def test_one_expectation_or_topic_does_not_hide_another(catalog: SqlCatalog, tmp_path: Path) -> None:
     kind = "expect_column_values_to_match_regex"
     expected = [{"type": kind, "column": "amount", "regex": regex} for regex in ("^<a>", "z$")]
     says(tmp_path, topic=["t", "u"], columns=[ID, {"name": "amount", "type": "string"}], expectations=expected)
-    contract = contract_folder.load(strict=False).table(NAME)
+    contract = contract_folder.load_contracts(strict=False).table(NAME)
     first, second = (each.parameters for each in contract.expectations)
     kept = [(first, "t", False), (second, "t", True), (first, "u", True), (second, "u", True)]
     for parameters, topic, held in kept:
-        result = quality_table.Result(
+        result = quality_table.ExpectationResult(
             NAME, topic, 1, kind, "amount", "warn", held, 9, int(not held), parameters=parameters
         )
-        quality_table.keep(catalog, [*quality_table.of_run(catalog, NAME, topic), result], run_id=topic)
-    found = trends_of.of_all()
+        quality_table.write_results(
+            catalog, [*quality_table.read_run_results(catalog, NAME, topic), result], run_id=topic
+        )
+    found = trends_of.read_all_trends()
     assert sorted((t.parameters, t.topic, t.last.success) for t in found[NAME]) == sorted(kept)
     assert all(t.judged for t in found[NAME])
-    (whole,) = judged.of_all(found, [NAME], slices=False)
-    assert (whole.expectations, whole.failed, whole.state) == (2, 1, judged.FAILED)
-    told = quality_page(*judged.opened([whole], found, "", slices=False)[0])
+    (whole,) = quality_overview.summarize_tables(found, [NAME], slices=False)
+    assert (whole.expectations, whole.failed, whole.state) == (2, 1, quality_overview.FAILED)
+    told = quality_page(*quality_overview.split_expanded([whole], found, "", slices=False)[0])
     assert told.count("<small>{&#34;regex&#34;: &#34;^&lt;a&gt;&#34;}</small><small>u</small>") == 1
     # By other parameters it is another one, and of the old one nobody is to be told that it fails.
     says(tmp_path, topic=["t", "u"], columns=[ID, {"name": "amount", "type": "string"}], expectations=expected[1:])
-    found = trends_of.of_all()
+    found = trends_of.read_all_trends()
     assert {t.parameters: t.judged for t in found[NAME]} == {first: False, second: True}
-    assert judged.of_all(found, [NAME], slices=False)[0].failed == 0
+    assert quality_overview.summarize_tables(found, [NAME], slices=False)[0].failed == 0
 
 
 def lose(catalog: SqlCatalog, name: Any) -> None:
@@ -212,31 +224,33 @@ def lived_in(catalog: SqlCatalog, contract: Contract) -> None:
     """Something in each part of the table's page."""
     made(catalog, contract)
     tables.ensure_quarantine(catalog, contract)
-    Ledger(catalog).append([Row("t", State.FAILED, "i", 5, table=NAME, error="boom")], run_id="r")
-    quality_table.keep(catalog, [quality_table.Result(NAME, "t", 1, "expect_a", "id", "warn", True, 10)], run_id="r")
-    maintenance_table.keep(
-        catalog, [maintenance_table.Effect(NAME, "expire_snapshots", "done", reason="3 are old")], run_id="r"
+    Ledger(catalog).append([LedgerRow("t", LedgerState.FAILED, "i", 5, table=NAME, error="boom")], run_id="r")
+    quality_table.write_results(
+        catalog, [quality_table.ExpectationResult(NAME, "t", 1, "expect_a", "id", "warn", True, 10)], run_id="r"
+    )
+    maintenance_table.write_results(
+        catalog, [maintenance_table.ActionResult(NAME, "expire_snapshots", "done", reason="3 are old")], run_id="r"
     )
 
 
 def test_what_is_damaged_takes_its_own_part_of_the_page_alone(catalog: SqlCatalog, tmp_path: Path) -> None:
     contract = says(tmp_path)
     lived_in(catalog, contract)
-    whole = detail.read(NAME)
+    whole = detail.read_detail(NAME)
     assert not whole.missing and whole.trends and whole.effects and whole.versions and whole.readiness
     lose(catalog, table_names.quarantine(contract))
-    found = detail.read(NAME)
-    assert list(found.missing) == ["rejected"] and found.contract == whole.contract
+    found = detail.read_detail(NAME)
+    assert list(found.missing) == ["quarantine"] and found.contract == whole.contract
     assert (found.trends, found.effects, found.versions) == (whole.trends, whole.effects, whole.versions)
     told = page(found)
-    assert "No record is in quarantine" not in told and told.count("This could not be read: The metadata of ") == 1
+    assert "No record is quarantined" not in told and told.count("This could not be read: The metadata of ") == 1
     for name, part, calm in (
         (table_names.QUALITY, "expectations", "none was judged"),
         (table_names.SCHEMAS, "versions", "None is kept yet"),
         (NAME, "readiness", "Nothing was written yet"),
     ):
         lose(catalog, name)
-        found = detail.read(NAME)
+        found = detail.read_detail(NAME)
         assert part in found.missing and calm not in page(found), name
     assert {"table", "contract", "readiness"} < set(found.missing) and found.effects == whole.effects
     assert "No batch was published yet" not in page(found)
@@ -246,29 +260,30 @@ def test_data_that_is_gone_is_not_the_catalog_being_away(catalog: SqlCatalog, tm
     lived_in(catalog, says(tmp_path))
     for path in catalog.load_table(table_names.QUALITY).inspect.files()["file_path"].to_pylist():
         Path(path.removeprefix("file://")).unlink()
-    found, past = detail.read(NAME), history.read(NAME)
+    found, past = detail.read_detail(NAME), history.read_history(NAME)
     assert list(found.missing) == ["expectations"] and found.effects
     for told in (found.missing["expectations"], *past.unread):
-        assert told.startswith("A file is gone: ") and ".parquet" in told
+        assert told.startswith("A file is missing: ") and ".parquet" in told
     assert len(past.unread) == 1 and len(past.events) == 3
 
 
 def timeline_page(found: history.History) -> str:
-    return render.page(
-        "timeline.html", base="", airflow="", again=30, reading=False, unread=False, read_at=None, here="timeline",
-        troubles=[], window=history.window(found, 24, found.events), hours=24, choices=history.HOURS, ledger=True,
+    return render.render_page(
+        "timeline.html", base="", airflow="", refresh=30, reading=False, unread=False, read_at=None, here="timeline",
+        errors=[], window=history.select_hours(found, 24, found.events), hours=24,
+        choices=history.HOUR_CHOICES, ledger=True,
         missing=found.unread, shown=9, groups={NAME: "g", "t": "g"}, too_many=False, name=NAME, at="", asked=None,
-        standing=None, trouble=found.trouble, promised=None, readable=(),
+        as_of=None, error=found.trouble, target=None, readable=(),
     )  # fmt: skip
 
 
 def test_the_timeline_of_a_damaged_table_tells_what_happened_to_it(catalog: SqlCatalog, tmp_path: Path) -> None:
     contract = says(tmp_path)
     lived_in(catalog, contract)
-    before = history.read(NAME)
+    before = history.read_history(NAME)
     assert (before.trouble, before.unread) == (None, ())
     lose(catalog, NAME)
-    found = history.read(NAME)
+    found = history.read_history(NAME)
     assert found.events == before.events and len(found.events) == 4
     told = timeline_page(found)
     assert "boom" in told and "The ledger could not be read" not in told
@@ -280,31 +295,31 @@ def test_the_timeline_of_a_damaged_table_tells_what_happened_to_it(catalog: SqlC
     # What tells of one lane keeps the others from nothing, and is named; so is the ledger itself.
     lose(catalog, table_names.QUALITY)
     lose(catalog, table_names.LEDGER)
-    for found in (history.read(NAME), history.read_groups('["g"]')):
+    for found in (history.read_history(NAME), history.read_group_history('["g"]')):
         assert {str(e.lane) for e in found.events} == {"schema", "maintenance"}
         assert len(found.unread) == 2 and found.ledger_rows == 0
-        assert timeline_page(found).count("Not all is told: The metadata of sluice.") == 2
-    assert history.together(found, None).unread == found.unread  # type: ignore[union-attr]
+        assert timeline_page(found).count("Some events are missing: The metadata of sluice.") == 2
+    assert history.merge_histories(found, None).unread == found.unread  # type: ignore[union-attr]
 
 
 def test_each_lane_is_cut_by_itself_and_says_so(catalog: SqlCatalog, tmp_path: Path, monkeypatch: Any) -> None:
     contract = says(tmp_path)
     now, most = datetime.now(UTC), 20
-    monkeypatch.setattr(timeline, "MOST", most)
+    monkeypatch.setattr(timeline, "MAX_EVENTS", most)
     rows = []
     for k in range(1, 29):  # staged more often than published: the two lanes took each other's places
         at = now - timedelta(hours=1) + timedelta(minutes=k)
-        rows += [Row("t", State.STAGED, "i", seq, records=1, oldest=at, at=at) for seq in (k, 100 + k)]
-        rows += [Row("t", State.PUBLISHED, "i", k, table=NAME, records=1, at=at + timedelta(seconds=5))]
+        rows += [LedgerRow("t", LedgerState.STAGED, "i", seq, records=1, oldest=at, at=at) for seq in (k, 100 + k)]
+        rows += [LedgerRow("t", LedgerState.PUBLISHED, "i", k, table=NAME, records=1, at=at + timedelta(seconds=5))]
     Ledger(catalog).append(rows, run_id="r")
     assert contract.table == NAME
-    for found in (history.read(NAME), history.read_groups('["g"]')):
-        by_lane = dict(lanes(found.events))
+    for found in (history.read_history(NAME), history.read_group_history('["g"]')):
+        by_lane = dict(group_by_lane(found.events))
         assert [len(by_lane[lane]) for lane in (Lane.STAGED, Lane.PUBLISHED)] == [most, most]
-        window = history.window(found, 24, found.events)
+        window = history.select_hours(found, 24, found.events)
         assert window.cut == [Lane.STAGED, Lane.PUBLISHED]
         assert {e.delay for e in by_lane[Lane.PUBLISHED]} == {5.0}  # told by staged rows that are cut off themselves
-        assert history.window(history.History(now, by_lane[Lane.PUBLISHED][:-1]), 24, ()).cut == []
+        assert history.select_hours(history.History(now, by_lane[Lane.PUBLISHED][:-1]), 24, ()).cut == []
 
 
 def test_what_is_read_again_and_again_leaves_no_connection_of_the_catalog(
@@ -316,28 +331,31 @@ def test_what_is_read_again_and_again_leaves_no_connection_of_the_catalog(
     monkeypatch.setenv("SLUICE_REPORTS", f"file://{tmp_path}/reports")
     opened, load = list[Any](), catalogs.load
     monkeypatch.setattr(catalogs, "load", lambda: opened.append(load()) or opened[-1])
-    past = history.read(NAME)
-    history.read_groups('["g"]')
-    detail.read(NAME)
-    trends_of.of_all()
-    trends_of.of_run("r")
-    report.read(json.dumps([NAME, "r"]))
+    past = history.read_history(NAME)
+    history.read_group_history('["g"]')
+    detail.read_detail(NAME)
+    trends_of.read_all_trends()
+    trends_of.read_run_trends("r")
+    report.read_report(json.dumps([NAME, "r"]))
     kafka = {"patience": 60, "kafka": {"security.protocol": "none of its own"}}
-    status.look(contract_folder.load(), **kafka)
+    status.read_status(contract_folder.load_contracts(), **kafka)
     lose(catalog, table_names.LEDGER)
-    assert history.read(NAME).unread and len(status.look(contract_folder.load(), **kafka).unavailable) == 2
+    assert (
+        history.read_history(NAME).unread
+        and len(status.read_status(contract_folder.load_contracts(), **kafka).unavailable) == 2
+    )
     monkeypatch.setattr(SqlCatalog, "list_namespaces", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        status.look(contract_folder.load(), **kafka)
+        status.read_status(contract_folder.load_contracts(), **kafka)
     monkeypatch.setattr(SqlCatalog, "list_namespaces", lambda _: time.sleep(0.3))
     with pytest.raises(CatalogUnavailableError):  # what comes after nobody waits for it is closed as well
         availability.open_catalog(0.1)
-    while any(thread.is_alive() for thread, _ in timeouts._hanging):
+    while any(thread.is_alive() for thread, _ in timeouts._unanswered):
         time.sleep(0.005)
     assert len(opened) == 11
     assert [each.engine.pool.checkedin() + each.engine.pool.checkedout() for each in opened] == [0] * len(opened)
     assert past.table is not None and past.table.catalog not in opened  # which is kept as long as the table is
-    assert timeline.standing(past.table, datetime.now(UTC)) is None
+    assert timeline.find_table_as_of(past.table, datetime.now(UTC)) is None
 
 
 def test_while_kafka_is_away_no_reading_leaves_a_client_with_its_threads(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -345,13 +363,13 @@ def test_while_kafka_is_away_no_reading_leaves_a_client_with_its_threads(catalog
     lived_in(catalog, contract)
     lose(catalog, table_names.SCHEMAS)
     gc.collect()
-    before, kept = len(login._heard), []
+    before, kept = len(login._login_errors), []
     gc.disable()
     try:
         for _ in range(2):
-            kept.append(status.look(contract_folder.load(), patience=0.2))
-            detail.read(NAME)
-        assert len(login._heard) == before
+            kept.append(status.read_status(contract_folder.load_contracts(), patience=0.2))
+            detail.read_detail(NAME)
+        assert len(login._login_errors) == before
     finally:
         gc.enable()
     assert all("Kafka at 127.0.0.1:1 did not answer within 0.2 s" in str(each.unavailable[0]) for each in kept)

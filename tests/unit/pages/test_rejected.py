@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from sluice.batch import Through
+from sluice.batch import PublishedOffsets
 from sluice.contract.contract import Contract
 from sluice.iceberg import tables
-from sluice.pages import rejected
+from sluice.pages import quarantine
 
 pytestmark = pytest.mark.unit
 
@@ -34,9 +34,9 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
     body = {"table": "db.t", "topic": ["t", "u"], "group": "g", "owner": "me"}
     contract = Contract.model_validate(body | {"columns": [{"name": "id", "type": "long"}]})
-    assert rejected.read(catalog, contract) == rejected.Rejected()
+    assert quarantine.read_quarantine(catalog, contract) == quarantine.QuarantineSummary()
     table = tables.ensure_quarantine(catalog, contract)
-    assert rejected.read(catalog, contract) == rejected.Rejected()
+    assert quarantine.read_quarantine(catalog, contract) == quarantine.QuarantineSummary()
     rows = [bad(n) for n in (*range(5, 25), 90)]
     rows += [bad(7, topic="u"), bad(40, batch=-1), bad(3, partition=1), bad(95, batch=2)]  # the last is not published
     rows += [bad(6, field=None), bad(99, field=None, batch=2)]
@@ -44,17 +44,17 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     rows = [{name: row.get(name) for name in names} for row in rows]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
 
-    found = rejected.read(catalog, contract, {topic: Through(1, "id", {0: 95}) for topic in "tu"})
-    misfit, malformed = found.wrong
-    assert (misfit.error_class, misfit.where, misfit.records) == ("misfit", "id", 25)
+    found = quarantine.read_quarantine(catalog, contract, {topic: PublishedOffsets(1, "id", {0: 95}) for topic in "tu"})
+    misfit, malformed = found.groups
+    assert (misfit.error_class, misfit.field, misfit.records) == ("misfit", "id", 25)
     assert misfit.ranges == {"t": {0: [5, 91], 1: [3, 4]}, "u": {0: [7, 8]}}
     assert [row["_kafka_offset"] for row in misfit.newest] == [95, 90, 40, *range(24, 17, -1)]
-    assert (malformed.error_class, malformed.where, malformed.records) == ("malformed", "", 2)
+    assert (malformed.error_class, malformed.field, malformed.records) == ("malformed", "", 2)
     assert malformed.ranges == {"t": {0: [6, 7]}}
     assert found.by_batch == {("t", 1): 23, ("u", 1): 1, ("t", -1): 1, ("t", 2): 2} and found.counted is None
-    assert not any("secret" in str(row) for wrong in found.wrong for row in wrong.newest)
+    assert not any("secret" in str(row) for wrong in found.groups for row in wrong.newest)
     # Of a table whose offsets nobody can tell, nothing is offered to be replayed.
-    assert [each.ranges for each in rejected.read(catalog, contract).wrong] == [{}, {}]
-    monkeypatch.setattr(rejected, "COUNTED", 4)
-    few = rejected.read(catalog, contract)
-    assert few.counted == 4 and sum(each.records for each in few.wrong) == 4
+    assert [each.ranges for each in quarantine.read_quarantine(catalog, contract).groups] == [{}, {}]
+    monkeypatch.setattr(quarantine, "MAX_COUNTED", 4)
+    few = quarantine.read_quarantine(catalog, contract)
+    assert few.counted == 4 and sum(each.records for each in few.groups) == 4

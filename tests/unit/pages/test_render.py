@@ -15,21 +15,21 @@ from urllib.parse import quote
 
 import pytest
 
-from sluice.batch import Through
+from sluice.batch import PublishedOffsets
 from sluice.errors import CatalogUnavailableError
 from sluice.ledger import quality_table
 from sluice.offsets import OffsetRange
-from sluice.pages import detail, feed, history, judged, known, render, trends
+from sluice.pages import detail, feed, history, last_known, quality_overview, render, trends
 from sluice.pages.feed import Feed
-from sluice.pages.judged import Judged
-from sluice.pages.rejected import Rejected, Wrong
+from sluice.pages.quality_overview import TableQuality
+from sluice.pages.quarantine import ErrorGroup, QuarantineSummary
 from sluice.pages.trends import Trend
 from sluice.plan.risk import RiskStatus
 from sluice.status import text, verdicts
-from sluice.status.events import BY_HAND, INGEST, Event, Lane
+from sluice.status.events import INGEST, OPERATOR_DAGS, Event, Lane
 from sluice.status.model import (
-    GivenUp,
-    Judgement,
+    AcceptedGap,
+    ExpectationsSummary,
     LastError,
     PartitionStatus,
     SliceStatus,
@@ -38,8 +38,8 @@ from sluice.status.model import (
     TableStatus,
     TopicStatus,
 )
-from sluice.status.readiness import FRESHNESS, Line, standing
-from sluice.status.timeline import Standing
+from sluice.status.readiness import FRESHNESS, ReadinessCheck, with_current_freshness
+from sluice.status.timeline import TableAsOf
 from sluice.status.verdicts import Tone
 
 pytestmark = pytest.mark.unit
@@ -71,7 +71,7 @@ def late(**changes: Any) -> TableStatus:
         (replace(table(), topics=[TopicStatus("t")]), "unknown", Tone.UNKNOWN),
         (table(risks=[RiskStatus("unread", "t", "Kafka deletes it soon")]), "at risk", Tone.WARN),
         (table(schema="a change waits"), "review", Tone.WARN),
-        (table(expectations=Judgement("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
+        (table(expectations=ExpectationsSummary("t", 3, NOW, 1, 0, ["warn: 3 of 5 rows fail"])), "doubtful", Tone.WARN),
         (table(slices=[SliceStatus("t", -1, "blocked", {}, NOW, "r", "no", None)]), "backfill refused", Tone.WARN),
         (late(), "late", Tone.BAD),
         (late(last_error=error("blocked", is_open=False)), "late", Tone.BAD),
@@ -81,21 +81,21 @@ def late(**changes: Any) -> TableStatus:
     ],
 )
 def test_the_most_urgent_state_is_the_one_that_is_shown(given: TableStatus, word: str, tone: Tone) -> None:
-    found = verdicts.of_table(given)
+    found = verdicts.worst_verdict(given)
     assert (found.word, found.tone) == (word, tone)
     assert found.why
 
 
 def test_what_is_set_apart_is_not_said_to_be_in_the_table() -> None:
-    assert verdicts.of_table(table(quarantined=0)).why == "Everything that the topic has was read."
-    assert verdicts.of_table(table(quarantined=50)).why.endswith(" Records in quarantine: 50.")
+    assert verdicts.worst_verdict(table(quarantined=0)).why == "All records of the topics are published."
+    assert verdicts.worst_verdict(table(quarantined=50)).why.endswith(" Records in quarantine: 50.")
 
 
 def test_late_says_what_made_it_late() -> None:
     # The newest record of one partition is in the table: no distance, and another partition was not read for hours.
     topics = [TopicStatus("t", lag_records=7, lag_seconds=2.0, late={1: 7}), TopicStatus("u", lag_records=0, late={})]
-    why = verdicts.of_table(replace(late(), topics=topics, freshness_now_seconds=2.0)).why
-    assert why == "7 unread offsets are older than the promised 15m."
+    why = verdicts.worst_verdict(replace(late(), topics=topics, freshness_now_seconds=2.0)).why
+    assert why == "7 unread offsets are older than the freshness target of 15m."
 
 
 def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> None:
@@ -104,50 +104,56 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
     before = Status(NOW, [live, failing])
     blank = [TableStatus(t.table, "g", "append", "me", unasked=["catalog"]) for t in before.tables]
     away = Status(NOW + timedelta(minutes=1), blank, unasked=["catalog"])
-    now = known.beside(away, before)
-    assert known.beside(away, None) is away and known.beside(before, now) is before
+    now = last_known.fill_from_last(away, before)
+    assert last_known.fill_from_last(away, None) is away and last_known.fill_from_last(before, now) is before
     assert [(t.as_of, t.quarantined, t.lag_records) for t in now.tables] == [(NOW, 3, 0), (NOW, None, 0)]
-    assert [verdicts.of_table(t).word for t in now.tables] == ["unknown", "failed"]
-    assert "so at 2026-11-22 06:00:00 UTC" in verdicts.of_table(now.tables[0]).why
-    assert now.at == away.at and known.beside(away, now).tables == now.tables  # of when it was, however long it lasts
-    rows = [(t, verdicts.of_table(t)) for t in now.tables]
-    assert page("tables.html", rows=rows, total=2, q="", state="", words=[]).count("<small>as of <time") == 2
+    assert [verdicts.worst_verdict(t).word for t in now.tables] == ["unknown", "failed"]
+    assert "as of 2026-11-22 06:00:00 UTC" in verdicts.worst_verdict(now.tables[0]).why
+    assert (
+        now.at == away.at and last_known.fill_from_last(away, now).tables == now.tables
+    )  # of when it was, however long it lasts
+    rows = [(t, verdicts.worst_verdict(t)) for t in now.tables]
+    assert page("tables.html", rows=rows, total=2, q="", state="", states=[]).count("<small>as of <time") == 2
     alone = page("table.html", table=now.tables[0], verdicts=[rows[0][1]], detail=None)
     assert "what the catalog would tell is as of <time" in alone
     # The line at the top says who is away, and not each row again.
-    listed = page("tables.html", rows=rows, total=2, q="", state="", words=[])
+    listed = page("tables.html", rows=rows, total=2, q="", state="", states=[])
     assert listed.count("did not answer") == 1 and "why it was refused" in listed  # the badge's title
     # The catalog alone answers: what it tells is of now.
     newer = TableStatus("db.t", "g", "append", "me", True, [TopicStatus("t")], quarantined=4, unasked=["kafka"])
-    (seen,) = known.beside(Status(away.at, [newer], unasked=["kafka"]), before).tables
+    (seen,) = last_known.fill_from_last(Status(away.at, [newer], unasked=["kafka"]), before).tables
     assert (seen.quarantined, seen.lag_records, seen.freshness_now_seconds, seen.as_of) == (4, 0, 0.0, NOW)
     # By a pattern, and nobody to ask which tables it stands for.
-    assert len(known.beside(Status(away.at, [], unasked=["kafka", "catalog"]), before).tables) == 2
-    assert known.beside(Status(away.at, [], unasked=["kafka"]), before).tables == []
+    assert len(last_known.fill_from_last(Status(away.at, [], unasked=["kafka", "catalog"]), before).tables) == 2
+    assert last_known.fill_from_last(Status(away.at, [], unasked=["kafka"]), before).tables == []
 
 
 def test_who_may_see_a_table_that_could_not_be_asked_is_told_by_its_contract_as_it_is_now() -> None:
     was = table(quarantined=5)
     now = TableStatus("db.t", "secret", "upsert", "you", unasked=["catalog"], last_error=error("blocked"))
-    found = known.beside(Status(NOW + timedelta(minutes=1), [now], unasked=["catalog"]), Status(NOW, [was]))
-    assert found.readable(lambda group: group == was.group).tables == []
-    (seen,) = found.readable(lambda group: group == "secret").tables
+    found = last_known.fill_from_last(
+        Status(NOW + timedelta(minutes=1), [now], unasked=["catalog"]), Status(NOW, [was])
+    )
+    assert found.filter_groups(lambda group: group == was.group).tables == []
+    (seen,) = found.filter_groups(lambda group: group == "secret").tables
     assert (seen.group, seen.mode, seen.owner, seen.quarantined, seen.as_of) == ("secret", "upsert", "you", 5, NOW)
-    assert verdicts.of_table(seen).word == "blocked"  # the ledger told of it
+    assert verdicts.worst_verdict(seen).word == "blocked"  # the ledger told of it
 
 
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
     each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
-    assert [v.word for v in verdicts.said(each)] == ["stopped", "new"]
-    assert [v.word for v in verdicts.said(replace(each, unasked=["kafka"]))] == ["stopped", "unknown"]
-    assert ">Lag</dt><dd>-</dd>" in page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
+    assert [v.word for v in verdicts.list_verdicts(each)] == ["stopped", "new"]
+    assert [v.word for v in verdicts.list_verdicts(replace(each, unasked=["kafka"]))] == ["stopped", "unknown"]
+    assert ">Lag</dt><dd>-</dd>" in page(
+        "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None
+    )
 
 
 def test_tables_that_need_a_person_come_first_and_the_furthest_behind_of_them() -> None:
     behind = replace(late(), table="db.z", freshness_now_seconds=9000.0)
     rows = [table(), replace(table(), exists=None), table(risks=[RiskStatus("unread", "t", "x")]), late(), behind]
-    ordered = sorted(rows, key=verdicts.sort_key)
-    assert [verdicts.of_table(t).word for t in ordered] == ["late", "late", "at risk", "unknown", "fresh"]
+    ordered = sorted(rows, key=verdicts.by_urgency)
+    assert [verdicts.worst_verdict(t).word for t in ordered] == ["late", "late", "at risk", "unknown", "fresh"]
     assert ordered[0].table == "db.z"
 
 
@@ -159,8 +165,15 @@ def test_a_page_of_a_thousand_tables_is_made_at_once() -> None:
     more: dict[str, Any] = {"snapshot": snapshot, "topics": [topic], "quarantined": 9}
     known = [replace(late() if n % 50 else table(), table=f"db.t{n}", **more) for n in range(1000)]
     began = time.perf_counter()
-    rows = [(each, verdicts.of_table(each)) for each in sorted(known, key=verdicts.sort_key)]
-    found = page("tables.html", rows=rows, total=1000, q="", state="", words=[("late", 980), ("fresh", 20)])
+    rows = [(each, verdicts.worst_verdict(each)) for each in sorted(known, key=verdicts.by_urgency)]
+    found = page(
+        "tables.html",
+        rows=rows,
+        total=1000,
+        q="",
+        state="",
+        states=[("late", "late", 980), ("fresh", "up to date", 20)],
+    )
     took = time.perf_counter() - began
     print(f"a page of 1,000 tables: {took:.2f} s, {len(found):,} characters")
     assert found.count("<tr>") == 1001
@@ -191,84 +204,93 @@ def test_the_json_of_a_thousand_tables_is_made_at_once() -> None:
 
 
 def test_the_expectations_of_a_thousand_tables_are_one_page() -> None:
-    def results(name: str, n: int) -> list[quality_table.Result]:
+    def results(name: str, n: int) -> list[quality_table.ExpectationResult]:
         held = n % 20 > 0
         return [
-            quality_table.Result(name, "t", seq, f"expect_{n}", "id", "warn", held, 10, 0, at=NOW)
+            quality_table.ExpectationResult(name, "t", seq, f"expect_{n}", "id", "warn", held, 10, 0, at=NOW)
             for seq in range(1, 51)
         ]
 
     found = {f"db.t{n}": [Trend(f"expect_{e}", "id", "warn", results(f"db.t{n}", n)) for e in range(3)]
              for n in range(1000)}  # fmt: skip
     began = time.perf_counter()
-    every = judged.of_all(found, found, slices=False)
-    shown, named = judged.opened(every, found, "", slices=False)
-    told = quality_page(shown=shown, named=named, total=len(every))
+    every = quality_overview.summarize_tables(found, found, slices=False)
+    shown, named = quality_overview.split_expanded(every, found, "", slices=False)
+    told = quality_page(shown=shown, collapsed=named, total=len(every))
     took = time.perf_counter() - began
     print(f"the expectations of 1,000 tables: {took:.2f} s, {len(told):,} characters")
-    assert (len(shown), len(named), told.count("<li>")) == (judged.OPEN, 1000 - judged.OPEN, 1000 - judged.OPEN)
+    assert (len(shown), len(named), told.count("<li>")) == (
+        quality_overview.MAX_EXPANDED,
+        1000 - quality_overview.MAX_EXPANDED,
+        1000 - quality_overview.MAX_EXPANDED,
+    )
     assert all(t.failed == 3 for t in shown) and {t.failed for t in named} == {0, 3}
     assert len(told) < 2_000_000
     assert took < 3  # on a busy machine; 0.2 s on a quiet one
 
 
 def test_a_table_that_is_searched_for_is_opened_though_all_held() -> None:
-    result = quality_table.Result("db.a", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
+    result = quality_table.ExpectationResult("db.a", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
     of_slice = replace(result, batch_seq=-1, success=False)
-    found = {f"db.{n}": trends.of([result, of_slice]) for n in ("a", "ab", "b", "c", "d", "e")}
-    every = judged.of_all(found, found, slices=False)
-    assert judged.opened(every, found, "", slices=False) == ([], every)
-    (shown,), named = judged.opened(every, found, "db.ab", slices=False)
+    found = {f"db.{n}": trends.group_results([result, of_slice]) for n in ("a", "ab", "b", "c", "d", "e")}
+    every = quality_overview.summarize_tables(found, found, slices=False)
+    assert quality_overview.split_expanded(every, found, "", slices=False) == ([], every)
+    (shown,), named = quality_overview.split_expanded(every, found, "db.ab", slices=False)
     assert shown.table == "db.ab" and len(named) == 5 and [t.results for t in shown.trends] == [[result]]
-    assert len(judged.opened(every[:5], found, "", slices=False)[0]) == 5
-    of_slices = judged.of_all(found, ["db.a"], slices=True)
+    assert len(quality_overview.split_expanded(every[:5], found, "", slices=False)[0]) == 5
+    of_slices = quality_overview.summarize_tables(found, ["db.a"], slices=True)
     assert [(t.failed, t.state) for t in of_slices] == [(1, "failed")]
-    assert judged.of_all({"db.a": trends.of([result])}, ["db.a"], slices=True) == []
-    assert f'title="2026-11-22 06:00:00 UTC, t, batch 1: {result.told}"' in quality_page(
-        shown=[shown], named=[], total=6
+    assert quality_overview.summarize_tables({"db.a": trends.group_results([result])}, ["db.a"], slices=True) == []
+    assert f'title="2026-11-22 06:00:00 UTC, t, batch 1: {result.summary}"' in quality_page(
+        shown=[shown], collapsed=[], total=6
     )
-    links = quality_page(shown=[shown], named=every[:1], total=6, of={"run_id": "r&d"})
+    links = quality_page(shown=[shown], collapsed=every[:1], total=6, run_filter={"run_id": "r&d"})
     assert 'href="/sluice/quality?run_id=r%26d&amp;q=db.a"' in links
     assert '<input type="hidden" name="run_id" value="r&amp;d">' in links
 
 
 def quality_page(**values: Any) -> str:
-    return page("quality.html", **{"q": "", "state": "", "words": [], "run_id": None, "of": {}, **values})
+    return page("quality.html", **{"q": "", "state": "", "states": [], "run_id": None, "run_filter": {}, **values})
 
 
 def test_data_quality_drills_down_to_what_is_set_apart_whether_anything_is_expected() -> None:
-    result = quality_table.Result("db.held", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
-    found, apart = {"db.held": trends.of([result])}, {"db.held": 3, "db.none": 50}
-    every = judged.of_all(found, ["db.held", "db.none", "db.neither"], apart, slices=False)
+    result = quality_table.ExpectationResult("db.held", "t", 1, "expect_x", "id", "warn", True, 1, at=NOW)
+    found, apart = {"db.held": trends.group_results([result])}, {"db.held": 3, "db.none": 50}
+    every = quality_overview.summarize_tables(found, ["db.held", "db.none", "db.neither"], apart, slices=False)
     assert [(t.table, t.state, t.quarantined) for t in every] == [
-        ("db.none", "in quarantine", 50), ("db.held", "in quarantine", 3),
+        ("db.none", "quarantined", 50), ("db.held", "quarantined", 3),
     ]  # fmt: skip
-    shown, named = judged.opened(every, found, "", slices=False)
+    shown, named = quality_overview.split_expanded(every, found, "", slices=False)
     assert shown and not named
     told = quality_page(
-        shown=shown, named=[], total=2, rejected={"db.none": hostile_detail()}, blocked={"db.none"}, of={"run_id": "r"}
+        shown=shown,
+        collapsed=[],
+        total=2,
+        details={"db.none": hostile_detail()},
+        blocked={"db.none"},
+        run_filter={"run_id": "r"},
     )
-    assert "50 in quarantine</span>" in told and "all held</span>" in told and "no longer judged</span>" not in told
+    assert "50 quarantined</span>" in told and "all passed</span>" in told and "removed</span>" not in told
     # The same as on the table's page: by class and field, with what the form of the replay takes.
     form = "{&#34;table&#34;: &#34;db.none&#34;, &#34;source&#34;: &#34;quarantine&#34;, "
     assert f'data-copy="{form}' in told and 'data-airflow-path="/dags/backfill"' in told
-    assert "<b>malformed</b> of the whole record" in told and "Those of the blocked batch" in told
+    assert "<b>cannot be parsed (malformed)</b>: " in told and "the records of the blocked batch" in told
     # Of a table whose quarantine was not read with the page there is the way to where it is.
-    assert '<a href="/sluice/quality?run_id=r&amp;q=db.held">Show them' in told
-    waits = quality_page(shown=shown, named=[], total=2, rejected={"db.none": None})
+    assert '<a href="/sluice/quality?run_id=r&amp;q=db.held">Show by error' in told
+    waits = quality_page(shown=shown, collapsed=[], total=2, details={"db.none": None})
     assert "Reading the table&#39;s quarantine" in waits or "Reading the table's quarantine" in waits
-    away = quality_page(shown=shown, named=[], total=2, rejected={"db.none": None}, troubles=["away"])
+    away = quality_page(shown=shown, collapsed=[], total=2, details={"db.none": None}, errors=["away"])
     assert "They could not be read." in away and "Reading" not in away
 
 
 def test_every_column_explains_itself_and_moments_in_titles_are_in_words() -> None:
     each = hostile_table()
-    told = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=hostile_detail())
+    told = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=hostile_detail())
     heads = [a for tag, a in told.elements if tag == "th" and a.get("scope") == "col"]
     assert len(heads) > 30 and all(a.get("title") for a in heads)
     clocks = replace(table(), topics=[TopicStatus("t", lag_records=0, stream_clock=NOW), TopicStatus("u")])
-    rows = [(clocks, verdicts.of_table(clocks))]
-    listed = page("tables.html", rows=rows, total=1, q="", state="", words=[])
+    rows = [(clocks, verdicts.worst_verdict(clocks))]
+    listed = page("tables.html", rows=rows, total=1, q="", state="", states=[])
     assert '<th scope="col">' not in listed and '<th scope="col" class="n">' not in listed
     assert 'title="t: newest record in Kafka 2026-11-22 06:00:00 UTC, in the table none. u: newest' in listed
 
@@ -278,17 +300,17 @@ def test_the_first_line_tells_how_many_tables_need_a_person_and_how_many_records
     each = [late(), late(last_error=error()), replace(table(), quarantined=1200), unknown]
 
     def first(tables: list[TableStatus]) -> tuple[str, list[str | None]]:
-        rows = [(t, verdicts.of_table(t)) for t in tables]
-        told = page("tables.html", rows=rows, total=len(rows), q="", state="", words=[])
+        rows = [(t, verdicts.worst_verdict(t)) for t in tables]
+        told = page("tables.html", rows=rows, total=len(rows), q="", state="", states=[])
         line = Seen()
         line.feed(told.partition('<p class="overall">')[2].partition("</p>")[0])
         return " ".join(line.text.split()), [a.get("href") for _, a in line.elements if "href" in a]
 
     states = [f"/sluice/tables?state={word}" for word in ("failed", "late", "unknown", "fresh")]
-    words = "2 of 4 tables need a person. 1 failed 1 late 1 unknown 1 fresh 1,200 records in quarantine"
+    words = "2 of 4 tables need attention. 1 failed 1 late 1 unknown 1 up to date 1,200 records quarantined"
     assert first(each) == (words, [*states, "/sluice/quality"])
-    assert first(each[2:])[0].startswith("Of 1 of 2 tables nothing is known. 1 unknown 1 fresh")
-    assert first([table()])[0] == "No table needs a person. 1 fresh"
+    assert first(each[2:])[0].startswith("The status of 1 of 2 tables is unknown. 1 unknown 1 up to date")
+    assert first([table()])[0] == "No table needs attention. 1 up to date"
 
 
 def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_is_promised() -> None:
@@ -298,11 +320,11 @@ def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_i
         TopicStatus("c"),
     ]
     each = replace(late(), topics=topics, quarantined=7)
-    found = seen("tables.html", rows=[(each, verdicts.of_table(each))], total=1, q="", state="", words=[])
-    assert "2h of 15mKafka 2026-11-22 06:00:00 UTCtable 2026-11-22 04:00:00 UTCof b" in found.text
+    found = seen("tables.html", rows=[(each, verdicts.worst_verdict(each))], total=1, q="", state="", states=[])
+    assert "2h (target 15m)Kafka 2026-11-22 06:00:00 UTCtable 2026-11-22 04:00:00 UTCtopic b" in found.text
     assert ("a", "/sluice/quality?q=db.t") in [(tag, a.get("href")) for tag, a in found.elements]
     read = replace(late(), topics=[TopicStatus("a", lag_seconds=0.0, stream_clock=NOW)], freshness_now_seconds=0.0)
-    found = seen("tables.html", rows=[(read, verdicts.of_table(read))], total=1, q="", state="", words=[])
+    found = seen("tables.html", rows=[(read, verdicts.worst_verdict(read))], total=1, q="", state="", states=[])
     assert "0s of 15mKafka 2026-11-22 06:00:00 UTCtable none" in found.text
 
 
@@ -315,31 +337,39 @@ def test_every_fact_and_column_explains_itself(template: str) -> None:
         "warnings": [], "batches": {"t": [1]}, "ranges": {"t": ["0: [0, 1)"]}, "gaps": {},
     }  # fmt: skip
     found = seen(
-        template, table=replace(each, totals=totals), verdicts=[verdicts.of_table(each)], detail=shown,
-        readiness=[Line("Owner", True, "me")], name="", window=hostile_window(), shown=5, hours=24, at=NOW, asked=None,
-        choices=history.HOURS, promised=None, trouble=None, groups={}, standing=None, outcome=outcome, run_id="r",
-        contract=each, trends=shown.trends, wrong=shown.rejected.wrong, totals=totals, style="",
+        template, table=replace(each, totals=totals), verdicts=[verdicts.worst_verdict(each)], detail=shown,
+        readiness=[ReadinessCheck("Owner", True, "me")], name="", window=hostile_window(), shown=5, hours=24,
+        at=NOW, asked=None,
+        choices=history.HOUR_CHOICES, target=None, error=None, groups={}, as_of=None, outcome=outcome, run_id="r",
+        contract=each, trends=shown.trends, error_groups=shown.quarantine.groups, totals=totals, style="",
     ).elements + (seen(
-        template, name="db.t", window=hostile_window(), shown=0, hours=24, at=NOW, asked=None, choices=history.HOURS,
-        promised=None, trouble=None, groups={}, standing=Standing(NOW, 1, NOW, None, {}, totals),
+        template, name="db.t", window=hostile_window(), shown=0, hours=24, at=NOW, asked=None,
+        choices=history.HOUR_CHOICES,
+        target=None, error=None, groups={}, as_of=TableAsOf(NOW, 1, NOW, None, {}, totals),
     ).elements if template == "timeline.html" else [])  # fmt: skip
     heads = [a for tag, a in found if tag == "dt" or (tag == "th" and a.get("scope") == "col")]
     assert len(heads) > 10 and not [a for a in heads if not a.get("title")]
     if template == "table.html":
-        assert {"title": "Lines that are ready, of all"} in [a for tag, a in found if tag == "small"]
+        assert {"title": "Checks that are ready, of all"} in [a for tag, a in found if tag == "small"]
 
 
 def test_moments_within_a_text_are_in_the_viewers_zone_too() -> None:
-    lines = [Line("Replay drilled", True, f"last at 2026-11-22 06:00:00 UTC <b> {HOSTILE}")]
+    lines = [ReadinessCheck("Replay drilled", True, f"last at 2026-11-22 06:00:00 UTC <b> {HOSTILE}")]
     each = table(as_of=NOW, unasked=["catalog"])
-    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=detail.Detail(), readiness=lines)
+    found = page(
+        "table.html",
+        table=each,
+        verdicts=list(verdicts.list_verdicts(each)),
+        detail=detail.TableDetail(),
+        readiness=lines,
+    )
     time_of = (
         '<time datetime="2026-11-22T06:00:00+00:00" title="2026-11-22 06:00:00 UTC">2026-11-22 06:00:00 UTC</time>'
     )
     assert f">last at {time_of} &lt;b&gt; &#34;&#39;&gt;&lt;script&gt;" in found
-    assert f"was so at {time_of}" in found
-    assert render.coded("Set `a: <b>` in `c") == "Set <code>a: &lt;b&gt;</code> in `c"
-    assert render.timed("at 2026-99-22 06:00:00 UTC & so") == "at 2026-99-22 06:00:00 UTC &amp; so"
+    assert f"Shown as of {time_of}" in found
+    assert render.with_code("Set `a: <b>` in `c") == "Set <code>a: &lt;b&gt;</code> in `c"
+    assert render.with_time_elements("at 2026-99-22 06:00:00 UTC & so") == "at 2026-99-22 06:00:00 UTC &amp; so"
 
 
 class Seen(HTMLParser):
@@ -358,25 +388,25 @@ class Seen(HTMLParser):
 
 
 def page(template: str, **values: Any) -> str:
-    common = {"base": "/sluice", "airflow": "", "again": 30, "reading": False, "read_at": NOW, "here": "tables"}
-    return render.page(
+    common = {"base": "/sluice", "airflow": "", "refresh": 30, "reading": False, "read_at": NOW, "here": "tables"}
+    return render.render_page(
         template,
         **{
             **common,
             "unread": False,
-            "troubles": [],
-            "overall": verdicts.Overall.of(values.get("rows", ())),
+            "errors": [],
+            "overall": verdicts.StatusSummary.from_verdicts(values.get("rows", ())),
             "readiness": (),
             "window": None,
             "ledger": values.get("window") is not None,
-            "kinds": 9,
-            "gaps": 2,
+            "max_groups": 9,
+            "max_gaps": 2,
             "too_many": False,
             "missing": (),
             "reports": False,
-            "rejected": {},
+            "details": {},
             "blocked": (),
-            "readable": {"ingest_g", f"ingest_{HOSTILE}", *BY_HAND},
+            "readable": {"ingest_g", f"ingest_{HOSTILE}", *OPERATOR_DAGS},
             **values,
         },
     )
@@ -395,26 +425,28 @@ def hostile_table() -> TableStatus:
         HOSTILE, HOSTILE, "append", HOSTILE, exists=True, topics=topics, snapshot=snapshot, quarantined=3,
         totals={"records": 10, "bytes": 12_345_678},
         problems=[HOSTILE], risks=[RiskStatus("schema", HOSTILE, HOSTILE)],
-        expectations=Judgement(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
+        expectations=ExpectationsSummary(HOSTILE, 3, NOW, 0, 0, [HOSTILE]),
     )  # fmt: skip
 
 
-def hostile_detail() -> detail.Detail:
-    result = quality_table.Result(HOSTILE, HOSTILE, 3, HOSTILE, HOSTILE, "warn", False, 10, 3, error=HOSTILE, at=NOW)
-    line = detail.BatchLine(HOSTILE, 3, {0: OffsetRange(0, 10)}, HOSTILE, 1, NOW, HOSTILE, 10, 3, 1)
+def hostile_detail() -> detail.TableDetail:
+    result = quality_table.ExpectationResult(
+        HOSTILE, HOSTILE, 3, HOSTILE, HOSTILE, "warn", False, 10, 3, error=HOSTILE, at=NOW
+    )
+    line = detail.PublishedBatch(HOSTILE, 3, {0: OffsetRange(0, 10)}, HOSTILE, 1, NOW, HOSTILE, 10, 3, 1)
     row = {
         "at": NOW, "_kafka_topic": HOSTILE, "_kafka_partition": 0, "_kafka_offset": 1, "batch_seq": 3,
         "error_class": HOSTILE, "field": HOSTILE, "error": HOSTILE,
     }  # fmt: skip
-    wrong = [Wrong(HOSTILE, HOSTILE, 3, {HOSTILE: {0: [1, 9]}}, [row]), Wrong("malformed", "", 1)]
+    wrong = [ErrorGroup(HOSTILE, HOSTILE, 3, {HOSTILE: {0: [1, 9]}}, [row]), ErrorGroup("malformed", "", 1)]
     trend = Trend(HOSTILE, HOSTILE, "warn", [result])
-    files = detail.SnapshotLine(7, NOW, HOSTILE, 2, 1, {"records": 10, "files": 4, "bytes": 8_000})
-    return detail.Detail(
-        [line], [trend], Rejected(wrong, {}, 200_000), [files], {HOSTILE: {0: 5400.0}}, contract=HOSTILE
+    files = detail.SnapshotSummary(7, NOW, HOSTILE, 2, 1, {"records": 10, "files": 4, "bytes": 8_000})
+    return detail.TableDetail(
+        [line], [trend], QuarantineSummary(wrong, {}, 200_000), [files], {HOSTILE: {0: 5400.0}}, contract=HOSTILE
     )  # fmt: skip
 
 
-def hostile_window() -> history.Window:
+def hostile_window() -> history.TimelineWindow:
     events = [
         Event(
             NOW - timedelta(hours=n),
@@ -432,22 +464,25 @@ def hostile_window() -> history.Window:
         )
         for n, lane in enumerate(Lane)
     ]
-    return history.window(history.History(NOW, events), 24, events)
+    return history.select_hours(history.History(NOW, events), 24, events)
 
 
 @pytest.mark.parametrize("template", ["tables.html", "table.html", "quality.html", "timeline.html", "message.html"])
 def test_hostile_text_stays_text_on_every_page(template: str) -> None:
     each = hostile_table()
-    verdict, shown = verdicts.of_table(each), hostile_detail()
+    verdict, shown = verdicts.worst_verdict(each), hostile_detail()
     found = seen(
-        template, troubles=[HOSTILE], table=each, verdicts=[verdict], detail=shown, title=HOSTILE, words=[(HOSTILE, 1)],
-        name=HOSTILE, readiness=[Line(HOSTILE, False, HOSTILE, HOSTILE)],
-        total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE, rejected={HOSTILE: shown},
-        rows=[(each, verdict)], shown=5 if template == "timeline.html" else [Judged(HOSTILE, shown.trends, 1, 1, 3)],
-        named=[Judged(HOSTILE, (), 1, 1)], of={"run_id": HOSTILE},
-        window=hostile_window(), kinds=1, hours=24, choices=history.HOURS, promised=None, at=HOSTILE, asked=NOW,
-        trouble=None, groups={HOSTILE: HOSTILE},
-        standing=Standing(NOW, 1, NOW, None, {HOSTILE: Through(3, HOSTILE, {0: 10})}, {}),
+        template, errors=[HOSTILE], table=each, verdicts=[verdict], detail=shown, title=HOSTILE,
+        states=[(HOSTILE, HOSTILE, 1)], message=HOSTILE,
+        name=HOSTILE, readiness=[ReadinessCheck(HOSTILE, False, HOSTILE, HOSTILE)],
+        total=1, q=HOSTILE, state=HOSTILE, run_id=HOSTILE, details={HOSTILE: shown},
+        rows=[(each, verdict)],
+        shown=5 if template == "timeline.html" else [TableQuality(HOSTILE, shown.trends, 1, 1, 3)],
+        collapsed=[TableQuality(HOSTILE, (), 1, 1)], run_filter={"run_id": HOSTILE},
+        window=hostile_window(), max_groups=1, hours=24, choices=history.HOUR_CHOICES, target=None, at=HOSTILE,
+        asked=NOW,
+        error=None, groups={HOSTILE: HOSTILE},
+        as_of=TableAsOf(NOW, 1, NOW, None, {HOSTILE: PublishedOffsets(3, HOSTILE, {0: 10})}, {}),
     )  # fmt: skip
     assert [a for tag, a in found.elements if tag == "script"] == [{"src": "/sluice/static/sluice.js", "defer": None}]
     assert not [tag for tag, _ in found.elements if tag in ("img", "style", "iframe", "object")]
@@ -461,7 +496,7 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("tables.html", "Where the tables stand could not be read."),
+        ("tables.html", "The status of the tables could not be read."),
         ("table.html", "The table's history could not be read."),
         ("quality.html", "The results could not be read."),
         ("timeline.html", "The ledger could not be read."),
@@ -470,15 +505,16 @@ def test_hostile_text_stays_text_on_every_page(template: str) -> None:
 def test_what_could_not_be_read_is_not_told_as_empty_or_on_its_way(template: str, says: str) -> None:
     each = table()
     found = seen(
-        template, troubles=["The catalog did not answer."], unread=True, table=each, verdicts=list(verdicts.said(each)),
-        detail=None, rows=[], total=0, q="", state="", run_id=None, window=None, name="", words=[],
+        template, errors=["The catalog did not answer."], unread=True, table=each,
+        verdicts=list(verdicts.list_verdicts(each)),
+        detail=None, rows=[], total=0, q="", state="", run_id=None, window=None, name="", states=[],
     )  # fmt: skip
     assert says in found.text and "The catalog did not answer." in found.text
-    assert "Reading" not in found.text and "There is no table" not in found.text and "were judged" not in found.text
+    assert "Reading" not in found.text and "No tables to show" not in found.text and "evaluated" not in found.text
 
 
 def test_numbers_are_written_out_or_with_three_digits() -> None:
-    assert [render.figure(n) for n in (5425.31, 12345, 0.12345, 999.6, 0.0)] == [
+    assert [render.format_figure(n) for n in (5425.31, 12345, 0.12345, 999.6, 0.0)] == [
         "5,425",
         "12,345",
         "0.123",
@@ -488,16 +524,16 @@ def test_numbers_are_written_out_or_with_three_digits() -> None:
 
 
 def test_a_table_that_is_late_now_is_not_ready_though_what_landed_was_in_time() -> None:
-    lines = [Line("Owner", True, "me"), Line(FRESHNESS, True, "1 of 1 batches landed within 15m")]
-    assert standing(lines, table()) == lines
-    owner, fresh = standing(lines, late())
+    lines = [ReadinessCheck("Owner", True, "me"), ReadinessCheck(FRESHNESS, True, "1 of 1 batches landed within 15m")]
+    assert with_current_freshness(lines, table()) == lines
+    owner, fresh = with_current_freshness(lines, late())
     assert (owner, fresh.ready) == (lines[0], False)
-    assert fresh.evidence == "2h behind now; 1 of 1 batches landed within 15m" and fresh.step
+    assert fresh.evidence == "currently 2h behind; 1 of 1 batches landed within 15m" and fresh.step
 
 
 def test_a_page_tells_what_the_table_holds() -> None:
     each = hostile_table()
-    found = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=hostile_detail())
+    found = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=hostile_detail())
     words = " ".join(found.text.split())
     assert words.count("paste it into the form's Configuration JSON (Advanced Options)") == 4
     assert "12.3 MB" in words and "0: [0, 10)" in words
@@ -515,7 +551,7 @@ def test_a_page_tells_what_the_table_holds() -> None:
     assert {HOSTILE} == {each.get("table", each.get("name", HOSTILE)) for each in copies}
     assert [each["dry_run"] for each in copies[:8]] == [True] * 8
     masked = replace(hostile_detail(), keeps_raw=False)
-    found_masked = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=masked)
+    found_masked = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=masked)
     forms = [json.loads(a["data-copy"] or "") for _, a in found_masked.elements if "data-copy" in a]
     assert [(form["source"], form["ranges"]) for form in forms if "source" in form] == [("staging", {"0": [1, 9]})] * 2
     bars = [a for tag, a in found.elements if tag == "rect"]
@@ -523,7 +559,7 @@ def test_a_page_tells_what_the_table_holds() -> None:
 
 
 def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
-    gaps = [GivenUp(0, OffsetRange(n, n + 5), NOW, HOSTILE, HOSTILE) for n in (10, 3_000, 4_000)]
+    gaps = [AcceptedGap(0, OffsetRange(n, n + 5), NOW, HOSTILE, HOSTILE) for n in (10, 3_000, 4_000)]
     risks = [RiskStatus("unread", "t", f"t: {text}") for text in ("Kafka may delete", "and more of it")]
     risks += [RiskStatus("unread", f"t{n}", f"t{n}: too") for n in range(5)]
     each = replace(
@@ -531,27 +567,35 @@ def test_a_table_says_all_that_is_wrong_with_it_and_leads_to_each_run() -> None:
         problems=["offsets are lost", "and more"], topics=[TopicStatus("t", lag_records=7, late={0: 7}, given_up=gaps)],
         slices=[SliceStatus("t", -1, "blocked", {}, NOW, "manual__1", "not these", None)],
     )  # fmt: skip
-    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
+    found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
     lead = re.findall(r'<p class="lead">(.*?)</p>', found, re.DOTALL)
     assert [re.search(r">([a-z ]+)</span>", line)[1] for line in lead[1:]] == [  # type: ignore[index]
-        "failed", "late", "review", *["at risk"] * 5, "backfill refused", "reading",
+        "failed", "late", "review", *["at risk"] * 5, "backfill refused", "within target",
     ]  # fmt: skip
     assert all("<strong>" in line for line in lead[:-1])
-    runs = re.findall(r'data-airflow-path="(/dags/\w+/runs/\w+)" href="#">Its run<', "".join(lead))
+    runs = re.findall(r'data-airflow-path="(/dags/\w+/runs/\w+)" href="#">Run<', "".join(lead))
     assert runs == ["/dags/ingest_g/runs/run", "/dags/backfill/runs/manual__1"]
     assert re.findall('<p class="banner">(.*?)</p>', found) == ["and more", "t: and more of it", "t4: too"]
-    text = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None).text
-    assert "[3,000, 3,005) given up for good" in text and "[10, 15)" not in text and "And 1 gaps" in text
+    text = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None).text
+    assert (
+        "[3,000, 3,005) skipped permanently" in text and "[10, 15)" not in text and "And 1 older accepted gaps" in text
+    )
     assert json.dumps({"table": "db.t"}) in text  # what review_schema asks for
-    assert all(v.todo for t in (table(exists=False), replace(each, as_of=NOW)) for v in verdicts.said(t) if v.tone < 3)
+    assert all(
+        v.todo for t in (table(exists=False), replace(each, as_of=NOW)) for v in verdicts.list_verdicts(t) if v.tone < 3
+    )
 
 
 def test_a_batch_leads_to_the_run_that_brought_it() -> None:
     names = [(3, "scheduled__1"), (-2, "manual__2"), (4, "rollback by ann"), (5, None)]
-    lines = [detail.BatchLine("t", seq, {}, "publish", 7, NOW, run_id, 10, 0, None) for seq, run_id in names]
-    found = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
+    lines = [detail.PublishedBatch("t", seq, {}, "publish", 7, NOW, run_id, 10, 0, None) for seq, run_id in names]
+    found = page(
+        "table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=detail.TableDetail(lines)
+    )
     lines[1] = replace(lines[1], failed=2)
-    told = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=detail.Detail(lines))
+    told = page(
+        "table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=detail.TableDetail(lines)
+    )
     assert '<a href="/sluice/quality?dag_id=backfill&amp;run_id=manual__2&amp;task_id=db.t">2 failed</a>' in told
     cells = re.findall(r'</code></a></td><td data-label="Run".*?>(.*?)</td>', found.replace("\n", ""))[: len(names)]
     assert [re.sub('<a data-airflow-path="(.*?)" href="#">', r"\1 ", cell).removesuffix("</a>") for cell in cells] == [
@@ -561,19 +605,22 @@ def test_a_batch_leads_to_the_run_that_brought_it() -> None:
 
 
 def test_a_run_is_a_link_for_those_who_may_read_its_dag() -> None:
-    acts = [Event(NOW, Lane.OPERATOR, "did", "db.t", "t", run_id=f"by_{dag}", dag=dag) for dag in (INGEST, *BY_HAND)]
-    window = history.window(history.History(NOW, acts), 24, acts)
+    acts = [
+        Event(NOW, Lane.OPERATOR, "did", "db.t", "t", run_id=f"by_{dag}", dag=dag) for dag in (INGEST, *OPERATOR_DAGS)
+    ]
+    window = history.select_hours(history.History(NOW, acts), 24, acts)
     values: dict[str, Any] = {
-        "name": "db.t", "window": window, "hours": 24, "choices": history.HOURS, "shown": 9, "at": "", "asked": None,
-        "trouble": None, "standing": None, "promised": None, "groups": {"db.t": "g"},
+        "name": "db.t", "window": window, "hours": 24, "choices": history.HOUR_CHOICES, "shown": 9, "at": "",
+        "asked": None,
+        "error": None, "as_of": None, "target": None, "groups": {"db.t": "g"},
     }  # fmt: skip
     run = re.compile('data-label="Run".*?>(?:<a data-airflow-path="(.*?)" href="#">)?(by_[a-z_]*)', re.DOTALL)
-    every = [(f"/dags/{d}/runs/by_{d}", f"by_{d}") for d in BY_HAND]
+    every = [(f"/dags/{d}/runs/by_{d}", f"by_{d}") for d in OPERATOR_DAGS]
     assert run.findall(page("timeline.html", **values)) == [("/dags/ingest_g/runs/by_ingest", "by_ingest"), *every]
     mine = run.findall(page("timeline.html", **values, readable={"ingest_g", "rollback"}))
-    assert [name for path, name in mine if path] == ["by_ingest", "by_rollback"] and len(mine) == 1 + len(BY_HAND)
+    assert [name for path, name in mine if path] == ["by_ingest", "by_rollback"] and len(mine) == 1 + len(OPERATOR_DAGS)
     each = late(last_error=error())
-    told: dict[str, Any] = {"table": each, "verdicts": list(verdicts.said(each)), "detail": None}
+    told: dict[str, Any] = {"table": each, "verdicts": list(verdicts.list_verdicts(each)), "detail": None}
     assert "/dags/ingest_g/runs/run" in page("table.html", **told)
     assert "/runs/" not in page("table.html", **told, readable=set())
 
@@ -582,15 +629,19 @@ def test_what_a_run_left_is_linked_where_it_left_something() -> None:
     link = re.compile(r'<a href="(/sluice/tables/[^"]+/report\?run_id=[^"]*)">report</a>')
     each = late(last_error=error("blocked"))
     lines = [
-        detail.BatchLine("t", seq, {}, step, 7, NOW, run_id, 10, 0, None)
+        detail.PublishedBatch("t", seq, {}, step, 7, NOW, run_id, 10, 0, None)
         for seq, step, run_id in ((3, "publish", "a b&c"), (-2, "replay", "manual__2"), (4, "publish", None))
     ]
-    values: dict[str, Any] = {"table": each, "verdicts": list(verdicts.said(each)), "detail": detail.Detail(lines)}
+    values: dict[str, Any] = {
+        "table": each,
+        "verdicts": list(verdicts.list_verdicts(each)),
+        "detail": detail.TableDetail(lines),
+    }
     told = page("table.html", **values, reports=True)
     assert link.findall(told) == [f"/sluice/tables/db.t/report?run_id={run}" for run in ("run", "a%20b%26c")]
     assert not link.findall(page("table.html", **values))
-    judged_here = [Judged(HOSTILE, (), 1, 1)]
-    of_run = quality_page(shown=judged_here, named=judged_here, total=1, run_id=HOSTILE, reports=True)
+    judged_here = [TableQuality(HOSTILE, (), 1, 1)]
+    of_run = quality_page(shown=judged_here, collapsed=judged_here, total=1, run_id=HOSTILE, reports=True)
     hostile = quote(HOSTILE, safe="")
     assert link.findall(of_run) == [f"/sluice/tables/{hostile}/report?run_id={hostile}"] * 2
 
@@ -602,19 +653,19 @@ def test_a_topic_without_a_newest_record_is_empty_or_could_not_be_asked(marks: A
     ends = [(None, None)] if marks is None else marks
     lines = [PartitionStatus(p, low, 5, 5, end) for p, (low, end) in enumerate(ends)]
     each = replace(table(), topics=[TopicStatus("t", table_clock=NOW, partitions=lines)])
-    judged_as = verdicts.of_table(each)
+    judged_as = verdicts.worst_verdict(each)
     alone = seen("table.html", table=each, verdicts=[judged_as], detail=None).text
-    assert f"Newest record in Kafka {says}, newest in the table 2026-11-22 06:00:00 UTC." in alone
-    every = seen("tables.html", rows=[(each, judged_as)], total=1, q="", state="", words=[]).text
+    assert f"Newest record in Kafka: {says}, in the table: 2026-11-22 06:00:00 UTC." in alone
+    every = seen("tables.html", rows=[(each, judged_as)], total=1, q="", state="", states=[]).text
     assert f"Kafka {says}table 2026" in every
 
 
 @pytest.mark.parametrize(("counted", "says"), [(None, "3"), (200_000, "≥ 3")])
 def test_what_was_counted_in_part_is_said_to_be_at_least(counted: int | None, says: str) -> None:
-    line = detail.BatchLine("t", 1, {}, "publish", 7, NOW, None, 10, 3, None)
-    shown = detail.Detail([line], rejected=Rejected(counted=counted))
-    found = page("table.html", table=table(), verdicts=list(verdicts.said(table())), detail=shown)
-    added, rejected = (re.findall(rf'data-label="{name}".*?>(.*?)</td>', found) for name in ("Added", "Rejected"))
+    line = detail.PublishedBatch("t", 1, {}, "publish", 7, NOW, None, 10, 3, None)
+    shown = detail.TableDetail([line], quarantine=QuarantineSummary(counted=counted))
+    found = page("table.html", table=table(), verdicts=list(verdicts.list_verdicts(table())), detail=shown)
+    added, rejected = (re.findall(rf'data-label="{name}".*?>(.*?)</td>', found) for name in ("Added", "Quarantined"))
     assert (added, rejected) == (["10"], [says])
 
 
@@ -624,7 +675,7 @@ def test_what_was_counted_in_part_is_said_to_be_at_least(counted: int | None, sa
         ({"t": {0: 5400.0}}, 5, 7, "90m"),
         ({"t": {}}, 0, 10, "all read"),
         ({"t": {}}, 5, 10, "all staged"),
-        ({}, 5, 7, "for ever"),
+        ({}, 5, 7, "unlimited"),
         (None, 5, 7, "-"),
         ({"t": {}}, None, 7, "-"),
     ],
@@ -632,7 +683,12 @@ def test_what_was_counted_in_part_is_said_to_be_at_least(counted: int | None, sa
 def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged: int, says: str) -> None:
     topics = [TopicStatus("t", lag_records=lag, partitions=[PartitionStatus(0, 0, 5, staged, 10, lag)])]
     each = replace(table(), topics=topics)
-    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=detail.Detail(kept=kept))
+    found = page(
+        "table.html",
+        table=each,
+        verdicts=list(verdicts.list_verdicts(each)),
+        detail=detail.TableDetail(retention_left=kept),
+    )
     cells = re.findall("<td.*?>(.*?)</td>", found.partition('id="offsets"')[2].partition("</section>")[0], re.DOTALL)
     assert cells[5].strip() == says
 
@@ -640,12 +696,12 @@ def test_how_long_kafka_keeps_what_is_unread(kept: Any, lag: int | None, staged:
 def test_a_tables_page_draws_its_last_day() -> None:
     each = table(freshness_promised_seconds=900.0)
     past = [Event(NOW, Lane.PUBLISHED, "published", "db.t", seconds=2.5, records=9, unread=30, delay=1000.0)]
-    window = history.window(history.History(NOW, past), 24, past)
-    found = seen("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None, window=window)
+    window = history.select_hours(history.History(NOW, past), 24, past)
+    found = seen("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None, window=window)
     assert "2026-11-22 06:00:00 UTC, db.t: Records per batch: 9 (published)" in found.text
     charts = [a["aria-label"] or "" for tag, a in found.elements if a.get("class") == "chart"]
     assert [label.partition(",")[0] for label in charts] == [
-        "Records per batch", "Seconds to publish", "Unread offsets before each batch", "Age of the oldest record",
+        "Records per batch", "Time to publish", "Consumer lag before batch", "Age of the oldest record",
     ]  # fmt: skip
     assert [a["class"] for tag, a in found.elements if tag == "rect" and a.get("width") == "4"][-1] == "bad"  # late
 
@@ -653,18 +709,18 @@ def test_a_tables_page_draws_its_last_day() -> None:
 def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> None:
     common = {
         "hours": 24,
-        "choices": history.HOURS,
+        "choices": history.HOUR_CHOICES,
         "shown": 5,
-        "promised": 1.0,
+        "target": 1.0,
         "at": "",
         "asked": None,
-        "trouble": None,
+        "error": None,
         "groups": {HOSTILE: "g"},
     }
-    known = {"name": "db.t", "window": hostile_window(), "standing": None}
+    known = {"name": "db.t", "window": hostile_window(), "as_of": None}
     found = seen("timeline.html", **common, **known)
     lanes = [a for tag, a in found.elements if tag == "svg" and "events" in (a["aria-label"] or "")]
-    assert [a["aria-label"] for a in lanes] == [f"{lane.replace('_', ' ')}: 1 events, 1 of them bad" for lane in Lane]
+    assert [a["aria-label"] for a in lanes] == [f"{lane.replace('_', ' ')}: 1 events, 1 failed" for lane in Lane]
     at = [float(a["x"] or "") for tag, a in found.elements if tag == "rect" and a["height"] == "14"]
     assert at == pytest.approx([996 * (24 - n) / 24 for n in range(len(Lane))], abs=1)
     moments = [a["href"] for tag, a in found.elements if tag == "a" and "&at=" in (a.get("href") or "")]
@@ -677,18 +733,19 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
         f"/sluice/tables/{quote(HOSTILE, safe='')}/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
     }
     of_topic = Event(NOW, Lane.STAGED, "staged", None, "t")  # all tables of a topic share it
-    window = history.window(history.History(NOW, [of_topic]), 24, [of_topic])
+    window = history.select_hours(history.History(NOW, [of_topic]), 24, [of_topic])
     alone = page("timeline.html", **common, name="", window=window)
     assert "&amp;at=" not in alone and "<title>2026-11-22 06:00:00 UTC, t: staged</title>" in alone
     runs = [a["data-airflow-path"] for _, a in found.elements if a.get("data-airflow-path")]
     assert runs == [f"/dags/ingest_g/runs/{quote(HOSTILE, safe='')}"] * 5
-    empty = seen("timeline.html", **common, name="", window=history.window(history.History(NOW, ()), 24, ()))
+    empty = seen("timeline.html", **common, name="", window=history.select_hours(history.History(NOW, ()), 24, ()))
     assert "Nothing happened within 24 h." in empty.text
     assert "told on each table's own timeline" in seen("timeline.html", **common, **known, too_many=True).text
 
 
 def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:
-    assert [render.share(*each) for each in ((10, 0, 10), (3, 0, 10), (None, 0, 10), (12, 0, 10), (5, 5, 5))] == [
+    values = ((10, 0, 10), (3, 0, 10), (None, 0, 10), (12, 0, 10), (5, 5, 5))
+    assert [render.percent_between(*each) for each in values] == [
         100.0, 30.0, 0.0, 100.0, 0.0,
     ]  # fmt: skip
 
@@ -696,7 +753,7 @@ def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:
 def test_a_partition_that_kafka_does_not_tell_of_has_no_bar() -> None:
     lines = [PartitionStatus(0, None, 100, 100, None, None), PartitionStatus(1, 5, 5, 5, 5, 0)]
     each = replace(table(), topics=[TopicStatus("t", partitions=lines)])
-    found = page("table.html", table=each, verdicts=list(verdicts.said(each)), detail=None)
+    found = page("table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None)
     assert re.findall('<svg class="bar".*?aria-label="(Partition .)', found) == ["Partition 1"]
     assert found.count('<rect class="done" width="100"') == 1
 
@@ -734,16 +791,16 @@ def test_few_of_many_names_are_read_at_once_and_all_in_the_end(monkeypatch: pyte
 
     mine = feed.Feeds(read, fresh=3600.0)
     names = [f"run {n}" for n in range(20)]
-    assert [mine.of(name).get().value for name in names] == [None] * 20
-    until(lambda: len(begun) == feed.AT_ONCE)
-    assert [mine.of(name).get().error for name in names] == [None] * 20  # they wait, and nothing is wrong
-    assert len(begun) == feed.AT_ONCE
+    assert [mine.get_feed(name).get().value for name in names] == [None] * 20
+    until(lambda: len(begun) == feed.MAX_CONCURRENT)
+    assert [mine.get_feed(name).get().error for name in names] == [None] * 20  # they wait, and nothing is wrong
+    assert len(begun) == feed.MAX_CONCURRENT
     # Those that hang for ever hold nobody up for ever.
     monkeypatch.setattr(feed, "GIVEN_UP_S", 0.05)
-    until(lambda: mine.of(names[-1]).get() is not None and names[-1] in begun)
+    until(lambda: mine.get_feed(names[-1]).get() is not None and names[-1] in begun)
     monkeypatch.setattr(feed, "GIVEN_UP_S", 600.0)
     gate.set()
-    until(lambda: [mine.of(name).get().value for name in names] == names)
+    until(lambda: [mine.get_feed(name).get().value for name in names] == names)
 
 
 def test_an_error_is_told_beside_what_was_known_and_passes() -> None:
@@ -778,7 +835,7 @@ def test_a_reading_that_hangs_is_told_and_given_up(monkeypatch: pytest.MonkeyPat
         return gate.wait(10) and 1 if len(calls) == 1 else 2
 
     mine = Feed(read, fresh=0.0)
-    until(lambda: "has not answered for" in (mine.get().error or ""))
+    until(lambda: "No answer for" in (mine.get().error or ""))
     assert len(calls) == 1
     monkeypatch.setattr(feed, "GIVEN_UP_S", 0.1)
     until(lambda: mine.get().value == 2)

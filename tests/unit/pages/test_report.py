@@ -47,10 +47,10 @@ def read(address: str) -> Seen:
 
 
 def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(report.FOLDER, raising=False)
-    assert not report.wanted()
-    monkeypatch.setenv(report.FOLDER, f"file://{tmp_path}/reports/")
-    assert report.wanted()
+    monkeypatch.delenv(report.FOLDER_VARIABLE, raising=False)
+    assert not report.is_enabled()
+    monkeypatch.setenv(report.FOLDER_VARIABLE, f"file://{tmp_path}/reports/")
+    assert report.is_enabled()
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
     body: dict[str, Any] = {"table": "db.t", "topic": "t", "group": "g", "owner": HOSTILE}
     body |= {"columns": [{"name": "id", "type": "long"}]}
@@ -59,12 +59,12 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tables.ensure_typed(catalog, contract)
     for seq, fail in ((2, 0), (3, 4)):  # what is told is the newest
         name = "expect_column_values_to_not_be_null"
-        judged = quality_table.Result("db.t", "t", seq, name, "id", "warn", not fail, 10, fail)
-        quality_table.keep(catalog, [judged], run_id=HOSTILE)
+        judged = quality_table.ExpectationResult("db.t", "t", seq, name, "id", "warn", not fail, 10, fail)
+        quality_table.write_results(catalog, [judged], run_id=HOSTILE)
     outcome = Outcome("db.t", "published", {"t": [3]}, {"t": ['{"0":[5,15]}']}, {}, 77, 10, 0, error=HOSTILE)
     told = asdict(outcome) | {"red": False, "warnings": [HOSTILE]}
 
-    address = report.keep(catalog, contract, told, run_id=HOSTILE, now=NOW)
+    address = report.write_report(catalog, contract, told, run_id=HOSTILE, now=NOW)
     assert address.startswith(f"file://{tmp_path}/reports/db_t_") and address.endswith(".html")
     seen = read(address)
     assert not seen.tags & {"script", "img", "link", "a", "iframe"}
@@ -74,15 +74,15 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert part in words, part
     assert "Records in quarantine" not in words
     # Run again, it is the same file; of a table that was refused there is one, too.
-    assert report.keep(catalog, contract, told, run_id=HOSTILE, now=NOW) == address
+    assert report.write_report(catalog, contract, told, run_id=HOSTILE, now=NOW) == address
     refused = asdict(Outcome("db.t", "blocked", error="too many")) | {"red": True}
-    other = report.keep(catalog, contract, refused, run_id="manual__2026-11-22T06:00:00+00:00", now=NOW)
+    other = report.write_report(catalog, contract, refused, run_id="manual__2026-11-22T06:00:00+00:00", now=NOW)
     assert other != address and "too many" in read(other).text
     assert len(list(tmp_path.glob("reports/*/*.html"))) == 2
     # The pages find it by the table and the run, and nothing else that lies about.
     for name, value in {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/c.db"}.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
-    assert report.read(json.dumps(["db.t", HOSTILE])) == Path(address.removeprefix("file://")).read_text()
+    assert report.read_report(json.dumps(["db.t", HOSTILE])) == Path(address.removeprefix("file://")).read_text()
     (tmp_path / "secret.html").write_text("mine")
     for names in (
         ["db.t", "another"],
@@ -91,15 +91,15 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ["..", "secret"],
         ["../..", "secret"],
     ):
-        assert report.read(json.dumps(names)) == "", names
-    monkeypatch.delenv(report.FOLDER)
-    assert report.read(json.dumps(["db.t", HOSTILE])) == ""
+        assert report.read_report(json.dumps(names)) == "", names
+    monkeypatch.delenv(report.FOLDER_VARIABLE)
+    assert report.read_report(json.dumps(["db.t", HOSTILE])) == ""
 
 
 def test_reports_stay_as_long_as_they_are_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(report.FOLDER, f"file://{tmp_path}/reports")
+    monkeypatch.setenv(report.FOLDER_VARIABLE, f"file://{tmp_path}/reports")
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
     columns = [{"name": "id", "type": "long"}]
     bodies = [{"table": t, "topic": "t", "group": "g", "owner": "o", "columns": columns} for t in ("db.t", "db.quiet")]
@@ -111,7 +111,7 @@ def test_reports_stay_as_long_as_they_are_to(
         return {file.name for file in tmp_path.glob("reports/*/*")}
 
     def run(name: str) -> dict[str, str]:
-        return report.keep_all(catalog, here, outcomes, run_id=name)
+        return report.write_reports(catalog, here, outcomes, run_id=name)
 
     # Without a retention they stay for ever; those of other tables, and what is no report, always.
     assert set(run("first")) == {"db.t"}
@@ -128,17 +128,17 @@ def test_reports_stay_as_long_as_they_are_to(
         os.utime(file, (NOW.timestamp(), NOW.timestamp() - 400 * 86400))
     run("second")
     assert there() >= {"first.html", "second.html"}
-    monkeypatch.setenv(report.RETENTION, "500d")
+    monkeypatch.setenv(report.RETENTION_VARIABLE, "500d")
     run("third")
     assert (folder / "first.html").exists()
-    monkeypatch.setenv(report.RETENTION, "300d")
+    monkeypatch.setenv(report.RETENTION_VARIABLE, "300d")
     run("fourth")
     assert {file.name for file in folder.iterdir()} == {"second.html", "third.html", "fourth.html", "notes.txt"}
     assert all(file.exists() for file in others)
     # A setting that is no duration deletes nothing, keeps no report from being written, and is told.
     for wrong in ("soon", "-1d", "0d"):
-        monkeypatch.setenv(report.RETENTION, wrong)
+        monkeypatch.setenv(report.RETENTION_VARIABLE, wrong)
         caplog.clear()
         assert set(run(f"fifth {wrong}")) == {"db.t"}
-        assert report.RETENTION in caplog.text and "90d" in caplog.text
+        assert report.RETENTION_VARIABLE in caplog.text and "90d" in caplog.text
     assert (folder / "second.html").exists()

@@ -9,7 +9,7 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
-from sluice.batch import Batch, Through
+from sluice.batch import Batch, PublishedOffsets
 from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
 from sluice.contract.folder import TopicSettings
@@ -21,8 +21,8 @@ from sluice.kafka.broker import TopicState
 from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 from sluice.plan import plan
-from sluice.plan.batches import plan_topic
-from sluice.plan.model import SMALL_OFFSETS, SMALL_ROWS, GroupPlan, TablePlan, TopicPlan
+from sluice.plan.batches import TopicProgress, plan_topic
+from sluice.plan.model import SMALL_OFFSETS, SMALL_ROWS, GroupPlan, PlanInputs, TablePlan, TopicPlan
 
 pytestmark = pytest.mark.unit
 
@@ -63,16 +63,17 @@ def test_what_was_unread_before_a_batch_counts_all_partitions_to_kafkas_end():
     assert TopicPlan("t", None).unread(batch(1, 5)) is None
 
 
-def planned(start: object, marks: dict[int, tuple[int, int]], *published: Through) -> TopicPlan:
+def planned(start: object, marks: dict[int, tuple[int, int]], *published: PublishedOffsets) -> TopicPlan:
     """What is planned of a topic that neither staging nor the ledger knows."""
     state = TopicState("t", "id", {p: OffsetRange(*m) for p, m in marks.items()}, compacted=False, retention_ms=-1)
     settings = TopicSettings("t", "g", start, Limits(), False, ())
-    return plan_topic(settings, state, None, {}, None, published=published, accepted={}, extend=True)
+    progress = TopicProgress(settings, state, None, {}, published, {})
+    return plan_topic(progress, None, extend=True)
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", {0: 7}])
 def test_where_staging_and_the_ledger_are_lost_the_tables_tell_where_to_go_on(start):
-    behind, ahead = Through(5, "id", {0: 90, 1: 50}), Through(7, "id", {0: 100, 1: 50, 2: 4})
+    behind, ahead = PublishedOffsets(5, "id", {0: 90, 1: 50}), PublishedOffsets(7, "id", {0: 100, 1: 50, 2: 4})
     (batch,) = planned(start, {0: (0, 500), 1: (0, 90), 2: (0, 9)}, ahead, behind).to_stage
     assert (batch.seq, batch.ranges) == (8, {0: (90, 500), 1: (50, 90), 2: (0, 9)})
     with pytest.raises(OffsetsLostError) as lost:  # in no silence, and there is a way to give them up
@@ -81,14 +82,14 @@ def test_where_staging_and_the_ledger_are_lost_the_tables_tell_where_to_go_on(st
     with pytest.raises(PartitionsGoneError):
         planned(start, {0: (0, 500), 1: (0, 90)}, ahead, behind)
     # One that was made anew since is another topic.
-    (other,) = planned("earliest", {0: (3, 9)}, Through(7, "of before", {0: 100})).to_stage
+    (other,) = planned("earliest", {0: (3, 9)}, PublishedOffsets(7, "of before", {0: 100})).to_stage
     assert (other.seq, other.ranges) == (8, {0: (3, 9)})
 
 
 def test_a_topic_begins_no_later_than_it_ends_though_open_transactions_lie_behind(monkeypatch):
-    monkeypatch.setattr(broker, "offsets_at", lambda *_: {0: 105, 1: 40, 2: -1})
+    monkeypatch.setattr(broker, "offsets_for_time", lambda *_: {0: 105, 1: 40, 2: -1})
     (batch,) = planned(datetime(2026, 1, 1, tzinfo=UTC), {0: (0, 100), 1: (0, 50), 2: (0, 9)}).to_stage
-    assert (batch.starts, batch.next_offsets) == ({0: 100, 1: 40, 2: 9}, {0: 100, 1: 50, 2: 9})
+    assert (batch.start_offsets, batch.next_offsets) == ({0: 100, 1: 40, 2: 9}, {0: 100, 1: 50, 2: 9})
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,9 @@ def test_what_fails_for_one_table_though_the_catalog_answers_stops_no_other(tmp_
     for table, topic in (("shop.a", "good"), ("secret.b", "other")):
         body = {**BODY, "table": table, "topic": topic, "mode": "append", "identifier": []}
         (folder / f"{table}.yaml").write_text(yaml.safe_dump(body))
-    known = contract_folder.load(folder)
+    known = contract_folder.load_contracts(folder)
     state = lambda topic: TopicState(topic, f"id {topic}", {0: OffsetRange(0, 5)}, compacted=False, retention_ms=-1)  # noqa: E731
-    monkeypatch.setattr(broker, "describe", lambda _, topics: {t: state(t) for t in topics})
+    monkeypatch.setattr(broker, "describe_topics", lambda _, topics: {t: state(t) for t in topics})
     lake = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
     asked = []
     method = "load_table" if refused.startswith("load ") else "create_table"
@@ -117,7 +118,7 @@ def test_what_fails_for_one_table_though_the_catalog_answers_stops_no_other(tmp_
         return real(identifier, *given, **named)
 
     monkeypatch.setattr(lake, method, refuse)
-    found = plan.write(known.group("g"), known, lake, None, run_id="r")
+    found = plan.write_plan(known.group("g"), PlanInputs(known, lake, None), run_id="r")
     assert {t.topic for t in found.topics.values() if t.to_stage} == staged
     assert list(found.stops) == ["secret.b"] and isinstance(found.stops["secret.b"], TableUnavailableError)
     assert "ForbiddenError: not authorized" in str(found.stops["secret.b"]) and "table secret.b" in str(found.stops)
@@ -126,7 +127,7 @@ def test_what_fails_for_one_table_though_the_catalog_answers_stops_no_other(tmp_
     # One that is away is not the table's fault.
     monkeypatch.setattr(lake, "list_namespaces", lambda: (_ for _ in ()).throw(ConnectionError("away")))
     with pytest.raises(ConnectionError):
-        plan.write(known.group("g"), known, lake, None, run_id="again")
+        plan.write_plan(known.group("g"), PlanInputs(known, lake, None), run_id="again")
     lake.close()
 
 

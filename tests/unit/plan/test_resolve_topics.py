@@ -15,12 +15,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.contract.contract import Contract
-from sluice.contract.folder import Contracts, load
+from sluice.contract.folder import Contracts, load_contracts
 from sluice.contract.topic_pattern import TopicPattern
 from sluice.errors import ContractError, TerminalError
 from sluice.iceberg import table_names, tables
 from sluice.ingest import outcome, settle
-from sluice.maintain import subjects
+from sluice.maintain import targets
 from sluice.plan import resolve_topics
 from sluice.plan.model import GroupPlan
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Folder:
         for name, changes in files.items():
             body = {"group": "g", "owner": "me", "columns": [{"name": "id", "type": "long"}], **changes}
             (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(body))
-        return load(tmp_path, strict=False)
+        return load_contracts(tmp_path, strict=False)
 
     return write
 
@@ -75,23 +75,23 @@ def test_no_topics_name_makes_a_pattern_slow():
     [
         (
             {"topic": {"pattern": "a)|(b"}},
-            "topic.pattern: 'a)|(b' is no regular expression that Sluice takes: unopened",
+            "topic.pattern: 'a)|(b' is not a regular expression that Sluice supports: unopened",
         ),
         (
             {"topic": {"pattern": "(?=a)"}},
-            "topic.pattern: '(?=a)' is no regular expression that Sluice takes: look-aro",
+            "topic.pattern: '(?=a)' is not a regular expression that Sluice supports: look-aro",
         ),
         ({"topic": {"pattern": ""}}, "topic.pattern: must not be empty"),
         ({"topic": {"patern": "a"}}, "topic.patern: unknown field (did you mean 'pattern'?)"),
         ({"topic": {"pattern": "a", "omit": ["b d"]}}, "topic.omit[0]: 'b d' is not a legal Kafka topic"),
-        ({"topic": "a", "matching": {"pattern": "a"}}, "matching: unknown field"),
+        ({"topic": "a", "topic_pattern": {"pattern": "a"}}, "topic_pattern: unknown field"),
         ({"topic": {"pattern": "a"}, "start": {0: 1}}, "start: offsets per partition need a single topic"),
         ({"topic": {"pattern": "a"}, "mode": "upsert", "identifier": ["id"]}, "order: with several topics, offsets do"),
         ({"table": "ns.{topic}{topic}", "topic": "a"}, "table: 'ns.{topic}{topic}' is not namespace.table"),
         ({"table": "{topic}.a", "topic": "a"}, "table: '{topic}.a' is not namespace.table"),
-        ({"table": "ns.{topic}", "topic": ["a-b", "a.b"]}, "topic[1]: 'a.b' and 'a-b' both make the table 'ns.a_b'"),
-        ({"table": "ns.{topic}", "topic": ["a", "A"]}, "topic[1]: 'A' and 'a' both make the table 'ns.A'"),
-        ({"table": "ns.{topic}", "topic": ["a", "1.a"]}, "topic[1]: topic '1.a' makes no name of a table"),
+        ({"table": "ns.{topic}", "topic": ["a-b", "a.b"]}, "topic[1]: 'a.b' and 'a-b' both map to table 'ns.a_b'"),
+        ({"table": "ns.{topic}", "topic": ["a", "A"]}, "topic[1]: 'A' and 'a' both map to table 'ns.A'"),
+        ({"table": "ns.{topic}", "topic": ["a", "1.a"]}, "topic[1]: topic '1.a' does not make a valid table name"),
         ({"table": "ns.{topic}", "topic": "a" * 129}, "topic: topic 'aaa"),
         ({"table": "ns.{topic}", "topic": "a;drop table x"}, "topic: 'a;drop table x' is not a legal Kafka topic"),
     ],
@@ -113,7 +113,7 @@ def test_a_template_with_a_list_is_a_table_for_each_topic(folder):
     # Another file has the table, or another opinion of the topic: both files are named.
     contracts = folder(y={"table": "ns.raw_orders_EU", "topic": "orders.eu", "start": "latest"})
     words = [str(each).partition(".yaml:")[2] for each in contracts.problems]
-    assert sum("is the table of" in each for each in words) == 2
+    assert sum("is also the table of" in each for each in words) == 2
     assert sum("topic 'orders.eu' is shared with" in each for each in words) == 2
     assert found(contracts) == {}
 
@@ -123,8 +123,8 @@ def test_a_pattern_shares_named_topics_only_if_it_says_the_same(folder):
     assert one.problems == ()
     other = folder(y={"table": "ns.y", "topic": {"pattern": "orders.*"}, "start": "latest"})
     assert sorted(str(each).rpartition("/")[2] for each in other.problems) == [
-        "x.yaml:1: start: topic 'orders.eu' is shared with y.yaml, which says latest, not earliest",
-        "y.yaml:6: start: topic 'orders.eu' is shared with x.yaml, which says earliest, not latest",
+        "x.yaml:1: start: topic 'orders.eu' is shared with y.yaml, which has latest, not earliest",
+        "y.yaml:6: start: topic 'orders.eu' is shared with x.yaml, which has earliest, not latest",
     ]
 
 
@@ -137,9 +137,9 @@ def test_what_was_staged_stays_known_without_a_broker(folder, catalog):
     assert contracts.problems == () and not contracts.resolved
     assert found(contracts) == {"ns.all": (), "ns.named": ("orders.eu",)}
     assert list(contracts.templates) == ["ns.{topic}"]
-    assert [c.table for c in contracts.group("g").promises] == ["ns.all", "ns.named", "ns.{topic}"]
+    assert [c.table for c in contracts.group("g").all_contracts] == ["ns.all", "ns.named", "ns.{topic}"]
     with pytest.raises(ValueError, match="resolve"):
-        subjects.subjects(contracts)
+        targets.list_targets(contracts)
     assert found(resolve_topics.resolve(contracts, catalog, None))["ns.all"] == ()  # there is no staging at all
     for topic in ("orders.eu", "orders-us", "orders.old", "people"):
         tables.ensure_staging(catalog, topic)
@@ -159,7 +159,10 @@ def test_what_was_staged_stays_known_without_a_broker(folder, catalog):
     assert Contract.model_validate(resolved.table("ns.orders_us").model_dump(exclude_unset=True)).topics == (
         "orders-us",
     )
-    assert {s.name for s in subjects.subjects(resolved)} >= {"ns.orders_us", ".".join(table_names.staging("orders-us"))}
+    assert {s.name for s in targets.list_targets(resolved)} >= {
+        "ns.orders_us",
+        ".".join(table_names.staging("orders-us")),
+    }
     assert resolve_topics.resolve(resolved, None, None) is resolved
 
 
@@ -168,16 +171,16 @@ def test_staging_that_no_contract_reads_any_more_is_told(folder, catalog):
         one={"table": "ns.one", "topic": "orders"}, any={"table": "ns.any", "topic": {"pattern": "eu.*"}}
     )
     resolved = resolve_topics.resolve(contracts, catalog, None)
-    assert resolve_topics.unclaimed(resolved, catalog) == []  # there is no staging at all
+    assert resolve_topics.find_unclaimed_staging(resolved, catalog) == []  # there is no staging at all
     for topic in ("orders", "eu.orders", "people.old"):
         tables.ensure_staging(catalog, topic)
-    (name,) = resolve_topics.unclaimed(resolve_topics.resolve(contracts, catalog, None), catalog)
+    (name,) = resolve_topics.find_unclaimed_staging(resolve_topics.resolve(contracts, catalog, None), catalog)
     assert name == f"{'.'.join(table_names.staging('people.old'))} (topic people.old)"
     # It may be that of a contract which can't be read.
     broken = resolve_topics.resolve(
         folder(two={"table": "ns.two", "topic": "people.old", "colour": "red"}), catalog, None
     )
-    assert resolve_topics.unclaimed(broken, catalog) == []
+    assert resolve_topics.find_unclaimed_staging(broken, catalog) == []
 
 
 def test_topics_that_come_to_one_table_stop_it_and_no_other(folder, catalog):
@@ -191,13 +194,13 @@ def test_topics_that_come_to_one_table_stop_it_and_no_other(folder, catalog):
     assert sorted(resolved.stopped) == ["ns.a_b", "ns.people", "ns.{topic}"]
     assert "ns.a_b of a-b and ns.a_b of a_b" in str(resolved.stopped["ns.a_b"])
     assert "omit: […]" in str(resolved.stopped["ns.a_b"])
-    assert "topic '7up' makes no name" in str(resolved.stopped["ns.{topic}"])
+    assert "topic '7up' does not make a valid" in str(resolved.stopped["ns.{topic}"])
     assert "topic 'xxx" in str(resolved.stopped["ns.{topic}"])
     assert found(resolved)["ns.c"] == ("c",)
     assert resolved.topics["a-b"].tables == resolved.topics["a_b"].tables == ("ns.a_b",)  # nothing is trimmed meanwhile
     # What can't be called a table has a task that is red all the same.
     plan = GroupPlan("g", {}, {}, resolved.stopped)
-    outcomes = settle.settle(resolved.group("g"), catalog, outcome.expected(plan), run_id="r")
+    outcomes = settle.settle(resolved.group("g"), catalog, outcome.summarize_plan(plan), run_id="r")
     assert {name: each["state"] for name, each in outcomes.items() if each["red"]} == dict.fromkeys(
         resolved.stopped, "stopped"
     )
@@ -234,7 +237,7 @@ def test_topics_whose_raw_records_would_meet_are_refused(folder):
     )
     resolved = resolve_topics.resolve(contracts, None, None)
     assert list(resolved.stopped) == ["ns.both"]
-    assert f"Topics {min(one, other)}, {max(one, other)} would have one staging table" in str(
+    assert f"Topics {min(one, other)}, {max(one, other)} would share one staging table" in str(
         resolved.stopped["ns.both"]
     )
 
@@ -244,12 +247,12 @@ def test_a_contract_is_named_without_asking_anybody(folder):
         all={"table": "ns.all", "topic": {"pattern": "orders.*"}},
         each={"table": "ns.{topic}", "topic": {"pattern": "orders.*"}},
     )
-    assert resolve_topics.named(contracts, "ns.all", "orders-eu").topics == ("orders-eu",)
-    of = resolve_topics.named(contracts, "ns.{topic}", "orders-eu")
+    assert resolve_topics.resolve_contract(contracts, "ns.all", "orders-eu").topics == ("orders-eu",)
+    of = resolve_topics.resolve_contract(contracts, "ns.{topic}", "orders-eu")
     assert (of.table, of.topics) == ("ns.orders_eu", ("orders-eu",))
     with pytest.raises(TerminalError, match="--topic TOPIC"):
-        resolve_topics.named(contracts, "ns.all", "")
-    with pytest.raises(TerminalError, match="'people' is not matched"):
-        resolve_topics.named(contracts, "ns.{topic}", "people")
-    with pytest.raises(ContractError, match=r"'ns\.other'.*those of ns\.\{topic\} are there when their topics are"):
-        resolve_topics.named(contracts, "ns.other", "")
+        resolve_topics.resolve_contract(contracts, "ns.all", "")
+    with pytest.raises(TerminalError, match="'people' does not match"):
+        resolve_topics.resolve_contract(contracts, "ns.{topic}", "people")
+    with pytest.raises(ContractError, match=r"'ns\.other'.*tables of ns\.\{topic\} exist once their topics do"):
+        resolve_topics.resolve_contract(contracts, "ns.other", "")

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from sluice.embedded.home import REPOSITORY
-from sluice.iceberg.table_names import QUARANTINE, STAGING, safe
+from sluice.iceberg.table_names import QUARANTINE, STAGING, safe_identifier
 from sluice.pages import history, render
-from sluice.pages.failed import FailedRun
+from sluice.pages.failed_runs import FailedRun
 from sluice.pages.history import History
 from sluice.status import timeline
 from sluice.status.events import INGEST, Event, Lane
-from tests.support.own_airflow import own_airflow
+from tests.support.airflow_process import isolated_airflow_env
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +62,8 @@ OTHERS: list[list[Any]] = [
     ["review_schema", "s without", "failed", 7, 6, [], None],
     ["review_schema", "s odd", "failed", 7, 6, [], {"table": ["a.t"], "name": {"a.t": 1}}],
     ["maintain_expire_snapshots", "m of some", "failed", 7, 6, [
-        SPARK, SHOWN(0, "a.t"), SHOWN(1, f"{QUARANTINE}.{safe('a.u')}"), task("table", "success", 3, 1, 2, "a.w"),
+        SPARK, SHOWN(0, "a.t"), SHOWN(1, f"{QUARANTINE}.{safe_identifier('a.u')}"),
+        task("table", "success", 3, 1, 2, "a.w"),
         SHOWN(3, "c.t"),
     ]],
     ["maintain_expire_snapshots", "m of c.t", "failed", 7, 6, [SHOWN(0, "c.t")], {"tables": ["a.t", "c.t"]}],
@@ -90,7 +91,7 @@ from sqlalchemy import text
 from sluice.status import timeline
 from sluice.pages.feed import Reading
 from sluice.status.model import Status, TableStatus, TopicStatus
-from sluice_web import failed, reading
+from sluice_web import failed_runs, reading
 
 now = datetime.now(UTC)
 ago = lambda minutes: None if minutes is None else now - timedelta(minutes=minutes)
@@ -112,11 +113,12 @@ known = [
     for g, n in json.loads(sys.argv[2])
 ]
 reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=Status(now, known)))
-others = reading.dags({{*reading.BY_HAND, *reading.MAINTAIN, "other", "maintain_of_others"}}, known)
+shared = {{*reading.OPERATOR_DAGS, *reading.MAINTENANCE_DAGS}}
+others = reading.readable_dags({{*shared, "other", "maintain_of_others"}}, known)
 
 
-def read(groups, table=None, more=(), feeds=reading._Feeds()):
-    feed = feeds.failed.of(json.dumps([[*map("ingest_{{}}".format, groups), *sorted(more)], table]))
+def read(groups, table=None, more=(), feeds=reading.ReadingFeeds()):
+    feed = feeds.failed.get_feed(json.dumps([[*map("ingest_{{}}".format, groups), *sorted(more)], table]))
     while (found := feed.get(wait=1)).busy:  # as the pages do, in a thread of its own
         time.sleep(0.01)
     return found
@@ -131,7 +133,7 @@ def told(groups, table=None, more=()):
 
 def whole(*known):
     try:
-        found, unavailable = reading.whole(*known)
+        found, unavailable = reading.require_history(*known)
     except HTTPException as error:
         return [error.status_code, error.detail]
     return [[e.run_id for e in found.events], unavailable]
@@ -147,7 +149,7 @@ timeline.MOST = 2
 answers["newest"] = [run for _, run, *_ in told(["a"], "a.t2")]
 with create_session() as session:
     answers["plans"] = []
-    for query in (failed._of_groups(["ingest_a"], None, now, 5), failed._of_others(["backfill"], now)):
+    for query in (failed_runs._group_runs(["ingest_a"], None, now, 5), failed_runs._shared_runs(["backfill"], now)):
         query = query.compile(session.get_bind(), compile_kwargs={{"literal_binds": True}})
         plan = session.execute(text(f"EXPLAIN QUERY PLAN {{query}}"))
         answers["plans"].append("; ".join(row.detail for row in plan))
@@ -164,7 +166,7 @@ print(json.dumps(answers))
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("failed")
-    env = own_airflow(folder) | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db"}
+    env = isolated_airflow_env(folder) | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db"}
     done = subprocess.run(
         [sys.executable, "-c", READ, json.dumps([*RUNS, *OTHERS]), json.dumps(TABLES)],
         env=env, capture_output=True, text=True, check=False,
@@ -263,7 +265,7 @@ def test_what_the_ledger_tells_of_a_table_is_not_told_twice() -> None:
         ledger("r5", "published", Lane.PUBLISHED, bad=False), ledger("r6", "judged", Lane.QUALITY),
     ]  # fmt: skip
     runs = [run(f"r{n}", n) for n in range(1, 8)]
-    left = [e.run_id for e in history.untold([*known, *runs]) if e.lane == Lane.RUNS]
+    left = [e.run_id for e in history.drop_explained_runs([*known, *runs]) if e.lane == Lane.RUNS]
     # What was made again within the run did not fail it, nor did what was published, or a warning.
     assert left == ["r4", "r5", "r6", "r7"]
 
@@ -276,7 +278,7 @@ def test_a_run_of_the_same_id_of_another_dag_is_another_run() -> None:
     events = [each.event for each in runs]
 
     def left(*known: Event) -> list[tuple[str | None, str | None]]:
-        return [(e.dag, e.run_id) for e in history.untold([*known, *events]) if e.lane == Lane.RUNS]
+        return [(e.dag, e.run_id) for e in history.drop_explained_runs([*known, *events]) if e.lane == Lane.RUNS]
 
     assert left(refused, maintained[1]) == [(dag, "r1"), ("ingest_g", "r2"), (dag, "r2")]
     assert left(maintained[0]) == [("ingest_g", "r1"), (dag, "r1"), ("ingest_g", "r2")]
@@ -286,21 +288,24 @@ def test_runs_are_told_beside_the_ledger_and_without_it(monkeypatch: pytest.Monk
     before = AT - timedelta(hours=1)
     ledger = History(before, [Event(before, Lane.PUBLISHED, "published", "db.t", "t")])
     failed = History(AT, [run("r2"), run("r1", 90)])
-    both = history.together(ledger, failed)
+    both = history.merge_histories(ledger, failed)
     assert both is not None and both.at == AT
     assert [e.run_id for e in both.events] == ["r2", None, "r1"]
-    assert history.together(None, failed) == failed and history.together(ledger, None) == ledger
-    assert history.together(None, None) is None
-    monkeypatch.setattr(timeline, "MOST", 2)
-    assert history.window(both, 1, both.events).cut == [] and history.window(both, 24, both.events).cut == [Lane.RUNS]
+    assert history.merge_histories(None, failed) == failed and history.merge_histories(ledger, None) == ledger
+    assert history.merge_histories(None, None) is None
+    monkeypatch.setattr(timeline, "MAX_EVENTS", 2)
+    assert history.select_hours(both, 1, both.events).cut == [] and history.select_hours(both, 24, both.events).cut == [
+        Lane.RUNS
+    ]
 
 
 def page(name: str, known: History, *, ledger: bool = False, **values: Any) -> str:
-    return render.page(
-        "timeline.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=AT,
-        here="timeline", troubles=["The catalog did not answer."], window=history.window(known, 24, known.events),
-        hours=24, choices=history.HOURS, ledger=ledger, shown=9, groups={}, too_many=False, name=name, promised=None,
-        at="", asked=None, standing=None, trouble=None, missing=(), **{"readable": {"ingest_g"}, **values},
+    return render.render_page(
+        "timeline.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=AT,
+        here="timeline", errors=["The catalog did not answer."], window=history.select_hours(known, 24, known.events),
+        hours=24, choices=history.HOUR_CHOICES, ledger=ledger, shown=9, groups={}, too_many=False, name=name,
+        target=None,
+        at="", asked=None, as_of=None, error=None, missing=(), **{"readable": {"ingest_g"}, **values},
     )  # fmt: skip
 
 

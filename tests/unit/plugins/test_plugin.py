@@ -37,7 +37,7 @@ def answered(script: str, home: Path, **setting: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
     """What every address answers to somebody who may read one DAG of two."""
-    asked = answered("asked.py", tmp_path_factory.mktemp("airflow"))
+    asked = answered("pages_as_restricted_user.py", tmp_path_factory.mktemp("airflow"))
     return {at: (code, text) for at, (code, text) in asked.items()}
 
 
@@ -62,7 +62,7 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
     assert slow in mine["/tables"][1] and slow.replace("&#39;", "'") in mine["/api/tables"][1]
     assert all("1 problem in contracts" in mine[at][1] for at in ("/tables", "/timeline", "/api/tables"))
     # What is shown while it is being read anew is looked at again soon.
-    assert 'data-again="5"' in mine["/timeline"][1] and 'data-again="30"' in mine["/tables"][1]
+    assert 'data-refresh="5"' in mine["/timeline"][1] and 'data-refresh="30"' in mine["/tables"][1]
     words = (">db.mine<", ">db.mine_too<", "expect x", "expect y")
     judged = {
         at.removeprefix("/quality?run_id=r"): [word for word in words if word in text]
@@ -77,7 +77,7 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
         "&dag_id=ingest_other": [],
         "&dag_id=backfill": [*both, "expect y"],
     }
-    apart = {at: text.count("3 in quarantine") for at, (_, text) in mine.items() if at.startswith("/quality")}
+    apart = {at: text.count("3 quarantined") for at, (_, text) in mine.items() if at.startswith("/quality")}
     assert apart == {
         "/quality": 2,
         "/quality?run_id=r": 0,
@@ -91,7 +91,7 @@ def test_a_table_is_shown_to_those_alone_who_may_read_its_dag(found: dict[str, t
 
 
 def test_what_is_said_of_a_table_names_no_other_that_its_reader_may_not_see(found: dict[str, tuple[int, str]]) -> None:
-    shared, folders = "mine for db.mine, other for {}.", "tells of which"
+    shared, folders = "mine for db.mine, other for {}.", "names them"
     for at in ("/tables", "/tables/db.mine", "/api/tables", "/api/tables/db.mine", "/tables/db.mine/report"):
         assert shared.format("another table") in found[at][1], at
     for at in ("/api/tables", "/tables/db.mine", "/timeline", *(f"{x}/tables/db.mine/timeline" for x in ("", "/api"))):
@@ -104,9 +104,9 @@ def test_what_is_said_of_a_table_names_no_other_that_its_reader_may_not_see(foun
 def test_a_table_says_who_may_read_it_and_what_the_reader_may_do(found: dict[str, tuple[int, str]]) -> None:
     access = json.loads(found["/api/tables/db.mine/readiness"][1])[-1]
     assert (access["subject"], access["ready"]) == ("Access", True)
-    assert "those who may read DAG ingest_mine, as " in access["evidence"]
-    assert "you may start ingest_mine; you may not start backfill, rollback, accept_gap" in access["evidence"]
-    assert "those who may read DAG ingest_mine" in found["/tables/db.mine"][1]
+    assert "users who may read DAG ingest_mine (" in access["evidence"]
+    assert "you may trigger ingest_mine; you may not trigger backfill, rollback, accept_gap" in access["evidence"]
+    assert "users who may read DAG ingest_mine" in found["/tables/db.mine"][1]
 
 
 TEAMS = """
@@ -119,7 +119,7 @@ DagModel.get_team_name = staticmethod({"ingest_a": "team a"}.get)
 asked = []
 manager = SimpleNamespace(is_authorized_dag=lambda details, **_: asked.append((details.id, details.team_name)))
 reading.get_auth_manager = lambda: manager
-may = reading._may_start("somebody")
+may = reading._start_permission("somebody")
 may("ingest_a"), may("backfill")
 print(asked)
 """
@@ -158,7 +158,7 @@ def test_what_is_counted_over_all_tables_is_told_to_those_who_may_see_all(found:
 
 
 def test_what_is_not_of_now_is_said_to_be_so_while_a_reading_hangs(found: dict[str, tuple[int, str]]) -> None:
-    why = "What is being read has not answered for 9000 s."
+    why = "No answer for 9000 s."
     whole = json.loads(found["status hangs: /api/tables"][1])
     assert why in whole["unavailable"] and why not in json.loads(found["/api/tables"][1])["unavailable"]
     mine, now = (json.loads(found[at + "/api/tables/db.mine"][1]) for at in ("status hangs: ", ""))
@@ -237,7 +237,9 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
 def below(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """The path that Airflow is below, and what it leads to."""
     base = f"https://airflow.example{request.param}"
-    return request.param, answered("below.py", tmp_path_factory.mktemp("below"), AIRFLOW__API__BASE_URL=base)
+    return request.param, answered(
+        "pages_under_base_path.py", tmp_path_factory.mktemp("below"), AIRFLOW__API__BASE_URL=base
+    )
 
 
 def test_airflows_menu_leads_to_the_pages_below_a_path_of_its_own_too(below: tuple[str, dict[str, Any]]) -> None:

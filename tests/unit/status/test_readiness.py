@@ -12,10 +12,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.contract.contract import Contract
-from sluice.contract.folder import Contracts, load
+from sluice.contract.folder import Contracts, load_contracts
 from sluice.iceberg import tables
 from sluice.ledger import maintenance_table
-from sluice.ledger.offsets_table import Ledger, Row, State
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.status import readiness
 
 pytestmark = pytest.mark.unit
@@ -35,11 +36,11 @@ def contracts(folder, **fields: Any) -> Contracts:
     about = {"table": NAME, "topic": "t", "group": "g", "owner": "me"}
     written = {**about, "columns": [{"name": "id", "type": "long"}], **fields}
     folder.joinpath("t.yaml").write_text(json.dumps(written))
-    return load(folder)
+    return load_contracts(folder)
 
 
-def lines(catalog: SqlCatalog, known: Contracts) -> dict[str, readiness.Line]:
-    return {line.subject: line for line in readiness.of_table(known.table(NAME), known, catalog)}
+def lines(catalog: SqlCatalog, known: Contracts) -> dict[str, readiness.ReadinessCheck]:
+    return {line.subject: line for line in readiness.check_table(known.table(NAME), known, catalog)}
 
 
 def grown(catalog: SqlCatalog, contract: Contract, files: int) -> None:
@@ -53,7 +54,7 @@ def grown(catalog: SqlCatalog, contract: Contract, files: int) -> None:
 def test_a_bare_contract_says_what_it_lacks_and_a_full_one_is_ready(catalog, tmp_path) -> None:
     bare = lines(catalog, contracts(tmp_path))
     assert {s: line.ready for s, line in bare.items()} == {
-        "Owner": True, "Key": True, "Changes of shape": True, "Expectations": False,
+        "Owner": True, "Key": True, "Schema change policy": True, "Expectations": False,
         "Freshness of the last 7 days": False,
     }  # fmt: skip
     assert all(bool(line.step) == (line.ready is False) for line in bare.values())
@@ -66,10 +67,12 @@ def test_a_bare_contract_says_what_it_lacks_and_a_full_one_is_ready(catalog, tmp
         expectations=[{"type": "expect_column_values_to_not_be_null", "column": "at", "severity": "block"}],
     )  # fmt: skip
     told = lines(catalog, full)
-    assert told["Key"].evidence == "one row per id" and "later by at wins" in told["Order"].evidence
-    assert told["Deletes"].evidence == "records without a value are ignored"
-    assert told["Expectations"].evidence == "1 are held against each batch, 1 of them can stop it"
-    assert told["Changes of shape"].ready is False and "ignore: drop column" in told["Changes of shape"].evidence
+    assert told["Key"].evidence == "one row per id" and "latest record of a key by at wins" in told["Order"].evidence
+    assert told["Deletes"].evidence == "tombstones are ignored"
+    assert told["Expectations"].evidence == "1 are evaluated per batch, 1 of them can block it"
+    assert (
+        told["Schema change policy"].ready is False and "ignore: drop column" in told["Schema change policy"].evidence
+    )
     assert told["Freshness of the last 7 days"].ready is None
 
 
@@ -78,67 +81,73 @@ def test_freshness_is_told_by_the_batches_that_landed(catalog, tmp_path) -> None
     for seq, minutes in ((1, 10), (2, 40)):
         at = NOW - timedelta(hours=seq)
         rows = [
-            Row("t", State.STAGED, "id", seq, oldest=at - timedelta(minutes=minutes), newest=at, at=at),
-            Row("t", State.PUBLISHED, "id", seq, table=NAME, at=at),
+            LedgerRow("t", LedgerState.STAGED, "id", seq, oldest=at - timedelta(minutes=minutes), newest=at, at=at),
+            LedgerRow("t", LedgerState.PUBLISHED, "id", seq, table=NAME, at=at),
         ]
         Ledger(catalog).append(rows, run_id="r")
         line = lines(catalog, known)["Freshness of the last 7 days"]
         assert line.ready is (seq == 1)
-    assert line.evidence.startswith("1 of 2 batches landed within 15m") and "slowest 40m" in line.evidence
+    assert line.evidence.startswith("1 of 2 batches were published within 15m") and "slowest 40m" in line.evidence
 
 
 def test_drills_files_and_restore_point_are_facts_of_the_tables(catalog, tmp_path) -> None:
     known = contracts(tmp_path, maintenance={"min_input_files": 3, "snapshot_age": "1h"})
     grown(catalog, known.table(NAME), 2)
     told = lines(catalog, known)
-    assert {s: told[s].ready for s in ("Small files", "Rollback drilled", "Replay drilled", "Orphan files")} == {
-        "Small files": True, "Rollback drilled": False, "Replay drilled": False, "Orphan files": False,
+    assert {s: told[s].ready for s in ("Small files", "Rollback tested", "Replay tested", "Orphan files")} == {
+        "Small files": True, "Rollback tested": False, "Replay tested": False, "Orphan files": False,
     }  # fmt: skip
-    assert told["Restore point"].ready and "the table's first is among them" in told["Restore point"].evidence
+    assert told["Restore point"].ready and "the first one is kept" in told["Restore point"].evidence
 
     grown(catalog, known.table(NAME), 2)
     assert not lines(catalog, known)["Small files"].ready
-    states = ((State.ROLLED_BACK, timedelta(days=1)), (State.REPLAYED, timedelta(days=100)))
-    rows = [Row("t", state, batch_seq=1, table=NAME, at=NOW - ago) for state, ago in states]
+    states = ((LedgerState.ROLLED_BACK, timedelta(days=1)), (LedgerState.REPLAYED, timedelta(days=100)))
+    rows = [LedgerRow("t", state, batch_seq=1, table=NAME, at=NOW - ago) for state, ago in states]
     Ledger(catalog).append(rows, run_id="r")
-    maintenance_table.keep(catalog, [maintenance_table.Effect(NAME, "remove_orphan_files", "idle")], run_id="r")
+    maintenance_table.write_results(
+        catalog, [maintenance_table.ActionResult(NAME, "remove_orphan_files", "idle")], run_id="r"
+    )
     told = lines(catalog, known)
-    assert {s: told[s].ready for s in ("Rollback drilled", "Replay drilled", "Orphan files")} == {
-        "Rollback drilled": True, "Replay drilled": False, "Orphan files": True,
+    assert {s: told[s].ready for s in ("Rollback tested", "Replay tested", "Orphan files")} == {
+        "Rollback tested": True, "Replay tested": False, "Orphan files": True,
     }  # fmt: skip
 
     # Whose parent PyIceberg's expiry has taken is not the table's first.
     table = catalog.load_table(NAME)
     table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in table.snapshots()[:2]]).commit()
     cut = lines(catalog, known)["Restore point"]
-    assert not cut.ready and "first is among them" not in cut.evidence
+    assert not cut.ready and "first one is kept" not in cut.evidence
 
 
 def test_a_table_that_nobody_writes_to_need_not_be_cleaned_again(catalog, tmp_path) -> None:
     known = contracts(tmp_path)
     grown(catalog, known.table(NAME), 1)
 
-    def line(days: int) -> readiness.Line:
-        found = readiness.of_table(known.table(NAME), known, catalog, NOW + timedelta(days=days))
+    def line(days: int) -> readiness.ReadinessCheck:
+        found = readiness.check_table(known.table(NAME), known, catalog, NOW + timedelta(days=days))
         return next(each for each in found if each.subject == "Orphan files")
 
     assert line(0).ready is False and line(0).evidence.startswith("never looked for")
-    maintenance_table.keep(
-        catalog, [maintenance_table.Effect(NAME, "remove_orphan_files", "done", at=NOW + timedelta(days=2))], run_id="r"
+    maintenance_table.write_results(
+        catalog,
+        [maintenance_table.ActionResult(NAME, "remove_orphan_files", "done", at=NOW + timedelta(days=2))],
+        run_id="r",
     )
     assert line(10).ready  # not long ago
     # What was written just before was too young to be taken for an orphan then, and must be looked for once more.
     assert not line(30).ready and line(30).step == "Unpause DAG maintain_remove_orphan_files."
-    maintenance_table.keep(
-        catalog, [maintenance_table.Effect(NAME, "remove_orphan_files", "done", at=NOW + timedelta(days=6))], run_id="r"
+    maintenance_table.write_results(
+        catalog,
+        [maintenance_table.ActionResult(NAME, "remove_orphan_files", "done", at=NOW + timedelta(days=6))],
+        run_id="r",
     )
     quiet = line(30)  # the DAG ran each week, and found nothing to do
     assert (quiet.ready, quiet.step) == (True, "") and "24 d ago, last changed 30 d ago" in quiet.evidence
 
 
 def test_without_a_login_nobody_is_kept_out() -> None:
-    closed = readiness.access("g", "SimpleAuthManager", {"ingest_g": True, "rollback": False}, anybody=False)
+    closed = readiness.check_access("g", "SimpleAuthManager", {"ingest_g": True, "rollback": False}, anybody=False)
     assert closed.ready and not closed.step
-    assert closed.evidence.endswith("as SimpleAuthManager says; you may start ingest_g; you may not start rollback")
-    opened = readiness.access("g", "SimpleAuthManager", {"ingest_g": True}, anybody=True)
+    assert closed.evidence.endswith("(SimpleAuthManager); you may trigger ingest_g; you may not trigger rollback")
+    opened = readiness.check_access("g", "SimpleAuthManager", {"ingest_g": True}, anybody=True)
     assert opened.ready is False and opened.evidence.startswith("everybody") and opened.step

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from sluice.errors import FolderSharedError, SluiceError, TableDamagedError
-from sluice.ledger.maintenance_table import Seen
-from sluice.maintain.orphan_guard import check_own
-from sluice.maintain.table_locations import Folders
+from sluice.ledger.maintenance_table import KnownFolders
+from sluice.maintain.orphan_guard import check_other_tables
+from sluice.maintain.table_locations import TableFolders
 from sluice.status.events import Event, Lane
 from sluice.status.model import LastError, Status, TableStatus, TopicStatus
-from sluice.status.redact import of_events, of_maintenance, without
+from sluice.status.redact import hide_names, redact_events, redact_maintenance
 
 pytestmark = pytest.mark.unit
 
@@ -34,38 +34,38 @@ NAMES = frozenset({"hr.pay", "hr.pay.items"})
     ],
 )  # fmt: skip
 def test_a_name_is_taken_out_as_a_whole(told: str, left: str | None) -> None:
-    assert without(told, NAMES) == (left or told)
-    assert without(told, frozenset()) == told
+    assert hide_names(told, NAMES) == (left or told)
+    assert hide_names(told, frozenset()) == told
 
 
 def test_whose_files_lie_in_a_folder_is_not_told_of_any_table() -> None:
-    where = Folders({"db.t": ("s3://lake/db/t",), "any thing.else": ("s3://lake/db/t/x y/else",)})
-    lost = Folders({}, damaged={"foreign.table": None, "hr.pay": Seen((), NOW)})
+    where = TableFolders({"db.t": ("s3://lake/db/t",), "any thing.else": ("s3://lake/db/t/x y/else",)})
+    lost = TableFolders({}, unreadable={"foreign.table": None, "hr.pay": KnownFolders((), NOW)})
     for found, name in ((where, FolderSharedError), (lost, TableDamagedError)):
         with pytest.raises(name) as raised:
-            check_own("db.t", "s3://lake/db/t", found)
+            check_other_tables("db.t", "s3://lake/db/t", found)
         told = f"failed, 1.5 s, {name.__name__}: {str(raised.value)[:500]}"
-        assert of_maintenance(told, None) == told
+        assert redact_maintenance(told, None) == told
         # A contract that can't be read has names that nobody knows.
-        assert "lake" not in of_maintenance(told, frozenset())
-        left = of_maintenance(told, NAMES)
+        assert "lake" not in redact_maintenance(told, frozenset())
+        left = redact_maintenance(told, NAMES)
         assert left.startswith(f"failed, 1.5 s, {name.__name__}: Files of other tables lie, or may lie, in this one's")
         assert not [word for word in ("any", "else", "foreign", "hr.pay", "lake") if word in left]
-    own = "FolderSharedError: Another table, 5e1f, writes to this one's folder, and this catalog does not know it: s3://l/t"
-    assert of_maintenance(own, NAMES) == own
+    own = "FolderSharedError: Another table, 5e1f, writes to this table's folder, and this catalog does not know it: s3://l/t"
+    assert redact_maintenance(own, NAMES) == own
     gone = "TableDamagedError: The metadata of db.t is gone: s3://lake/db/t/metadata/1.json"
-    assert of_maintenance(gone, NAMES) == gone
+    assert redact_maintenance(gone, NAMES) == gone
 
 
 def test_a_topic_may_be_called_as_a_table_that_its_reader_may_not_see() -> None:
     refused = LastError(NOW, "failed", "hr.pay", 3, "hr.pay, batch 3; hr.pay.items", "run", open=True)
     mine = TableStatus("db.t", "mine", "append", "me", topics=[TopicStatus("hr.pay")], last_error=refused)
     others = [TableStatus(name, "hr", "append", "hr") for name in NAMES]
-    seen = Status(NOW, [mine, *others]).readable(lambda group: group == "mine")
-    assert seen.unseen == NAMES and [t.table for t in seen.tables] == ["db.t"]
+    seen = Status(NOW, [mine, *others]).filter_groups(lambda group: group == "mine")
+    assert seen.hidden_tables == NAMES and [t.table for t in seen.tables] == ["db.t"]
     assert seen.tables[0].last_error and seen.tables[0].last_error.error == "hr.pay, batch 3; another table"
     event = Event(NOW, Lane.PUBLISHED, "published, hr.pay, batch 3; hr.pay.items", "db.t", "hr.pay")
-    assert [e.told for e in of_events([event], NAMES)] == ["published, hr.pay, batch 3; another table"]
+    assert [e.told for e in redact_events([event], NAMES)] == ["published, hr.pay, batch 3; another table"]
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_a_topic_may_be_called_as_a_table_that_its_reader_may_not_see() -> None:
 def test_who_may_see_all_is_told_all(others: dict[str, Any], unseen: frozenset[str] | None) -> None:
     mine = TableStatus("db.t", "mine", "append", "me")
     told = {**others, "tables": [mine, *others.get("tables", ())]}
-    assert Status(NOW, **told).readable(lambda group: group == "mine").unseen == unseen
+    assert Status(NOW, **told).filter_groups(lambda group: group == "mine").hidden_tables == unseen

@@ -8,15 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sluice.batch import PUBLISHED_THROUGH, Through, encode_through
+from sluice.batch import PUBLISHED_THROUGH, PublishedOffsets, encode_published_through
 from sluice.contract import folder as contract_folder
-from sluice.contract.groups import Alerts
+from sluice.contract.groups import AlertSettings
 from sluice.iceberg import catalog as catalogs
 from sluice.iceberg import tables
 from sluice.kafka import broker
-from sluice.ledger.offsets_table import Ledger, Row, State
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.status import status, verdicts
-from sluice.status.incidents import compare, of_status
+from sluice.status.incidents import compare_incidents, find_incidents
 from sluice.status.model import Status, TableStatus
 
 pytestmark = pytest.mark.unit
@@ -30,7 +31,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         (folder / "t.yaml").write_text(CONTRACT)
-        self.contracts = contract_folder.load(folder)
+        self.contracts = contract_folder.load_contracts(folder)
         self.catalog = catalogs.load()
         self.ledger = Ledger(self.catalog)
         self.table = tables.ensure_typed(self.catalog, self.contracts.table("db.t"))
@@ -39,15 +40,15 @@ class Site:
     def land(self, **through: int) -> None:
         """Let the table hold each topic up to a batch."""
         self.table.refresh()
-        value = encode_through({t: Through(seq, "id", {0: seq}) for t, seq in through.items()})
+        value = encode_published_through({t: PublishedOffsets(seq, "id", {0: seq}) for t, seq in through.items()})
         rows = pa.Table.from_pylist([], schema=self.table.schema().as_arrow())
         self.table.append(rows, snapshot_properties={PUBLISHED_THROUGH: value})
 
-    def refuse(self, run_id: str, *what: tuple[str, int, State]) -> None:
+    def refuse(self, run_id: str, *what: tuple[str, int, LedgerState]) -> None:
         """Write what one run was refused, in this order."""
         self.minutes += 1
         rows = [
-            Row(
+            LedgerRow(
                 topic,
                 state,
                 "id",
@@ -62,7 +63,7 @@ class Site:
 
     def look(self) -> TableStatus:
         """What is told while Kafka is away."""
-        return status.look(self.contracts, kafka={}).tables[0]
+        return status.read_status(self.contracts, kafka={}).tables[0]
 
 
 @pytest.fixture
@@ -76,59 +77,65 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def test_runs_are_counted_topic_by_topic(site: Site) -> None:
     for n in range(6):
-        site.refuse(f"run{n}", ("a", 5, State.FAILED), ("b", 7, State.FAILED))
+        site.refuse(f"run{n}", ("a", 5, LedgerState.FAILED), ("b", 7, LedgerState.FAILED))
     found = site.look()
-    assert [(e.topic, e.runs, e.open) for e in found.refusals] == [("b", 6, True), ("a", 6, True)]
-    told = of_status(Status(AT, [found]), Alerts(failed_runs=6), "")
+    assert [(e.topic, e.runs, e.open) for e in found.open_errors] == [("b", 6, True), ("a", 6, True)]
+    told = find_incidents(Status(AT, [found]), AlertSettings(failed_runs=6), "")
     assert [each.why for each in told] == ["b 7", "a 5"]
-    assert of_status(Status(AT, [found]), Alerts(failed_runs=7), "") == []
+    assert find_incidents(Status(AT, [found]), AlertSettings(failed_runs=7), "") == []
 
 
 def test_what_lands_of_one_topic_cures_no_other(site: Site) -> None:
     site.land(a=4, b=6)
-    site.refuse("run", ("b", 7, State.BLOCKED), ("a", 5, State.FAILED))
+    site.refuse("run", ("b", 7, LedgerState.BLOCKED), ("a", 5, LedgerState.FAILED))
     both = site.look()
-    assert [(v.word, v.why) for v in verdicts.said(both)][:2] == [("blocked", "b 7"), ("failed", "a 5")]
+    assert [(v.word, v.why) for v in verdicts.list_verdicts(both)][:2] == [("blocked", "b 7"), ("failed", "a 5")]
     site.land(a=5, b=6)
     one = site.look()
     assert one.last_error and (one.last_error.topic, one.last_error.open, one.further_errors) == ("b", True, [])
     site.land(a=5, b=7)
     none = site.look()
-    assert none.last_error and (none.last_error.topic, none.last_error.open, none.refusals) == ("a", False, [])
+    assert none.last_error and (none.last_error.topic, none.last_error.open, none.open_errors) == ("a", False, [])
 
 
 def test_of_a_run_that_is_refused_several_batches_the_first_that_waits_is_told(site: Site) -> None:
     site.land(a=4)
     for n in range(3):  # a commit of several, then the first of them alone, and one more that can't be staged
-        several = [("a", 8 + n, State.FAILED), ("a", 5, State.BLOCKED), ("a", 20 + n, State.FAILED)]
+        several = [("a", 8 + n, LedgerState.FAILED), ("a", 5, LedgerState.BLOCKED), ("a", 20 + n, LedgerState.FAILED)]
         site.refuse(f"run{n}", *several)
-    (found,) = site.look().refusals
+    (found,) = site.look().open_errors
     assert (found.batch, found.state, found.runs) == (5, "blocked", 3)
     site.land(a=9)
-    (later,) = site.look().refusals
+    (later,) = site.look().open_errors
     assert (later.batch, later.runs) == (10, 1)
 
 
 def test_where_no_contract_can_be_read_that_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = site.contracts.folder
-    site.refuse("run", ("a", 1, State.FAILED))
-    known = of_status(Status(AT, [site.look()]), Alerts(), "")
+    site.refuse("run", ("a", 1, LedgerState.FAILED))
+    known = find_incidents(Status(AT, [site.look()]), AlertSettings(), "")
     (folder / "groups.yaml").write_text("defaults: {retrys: 3}\nalerts: {}\n")
-    broken = contract_folder.load(folder, strict=False)
+    broken = contract_folder.load_contracts(folder, strict=False)
     assert not broken.tables and broken.common.alerts
-    monkeypatch.setattr(broker, "open_broker", lambda *_: object())  # it answered, and is asked for nothing more
-    found = status.look(broken)
-    (told,) = of_status(found, Alerts(), "")
+    monkeypatch.setattr(broker, "connect", lambda *_: object())  # it answered, and is asked for nothing more
+    found = status.read_status(broken)
+    (told,) = find_incidents(found, AlertSettings(), "")
     assert told.title == "Sluice: broken contract groups.yaml"
     assert "groups.yaml:1: defaults.retrys: unknown field" in told.why and "groups concerned" in told.why
-    assert compare([told], known, found) == ([told], known, [])  # what was told before is neither over nor news
+    assert compare_incidents([told], known, found) == (
+        [told],
+        known,
+        [],
+    )  # what was told before is neither over nor news
 
 
 def test_a_batch_that_was_rolled_back_and_published_again_counts_once(site: Site) -> None:
     done = [("a", 1, 10, 4), ("a", 2, 10, 0), ("b", 1, 7, 1), ("a", 1, 10, 3)]
     for n, (topic, seq, records, rejected) in enumerate(done):
         at = AT + timedelta(seconds=n)
-        row = Row(topic, State.PUBLISHED, "id", seq, table="db.t", records=records, rejected=rejected, at=at)
+        row = LedgerRow(
+            topic, LedgerState.PUBLISHED, "id", seq, table="db.t", records=records, rejected=rejected, at=at
+        )
         site.ledger.append([row], run_id=f"run{n}")
     found = site.look()
     assert (found.day_records, found.day_rejected) == (27, 4)
@@ -148,22 +155,22 @@ def test_of_what_the_last_day_set_apart_it_is_told_what_is_not_replayed_yet(site
     apart("a", -1, *range(100, 130))  # a backfill's
     for seq in (2, 3, 4):
         rejected = 10 if seq < 4 else 0
-        row = Row("a", State.PUBLISHED, "id", seq, table="db.t", records=100, rejected=rejected, at=AT)
+        row = LedgerRow("a", LedgerState.PUBLISHED, "id", seq, table="db.t", records=100, rejected=rejected, at=AT)
         site.ledger.append([row], run_id=f"run{seq}")
     apart("a", 2, *range(50, 60))
     apart("a", 3, *range(60, 70))
     found = site.look()
     assert (found.day_records, found.day_rejected, found.day_apart, found.quarantined) == (300, 20, 20, 140)
-    assert [each.title for each in of_status(Status(AT, [found]), Alerts(), "")] == ["db.t rejects records"]
+    assert [each.title for each in find_incidents(Status(AT, [found]), AlertSettings(), "")] == ["db.t rejects records"]
     held.delete("batch_seq = 3")
     held.delete("batch_seq = 2 and _kafka_topic = 'a' and _kafka_offset < 58")  # replayed, all but two
     assert site.look().day_apart == 2
     held.delete("batch_seq = 2 and _kafka_topic = 'a'")
     over = site.look()
     assert (over.day_rejected, over.day_apart, over.quarantined) == (20, 0, 120)
-    assert of_status(Status(AT, [over]), Alerts(), "") == []
+    assert find_incidents(Status(AT, [over]), AlertSettings(), "") == []
 
 
 def test_nothing_waits_for_a_topic_that_is_no_longer_read(site: Site) -> None:
-    site.refuse("run", ("c", 1, State.BLOCKED))
+    site.refuse("run", ("c", 1, LedgerState.BLOCKED))
     assert site.look().last_error is None

@@ -12,24 +12,27 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, Through, encode_through
+from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, PublishedOffsets, encode_published_through
 from sluice.cli import main as command
 from sluice.contract import folder as contract_folder
-from sluice.contract.groups import Alerts
+from sluice.contract.groups import AlertSettings
 from sluice.errors import BrokerUnavailableError, RegistryUnavailableError
 from sluice.iceberg import availability, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
 from sluice.ledger import maintenance_table
-from sluice.ledger.offsets_table import Ledger, Row, State
-from sluice.ledger.quality_table import Result, keep
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
+from sluice.ledger.quality_table import ExpectationResult, write_results
 from sluice.offsets import OffsetRange
 from sluice.operate import rollback
-from sluice.pages import known
+from sluice.operate.operator_input import Decision
+from sluice.operate.rollback_target import RestorePoint
+from sluice.pages import last_known
 from sluice.plan import plan, retention_warnings
 from sluice.status import incidents, model, status
-from sluice.status.timeline import events, standing
-from sluice.status.verdicts import said
+from sluice.status.timeline import find_table_as_of, read_events
+from sluice.status.verdicts import list_verdicts
 
 pytestmark = pytest.mark.unit
 
@@ -58,11 +61,13 @@ class Site:
         }.items():
             patch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
         patch.setenv("SLUICE_CONTRACTS", str(self.folder))
-        patch.setattr(broker, "open_broker", lambda *_, **__: [])  # as false as an AdminClient that waits for nothing
-        patch.setattr(broker, "describe", lambda _, topics: {t: self.kafka[t] for t in topics})
-        patch.setattr(broker, "stream_clock", lambda *_: datetime.now(UTC))
-        patch.setattr(broker, "offsets_at", lambda _, __, marks, ___: dict.fromkeys(marks, -1))  # all records are old
-        patch.setattr(retention_warnings, "look", lambda *_, **__: [])
+        patch.setattr(broker, "connect", lambda *_, **__: [])  # as false as an AdminClient that waits for nothing
+        patch.setattr(broker, "describe_topics", lambda _, topics: {t: self.kafka[t] for t in topics})
+        patch.setattr(broker, "read_stream_clock", lambda *_: datetime.now(UTC))
+        patch.setattr(
+            broker, "offsets_for_time", lambda _, __, marks, ___: dict.fromkeys(marks, -1)
+        )  # all records are old
+        patch.setattr(retention_warnings, "find_retention_risks", lambda *_, **__: [])
         self.catalog = catalogs.load()
 
     def says(self, more: str, **other: str) -> None:
@@ -83,7 +88,9 @@ class Site:
         made = []
         for each in batches:
             tables.ensure_typed(self.catalog, self.contracts.table("db.t"))
-            through = encode_through({each.topic: Through(each.seq, each.topic_id, each.next_offsets)})
+            through = encode_published_through(
+                {each.topic: PublishedOffsets(each.seq, each.topic_id, each.next_offsets)}
+            )
             about = {STEP: "publish", RUN_ID: "run", PUBLISHED_THROUGH: through}
             made.append(self._append(self.typed, each, about))
         return made
@@ -105,17 +112,17 @@ class Site:
 
     @property
     def contracts(self) -> contracts.Contracts:
-        return contract_folder.load(self.folder)
+        return contract_folder.load_contracts(self.folder)
 
     @property
     def typed(self) -> Table:
         return self.catalog.load_table("db.t")
 
     def look(self) -> model.Status:
-        return status.look(self.contracts)
+        return status.read_status(self.contracts)
 
     def words(self) -> list[str]:
-        return [each.word for each in said(self.look().tables[0])]
+        return [each.word for each in list_verdicts(self.look().tables[0])]
 
 
 @pytest.fixture
@@ -134,17 +141,17 @@ def test_what_needs_a_person_goes_on_while_sluices_own_tables_can_not_be_read(
     ledger = Ledger(site.catalog)
     if word == "blocked":
         site.stage(batch(2, 10, 20))
-        ledger.append([Row("t", State.BLOCKED, "id", 2, table="db.t", error="50 of 50 bad")], run_id="run")
-    held = Result("db.t", "t", 1, NULLS, "id", "warn", success=True, records=10, parameters="{}")
-    keep(site.catalog, [held], run_id="run")
+        ledger.append([LedgerRow("t", LedgerState.BLOCKED, "id", 2, table="db.t", error="50 of 50 bad")], run_id="run")
+    held = ExpectationResult("db.t", "t", 1, NULLS, "id", "warn", success=True, records=10, parameters="{}")
+    write_results(site.catalog, [held], run_id="run")
     before = site.look()
-    told = incidents.of_status(before, Alerts(), "")
+    told = incidents.find_incidents(before, AlertSettings(), "")
     assert [each.word for each in told] == [word]
     Path(site.catalog.load_table(lost).metadata_location.removeprefix("file://")).unlink()
     now = site.look()
-    (table,) = known.beside(now, before).tables
-    assert next(said(table)).word == word and now.tables[0].unknown
-    _, _, over = incidents.compare(incidents.of_status(now, Alerts(), ""), told, now)
+    (table,) = last_known.fill_from_last(now, before).tables
+    assert next(list_verdicts(table)).word == word and now.tables[0].unknown
+    _, _, over = incidents.compare_incidents(incidents.find_incidents(now, AlertSettings(), ""), told, now)
     assert not over
 
 
@@ -158,24 +165,26 @@ def test_while_one_of_sluices_own_tables_is_damaged_the_pages_tell_the_rest_as_i
     site.stage(batch(1, 0, 10))
     site.publish(batch(1, 0, 10))
     ledger = Ledger(site.catalog)
-    ledger.append([Row("t", State.PUBLISHED, "id", 1, table="db.t", records=10)], run_id="run")
-    keep(site.catalog, [Result("db.t", "t", 1, NULLS, "id", "warn", True, 10, parameters="{}")], run_id="run")
-    maintenance_table.keep(
-        site.catalog, [maintenance_table.Effect("db.t", "expire_snapshots", "done", reason="x")], run_id="run"
+    ledger.append([LedgerRow("t", LedgerState.PUBLISHED, "id", 1, table="db.t", records=10)], run_id="run")
+    write_results(
+        site.catalog, [ExpectationResult("db.t", "t", 1, NULLS, "id", "warn", True, 10, parameters="{}")], run_id="run"
+    )
+    maintenance_table.write_results(
+        site.catalog, [maintenance_table.ActionResult("db.t", "expire_snapshots", "done", reason="x")], run_id="run"
     )
     before = site.look()
     (was,) = before.tables
     assert was.maintenance and was.expectations and was.day_records == 10
-    ledger.append([Row("t", State.BLOCKED, "id", 2, table="db.t", error="50 of 50 bad")], run_id="run2")
+    ledger.append([LedgerRow("t", LedgerState.BLOCKED, "id", 2, table="db.t", error="50 of 50 bad")], run_id="run2")
     Path(site.catalog.load_table(lost).metadata_location.removeprefix("file://")).unlink()
     site.holds(0, 500)
     site.stage(batch(2, 10, 20))
     for _ in range(2):
-        now = before = known.beside(site.look(), before)
+        now = before = last_known.fill_from_last(site.look(), before)
     (table,) = now.tables
     assert (table.lag_records, table.topics[0].staged_batch, len(table.open_batches)) == (490, 2, 1)
     assert table.unknown and table.unasked == ["catalog"]
-    assert next(said(table)).word == ("unknown" if lost == table_names.LEDGER else "blocked")
+    assert next(list_verdicts(table)).word == ("unknown" if lost == table_names.LEDGER else "blocked")
     # What the lost one told stays, and is said to be of then where it does not say so itself.
     assert (table.maintenance, table.expectations, table.day_records) == (was.maintenance, was.expectations, 10)
     assert (table.as_of is not None) == (lost == table_names.LEDGER)
@@ -185,15 +194,15 @@ def test_an_expectation_that_the_contract_has_no_more_is_no_doubt(site: Site) ->
     site.says(JUDGED)
     site.stage(batch(1, 0, 10))
     site.publish(batch(1, 0, 10))
-    results = [Result("db.t", "t", 1, NULLS, "id", "warn", held, 10, parameters=given)
+    results = [ExpectationResult("db.t", "t", 1, NULLS, "id", "warn", held, 10, parameters=given)
                for given, held in [("{}", True), ('{"mostly": 0.5}', False)]]  # fmt: skip
-    keep(site.catalog, results, run_id="run")
+    write_results(site.catalog, results, run_id="run")
     site.holds(0, 10)
     (table,) = site.look().tables
-    assert table.expectations and (table.expectations.held, table.doubts) == (1, [])
+    assert table.expectations and (table.expectations.held, table.failed_expectations) == (1, [])
     site.says(JUDGED.replace("column: id", "column: id, mostly: 0.5"))
     (table,) = site.look().tables
-    assert [(each.held, len(each.failed)) for each in table.doubts] == [(0, 1)]
+    assert [(each.held, len(each.failed)) for each in table.failed_expectations] == [(0, 1)]
 
 
 def test_a_refusal_that_was_cured_stays_so_when_its_batch_is_rolled_back(site: Site) -> None:
@@ -201,17 +210,22 @@ def test_a_refusal_that_was_cured_stays_so_when_its_batch_is_rolled_back(site: S
     ledger, now = Ledger(site.catalog), datetime.now(UTC)
     batches = [batch(n, 10 * n - 10, 10 * n) for n in (1, 2, 3)]
     site.stage(*batches)
-    blocked = [Row("t", State.BLOCKED, "id", 2, table="db.t", error="bad", at=now - timedelta(days=n)) for n in (5, 4)]
+    blocked = [
+        LedgerRow("t", LedgerState.BLOCKED, "id", 2, table="db.t", error="bad", at=now - timedelta(days=n))
+        for n in (5, 4)
+    ]
     for number, row in enumerate(blocked):
         ledger.append([row], run_id=f"old {number}")
     first, *_ = site.publish(*batches)
-    ledger.append([Row("t", State.PUBLISHED, "id", n, table="db.t", records=10) for n in (2, 3)], run_id="cured")
-    found = rollback.look("db.t", site.contracts, site.catalog, ledger, snapshot_id=first)
-    rollback.roll_back(found, site.catalog, ledger, who="ann", why="x", run_id="back")
+    ledger.append(
+        [LedgerRow("t", LedgerState.PUBLISHED, "id", n, table="db.t", records=10) for n in (2, 3)], run_id="cured"
+    )
+    found = rollback.preview_rollback("db.t", site.contracts, site.catalog, ledger, RestorePoint(snapshot_id=first))
+    rollback.roll_back(found, site.catalog, ledger, Decision("ann", "x", "back"))
     status_of = site.look().tables[0]
-    assert next(said(status_of)).word == "reading"
+    assert next(list_verdicts(status_of)).word == "reading"
     assert status_of.last_error and not status_of.last_error.open
-    ledger.append([replace(blocked[0], at=now + timedelta(seconds=9), state=State.FAILED)], run_id="new")
+    ledger.append([replace(blocked[0], at=now + timedelta(seconds=9), state=LedgerState.FAILED)], run_id="new")
     status_of = site.look().tables[0]
     assert status_of.last_error
     assert (status_of.last_error.state, status_of.last_error.open, status_of.last_error.runs) == ("failed", True, 1)
@@ -225,7 +239,7 @@ def test_of_a_topic_that_was_made_anew_nothing_counts_as_read(site: Site) -> Non
     site.holds(0, 30, topic_id="new")
     table = site.look().tables[0]
     assert (table.lag_records, table.freshness_now_seconds, table.freshness_kept) == (30, None, False)
-    assert next(said(table)).word == "stopped"
+    assert next(list_verdicts(table)).word == "stopped"
 
 
 @pytest.mark.parametrize(("promised", "kept"), [("1h", False), ("4h", True)])
@@ -256,12 +270,12 @@ def test_what_main_was_is_not_told_where_expiry_took_the_entry_that_told_it(site
         site.publish(batch(n, 10 * n - 10, 10 * n))
         moments.append(datetime.now(UTC))
     ids = [entry.snapshot_id for entry in site.typed.history()]
-    assert [found and found.snapshot_id for found in (standing(site.typed, at) for at in moments)] == ids
+    assert [found and found.snapshot_id for found in (find_table_as_of(site.typed, at) for at in moments)] == ids
     site.typed.manage_snapshots().create_tag(ids[0], "audit").commit()
     later = datetime.now(UTC).replace(tzinfo=None) + timedelta(days=1)
     site.typed.maintenance.expire_snapshots().older_than(later).commit()
     assert [s.snapshot_id for s in site.typed.metadata.snapshots] == [ids[0], ids[2]]
-    assert [found and found.snapshot_id for found in (standing(site.typed, at) for at in moments)] == [
+    assert [found and found.snapshot_id for found in (find_table_as_of(site.typed, at) for at in moments)] == [
         None,
         None,
         ids[2],
@@ -271,15 +285,15 @@ def test_what_main_was_is_not_told_where_expiry_took_the_entry_that_told_it(site
 def test_a_tables_history_stays_its_own_when_its_contract_names_another_topic(site: Site) -> None:
     site.publish(batch(1, 0, 10))
     rows = [
-        Row("t", State.PUBLISHED, "id", 1, table="db.t", records=10),
-        Row("t", State.ROLLED_BACK, "id", table="db.t", who="ann", why="x"),
-        Row("t", State.PUBLISHED, "id", 1, table="db.other", records=10),
+        LedgerRow("t", LedgerState.PUBLISHED, "id", 1, table="db.t", records=10),
+        LedgerRow("t", LedgerState.ROLLED_BACK, "id", table="db.t", who="ann", why="x"),
+        LedgerRow("t", LedgerState.PUBLISHED, "id", 1, table="db.other", records=10),
     ]
     Ledger(site.catalog).append(rows, run_id="run")
 
     def told() -> set[str]:
         since = datetime.now(UTC) - timedelta(days=1)
-        return {str(e.lane) for e in events(site.catalog, since, [site.contracts.table("db.t")])}
+        return {str(e.lane) for e in read_events(site.catalog, since, [site.contracts.table("db.t")])}
 
     before = told()
     assert {"operator", "published"} <= before
@@ -308,7 +322,7 @@ def test_a_table_of_a_pattern_while_nobody_answers(
     def away(*_: Any, **__: Any) -> Any:
         raise BrokerUnavailableError("Kafka did not answer.")
 
-    monkeypatch.setattr(broker, "open_broker", away)
+    monkeypatch.setattr(broker, "connect", away)
     monkeypatch.setattr(availability, "open_catalog", away)
     assert command.main(["status", "db.t1"]) == 2
     assert "did not answer" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 
 from sluice import batch
-from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, encode_through
+from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, Batch, encode_published_through
 from sluice.cli import main
 from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
@@ -26,14 +26,15 @@ from sluice.iceberg import refs, snapshots, table_names, tables
 from sluice.ingest import settle
 from sluice.kafka import broker
 from sluice.ledger import maintenance_table, quality_table, rebuild, schemas_table
-from sluice.ledger.offsets_table import SCHEMA, SPEC, Ledger, Row, State
+from sluice.ledger.ledger_rows import SCHEMA, SPEC, LedgerRow, LedgerState
+from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 from sluice.pages import detail, history, metrics, render
 from sluice.plan import retention_warnings
 from sluice.status import sources, timeline, verdicts
-from sluice.status.events import INGEST, Event, Lane, lanes
+from sluice.status.events import INGEST, Event, Lane, group_by_lane
 from sluice.status.model import LastError, PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
-from sluice.status.status import look
+from sluice.status.status import read_status
 
 pytestmark = pytest.mark.unit
 
@@ -61,7 +62,7 @@ def contract() -> Contract:
 
 def publish(table: Any, seq: int | None) -> datetime:
     """Commit a row, as a batch that ends at offset 10 times its number, or as a writer who says nothing of offsets."""
-    told = {} if seq is None else {PUBLISHED_THROUGH: encode_through({"t": through(seq)})}
+    told = {} if seq is None else {PUBLISHED_THROUGH: encode_published_through({"t": through(seq)})}
     table.append(pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow()), snapshot_properties=told)
     time.sleep(0.01)  # Iceberg's clock has milliseconds
     moment = datetime.now(UTC)
@@ -70,7 +71,7 @@ def publish(table: Any, seq: int | None) -> datetime:
 
 
 def through(seq: int) -> Any:
-    return batch.Through(seq, "id", {0: 10 * seq})
+    return batch.PublishedOffsets(seq, "id", {0: 10 * seq})
 
 
 def row(table: Any) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def typed(catalog: SqlCatalog) -> Any:
 
 
 def seq_at(table: Any, moment: datetime) -> int | None:
-    found = timeline.standing(table, moment)
+    found = timeline.find_table_as_of(table, moment)
     assert found is None or (found.since <= moment and (found.until is None or moment < found.until))
     return found.through["t"].seq if found and found.through else None
 
@@ -93,13 +94,13 @@ def test_a_moment_tells_the_snapshot_that_readers_saw_and_its_offsets(catalog: S
     table = typed(catalog)
     before = datetime.now(UTC)
     time.sleep(0.01)
-    assert timeline.standing(table, before) is None
+    assert timeline.find_table_as_of(table, before) is None
     moments = [publish(table, seq) for seq in (1, 2)]
     rewritten = publish(table, None)  # maintenance, or another writer: the offsets are those of before
     last = publish(table, 3)
-    assert timeline.standing(table, before) is None
+    assert timeline.find_table_as_of(table, before) is None
     assert [seq_at(table, m) for m in (*moments, rewritten, last)] == [1, 2, 2, 3]
-    found = timeline.standing(table, rewritten)
+    found = timeline.find_table_as_of(table, rewritten)
     assert found is not None and found.totals["records"] == 3
     assert table.scan(snapshot_id=found.snapshot_id).count() == 3
 
@@ -124,32 +125,32 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     publish(table, 1)
     table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "b").commit()  # type: ignore[union-attr]
     batch = Batch("t", "id", 2, {0: OffsetRange(10, 20)}, {0: 20})
-    told = {**batch.properties(), STEP: "publish", PUBLISHED_THROUGH: encode_through({"t": through(2)})}
+    told = {**batch.properties(), STEP: "publish", PUBLISHED_THROUGH: encode_published_through({"t": through(2)})}
     rows = pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow())
     table.append(rows, snapshot_properties=told, branch="b")
     landed = table.refs()["b"].snapshot_id
     time.sleep(0.05)  # somebody looks at it, and the clock goes on
-    refs.commit(catalog, table, (), (refs.point(refs.MAIN, landed),))
+    refs.commit(catalog, table, (), (refs.set_ref(refs.MAIN, landed),))
     table = catalog.load_table(NAME)
     snapshot = table.snapshot_by_id(landed)
     assert snapshot is not None and seq_at(table, snapshots.committed_at(snapshot)) == 1
-    seen = snapshots.landed_at(table.metadata, snapshot)
-    assert (seq_at(table, seen), SnapshotStatus.of(table.metadata, snapshot).at) == (2, seen)
-    found = detail.read(NAME)
-    html = render.page(
-        "table.html", base="/sluice", airflow="", again=30, reading=False, unread=False, read_at=seen, here="tables",
-        troubles=[], readiness=(), window=None, kinds=9, gaps=9, table=status(NAME), detail=found,
-        verdicts=list(verdicts.said(status(NAME))), reports=False, readable=(),
+    seen = snapshots.visible_at(table.metadata, snapshot)
+    assert (seq_at(table, seen), SnapshotStatus.from_snapshot(table.metadata, snapshot).at) == (2, seen)
+    found = detail.read_detail(NAME)
+    html = render.render_page(
+        "table.html", base="/sluice", airflow="", refresh=30, reading=False, unread=False, read_at=seen, here="tables",
+        errors=[], readiness=(), window=None, max_groups=9, max_gaps=9, table=status(NAME), detail=found,
+        verdicts=list(verdicts.list_verdicts(status(NAME))), reports=False, readable=(),
     )  # fmt: skip
     link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
-    assert re.findall(rf'<a href="(.*?)" title="What was true then"><code>{landed}<', html) == [link] * 2
+    assert re.findall(rf'<a href="(.*?)" title="The table at that time"><code>{landed}<', html) == [link] * 2
     # What an application that was killed left untold, and a ledger that is written anew.
-    promises = contract_folder.load(tmp_path)
+    promises = contract_folder.load_contracts(tmp_path)
     promised = {"tables": {NAME: {"t": [2]}}, "stops": {}, "warnings": {}}
     settle.settle(promises.group("g"), catalog, promised, run_id="r")
-    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (State.PUBLISHED,))] == [seen]
+    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (LedgerState.PUBLISHED,))] == [seen]
     rebuild.rebuild(promises, catalog, run_id="r")
-    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (State.PUBLISHED,))] == [seen]
+    assert [r.at for r in Ledger(catalog).rows({"t": 0}, (LedgerState.PUBLISHED,))] == [seen]
 
 
 def test_what_expiry_took_is_not_guessed(catalog: SqlCatalog) -> None:
@@ -158,13 +159,13 @@ def test_what_expiry_took_is_not_guessed(catalog: SqlCatalog) -> None:
     first, _, _ = (entry.snapshot_id for entry in table.history())
     table.maintenance.expire_snapshots().by_id(first).commit()
     table = catalog.load_table(NAME)
-    assert timeline.standing(table, moments[0]) is None
+    assert timeline.find_table_as_of(table, moments[0]) is None
     # PyIceberg forgets the parent of what it expired; Spark leaves it, and then nobody may say "no offsets".
     second, *later = table.metadata.snapshots
     cut = [second.model_copy(update={"parent_snapshot_id": first}), *later]
     table.metadata = table.metadata.model_copy(update={"snapshots": cut})
     with pytest.raises(CursorUnknownError):
-        timeline.standing(table, moments[1])
+        timeline.find_table_as_of(table, moments[1])
     assert seq_at(table, moments[2]) == 2
 
 
@@ -180,7 +181,7 @@ def test_the_command_tells_it(catalog: SqlCatalog, tmp_path, monkeypatch, capsys
     assert main.main(["at", NAME, "2020-01-01T00:00:00Z"]) == 0
     assert "no snapshot" in capsys.readouterr().out
     assert main.main(["at", NAME, "yesterday"]) == 3
-    assert "no moment with a time zone" in capsys.readouterr().err
+    assert "not a time with a time zone" in capsys.readouterr().err
     assert main.main(["at", "no.table", moment.isoformat()]) == 3
 
 
@@ -190,11 +191,11 @@ def happened(catalog: SqlCatalog) -> datetime:
     start = datetime.now(UTC) - timedelta(seconds=1)
     batch = Batch("t", "id", 4, {0: OffsetRange(0, 10)}, {0: 10})
     rows = [
-        Row("t", State.PLANNED, "id", 4, 0, 0, 10),
-        Row("t", State.STAGED, "id", 4, records=10, seconds=0.5, oldest=start, newest=start, unread=30),
-        Row(
+        LedgerRow("t", LedgerState.PLANNED, "id", 4, 0, 0, 10),
+        LedgerRow("t", LedgerState.STAGED, "id", 4, records=10, seconds=0.5, oldest=start, newest=start, unread=30),
+        LedgerRow(
             "t",
-            State.PUBLISHED,
+            LedgerState.PUBLISHED,
             "id",
             4,
             table=NAME,
@@ -204,43 +205,53 @@ def happened(catalog: SqlCatalog) -> datetime:
             snapshots={NAME: 77},
             commit_seconds=0.25,
         ),
-        Row("t", State.BLOCKED, "id", 5, table=NAME, error="too many bad records"),
-        Row("t", State.FAILED, "id", 5, table="ns.sister", error="not this one"),
-        Row(
+        LedgerRow("t", LedgerState.BLOCKED, "id", 5, table=NAME, error="too many bad records"),
+        LedgerRow("t", LedgerState.FAILED, "id", 5, table="ns.sister", error="not this one"),
+        LedgerRow(
             "t",
-            State.RETRIED,
+            LedgerState.RETRIED,
             "id",
             4,
             table=NAME,
             error="no answer",
             exception=f"{ICEBERG}.CommitStateUnknownException",
         ),
-        Row(
-            "t", State.FAILED, "id", 6, table=NAME, error="is away", exception="sluice.errors.RegistryUnavailableError"
+        LedgerRow(
+            "t",
+            LedgerState.FAILED,
+            "id",
+            6,
+            table=NAME,
+            error="is away",
+            exception="sluice.errors.RegistryUnavailableError",
         ),
-        Row("t", State.GAP, "id", 0, 1, 3, 8, who="ann", why="Kafka was slow"),
-        Row("u", State.PUBLISHED, "id", 1, table="ns.other", records=5),
+        LedgerRow("t", LedgerState.GAP, "id", 0, 1, 3, 8, who="ann", why="Kafka was slow"),
+        LedgerRow("u", LedgerState.PUBLISHED, "id", 1, table="ns.other", records=5),
     ]
     Ledger(catalog).append(rows, run_id="run 1")
     judged = [
-        quality_table.Result(NAME, "t", batch.seq, "expect_a", "id", "warn", success, 10, 2)
+        quality_table.ExpectationResult(NAME, "t", batch.seq, "expect_a", "id", "warn", success, 10, 2)
         for success in (True, False)
     ]
-    quality_table.keep(catalog, judged, run_id="run 1")
-    schemas_table.append(catalog, [schemas_table.Row(NAME, schemas_table.State.REVIEW, 2, "c", words=["drop n"])])
-    done = maintenance_table.Effect(NAME, "rewrite_data_files", "done", reason="9 small files", seconds=3.0)
-    maintenance_table.keep(
-        catalog, [done, maintenance_table.Effect("ns.other", "expire_snapshots", "failed", error="no")], run_id="run 2"
+    quality_table.write_results(catalog, judged, run_id="run 1")
+    schemas_table.append_rows(
+        catalog, [schemas_table.SchemaRow(NAME, schemas_table.SchemaState.REVIEW, 2, "c", words=["drop n"])]
+    )
+    done = maintenance_table.ActionResult(NAME, "rewrite_data_files", "done", reason="9 small files", seconds=3.0)
+    maintenance_table.write_results(
+        catalog,
+        [done, maintenance_table.ActionResult("ns.other", "expire_snapshots", "failed", error="no")],
+        run_id="run 2",
     )
     return start
 
 
 def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> None:
-    assert timeline.events(catalog, LONG_AGO) == []
+    assert timeline.read_events(catalog, LONG_AGO) == []
     start = happened(catalog)
-    found = timeline.events(catalog, start, [contract()])
+    found = timeline.read_events(catalog, start, [contract()])
     assert [e.at for e in found] == sorted((e.at for e in found), reverse=True)
-    by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in lanes(found)}
+    by_lane = {lane: [(e.bad, e.told) for e in events] for lane, events in group_by_lane(found)}
     (file,) = catalog.load_table(NAME).inspect.files()["file_size_in_bytes"].to_pylist()
     assert by_lane == {
         Lane.STAGED: [(False, "staged, t, batch 4, 10 records")],
@@ -265,33 +276,38 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
         Lane.OPERATOR: "accept_gap",
         Lane.MAINTENANCE: "maintain_rewrite_data_files",
     }
-    Ledger(catalog).append([Row("t", State.REPLAYED, "id", -1, table=NAME)], run_id="manual")
-    assert timeline.events(catalog, start, [contract()])[0].dag == "backfill"
-    everything = timeline.events(catalog, start)
+    Ledger(catalog).append([LedgerRow("t", LedgerState.REPLAYED, "id", -1, table=NAME)], run_id="manual")
+    assert timeline.read_events(catalog, start, [contract()])[0].dag == "backfill"
+    everything = timeline.read_events(catalog, start)
     assert {e.table for e in everything} == {None, NAME, "ns.sister", "ns.other"}
-    few = timeline.events(catalog, start, most=2)
-    assert few == [e for e in everything if any(e in each[:2] for _, each in lanes(everything))]
+    few = timeline.read_events(catalog, start, most=2)
+    assert few == [e for e in everything if any(e in each[:2] for _, each in group_by_lane(everything))]
     assert {e.lane for e in few} == set(Lane) - {Lane.RUNS, Lane.FILES}  # for that it takes to be told of which tables
-    assert timeline.events(catalog, datetime.now(UTC)) == []
+    assert timeline.read_events(catalog, datetime.now(UTC)) == []
 
 
 def test_what_an_operator_did_tells_the_dag_of_its_run(catalog: SqlCatalog) -> None:
     about = {"table": NAME, "who": "ann", "why": "it was wrong"}
     by_run = {
-        "gave up": [Row("t", State.GAP, "id", None, 0, 3, 8, who="ann", why="lost")],
-        "healed": [Row("t", State.GAP, "id", None, 0, 1, 2, why="nobody knows")],
-        "went back": [Row("t", State.GAP, "id", None, 0, 9, 12, **about), Row("t", State.ROLLED_BACK, **about)],
-        "answered": [Row("t", State.ROLLED_BACK, **about)],
+        "gave up": [LedgerRow("t", LedgerState.GAP, "id", None, 0, 3, 8, who="ann", why="lost")],
+        "healed": [LedgerRow("t", LedgerState.GAP, "id", None, 0, 1, 2, why="nobody knows")],
+        "went back": [
+            LedgerRow("t", LedgerState.GAP, "id", None, 0, 9, 12, **about),
+            LedgerRow("t", LedgerState.ROLLED_BACK, **about),
+        ],
+        "answered": [LedgerRow("t", LedgerState.ROLLED_BACK, **about)],
     }
     for run_id, rows in by_run.items():
         Ledger(catalog).append(rows, run_id=run_id)
     versions = [
-        (schemas_table.State.APPROVED, "answered"),
-        (schemas_table.State.APPLIED, "answered"),
-        (schemas_table.State.REVIEW, "r"),
+        (schemas_table.SchemaState.APPROVED, "answered"),
+        (schemas_table.SchemaState.APPLIED, "answered"),
+        (schemas_table.SchemaState.REVIEW, "r"),
     ]
-    schemas_table.append(catalog, [schemas_table.Row(NAME, state, 2, "c", run_id=run_id) for state, run_id in versions])
-    found = {(e.lane, e.run_id, e.dag) for e in timeline.events(catalog, LONG_AGO, [contract()])}
+    schemas_table.append_rows(
+        catalog, [schemas_table.SchemaRow(NAME, state, 2, "c", run_id=run_id) for state, run_id in versions]
+    )
+    found = {(e.lane, e.run_id, e.dag) for e in timeline.read_events(catalog, LONG_AGO, [contract()])}
     assert found == {
         (Lane.OPERATOR, "gave up", "accept_gap"), (Lane.OPERATOR, "healed", None),
         (Lane.OPERATOR, "went back", "rollback"), (Lane.OPERATOR, "answered", "review_schema"),
@@ -308,7 +324,7 @@ def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: S
         rows = pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow())
         table.append(rows, snapshot_properties=told)
     table.delete("id = 1")  # takes both files out, and adds none
-    files = [e for e in timeline.events(catalog, LONG_AGO, [contract()]) if e.lane == Lane.FILES]
+    files = [e for e in timeline.read_events(catalog, LONG_AGO, [contract()]) if e.lane == Lane.FILES]
     assert [(e.run_id, e.dag, e.topic, e.table) for e in files] == [
         ("manual", "backfill", "t", NAME), ("run 1", INGEST, "t", NAME),
     ]  # fmt: skip
@@ -318,31 +334,31 @@ def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: S
     rows = [row(table), {**row(table), "id": 2}]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     table.delete("id = 2")
-    told = timeline.events(catalog, LONG_AGO, [contract()])[0].told
+    told = timeline.read_events(catalog, LONG_AGO, [contract()])[0].told
     assert told.startswith("overwrite: 1 data file created, ") and told.endswith(" kB, 1 data file taken out")
     # Nobody reads the metadata of a thousand tables for it.
-    monkeypatch.setattr(timeline, "FILES_OF", 0)
-    assert timeline.events(catalog, LONG_AGO, [contract()]) == []
+    monkeypatch.setattr(timeline, "MAX_TABLES_WITH_FILES", 0)
+    assert timeline.read_events(catalog, LONG_AGO, [contract()]) == []
 
 
 def test_an_older_ledger_tells_without_the_class_of_its_errors(catalog: SqlCatalog) -> None:
     fields = [f for f in SCHEMA.fields if f.name != "exception"]
-    older = tables.ensure(catalog, table_names.LEDGER, Schema(*fields), SPEC)
+    older = tables.ensure_table(catalog, table_names.LEDGER, Schema(*fields), SPEC)
     record = {"at": datetime.now(UTC), "topic": "t", "state": "failed", "table": NAME, "error": "why", "batch_seq": 1}
     older.append(pa.Table.from_pylist([record], schema=older.schema().as_arrow()))
-    (event,) = timeline.events(catalog, LONG_AGO, [contract()])
+    (event,) = timeline.read_events(catalog, LONG_AGO, [contract()])
     assert (event.lane, event.told) == (Lane.REFUSED, "failed, t, batch 1, why")
 
 
 def test_a_batch_is_staged_once_though_older_versions_told_of_each_partition(catalog: SqlCatalog, monkeypatch) -> None:
-    def spread(seq: int) -> list[Row]:
-        return [Row("t", State.STAGED, "id", seq, p, 10 * seq, 10 * seq + 9) for p in range(4)]
+    def spread(seq: int) -> list[LedgerRow]:
+        return [LedgerRow("t", LedgerState.STAGED, "id", seq, p, 10 * seq, 10 * seq + 9) for p in range(4)]
 
-    whole = Row("t", State.STAGED, "id", 2, records=36, oldest=datetime.now(UTC), unread=40)
-    published = Row("t", State.PUBLISHED, "id", 2, table=NAME, records=36)
+    whole = LedgerRow("t", LedgerState.STAGED, "id", 2, records=36, oldest=datetime.now(UTC), unread=40)
+    published = LedgerRow("t", LedgerState.PUBLISHED, "id", 2, table=NAME, records=36)
     Ledger(catalog).append([*spread(1), *spread(2), whole, *spread(3), published], run_id="r")
-    monkeypatch.setattr(timeline, "MOST", 3)
-    found = timeline.events(catalog, LONG_AGO, [contract()])
+    monkeypatch.setattr(timeline, "MAX_EVENTS", 3)
+    found = timeline.read_events(catalog, LONG_AGO, [contract()])
     told = sorted(e.told for e in found if e.lane == Lane.STAGED)
     assert told == ["staged, t, batch 1", "staged, t, batch 2, 36 records", "staged, t, batch 3"]
     assert [e.unread for e in found if e.lane == Lane.PUBLISHED] == [
@@ -356,50 +372,55 @@ def week(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> history.History:
     for n, changes in enumerate(({}, *others)):
         (tmp_path / f"{n}.yaml").write_text(json.dumps({**FIELDS, **changes}))
     monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
-    return history.read_groups('["g"]')
+    return history.read_group_history('["g"]')
 
 
 def test_what_others_do_crowds_nothing_out_of_what_somebody_may_see(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
     happened(catalog)
-    busy = [Row("u", State.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
+    busy = [LedgerRow("u", LedgerState.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
     Ledger(catalog).append(busy, run_id="run 3")
-    judged = [quality_table.Result("ns.other", "u", n, "expect_a", "id", "warn", True, 10) for n in range(9)]
-    quality_table.keep(catalog, judged, run_id="run 3")
-    maintenance_table.keep(
-        catalog, [maintenance_table.Effect("ns.other", "expire_snapshots", "failed") for _ in range(3)], run_id="run 4"
+    judged = [quality_table.ExpectationResult("ns.other", "u", n, "expect_a", "id", "warn", True, 10) for n in range(9)]
+    quality_table.write_results(catalog, judged, run_id="run 3")
+    maintenance_table.write_results(
+        catalog,
+        [maintenance_table.ActionResult("ns.other", "expire_snapshots", "failed") for _ in range(3)],
+        run_id="run 4",
     )
-    monkeypatch.setattr(timeline, "MOST", 3)
+    monkeypatch.setattr(timeline, "MAX_EVENTS", 3)
     found = week(tmp_path, monkeypatch)
     assert {e.lane for e in found.events} == set(Lane) - {Lane.RUNS} and {e.table for e in found.events} == {NAME, None}
-    assert history.window(found, 1, found.events).cut == []
+    assert history.select_hours(found, 1, found.events).cut == []
 
 
 def test_of_each_table_the_last_batch_is_told_however_much_happened_since(
     catalog: SqlCatalog, tmp_path, monkeypatch
 ) -> None:
-    assert timeline.of_several(catalog, LONG_AGO) == ([], [])
+    assert timeline.read_events_and_last_batches(catalog, LONG_AGO) == ([], [])
     start = happened(catalog)
-    busy = [Row("u", State.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
-    for row in (*busy, Row("t", State.PUBLISHED, "id", -1, table=NAME, records=1_000)):  # a slice is no batch
+    busy = [LedgerRow("u", LedgerState.PUBLISHED, "id", n, table="ns.other", records=n) for n in range(2, 9)]
+    for row in (
+        *busy,
+        LedgerRow("t", LedgerState.PUBLISHED, "id", -1, table=NAME, records=1_000),
+    ):  # a slice is no batch
         Ledger(catalog).append([row], run_id="run 3")
-    found = {e.table: e for e in timeline.of_several(catalog, start)[1]}
+    found = {e.table: e for e in timeline.read_events_and_last_batches(catalog, start)[1]}
     assert {name: e.records for name, e in found.items()} == {NAME: 9, "ns.other": 8}
     assert found[NAME].delay == (found[NAME].at - start).total_seconds() and found[NAME].unread == 30
     assert [e.table for e in week(tmp_path, monkeypatch).last] == [NAME]
-    assert timeline.of_several(catalog, datetime.now(UTC)) == ([], [])
+    assert timeline.read_events_and_last_batches(catalog, datetime.now(UTC)) == ([], [])
 
 
 def test_a_window_says_when_it_does_not_show_all(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
     happened(catalog)
     known = week(tmp_path, monkeypatch)
     assert known.ledger_rows == 9 and known.table is None
-    window = history.window(known, 1, known.events)
+    window = history.select_hours(known, 1, known.events)
     assert len(window.events) == len(known.events) and not window.cut
     assert [e.table for e in window.batches] and window.start < window.middle < window.end
-    Ledger(catalog).append([Row("t", State.PUBLISHED, "id", 3, table=NAME)], run_id="run 1")
-    monkeypatch.setattr(timeline, "MOST", 2)
+    Ledger(catalog).append([LedgerRow("t", LedgerState.PUBLISHED, "id", 3, table=NAME)], run_id="run 1")
+    monkeypatch.setattr(timeline, "MAX_EVENTS", 2)
     known = week(tmp_path, monkeypatch)
-    cut = history.window(known, 1, known.events).cut
+    cut = history.select_hours(known, 1, known.events).cut
     assert Lane.PUBLISHED in cut and Lane.SCHEMA not in cut
 
 
@@ -411,7 +432,7 @@ def status(name: str, **changes: Any) -> TableStatus:
 def exported(
     week: history.History | None, *known: TableStatus, unasked: list[str] | None = None, whole: bool = True
 ) -> tuple[dict[str, dict[str, float]], str]:
-    text = metrics.text(Status(LONG_AGO, list(known), unasked=unasked or []), week, whole=whole).decode()
+    text = metrics.metrics_text(Status(LONG_AGO, list(known), unasked=unasked or []), week, all_tables=whole).decode()
     told: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -453,14 +474,14 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
 
 def test_what_the_catalog_did_not_tell_is_not_exported_as_calm(catalog: SqlCatalog, tmp_path, monkeypatch) -> None:
     (tmp_path / "t.yaml").write_text(json.dumps(FIELDS))
-    promises = contract_folder.load(tmp_path)
+    promises = contract_folder.load_contracts(tmp_path)
     typed(catalog)
-    Ledger(catalog).append([Row("t", State.FAILED, batch_seq=1, table=NAME, error="why")], run_id="r")
+    Ledger(catalog).append([LedgerRow("t", LedgerState.FAILED, batch_seq=1, table=NAME, error="why")], run_id="r")
 
     def told(found: Status) -> dict[str, dict[str, float]]:
         return exported(None, *found.tables, unasked=found.unasked)[0]
 
-    alone = told(look(promises))  # Kafka is not there, and knows nothing of it
+    alone = told(read_status(promises))  # Kafka is not there, and knows nothing of it
     assert alone["sluice_table_failing"] == alone["sluice_table_failed_runs"] == {NAME: 1}
     assert alone["sluice_unavailable"] == {"kafka": 1, "catalog": 0}
 
@@ -469,10 +490,10 @@ def test_what_the_catalog_did_not_tell_is_not_exported_as_calm(catalog: SqlCatal
 
     with monkeypatch.context() as patched:  # after the first question
         patched.setattr(sources, "_read_ledger", broke)
-        within = look(promises)
+        within = read_status(promises)
     assert within.tables[0].exists and within.unasked == ["kafka", "catalog"]
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite:////nowhere/catalog.db")
-    for found in (within, look(promises)):
+    for found in (within, read_status(promises)):
         away = told(found)
         assert not {"sluice_table_failing", "sluice_table_failed_runs", "sluice_table_open_batches"} & away.keys()
         assert away["sluice_unavailable"] == {"kafka": 1, "catalog": 1}
@@ -487,11 +508,11 @@ def test_kafka_need_not_keep_what_is_staged(catalog: SqlCatalog, monkeypatch) ->
         pa.Table.from_pylist([], schema=staging.schema().as_arrow()), snapshot_properties=dict(staged.properties())
     )
     state = broker.TopicState("t", "id", {}, compacted=False, retention_ms=1)
-    monkeypatch.setattr(broker, "open_broker", lambda *_: None)
-    monkeypatch.setattr(broker, "describe", lambda *_: {"t": state})
-    monkeypatch.setattr(retention_warnings, "left", lambda _, __, reached: dict(reached))
-    published = batch.Through(1, "id", {0: 10, 1: 7})
-    assert detail._kept(catalog, contract(), {"t": published}, None) == {"t": {0: 20, 1: 7}}
-    assert detail._kept(catalog, contract(), {}, None) == {"t": {0: 20, 1: 5}}
-    again = batch.Through(1, "made anew", {0: 1})  # what was staged was another topic's
-    assert detail._kept(catalog, contract(), {"t": again}, None) == {"t": {0: 1}}
+    monkeypatch.setattr(broker, "connect", lambda *_: None)
+    monkeypatch.setattr(broker, "describe_topics", lambda *_: {"t": state})
+    monkeypatch.setattr(retention_warnings, "retention_seconds_left", lambda _, __, reached: dict(reached))
+    published = batch.PublishedOffsets(1, "id", {0: 10, 1: 7})
+    assert detail._retention_left(catalog, contract(), {"t": published}, None) == {"t": {0: 20, 1: 7}}
+    assert detail._retention_left(catalog, contract(), {}, None) == {"t": {0: 20, 1: 5}}
+    again = batch.PublishedOffsets(1, "made anew", {0: 1})  # what was staged was another topic's
+    assert detail._retention_left(catalog, contract(), {"t": again}, None) == {"t": {0: 1}}

@@ -1,0 +1,94 @@
+"""Use of library internals that have no public equivalent (PySpark 4.1, Great Expectations 1.x).
+
+`tests/unit/ingest/test_compat.py` fails when a library offers a public way, or changes what is relied on here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from great_expectations.validator.validator import Validator
+
+
+def start_jvm(settings: Mapping[str, str] | None = None) -> None:
+    """Start the JVM, or connect to the one of spark-submit, before there is a Spark context.
+
+    PySpark starts it with the context, with all settings on its command line, where the catalog's secrets would be
+    visible. And only after this does `SparkConf()` return what spark-submit was given. No public API as of PySpark 4.1.
+
+    Args:
+        settings: Spark settings for the command line of a JVM that is started.
+    """
+    conf = SparkConf().setAll(list(settings.items())) if settings is not None else None
+    SparkContext._ensure_initialized(conf=conf)
+
+
+def set_system_properties(session: SparkSession, properties: Mapping[str, str]) -> None:
+    """Set Java system properties in the driver, whoever started it. No public API as of PySpark 4.1."""
+    jvm: Any = session.sparkContext._jvm
+    for name, value in properties.items():
+        jvm.System.setProperty(name, value)
+
+
+def make_validator(
+    frame: DataFrame, known: Mapping[Any, Any] | None, always_unexpected: Callable[[Any], Column | None]
+) -> Validator:
+    """A validator of Great Expectations without a data context.
+
+    No public API as of Great Expectations 1.x to give an engine computed metrics, to ask it for conditions and metrics
+    without a query, or to turn off progress bars without a data context.
+
+    Args:
+        known: values by metric id. Then no query runs: the engine's `asked` lists the metrics that it needed, and
+            `conditions` holds row conditions by metric id.
+        always_unexpected: returns for a metric the condition that a row is unexpected whatever its own condition says.
+    """
+    from great_expectations.execution_engine.sparkdf_execution_engine import SparkDFExecutionEngine
+    from great_expectations.util import convert_to_json_serializable
+    from great_expectations.validator.validator import Validator
+
+    class QuietValidator(Validator):
+        def _determine_progress_bars(self) -> bool:
+            return False
+
+    class Engine(SparkDFExecutionEngine):
+        def resolve_metrics(
+            self, metrics_to_resolve: Iterable[Any], metrics: Any = None, runtime_configuration: Any = None
+        ) -> Any:
+            wanted = list(metrics_to_resolve)
+            found = super().resolve_metrics(wanted, metrics, runtime_configuration)
+            for each in wanted:
+                unexpected = always_unexpected(each)
+                if unexpected is not None:
+                    condition, *rest = found[each.id]
+                    found[each.id] = (F.when(unexpected, True).otherwise(condition), *rest)
+            return found
+
+    class KnownMetricsEngine(Engine):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            self.asked: list[Any] = []
+            self.conditions: dict[Any, Column] = {}
+
+        def resolve_metrics(
+            self, metrics_to_resolve: Iterable[Any], metrics: Any = None, runtime_configuration: Any = None
+        ) -> Any:
+            found = super().resolve_metrics(metrics_to_resolve, metrics, runtime_configuration)
+            self.conditions |= {i: v[0] for i, v in found.items() if i.metric_name.endswith(".condition")}
+            return found
+
+        def resolve_metric_bundle(self, metric_fn_bundle: Iterable[Any]) -> Any:
+            wanted = [each.metric_configuration for each in metric_fn_bundle]
+            self.asked += wanted
+            return {each.id: convert_to_json_serializable((known or {}).get(each.id)) for each in wanted}
+
+    # The session is given because by itself the engine picks one, and there are several.
+    engine = (Engine if known is None else KnownMetricsEngine)(spark=frame.sparkSession, persist=False)
+    engine.load_batch_data("batch", frame)
+    return QuietValidator(execution_engine=engine)

@@ -1,0 +1,36 @@
+"""What every Spark step is given: the session, the catalog, how to reach Kafka, and the id of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from confluent_kafka.admin import AdminClient
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from sluice.kafka import broker
+
+
+@dataclass
+class Context:
+    """What every Spark step is given; `kafka` are librdkafka settings."""
+
+    spark: SparkSession
+    catalog: Catalog
+    catalog_name: str
+    kafka: Mapping[str, object]
+    run_id: str
+
+    @cached_property
+    def client(self) -> AdminClient:
+        """Kafka's admin client, shared by all steps because each client logs in, and fetches its token, by itself."""
+        return broker.make_admin_client(self.kafka)
+
+    def session(self, properties: Mapping[str, str]) -> SparkSession:
+        """Return a new session whose commits carry `properties`; the setting applies to all commits of a session."""
+        session = self.spark.newSession()
+        for name, value in properties.items():
+            session.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
+        return session

@@ -1,0 +1,24 @@
+"""Uses of provider internals: no public API as of apache-airflow-providers-apache-spark 6.3.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+# Printed by the launcher and the JVM on every start; they need no action.
+STARTUP_WARNINGS = ("WARNING: Using incubator modules", "WARNING: package sun.security.action not in java.base")
+
+
+class ExitCodeHook(SparkSubmitHook):
+    """The provider's hook with the exit code of spark-submit, and without warnings of every start in the log."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of spark-submit; None before it ends. The provider has it only in the text of its error."""
+        return self._submit_sp.returncode if self._submit_sp else None
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        lines = (line for line in itr if line.strip() and not line.startswith(STARTUP_WARNINGS))
+        super()._process_spark_submit_log(lines)

@@ -1,0 +1,100 @@
+"""What a Spark driver gets on its start: jars, JVM options, log file, environment, and the package for executors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import tempfile
+import zipfile
+from pathlib import Path
+
+from airflow.sdk.exceptions import AirflowFailException
+
+import sluice
+from sluice import jvm
+from sluice.embedded import class_archive
+from sluice_airflow.connections import kafka_config, registry_config
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+INCLUDE = Path(sluice.__file__).resolve().parents[1]
+# Spark puts these before `spark.driver.extraJavaOptions`, which a group's own setting replaces.
+DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
+
+
+def spark_jars() -> list[str]:
+    """List the jars in the folder `SLUICE_JARS`; none if Spark has its own."""
+    folder = os.environ.get("SLUICE_JARS")
+    return sorted(str(path) for path in Path(folder).glob("*.jar")) if folder else []
+
+
+def jvm_options(home: Path | None, *, small: bool = False) -> dict[str, str]:
+    """Make the driver's JVM options: log file and stack size, then tuning and the class archive for a quick start.
+
+    Args:
+        home: the Spark home with the class archive.
+        small: whether the application is too short for JIT compilation to pay.
+    """
+    tuning = [
+        *jvm.DRIVER_OPTIONS,
+        *(jvm.SHORT_LIVED_OPTIONS if small else ()),
+        *(class_archive.driver_archive_options(home) if home else ()),
+    ]
+    return {
+        DEFAULT_OPTIONS: shlex.join(
+            [jvm.THREAD_STACK_SIZE, f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}"]
+        ),
+        "spark.driver.extraJavaOptions": shlex.join(tuning),
+    }
+
+
+def spark_log(name: str) -> Path:
+    """The path of Spark's log file."""
+    return own_folder("logs") / f"spark-{name}.log"
+
+
+def own_folder(name: str) -> Path:
+    """Make a folder in SLUICE_HOME; without SLUICE_HOME, in the temporary folder of the current user.
+
+    Raises:
+        AirflowFailException: The temporary folder belongs to another user, who could read or replace its files.
+    """
+    home = os.environ.get("SLUICE_HOME")
+    folder = Path(home) / name if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not home and (folder.is_symlink() or folder.stat().st_uid != os.getuid()):
+        raise AirflowFailException(f"{folder} belongs to another user. Remove it, or set SLUICE_HOME.")
+    return folder
+
+
+def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
+    """Make the driver's environment: the worker's, with the Kafka settings and the paths of Spark, package and log."""
+    env = dict(os.environ)
+    path = [str(INCLUDE), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    env["SLUICE_SPARK_LOG"] = str(log)
+    if spark_home:
+        env["SPARK_HOME"] = str(spark_home)
+    if settings := kafka_config():
+        env["SLUICE_KAFKA_CONFIG"] = json.dumps(settings)
+    if settings := registry_config():
+        env["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
+    return env
+
+
+def package_zip(folder: Path) -> str:
+    """Zip `include/sluice` for executors on other machines, once per version of its files."""
+    files = sorted(p for p in (INCLUDE / "sluice").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    version = hashlib.sha256()
+    for path in files:
+        version.update(f"{path.relative_to(INCLUDE)}\0".encode() + path.read_bytes())
+    target = folder / f"sluice-{version.hexdigest()[:16]}" / "sluice.zip"
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        handle, made = tempfile.mkstemp(dir=target.parent)
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, path.relative_to(INCLUDE))
+        Path(made).rename(target)  # atomic: another task may make it at the same time
+    return str(target)

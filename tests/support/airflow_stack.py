@@ -1,0 +1,218 @@
+"""A running stack with the groups that tests of Airflow use, and what they ask of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import jwt
+import psutil
+import requests
+from confluent_kafka import Producer
+from pyiceberg.catalog import Catalog, load_catalog
+
+from sluice.demo.api import AirflowClient
+
+PATIENCE_S = 600.0
+CONTRACT = """\
+table: {table}
+topic: {topic}
+group: {group}
+owner: tests
+columns:
+  - {{name: id, type: long, required: true}}
+"""
+# The last record of each key.
+UPSERT_CONTRACT = """\
+table: {table}
+topic: {topic}
+group: {group}
+owner: tests
+mode: upsert
+identifier: [id]
+columns:
+  - {{name: id, type: string, source: $key}}
+  - {{name: n, type: long}}
+"""
+# Table by group; the topic is named as the table.
+GROUPS = {
+    "plain": ["plain.orders"],
+    "kept": ["kept.orders"],
+    "calm": ["calm.orders", "calm.latest"],
+    "mixed": ["mixed.good", "mixed.bad"],
+    "killed": ["killed.orders"],
+    "reviewed": ["reviewed.orders"],
+}
+# Group `mixed` has two more, by one contract, and Airflow learns of them when a run is planned.
+PATTERN_TOPICS = ["many-good", "many-bad"]
+# Contracts that are not the least.
+CONTRACT_BY_TABLE = {"calm.latest": UPSERT_CONTRACT}
+# What contracts say beyond it.
+EXTRA_YAML = {
+    "kept.orders": (
+        "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
+        "limits: {records_per_batch: 100, batches_per_commit: 1}\n"
+    ),
+    "killed.orders": "errors: {max_ratio: 0.5}\n",
+    "mixed.good": "expectations: [{type: expect_column_values_to_be_between, column: id, min_value: 0}]\n",
+}
+MAIL_NOTIFIER = {
+    "notifier": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+    "arguments": {
+        "from_email": "sluice@example.org",
+        "to": "ops@example.org",
+        "subject": "Sluice: {{ incident.title }}",
+        "html_content": "{{ incident.html }}",
+    },
+}
+
+
+class AirflowStack:
+    """A running stack, and what the tests ask of it."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env = env
+        self.airflow = AirflowClient(env)
+        self.catalog: Catalog = load_catalog(
+            "lake",
+            type="sql",
+            uri=env["PYICEBERG_CATALOG__LAKE__URI"],
+            warehouse=env["PYICEBERG_CATALOG__LAKE__WAREHOUSE"],
+        )
+
+    def send(self, topic: str, values: Sequence[bytes | None], keys: Iterable[bytes | None] = repeat(None)) -> None:
+        producer = Producer({"bootstrap.servers": self.env["KAFKA_BOOTSTRAP_SERVERS"]})
+        for value, key in zip(values, keys, strict=False):
+            producer.produce(topic, value=value, key=key)
+        assert producer.flush(30) == 0
+
+    def cut_out(self, table: str, where: str) -> None:
+        """Rows are lost; no batch is."""
+        with self.catalog.load_table(table).transaction() as transaction:
+            transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
+            transaction.delete(where)
+
+    def start(self, group: str) -> str:
+        return self.trigger(f"ingest_{group}", set(GROUPS[group]))
+
+    def trigger(self, dag: str, tasks: set[str], **form: Any) -> str:
+        self.airflow.wait_for_dag(dag, tables=tasks)
+        self.airflow.pause(dag, False)
+        return self.airflow.trigger(dag, **form)
+
+    def finish(self, group: str, run: str) -> tuple[str, dict[str, str]]:
+        """The run's state, and its tasks' states, but for those that ask about a contract which was changed."""
+        state, tasks = self.end(f"ingest_{group}", run)
+        return state, {t["task_id"]: t["state"] for t in tasks if t["task_id"] not in ("reviews", "ask")}
+
+    def end(self, dag: str, run: str) -> tuple[str, list[dict[str, Any]]]:
+        """The run's state, and its tasks."""
+        # Each answer is work for the API server, which has the same two cores as the run.
+        self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"), every=1.0)
+        return self.airflow.run_state(dag, run), self.airflow.tasks(dag, run)
+
+    def maintain(self, action: str, **form: Any) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        """Run a maintenance DAG: its tasks' states, and per table the state and the log of its task."""
+        dag = f"maintain_{action}"
+        run = self.trigger(dag, {"assess", "table"}, **form)
+        state, tasks = self.end(dag, run)
+        plain = {t["task_id"]: t["state"] for t in tasks if t["task_id"] != "table"}
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", "task_id=table")
+        told = {}
+        for each in (t for t in tasks if t["task_id"] == "table"):
+            log = folder / f"map_index={each['map_index']}" / "attempt=1.log"
+            told[each["rendered_map_index"]] = (each["state"], log.read_text() if log.exists() else "")
+        assert state == "success", (plain, told)
+        return plain, told
+
+    def by_hand(self, dag: str, task: str, **form: Any) -> tuple[str, dict[str, str], str]:
+        """Trigger a DAG with a form: the run's state, its tasks' states, and the log of one of them."""
+        run = self.trigger(dag, {task}, **form)
+        state, tasks = self.end(dag, run)
+        return state, {t["task_id"]: t["state"] for t in tasks}, self.log_file(dag, run, task).read_text()
+
+    def token(self, role: str | None, secret: str | None = None) -> str:
+        """Airflow's own token of the administrator, made out to another role, and signed by another secret."""
+        own = self.airflow.token
+        claims = {**jwt.decode(own, options={"verify_signature": False}), "role": role}
+        algorithm = jwt.get_unverified_header(own)["alg"]
+        return jwt.encode(claims, secret or self.env["AIRFLOW__API_AUTH__JWT_SECRET"], algorithm)
+
+    def ask(self, path: str, role: str | None = "viewer", *, token: str | None = None) -> requests.Response:
+        """One of the pages, as somebody of that role."""
+        headers = {"Authorization": f"Bearer {token or self.token(role)}"}
+        return requests.get(f"{self.env['SLUICE_PAGES_URL']}/sluice{path}", headers=headers, timeout=30)
+
+    def events(self, group: str) -> list[dict[str, Any]]:
+        return list(self.airflow.request("GET", f"/api/v2/assets/events?source_dag_id=ingest_{group}")["asset_events"])
+
+    def log(self, group: str, run: str, task: str, attempt: int = 1) -> str:
+        return self.log_file(f"ingest_{group}", run, task, attempt).read_text()
+
+    def log_file(self, dag: str, run: str, task: str, attempt: int = 1) -> Path:
+        """Where a task's log is, once it has begun."""
+        folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={task}")
+        return folder / f"attempt={attempt}.log"
+
+    def ids(self, table: str) -> list[int]:
+        return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+
+    def drivers(self, name: str | None = None) -> list[psutil.Process]:
+        """The Spark applications that are running, or those of this name, as their logs are named."""
+        return [p for p in psutil.process_iter() if _is_driver(p, name) and self.owns(p)]
+
+    def owns(self, process: psutil.Process) -> bool:
+        """Whether a process belongs to this stack."""
+        try:
+            return process.environ().get("SLUICE_HOME") == self.env["SLUICE_HOME"]
+        except (psutil.Error, OSError):
+            return False
+
+    @contextmanager
+    def slots(self, number: int) -> Iterator[None]:
+        """So many Spark applications run side by side for a while."""
+        path = "/api/v2/pools/sluice_spark"
+        before = self.airflow.request("GET", path)
+        pool = {"pool": before["name"], "include_deferred": before["include_deferred"]}
+        self.airflow.request("PATCH", f"{path}?update_mask=slots", {**pool, "slots": number})
+        try:
+            yield
+        finally:
+            self.airflow.request("PATCH", f"{path}?update_mask=slots", {**pool, "slots": before["slots"]})
+
+    @staticmethod
+    def until(true: Callable[[], Any], every: float = 0.5) -> Any:
+        limit = time.monotonic() + PATIENCE_S
+        while time.monotonic() < limit:
+            if found := true():
+                return found
+            time.sleep(every)
+        raise AssertionError(f"not within {PATIENCE_S:.0f} s")
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """A process's arguments; none when it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _is_driver(process: psutil.Process, name: str | None) -> bool:
+    command = command_line(process)
+    return (
+        bool(command)
+        and "java" in Path(command[0]).name
+        and "org.apache.spark.deploy.SparkSubmit" in command
+        and "org.apache.spark.launcher.Main" not in command  # it only makes the driver's command line
+        and (name is None or f"sluice-{name}" in command)
+    )
+
+
+def make_records(first: int, count: int) -> list[bytes]:
+    return [json.dumps({"id": n}).encode() for n in range(first, first + count)]

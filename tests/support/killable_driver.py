@@ -1,0 +1,123 @@
+"""A driver of its own that stops where it is told to, to be killed or frozen there. What stops it is driver.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from sluice import jvm
+from sluice.embedded import class_archive
+from sluice.embedded.home import REPOSITORY
+from tests.support.lake import Lake
+
+SETTLE = "tests.support.settler"
+
+
+@dataclass(frozen=True)
+class StoppingJob:
+    """A job that has come to a point, and stays there.
+
+    Attributes:
+        module: whose `main` is the job.
+        arguments: the job's, without the run's id; the group's, where there are none.
+    """
+
+    it: Lake
+    point: str
+    module: str = "jobs.ingest"
+    arguments: Sequence[str] = ()
+
+    @property
+    def mark(self) -> Path:
+        """The file that says that it has; a job that is not killed goes on when it is gone."""
+        return self.it.folder.parent / f"{self.it.group}.mark"
+
+
+@contextmanager
+def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess.Popen[bytes]]:
+    """One driver whose jobs have all come to their points; settle, as in Airflow, has no Spark."""
+    with tempfile.TemporaryDirectory(prefix="driver-", dir=lake_folder) as name:
+        here = Path(name)
+        (here / "contracts").mkdir()
+        for each in jobs:
+            for file in each.it.folder.glob("*.yaml"):
+                shutil.copy(file, here / "contracts")
+        told = [
+            {
+                "module": job.module,
+                "arguments": [*(job.arguments or ("--group", job.it.group)), "--run-id", "killed"],
+                "point": job.point,
+                "mark": str(job.mark),
+            }
+            for job in jobs
+        ]
+        folder = Path(os.environ["SLUICE_JARS"])
+        jars = sorted(map(str, folder.glob("*.jar")))
+        # As the operator starts it: with the archive of classes, a start takes half the time.
+        home = class_archive.spark_home(folder.parent, jars) or Path(pyspark.__file__).parent
+        spark = [
+            str(home / "bin" / "spark-submit"),
+            *("--master", "local[1]", "--driver-memory", "768m"),
+            *("--driver-class-path", os.pathsep.join(jars)),
+            *("--conf", f"spark.driver.defaultJavaOptions={jvm.THREAD_STACK_SIZE}"),
+            *(
+                "--conf",
+                f"spark.driver.extraJavaOptions={' '.join((*jvm.DRIVER_OPTIONS, *jvm.SHORT_LIVED_OPTIONS, *class_archive.driver_archive_options(home)))}",
+            ),
+        ]
+        command = [
+            *([sys.executable] if jobs[0].module == SETTLE else spark),
+            str(REPOSITORY / "tests" / "support" / "driver.py"),
+        ]
+        variables = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")},
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": str(home),
+            "KAFKA_BOOTSTRAP_SERVERS": jobs[0].it.bootstrap,
+            "SLUICE_CONTRACTS": str(here / "contracts"),
+            "SLUICE_TEST_JOBS": json.dumps(told),
+            "SLUICE_TEST_DATABASE": str(lake_folder / "iceberg.db"),
+            "SLUICE_TEST_WAREHOUSE": str(lake_folder / "warehouse"),
+        }
+        out = here / "driver.log"
+        with out.open("wb") as log:
+            process = subprocess.Popen(
+                command, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=here
+            )
+        try:
+            until = time.monotonic() + 200 + 20 * len(jobs)
+            while missing := [job.point for job in jobs if not job.mark.exists()]:
+                assert process.poll() is None, f"the driver ended before {missing}:\n{out.read_text()[-6000:]}"
+                assert time.monotonic() < until, f"the driver never came to {missing}:\n{out.read_text()[-6000:]}"
+                time.sleep(0.1)
+            yield process
+        finally:
+            kill_driver(process)
+
+
+def kill_driver(process: subprocess.Popen[bytes]) -> None:
+    """Driver and JVM at once, and wait until they are gone."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait(20)
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            os.killpg(process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        time.sleep(0.05)

@@ -1,0 +1,240 @@
+"""Ask the plugin's addresses as somebody who may read one DAG of two; prints {address: [code, text]} as JSON.
+
+A process of its own: Airflow is configured by the environment, once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.testclient import TestClient
+
+from sluice.contract import folder as contract_folder
+from sluice.errors import CatalogUnavailableError, SluiceError
+from sluice.ledger import quality_table
+from sluice.ledger.maintenance_table import ActionResult
+from sluice.offsets import OffsetRange
+from sluice.pages import trends
+from sluice.pages.detail import TableDetail
+from sluice.pages.failed_runs import FailedRun
+from sluice.pages.feed import Reading
+from sluice.pages.history import History
+from sluice.status import status
+from sluice.status.events import MAINTENANCE_DAGS, Event, Lane
+from sluice.status.model import (
+    AcceptedGap,
+    ExpectationsSummary,
+    LastError,
+    MaintenanceStatus,
+    OpenBatch,
+    PartitionStatus,
+    SliceStatus,
+    SnapshotStatus,
+    Status,
+    TableStatus,
+    TopicStatus,
+)
+from sluice.status.readiness import ReadinessCheck
+
+NOW = datetime.now(UTC)
+TABLE_NAMES = ("mine", "other")
+READABLE = {"ingest_mine", "backfill", MAINTENANCE_DAGS[0]}
+
+
+REFUSED_PATHS = ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none")
+UNRESTRICTED_PATHS = ("/metrics", "/tables/db.mine", "/api/timeline", "/tables/db.mine/report")
+TIMEOUT_MESSAGE = "No answer for 9000 s."
+PATHS_BY_FEED = {
+    "status": ("/api/tables", "/api/tables/db.mine", "/metrics"),
+    "details": ("/api/tables/db.mine/readiness",),
+    "quality": ("/api/quality",),
+    "groups": ("/metrics",),
+}
+CATALOG_ERROR = CatalogUnavailableError(
+    "The Iceberg catalog did not answer: OSError: When reading 'lake/quality/data/table=db.other/0.parquet': SLOW_DOWN"
+)
+OFFSETS = {0: OffsetRange(3, 9)}
+# What is said of each table names the other.
+SHARED_TOPIC_MESSAGE = "Topic 't' is shared, and group is mine for db.mine, other for db.other."
+SHARED_FOLDER_MESSAGE = (
+    "FolderSharedError: Files of other tables lie in this table's folder: db.other in s3://l/db.other, hr.x in s3"
+)
+FULL_STATUS: dict[str, Any] = {
+    "snapshot": SnapshotStatus(7, NOW, 1.5, "t.mine", 2, OFFSETS, 6, "run", "publish"),
+    "totals": {"records": 6, "delete files": 0},
+    "quarantined": 3,
+    "open_batches": [OpenBatch("t.mine", 3, "staged", OFFSETS)],
+    "slices": [SliceStatus("t.mine", -1, "failed", OFFSETS, NOW, "run", "why", "branch")],
+    "maintenance": [MaintenanceStatus("remove_orphan_files", NOW, "failed", f"failed, 1.5 s, {SHARED_FOLDER_MESSAGE}")],
+    "problems": [SHARED_TOPIC_MESSAGE],
+    "expectations": ExpectationsSummary("t.mine", 2, NOW, 3, 0, ["warn: x"]),
+    "last_error": LastError(NOW, "blocked", "t.mine", 3, SHARED_TOPIC_MESSAGE, "run", open=True),
+    "freshness_promised_seconds": 60.0,
+}
+
+
+def make_topic_status(name: str) -> TopicStatus:
+    """A topic with something in every field."""
+    partitions, given_up = [PartitionStatus(0, 0, 9, 9, 12, 3)], [AcceptedGap(0, OFFSETS[0], NOW, "ann", "why")]
+    return TopicStatus(name, "id", 2, 3, partitions, 3, 4.5, NOW, NOW, {0: 2}, given_up)
+
+
+WAITED_FOR_READING: list[bool] = []
+"""Of each reading that was asked for, whether the answer waited for one that was due."""
+
+
+def fixed_feed(value: Any, *, busy: bool = False, error: str | None = None) -> Any:
+    """A reading that is done, or being renewed, or failed since; of any name where they are told apart by it."""
+
+    def get(*, wait: float = 0.0, until: float | None = None) -> Reading[Any]:
+        WAITED_FOR_READING.append(until is not None)
+        return Reading(value, busy=busy, error=error)
+
+    feed = SimpleNamespace(get=get)
+    return SimpleNamespace(get=feed.get, get_feed=lambda _: feed)
+
+
+def get_and_check_waiting(client: TestClient, at: str) -> Any:
+    """The answer; that of a page, which looks again by itself, waits for nothing, others for what is due."""
+    WAITED_FOR_READING.clear()
+    answer = client.get(at)
+    if at.startswith("/api/"):
+        assert all(WAITED_FOR_READING), at
+    else:
+        assert any(WAITED_FOR_READING) == (at == "/metrics"), at  # and one of them for who may see all
+    return answer
+
+
+def get_answer(client: TestClient, at: str) -> list[Any]:
+    """What an address answers."""
+    answer = client.get(at)
+    assert ("refresh" in answer.headers) == at.endswith("/report"), at  # there is none
+    return [answer.status_code, answer.text]
+
+
+def ask_as_unrestricted_user(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
+    """What is answered to who may read both DAGs, while every contract can be read and no run has left a report."""
+    was, filled.reports = filled.status, fixed_feed("")
+    filled.status = fixed_feed(replace(was.get().value, broken=[]))
+    READABLE.add("ingest_other")
+    found = {at: get_answer(client, at) for at in UNRESTRICTED_PATHS}
+    READABLE.remove("ingest_other")
+    filled.status = was
+    return found
+
+
+def ask_with_failed_feeds(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
+    """What is answered to who only has what was known before, as the next reading hangs."""
+    found: dict[str, Any] = {}
+    for name in ("status", "details", "quality", "groups"):
+        was = getattr(filled, name).get().value
+        setattr(filled, name, fixed_feed(was, error=TIMEOUT_MESSAGE))
+        found |= {f"{name} hangs: {at}": get_answer(client, at) for at in PATHS_BY_FEED[name]}
+        setattr(filled, name, fixed_feed(was))
+    return found
+
+
+def main() -> None:
+    """Fill the readings, and ask."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
+    import sluice_plugin as plugin
+    from sluice_web import reading
+
+    tables = [
+        TableStatus(f"db.{n}", n, "append", "me", exists=True, topics=[make_topic_status(f"t.{n}")], **FULL_STATUS)
+        for n in TABLE_NAMES
+    ]
+    events = [Event(NOW, Lane.PUBLISHED, f"published {n}", f"db.{n}", f"t.{n}") for n in TABLE_NAMES]
+    events += [
+        Event(NOW, Lane.MAINTENANCE, f"failed, {SHARED_FOLDER_MESSAGE}", f"db.{n}", bad=True) for n in TABLE_NAMES
+    ]
+    events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in TABLE_NAMES]
+    # Of DAGs that are no group's too, of which one may be read.
+    runs = {
+        dag: FailedRun(dag, "r", NOW, NOW, "plan", 2)
+        for dag in (*READABLE, "ingest_other", "rollback", *MAINTENANCE_DAGS)
+    }
+    runs["backfill"] = runs["backfill"]._replace(tables=["db.mine"])
+    named = {f"db.{n}": f"t.{n}" for n in (*TABLE_NAMES, "mine_too")}
+    tables.append(replace(tables[0], table="db.mine_too"))
+    judged = {
+        n: quality_table.ExpectationResult(n, topic, 1, "expect_x", "id", "warn", True, 1) for n, topic in named.items()
+    }
+    stopped = [(n, SluiceError(f"two topics make db.{n}")) for n in TABLE_NAMES]
+    whole = Status(NOW, tables, [CATALOG_ERROR], stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])
+    # Of one table nobody could be asked the second time.
+    unasked = TableStatus("db.mine_too", "mine", "append", "me", unasked=["catalog"])
+    reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=whole))
+    reading.get_connection = lambda _: None
+    contract_folder.load_contracts = lambda **_: None
+    status.read_status = lambda *_, **__: replace(whole, tables=[*tables[:2], unasked])
+    filled = SimpleNamespace(
+        status=fixed_feed(reading._read_status()),
+        details=fixed_feed(
+            TableDetail(
+                readiness=[ReadinessCheck("Owner", True, "me"), ReadinessCheck("Key", None, "?", "look")],
+                effects=[ActionResult("db.mine", "remove_orphan_files", "failed", error=SHARED_FOLDER_MESSAGE, at=NOW)],
+            )
+        ),
+        quality=fixed_feed({n: trends.group_results([r]) for n, r in judged.items()}),
+        runs=fixed_feed(
+            {n: trends.group_results([r, replace(r, batch_seq=-1, expectation="expect_y")]) for n, r in judged.items()}
+        ),
+        histories=fixed_feed(History(NOW, events[::2][:2])),
+        groups=fixed_feed(History(NOW, events, ledger_rows=5), busy=True),
+        failed=SimpleNamespace(
+            get_feed=lambda key: fixed_feed(History(NOW, [runs[dag].event for dag in json.loads(key)[0]]))
+        ),
+        reports=fixed_feed(f"<h1>What a run left</h1>{SHARED_TOPIC_MESSAGE}"),
+    )
+    reading.feeds = lambda: filled
+    (login,) = plugin.app.router.dependencies
+
+    def authorized(*, user: str, method: str) -> set[str]:
+        return READABLE if (user, method) == ("somebody", "GET") else set()
+
+    manager = SimpleNamespace(
+        get_authorized_dag_ids=authorized, is_authorized_dag=lambda details, **_: details.id == "ingest_mine"
+    )
+    reading.get_auth_manager = lambda: manager
+    plugin.app.dependency_overrides |= {login.dependency: lambda: None, get_user: lambda: "somebody"}
+    client = TestClient(plugin.app)
+    asked = (
+        "",
+        "&dag_id=ingest_mine",
+        "&dag_id=ingest_mine&task_id=db.mine",
+        "&dag_id=ingest_other",
+        "&dag_id=backfill",
+    )
+    found = {at: [200, client.get(at).text] for at in (f"/quality?run_id=r{each}" for each in asked)}
+    for route in plugin.app.routes:
+        path = getattr(route, "path", "")
+        for name in TABLE_NAMES if "{name}" in path and "static" not in path else ("",):
+            at = path.replace("{name}", f"db.{name}" if name else "sluice.css")
+            answer = get_and_check_waiting(client, at)
+            found[at] = [answer.status_code, answer.text]
+            assert answer.headers["x-content-type-options"] == "nosniff", at
+            # What stands in a report's place is no page of ours.
+            assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
+            assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
+    found |= {f"all: {at}": answer for at, answer in ask_as_unrestricted_user(client, filled).items()}
+    found |= ask_with_failed_feeds(client, filled)
+    found |= {f"refused: {at}": get_answer(client, at) for at in REFUSED_PATHS}
+    filled.status = fixed_feed(None)
+    for at in ("/api/tables?unread", "/metrics?unread"):
+        found[f"refused: {at}"] = [(answer := client.get(at)).status_code, answer.text]
+        assert answer.headers["retry-after"], at
+    plugin.app.dependency_overrides.clear()
+    found |= {f"refused: {at}": get_answer(client, at) for at in ("/api/tables?login", "/metrics?login")}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The jars that tests need besides the stack's own, pinned in pinned.lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sluice.embedded import jars, relock
+
+LOCK = Path(__file__).with_name("pinned.lock")
+HEADER = """\
+# The jars of the tests, pinned: "organisation:name:revision" = SHA-256 of the jar.
+# Written by `PYTHONPATH=include:. python -m tests.support.pinned` from the sets there.
+"""
+REST, REST_SERVER, S3_CLIENT, S3_SERVER, LOCAL_FILES = "rest", "rest-server", "s3-client", "s3-server", "local-files"
+SETS = {
+    REST: relock.JarSet(
+        (
+            "org.apache.iceberg:iceberg-core:1.11.0",
+            "org.eclipse.jetty.ee10:jetty-ee10-servlet:12.1.5",
+            "org.eclipse.jetty.compression:jetty-compression-server:12.1.5",
+            "org.eclipse.jetty.compression:jetty-compression-gzip:12.1.5",
+        ),
+        transitive=True,
+    ),
+    # 1.12.0's are not published everywhere. A set of their own, as Ivy takes one artifact of a module at a time.
+    REST_SERVER: relock.JarSet(
+        (
+            "org.apache.iceberg:iceberg-core:1.11.0:tests@jar",
+            "org.apache.iceberg:iceberg-open-api:1.11.0:test-fixtures@jar",
+        ),
+        transitive=False,
+    ),
+    S3_CLIENT: relock.JarSet(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
+    S3_SERVER: relock.JarSet(("com.adobe.testing:s3mock:5.2.0:exec@jar",), transitive=False),
+    LOCAL_FILES: relock.JarSet(("com.globalmentor:hadoop-bare-naked-local-fs:0.1.0",), transitive=False),
+}
+FAST_FILE_SETTINGS = {"spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"}
+"""A setting of Spark's, with the jar of `LOCAL_FILES` on the class path. Hadoop starts `chmod` for each file that it
+writes to a local disk, and for its checksum, which is a tenth of the time of small batches; this asks Java to do it."""
+
+
+def jars_in_set(name: str) -> list[Path]:
+    """The jars of a set, fetched and verified."""
+    return sorted(jars.ensure_jars(name, lock=jars.read_lock(LOCK)).glob("*.jar"))
+
+
+if __name__ == "__main__":
+    relock.write_lock(LOCK, SETS, HEADER)

@@ -1,0 +1,33 @@
+"""Each use of a library's internals is still needed, and still possible: if one fails, see `sluice.ingest.compat`."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+
+import pytest
+from pyspark import SparkConf, SparkContext
+
+pytestmark = pytest.mark.unit
+
+
+def test_pyspark_has_no_public_way_to_start_the_jvm_before_the_context() -> None:
+    assert "conf" in inspect.signature(SparkContext._ensure_initialized).parameters
+    public = {name for name in dir(SparkContext) if not name.startswith("_")}
+    assert not public & {"ensureInitialized", "startJVM", "jvm", "gateway", "setSystemProperties"}
+    # Without a JVM a configuration knows nothing of what spark-submit was given.
+    assert not SparkConf().contains("spark.submit.deployMode")
+
+
+def test_great_expectations_shows_progress_bars_without_a_data_context() -> None:
+    from great_expectations.execution_engine import PandasExecutionEngine, SparkDFExecutionEngine
+    from great_expectations.validator.validator import Validator
+
+    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
+    validator = Validator(execution_engine=PandasExecutionEngine())
+    assert validator._determine_progress_bars() is True
+    assert "show_progress_bars" not in inspect.signature(Validator.graph_validate).parameters
+    # Known values are given by these methods; an engine has no parameter for them.
+    assert not {"metrics", "known_metrics"} & set(inspect.signature(SparkDFExecutionEngine.__init__).parameters)
+    for method in ("resolve_metrics", "resolve_metric_bundle"):
+        assert callable(getattr(SparkDFExecutionEngine, method))

@@ -1,0 +1,39 @@
+"""Fails when Airflow or a provider offers a public way for what the `compat` modules do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+CHECK = """
+import inspect, json
+import airflow.sdk
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+hook = {name for name in dir(SparkSubmitHook) if not name.startswith("_")}
+print(json.dumps({
+    "exit_code": sorted(hook & {"exit_code", "returncode", "return_code"}),
+    "log_filter": sorted(name for name in hook if "log" in name and "filter" in name),
+    "internals": [hasattr(SparkSubmitHook, "_process_spark_submit_log"),
+                  "_submit_sp" in inspect.getsource(SparkSubmitHook.submit)],
+    "sdk": sorted({"DagRun"} & set(airflow.sdk.__all__)),
+}))
+"""
+
+
+def test_the_internals_are_there_and_no_public_way_is(tmp_path: Path) -> None:
+    env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__UNIT_TEST_MODE": "True"}
+    done = subprocess.run([sys.executable, "-c", CHECK], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "exit_code": [],  # else sluice_airflow.compat.ExitCodeHook.exit_code can go
+        "log_filter": [],  # else its filter of start-up warnings can go
+        "internals": [True, True],
+        "sdk": [],  # else sluice_web.compat can use it
+    }
