@@ -1,6 +1,6 @@
-"""Draws the rooms of the package from its code: a Mermaid graph of the folders, and a table of their modules.
+"""Writes the map of the package into docs/design.md: a Mermaid graph of its folders, and tables of their modules.
 
-`make rooms` writes both into docs/design.md, between the two markers. A unit test fails when they are out of date.
+`make rooms` runs it. A unit test fails when the map is out of date.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Measurements of Sluice beside what people write by hand; `python -m bench` runs them."""
+"""The benchmarks of Sluice and of hand-written jobs; `python -m bench` runs them."""

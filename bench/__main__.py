@@ -1,6 +1,6 @@
 """`python -m bench [SECTION …] [--records N] [--quick]`: the measurements of docs/benchmarks.md, printed as ratios.
 
-Each figure comes from a process of its own, one after the other, on a real broker and catalog in a temporary folder.
+Each figure comes from a separate process, one after the other, on a real broker and catalog in a temporary folder.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ SECTIONS = {
 
 
 def main() -> None:
-    """Run the sections that were asked for, in order."""
+    """Run the chosen sections in order."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="a|b|c|d|e|f|g|h|i", help="which to run (all)")
     parser.add_argument(
-        "--records", type=int, help="backlog of sections a and g (5,000,000), h (2,000,000), records of f, a batch of b"
+        "--records",
+        type=int,
+        help="records of sections a and g (5,000,000), f (1,000,000) and h (2,000,000), per batch of b (10,000); "
+        "tables of d (100)",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, under 3 minutes: a smoke test, not a result")
-    parser.add_argument("--keep", action="store_true", help="leave the folder with data and logs behind")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with data and logs")
     arguments = parser.parse_args()
     wanted = sorted(set(arguments.sections)) or list(SECTIONS)
     if unknown := [name for name in wanted if name not in SECTIONS]:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
-    # A request to end must not leave a broker or a stack behind.
+    # SIGTERM must also stop the broker and the stack.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     with Lab(keep=arguments.keep) as lab:
         for name in wanted:
             SECTIONS[name](lab, quick=arguments.quick, records=arguments.records)
-    say(f"\nall of it: {time.monotonic() - began:.0f} s")
+    say(f"\ntotal: {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

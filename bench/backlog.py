@@ -1,4 +1,4 @@
-"""(a) A JSON backlog through stage, check and publish, beside Structured Streaming as people write it by hand."""
+"""(a) A JSON backlog through stage, check and publish, compared with a hand-written Structured Streaming job."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ SPARK_DEFAULTS = {
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
-    """Produce one backlog and run it through each writer, with and without a cap, each in a driver of its own."""
+    """Produce one backlog and ingest it with each writer, with and without a cap, each in a separate driver."""
     count = records or (300_000 if quick else 5_000_000)
     keys = max(count // 5 // 4, 1) * 4
     say(f"\n(a) backlog: {count:,} JSON records of 100 B, {keys:,} distinct keys, 4 partitions")
     feed.create(lab.broker.bootstrap, [TOPIC, FIRST])
     feed.backlog(lab.broker.bootstrap, FIRST, 10_000, 2_000)
-    _one(lab, "sluice", "upsert", 10_000, FIRST)  # leaves the archive of classes, where a machine has none yet
+    _one(lab, "sluice", "upsert", 10_000, FIRST)  # the first run creates the class archive
     began = time.monotonic()
     feed.backlog(lab.broker.bootstrap, TOPIC, count, keys)
     say(f"    produced in {time.monotonic() - began:.0f} s")
     caps = {"no cap": count, "capped": max(count // 5, 1)}
-    say(f"    capped: at most {caps['capped']:,} records per batch, or per trigger (maxOffsetsPerTrigger)")
+    say(f"    capped: at most {caps['capped']:,} records per batch or trigger (maxOffsetsPerTrigger)")
     for mode, expected, target in (("append", count, 1.0), ("upsert", keys, 2.0)):
-        for words, cap in caps.items():
+        for cap_name, cap in caps.items():
             rate: dict[str, float] = {}
-            # By hand is on Spark's and the JVM's own defaults; "tuned" has the settings that Sluice has.
+            # "by hand" runs on the defaults of Spark and the JVM, "tuned" with Sluice's settings.
             for who in ("sluice", "by hand") if quick else ("sluice", "by hand", "tuned"):
                 found = _one(lab, who, mode, cap)
                 if found["rows"] != expected:
@@ -41,11 +41,11 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
                 rate[who] = count / found["seconds"]
                 parts = ", ".join(f"{k} {v:.1f}" for k, v in found["parts"].items())
                 say(
-                    f"    {mode:7} {words:7} {who:8} {found['seconds']:6.1f} s {rate[who]:10,.0f} records/s   "
+                    f"    {mode:7} {cap_name:7} {who:8} {found['seconds']:6.1f} s {rate[who]:10,.0f} records/s   "
                     f"CPU {found['cpu']:.0f} s   {parts}"
                 )
             ratios = ", ".join(f"{rate['sluice'] / r:.2f} x {who}" for who, r in rate.items() if who != "sluice")
-            say(f"    {mode:7} {words:7} {ratios} (target {target} x by hand)")
+            say(f"    {mode:7} {cap_name:7} {ratios} (target {target} x by hand)")
 
 
 def _one(lab: Lab, who: str, mode: str, cap: int, topic: str = TOPIC) -> Any:
@@ -57,7 +57,7 @@ def _one(lab: Lab, who: str, mode: str, cap: int, topic: str = TOPIC) -> Any:
 
 
 def main(who: str, what: str, cap: int) -> dict[str, Any]:
-    """In the driver: one of the writers."""
+    """Run one of the writers in the driver; return its seconds and the table's rows."""
     from bench.spark import cpu_seconds, run, session
 
     spark = session(SPARK_DEFAULTS if who == "by hand" else None)

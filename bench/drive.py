@@ -1,4 +1,4 @@
-"""What `Lab.drive` starts: one module's `main` in a process of its own, its result left in a file."""
+"""The program that `Lab.drive` starts: runs a module's `main` and writes its result to a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Arguments: module, keyword arguments as JSON, file for the answer."""
+    """Command line: the module, its keyword arguments as JSON, the file for the result."""
     module, arguments, answer = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     for name in ("py4j", "pyiceberg"):

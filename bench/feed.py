@@ -1,4 +1,4 @@
-"""Producing: topics, and backlogs written by one process per core."""
+"""Creates topics and fills them with records, with one process per core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def create(bootstrap: str, topics: Iterable[str], partitions: int = PARTITIONS) 
 
 
 def key(number: int) -> str:
-    """The key with that number: as long as a real identifier, and ordered like the numbers."""
+    """Return the key with that number: as long as a typical identifier, and in the numbers' order."""
     return f"order-{number:010d}"
 
 
@@ -35,17 +35,17 @@ def backlog(bootstrap: str, topic: str, records: int, keys: int) -> None:
 
 
 def _share(bootstrap: str, topic: str, records: int, keys: int, worker: int) -> None:
-    # A worker has its own partitions, so that each partition's order is the numbers' order.
+    # Each worker has its own partitions, so that a partition's records are in the order of the numbers.
     mine = [n % PARTITIONS % 2 == worker for n in range(PARTITIONS)]
     assert keys % PARTITIONS == 0
     send(bootstrap, topic, ((n % keys, n) for n in range(records) if mine[n % PARTITIONS]))
 
 
 def send(bootstrap: str, topic: str, numbers: Iterable[tuple[int, int]]) -> None:
-    """Send (key number, value number) records.
+    """Send records, given as (key number, value number).
 
     Raises:
-        RuntimeError: the broker refused some.
+        RuntimeError: The broker did not acknowledge some.
     """
     from confluent_kafka import Producer
 
@@ -65,5 +65,5 @@ def send(bootstrap: str, topic: str, numbers: Iterable[tuple[int, int]]) -> None
                 break
             except BufferError:
                 producer.poll(0.05)
-    if left := producer.flush(120):
-        raise RuntimeError(f"{left} records were not taken")
+    if remaining := producer.flush(120):
+        raise RuntimeError(f"{remaining} records were not acknowledged")

@@ -1,4 +1,4 @@
-"""Section f: what decoding costs, format by format, the same records in each: staged bytes to typed columns."""
+"""(f) The cost of decoding staged bytes into typed columns, for the same records in each format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ message R { int64 n = 1; double amount = 2; google.protobuf.Timestamp at = 3; st
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
-    """Print records per second of processor time for each format."""
+    """Print records per second of CPU time for each format."""
     from sluice.embedded.schema_registry import EmbeddedRegistry
 
     count = records or (50_000 if quick else 1_000_000)
@@ -27,20 +27,20 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
     with EmbeddedRegistry(lab.folder / "registry") as registry:
         lake |= {"SCHEMA_REGISTRY_URL": registry.url, "SLUICE_SCHEMAS": f"{lake['BENCH_FOLDER']}/schemas"}
         found = lab.drive(lake, "bench.formats", count=count)
-    say(f"\nf. decoding {count:,} records into 5 columns, best of {ROUNDS - 1} rounds after the first")
+    say(f"\n(f) decoding {count:,} records into 5 columns, best of {ROUNDS - 1} rounds after the first")
     base = found["json"]["cpu"]
     for name, each in found.items():
         speed = count / each["cpu"]
         say(
             f"    {name:12} {each['bytes']:4.0f} B  {each['seconds']:6.1f} s  CPU {each['cpu']:6.1f} s  "
             f"{speed:9,.0f} records/s of a core  {base / each['cpu']:5.2f} x json   "
-            f"rejected ones looked for: CPU {each['rejected']:.1f} s"
+            f"search for rejected records: CPU {each['rejected']:.1f} s"
         )
     lab.drop(lake)
 
 
 def main(count: int) -> dict[str, Any]:
-    """The driver: seconds and processor seconds of the best round, by format."""
+    """Decode in the driver; return the seconds and CPU seconds of the best round by format."""
     import os
 
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -61,7 +61,7 @@ def main(count: int) -> dict[str, Any]:
     for name in ("json", *kinds):
         sizes[name] = _write(folder / name, name, ids.get(name, 0), count)
     best: dict[str, Any] = {}
-    # In turns, so that what else the machine does falls on all of them.
+    # The formats take turns, so that other load on the machine affects all of them.
     for round_ in range(ROUNDS):
         for name, size in sizes.items():
             contract = _contract(name)
@@ -85,7 +85,7 @@ def _contract(form: str) -> Any:
 
 
 def _write(folder: Path, form: str, number: int, count: int) -> float:
-    """Records as staging has them, as Parquet; returns the mean size of a value in bytes."""
+    """Write records as Parquet in staging's schema; return the mean size of a value in bytes."""
     from datetime import UTC, datetime
 
     import pyarrow as pa

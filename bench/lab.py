@@ -1,4 +1,4 @@
-"""Where measurements happen: a temporary folder with a broker, a catalog and a warehouse, and drivers of their own."""
+"""The place for measurements: a temporary folder with a broker, catalogs and warehouses, and separate drivers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ MASTER = "local[2]"
 
 
 def say(text: str = "") -> None:
-    """Print a line at once."""
+    """Print a line, unbuffered."""
     print(text, flush=True)
 
 
-def starting(folder: Path, *, tuned: bool) -> dict[str, str]:
-    """How a driver starts: what its environment says of Spark and the JVM.
+def driver_env(folder: Path, *, tuned: bool) -> dict[str, str]:
+    """Return the variables that set how a driver and its JVM start.
 
     Args:
-        folder: the jars that it needs.
-        tuned: as Sluice's DAGs start one, with the JVM's options and an archive of classes; else on the defaults.
+        folder: The driver's jars.
+        tuned: With the JVM options and class archive of Sluice's DAGs; otherwise with the defaults.
     """
     found = [str(jar) for jar in sorted(folder.glob("*.jar"))]
     if not tuned:
@@ -53,7 +53,7 @@ def starting(folder: Path, *, tuned: bool) -> dict[str, str]:
 
 
 class Lab:
-    """The folder and its broker, for as long as a `with` block."""
+    """The folder and its broker, for a `with` block."""
 
     def __init__(self, *, keep: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
@@ -82,7 +82,7 @@ class Lab:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def lake(self, *, tuned: bool = True) -> dict[str, str]:
-        """The environment of a new, empty catalog, warehouse and folder of contracts, and of drivers (`starting`)."""
+        """Create an empty catalog, warehouse and folder of contracts; return the environment of its drivers."""
         folder = self.folder / f"lake-{uuid.uuid4().hex[:8]}"
         for name in ("contracts", "warehouse", "spark"):
             (folder / name).mkdir(parents=True)
@@ -100,19 +100,19 @@ class Lab:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "spark"),
             "PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}",
-            **starting(found, tuned=tuned),
+            **driver_env(found, tuned=tuned),
         }
 
     def drop(self, lake: dict[str, str]) -> None:
-        """Remove what a lake holds, so that the next measurement has the disk to itself."""
+        """Remove a lake's files, so that they do not affect the next measurement."""
         if not self._keep:
             shutil.rmtree(lake["BENCH_FOLDER"], ignore_errors=True)
 
     def drive(self, lake: dict[str, str], module: str, **arguments: Any) -> Any:
-        """Run `main(**arguments)` of a module in a process of its own; returns what it returns.
+        """Run `main(**arguments)` of a module in a separate process; return its result.
 
         Raises:
-            SystemExit: it failed; with the end of its log.
+            SystemExit: It failed; the message has the end of its log.
         """
         folder = Path(lake["BENCH_FOLDER"])
         answer, log = folder / "answer.json", folder / "driver.log"
@@ -122,10 +122,10 @@ class Lab:
         return json.loads(answer.read_text(encoding="utf-8"))
 
     def call(self, command: list[str], lake: dict[str, str], log: Path) -> None:
-        """Run a command to its end; what it started does not outlive it.
+        """Run a command and kill the processes that it leaves behind.
 
         Raises:
-            SystemExit: it failed; with the end of its log.
+            SystemExit: It failed; the message has the end of its log.
         """
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PYICEBERG_", "SLUICE_"))} | lake
         with log.open("ab") as stream:
@@ -134,7 +134,7 @@ class Lab:
             )
             try:
                 code = process.wait()
-                self._gone(process.pid)  # the first JVM writes the archive of classes as it ends
+                self._wait_for_group(process.pid)  # the first JVM writes the class archive when it ends
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -143,7 +143,7 @@ class Lab:
             raise SystemExit(f"{' '.join(command[:4])} ended with {code}:\n{tail}")
 
     @staticmethod
-    def _gone(group: int, seconds: float = 30.0) -> None:
+    def _wait_for_group(group: int, seconds: float = 30.0) -> None:
         end = time.monotonic() + seconds
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < end:
@@ -152,7 +152,7 @@ class Lab:
 
 
 def contract(lake: dict[str, str], table: str, topic: str, **changes: Any) -> None:
-    """Write a contract of the shape that all measurements share."""
+    """Write a contract with the columns that all measurements use."""
     body = {
         "table": table,
         "topic": topic,
@@ -180,7 +180,7 @@ SCHEMA = "n BIGINT, amount DOUBLE, at TIMESTAMP, note STRING"
 
 
 def value(n: int) -> bytes:
-    """The JSON value of record `n`: 100 bytes."""
+    """Return the JSON value of record `n`: 100 bytes."""
     text = (
         f'{{"n":{n},"amount":{n % 9973}.25,"at":"2024-0{1 + n % 9}-{10 + n % 18}T{10 + n % 14}:{10 + n % 50}:'
         f'{10 + n % 50}Z","note":"'

@@ -1,4 +1,4 @@
-"""(d) Planning 100 tables of 100 topics, without a JVM: what a scheduler pays before it knows whether there is work."""
+"""(d) Planning 100 tables of 100 topics without a JVM: the cost of a run that finds nothing to do."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ TABLES = 100
 RUNS = 300
 EVERY = timedelta(minutes=5)
 YEAR = timedelta(days=365) // EVERY
-# In memory, which is how PyIceberg measures: a megabyte of Parquet, as the rewrite of Sluice's own tables leaves them.
+# PyIceberg measures the size in memory: this is a megabyte of Parquet, as rewrites of Sluice's own tables leave it.
 FILE = 32 << 20
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
-    """All in one group, new and a year old, and in twenty groups of five; the first plan makes tables, a later not.
+    """Plan one group without and with a year of history, and twenty groups; the first plan creates the tables.
 
     Args:
-        records: how many tables instead, in twenty groups alone.
+        lab: The place for measurements.
+        quick: Use a month of history.
+        records: The number of tables; then only twenty groups are measured.
     """
     tables = records or TABLES
     say(f"\n(d) planning {tables} tables of {tables} topics{'' if records else ' (target: under 5 s)'}")
@@ -37,13 +39,13 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
             contract(lake, f"db.t{n:03d}", topic, group=f"g{n % groups}")
         found = lab.drive(lake, "bench.planning", topics=topics, batches=batches)
         lab.drop(lake)
-        words = "one group" if groups == 1 else f"{groups} groups"
-        words += f", {batches:,} batches of each topic in the ledger" if batches else ""
-        say(f"    {words:10} " + ", ".join(f"{k} {v:.2f} s (CPU {cpu:.2f})" for k, (v, cpu) in found.items()))
+        name = "one group" if groups == 1 else f"{groups} groups"
+        name += f", {batches:,} batches of each topic in the ledger" if batches else ""
+        say(f"    {name:10} " + ", ".join(f"{k} {v:.2f} s (CPU {cpu:.2f})" for k, (v, cpu) in found.items()))
 
 
 def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
-    """In a process without a JVM: the seconds of each part, over all groups; after so many batches of each topic."""
+    """Plan all groups, with `batches` batches of each topic in the ledger; return wall and CPU seconds of each part."""
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
     from sluice.kafka import broker
@@ -70,19 +72,19 @@ def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
     lap("clients")
     for group in groups:
         plan.make_plan(group, PlanInputs(promises, lake, client))
-    lap("look at new")
+    lap("plan new")
     plans = [plan.write_plan(group, PlanInputs(promises, lake, client), run_id="first") for group in groups]
     lap("create and write")
     if batches:
-        plans = [_renumbered(each, batches + 1) for each in plans]
-        _remember(lake, plans, batches)
+        plans = [_renumber_batches(each, batches + 1) for each in plans]
+        _write_history(lake, plans, batches)
     _stage(lake, plans)
     _send(topics)
     began = time.monotonic(), time.process_time()
     ledger = Ledger(lake)
     for group in groups:
         plan.make_plan(group, PlanInputs(promises, lake, client, ledger))
-    lap("look again")
+    lap("plan again")
     plans = [plan.write_plan(group, PlanInputs(promises, lake, client), run_id="second") for group in groups]
     lap("write again")
     for n in range(RUNS):
@@ -91,11 +93,11 @@ def main(topics: list[str], batches: int) -> dict[str, tuple[float, float]]:
     lap(f"{RUNS} appends to the ledger")
     for group in groups:
         plan.make_plan(group, PlanInputs(promises, lake, client, ledger))
-    lap("look then")
+    lap("plan after them")
     status.read_status(promises)
     lap("status")
     if not all(p.has_work for p in plans) or any(p.stops for p in plans):
-        raise RuntimeError("a plan was not what it should be")
+        raise RuntimeError("a plan has no work or stops a table")
     return seconds
 
 
@@ -107,24 +109,24 @@ def _send(topics: list[str]) -> None:
         for n in range(10):
             producer.produce(topic, b'{"n":1}', key=str(n), partition=n % 2)
     if producer.flush(60):
-        raise RuntimeError("the broker did not take all records")
+        raise RuntimeError("the broker did not acknowledge all records")
 
 
-def _renumbered(made: Any, seq: int) -> Any:
-    """A plan whose batches are of a later number."""
-    topics = {name: replace(t, to_stage=(replace(t.to_stage[0], seq=seq),)) for name, t in made.topics.items()}
-    return replace(made, topics=topics)
+def _renumber_batches(plan: Any, seq: int) -> Any:
+    """Return the plan with another number for its batches."""
+    topics = {name: replace(t, to_stage=(replace(t.to_stage[0], seq=seq),)) for name, t in plan.topics.items()}
+    return replace(plan, topics=topics)
 
 
-def _remember(lake: Any, plans: list[Any], batches: int) -> None:
-    """Write what the ledger holds after so many batches of each topic, and the plans' own as settled."""
+def _write_history(lake: Any, plans: list[Any], batches: int) -> None:
+    """Write the ledger rows of earlier batches of each topic, and of the plans' batches, all as settled."""
     import pyarrow as pa
 
     from sluice.iceberg import compat
     from sluice.ledger.ledger_rows import LedgerRow, LedgerState, plan_rows
     from sluice.ledger.offsets_table import Ledger
 
-    def told(batch: Any, at: datetime) -> list[LedgerRow]:
+    def batch_rows(batch: Any, at: datetime) -> list[LedgerRow]:
         rows = [
             r
             for s in (LedgerState.PLANNED, LedgerState.STAGED, LedgerState.SETTLED)
@@ -149,17 +151,17 @@ def _remember(lake: Any, plans: list[Any], batches: int) -> None:
     newest = [t.to_stage[0] for each in plans for t in each.topics.values()]
     now = datetime.now(UTC)
     past = (replace(newest[0], seq=n) for n in range(2, batches + 1))
-    history = frame([row for b in past for row in told(b, now - EVERY * (batches + 1 - b.seq))])
+    history = frame([row for b in past for row in batch_rows(b, now - EVERY * (batches + 1 - b.seq))])
     for batch in newest:
         ledger.refresh()
         field = schema.field("topic")
         names = pa.array([batch.topic] * len(history), field.type)
         data = history.set_column(schema.get_field_index(field.name), field, names)
-        compat.lean_copy(ledger.table).append(pa.concat_tables([data, frame(told(batch, now))]))
+        compat.lean_copy(ledger.table).append(pa.concat_tables([data, frame(batch_rows(batch, now))]))
 
 
 def _stage(lake: Any, plans: list[Any]) -> None:
-    """Leave the snapshots that a run would leave, empty of rows, so that the next plan has history to read."""
+    """Write the snapshots that a run would write, without rows, so that the next plan has history to read."""
     from sluice.batch import PUBLISHED_THROUGH, PublishedOffsets, encode_published_through
     from sluice.iceberg import table_names, tables
 

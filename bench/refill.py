@@ -1,4 +1,4 @@
-"""(h) A backfill of a range of a table that has it in part, beside the ingestion of as many records."""
+"""(h) A backfill of a range that the table has in part, compared with the ingestion of as many records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOPIC = "refill"
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
-    """Ingest a backlog in batches, cut a hole, fill it; then the same range once more. One driver per mode."""
+    """Ingest a backlog, delete a range and backfill it, then backfill it again; one driver per mode."""
     count = records or (200_000 if quick else 2_000_000)
     span = count // 4
     say(f"\n(h) backfill of {span:,} offsets of a table that took {count:,}, from Kafka")
@@ -25,13 +25,13 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
         lab.drop(lake)
         per_batch = found["ingest"] / 4
         say(f"    {mode:7} ingestion         {per_batch:6.1f} s per {span:,} records")
-        for words in ("hole", "again"):
-            ratio = found[words] / per_batch
-            say(f"    {mode:7} backfill ({words:5})  {found[words]:6.1f} s   {ratio:.2f} x ingestion")
+        for case in ("hole", "again"):
+            ratio = found[case] / per_batch
+            say(f"    {mode:7} backfill ({case:5})  {found[case]:6.1f} s   {ratio:.2f} x ingestion")
 
 
 def main(span: int) -> dict[str, Any]:
-    """In the driver: seconds of the ingestion, of a backfill into a hole, and of the same one over what is there."""
+    """Run in the driver; return the seconds of the ingestion, of a backfill of missing rows, and of the same again."""
     from bench.spark import run, session
     from sluice.backfill import outcome, plan
     from sluice.backfill import run as backfill_run
@@ -52,18 +52,18 @@ def main(span: int) -> dict[str, Any]:
     each = span // feed.PARTITIONS
     ranges = {p: [each, 2 * each] for p in range(feed.PARTITIONS)}
     spark.sql(f"DELETE FROM lake.db.target WHERE _kafka_offset >= {each} AND _kafka_offset < {2 * each}").collect()
-    for words in ("hole", "again"):
+    for case in ("hole", "again"):
         began = time.monotonic()
-        request = Request("db.target", ranges, why=words)
-        found = plan.write_backfill(request, PlanInputs(promises, lake, client), who="bench", run_id=words)
-        context = Context(spark, lake, table_names.catalog_name(), kafka, words)
+        request = Request("db.target", ranges, why=case)
+        found = plan.write_backfill(request, PlanInputs(promises, lake, client), who="bench", run_id=case)
+        context = Context(spark, lake, table_names.catalog_name(), kafka, case)
         for seq in found.to_xcom()["slices"]:
             task = backfill_run.SliceTask(found.table, found.topic, seq, found.origin)
             backfill_run.run_slice(context, promises, client, task)
-        told = outcome.collect_outcome(promises, lake, found.to_xcom())
-        if any(slice_["snapshot_id"] is None for slice_ in told):
-            raise RuntimeError(str(told))
-        seconds[words] = time.monotonic() - began
+        outcomes = outcome.collect_outcome(promises, lake, found.to_xcom())
+        if any(each["snapshot_id"] is None for each in outcomes):
+            raise RuntimeError(str(outcomes))
+        seconds[case] = time.monotonic() - began
         if (now := spark.table("lake.db.target").count()) != rows:
             raise RuntimeError(f"{now} rows instead of {rows}")
     return seconds

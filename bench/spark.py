@@ -1,4 +1,4 @@
-"""Drivers' Spark session, and one run of Sluice inside it."""
+"""The Spark session of a driver, its CPU time, and one run of Sluice's steps in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.lab import MASTER
 
 
 def session(conf: dict[str, str] | None = None) -> SparkSession:
-    """The session that Sluice's own applications have; what is written by hand gets the same."""
+    """Return the session of Sluice's own applications, with further settings."""
     from sluice.ingest import session as sessions
 
     spark = sessions.build_session(
@@ -30,7 +30,7 @@ def session(conf: dict[str, str] | None = None) -> SparkSession:
 
 
 def cpu_seconds() -> float:
-    """What this driver, Python and JVM, has used of the processors: steadier than the clock on a shared machine."""
+    """Return the CPU seconds of this driver (Python and JVM), which vary less than the clock on a shared machine."""
     import psutil
 
     me = psutil.Process()
@@ -38,14 +38,14 @@ def cpu_seconds() -> float:
 
 
 class Steps(logging.Handler):
-    """The seconds of each step, as the run's own log lines tell them."""
+    """A log handler that adds up the seconds of each step from the run's log lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds: dict[str, float] = {"stage": 0.0, "publish": 0.0}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add up what the line tells."""
+        """Add the seconds of a log line to its step."""
         message = str(record.msg)
         for step in self.seconds:
             if message.startswith(step) and "in %.1f s" in message and record.args:
@@ -53,10 +53,10 @@ class Steps(logging.Handler):
 
 
 def run(spark: SparkSession, run_id: str, *, group: str = "bench") -> dict[str, Any]:
-    """Plan, stage, check, publish and settle the group once; returns the seconds of each part.
+    """Plan, stage, check, publish and settle the group once; return the seconds of each part.
 
     Raises:
-        RuntimeError: a table failed.
+        RuntimeError: A table failed.
     """
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog

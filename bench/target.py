@@ -1,4 +1,4 @@
-"""(b) 10,000 records into a table of 1 M and of 16 M rows: does a small batch feel how large the table is?"""
+"""(b) 10,000 records into a table of 1 M and of 16 M rows: whether a small batch's time depends on the table's size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.lab import SCHEMA, Lab, contract, say
 BATCH = 10_000
 CASES = {
     "append": ("insert-only, new offsets", "append", 1.3),
-    "append among others": ("the same, others added rows once", "append", 1.3),
+    "append among others": ("the same, other writers added rows", "append", 1.3),
     "recent": ("upsert, half new keys, half recent", "upsert", 1.3),
     "random": ("upsert, random keys", "upsert", 4.0),
     "random after deletes": ("the same, as many keys were deleted", "upsert", None),
@@ -22,15 +22,17 @@ CASES = {
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
-    """One driver per case, both sizes in it; the figure is the median publish of the rounds after the first.
+    """Run each case in a driver, with both sizes; the result is the median publish of the rounds after the first.
 
     Args:
-        records: in each batch; 10,000 when left out.
+        lab: The place for measurements.
+        quick: Use smaller tables and fewer rounds.
+        records: The records of a batch; 10,000 by default.
     """
     sizes, rounds = ((100_000, 1_600_000), 3) if quick else ((1_000_000, 16_000_000), 6)
     batch = records or BATCH
     say(f"\n(b) publish of {batch:,} records into {sizes[0]:,} and {sizes[1]:,} rows")
-    for case, (words, mode, target) in CASES.items():
+    for case, (description, mode, target) in CASES.items():
         lake = lab.lake()
         topics = [f"{case.replace(' ', '-')}-{size}" for size in sizes]
         feed.create(lab.broker.bootstrap, topics)
@@ -40,13 +42,14 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
         lab.drop(lake)
         medians = [statistics.median(seconds[1:]) for seconds in found]
         for size, seconds, median in zip(sizes, found, medians, strict=True):
-            say(f"    {words:34} {size:12,} rows {median:6.2f} s   (rounds {', '.join(f'{s:.2f}' for s in seconds)})")
+            each_round = ", ".join(f"{s:.2f}" for s in seconds)
+            say(f"    {description:34} {size:12,} rows {median:6.2f} s   (rounds {each_round})")
         wanted = f"target at most {target}" if target else "no target"
-        say(f"    {words:34} ratio {medians[1] / medians[0]:.2f} ({wanted})")
+        say(f"    {description:34} ratio {medians[1] / medians[0]:.2f} ({wanted})")
 
 
 def main(case: str, topics: list[str], sizes: list[int], rounds: int, batch: int) -> list[list[float]]:
-    """In the driver: fill the tables, then send and publish a batch to each in turn; the seconds of each publish."""
+    """Fill the tables, then publish batches to each in turn; return the seconds of each publish."""
     import os
 
     from bench.spark import run, session
@@ -55,7 +58,7 @@ def main(case: str, topics: list[str], sizes: list[int], rounds: int, batch: int
     for topic, size in zip(topics, sizes, strict=True):
         _fill(spark, topic, size, ours="others" not in case)
         if "deletes" in case:
-            _forget(spark, topic, size)
+            _fill_deletes(spark, topic, size)
     seconds: list[list[float]] = [[] for _ in sizes]
     pick = random.Random(7)
     for number in range(rounds):
@@ -82,10 +85,13 @@ def _keys(case: str, size: int, number: int, batch: int, pick: random.Random) ->
 
 
 def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
-    """Rows as publishing would have left them: files in key order, coordinates below the topic's first offset.
+    """Write rows as publishing would: files in key order, coordinates below the topic's first offset.
 
     Args:
-        ours: the snapshot says so; else the table holds rows that others have added.
+        spark: The session.
+        topic: The topic in the rows' coordinates.
+        size: The number of rows.
+        ours: Whether the snapshot is marked as Sluice's; otherwise another writer has added the rows.
     """
     from sluice.batch import PUBLISHED_THROUGH, STEP, PublishedOffsets, encode_published_through
     from sluice.contract import folder as contract_folder
@@ -120,8 +126,8 @@ def _fill(spark: Any, topic: str, size: int, *, ours: bool) -> None:
     writer.option("distribution-mode", "none").append()
 
 
-def _forget(spark: Any, topic: str, size: int) -> None:
-    """Deletes as publishing would have remembered them, of other keys, which lie among the table's in no order."""
+def _fill_deletes(spark: Any, topic: str, size: int) -> None:
+    """Write rows of deleted keys into the deletes table; the keys are random and not in the typed table."""
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
     from sluice.iceberg import deletes_table, table_names

@@ -1,4 +1,4 @@
-"""(c) From the trigger to a durable snapshot for 1,000 records, through Airflow's scheduler and one spark-submit."""
+"""(c) The time from a DAG's trigger to the committed snapshot, for 1,000 records and one spark-submit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NAMES = ("total", "Airflow", "JVM and session", "Spark work", "commits", "until 
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
-    """Start the embedded stack, run its DAG a few times and take the runs apart; the first also warms caches up."""
-    say(f"\n(c) trigger to durable snapshot, {RECORDS:,} records, one submit (target at most 20 s, aim 12)")
+    """Start the embedded stack, run its DAG a few times and measure the parts; the first run fills caches."""
+    say(f"\n(c) trigger to committed snapshot, {RECORDS:,} records, one submit (target at most 20 s, aim 12)")
     with stack(lab) as run:
         header()
         for _ in range(2 if quick else 4):
@@ -35,13 +35,13 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
 
 
 def header() -> None:
-    """What the columns are that each run prints."""
+    """Print the names of the columns that each run prints."""
     say(f"    {'run':6}" + "".join(f"{name:>22}" for name in NAMES))
 
 
 @contextmanager
 def stack(lab: Lab) -> Iterator[Callable[[], dict[str, float]]]:
-    """An embedded stack with one DAG, for as long as a `with` block; yields what sends records and runs it once."""
+    """Run an embedded stack with one DAG; yields a function that sends records and runs the DAG once."""
     home = lab.folder / "stack"
     contracts = home / "contracts"
     contracts.mkdir(parents=True)
@@ -100,12 +100,12 @@ def _one(home: Path, airflow: Any) -> dict[str, float]:
         raise SystemExit(f"the run ended as {state}: {_log(home, run)[-2000:]}")
     submit = next(t for t in airflow.tasks(DAG, run) if t["task_id"] == "ingest")
     started = datetime.fromisoformat(submit["start_date"]).timestamp()
-    up = _said(home, run, "Spark is up")
+    up = _time_of_line(home, run, "Spark is up")
     commits = 0.0
     durable = 0.0
     for identifier in (table_names.staging(TOPIC), tuple(TABLE.split("."))):
         metadata = lake.load_table(identifier).metadata
-        # From the moment that Spark began to make the snapshot until main had moved onto it.
+        # From the snapshot's creation until main was moved to it.
         commits += (metadata.last_updated_ms - metadata.current_snapshot().timestamp_ms) / 1000  # type: ignore[union-attr]
         durable = metadata.last_updated_ms / 1000
     return {
@@ -118,13 +118,13 @@ def _one(home: Path, airflow: Any) -> dict[str, float]:
     }
 
 
-def _said(home: Path, run: str, words: str) -> float:
-    """When the job said a line with these words (seconds since the epoch)."""
-    event = next(json.loads(line) for line in _log(home, run).splitlines() if words in line)
+def _time_of_line(home: Path, run: str, text: str) -> float:
+    """Return the time of the log line with this text, in seconds since the epoch."""
+    event = next(json.loads(line) for line in _log(home, run).splitlines() if text in line)
     return datetime.fromisoformat(event["timestamp"].replace("Z", "+00:00")).timestamp()
 
 
 def _log(home: Path, run: str) -> str:
-    """The submit task's log."""
+    """Return the log of the submit task."""
     found = sorted((home / "airflow" / "logs").glob(f"dag_id={DAG}/run_id={run}/task_id=ingest/*.log"))
     return found[-1].read_text(encoding="utf-8", errors="replace") if found else ""

@@ -1,4 +1,4 @@
-"""(e) What maintenance gives: reading a table of many small commits before and after, and what stays bounded."""
+"""(e) The effect of maintenance: reading a table of many small commits before and after it, and its size over time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bench.lab import Lab, contract, say
 TOPIC, TABLE = "upkeep", "db.upkeep"
 ROWS = 2_000
 EVERY = 100
-# Time is simulated by an age that every snapshot has reached: what a week would leave is there after minutes.
+# Ages of one second, so that maintenance finds after minutes what it usually finds after a week.
 SETTINGS = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 10}
 
 
 def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG001
-    """One driver: small commits as publishing leaves them, then maintenance every hundred."""
+    """Make small commits like publishing does, in one driver, with maintenance every hundred commits."""
     first, total = (50, 200) if quick else (500, 2_000)
     say(f"\n(e) {first} commits of {ROWS:,} rows, read before and after maintenance; then {total:,} commits")
     lake = lab.lake()
@@ -26,18 +26,18 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:  # noqa: ARG
     found = lab.drive(lake, "bench.upkeep", first=first, total=total)
     lab.drop(lake)
     say(f"    {'':22} {'read':>8} {'assess':>8} {'data files':>11} {'manifests':>10} {'snapshots':>10}")
-    for words, each in found["marks"]:
+    for name, each in found["marks"]:
         say(
-            f"    {words:22} {each['read']:6.2f} s {each['assess']:6.2f} s {each['data_files']:11,} "
+            f"    {name:22} {each['read']:6.2f} s {each['assess']:6.2f} s {each['data_files']:11,} "
             f"{each['manifests']:10,} {each['snapshots']:10,}"
         )
     before, after = (each["read"] for _, each in found["marks"][:2])
     say(f"    read {before / after:.1f} times faster after maintenance (target 5)")
-    say(f"    most between two maintenances, over {total:,} commits: {found['most']}")
+    say(f"    maximum before a maintenance, over {total:,} commits: {found['most']}")
 
 
 def main(first: int, total: int) -> dict[str, Any]:
-    """In the driver: commit, maintain, measure."""
+    """Commit, maintain and measure in the driver."""
     from bench.spark import session
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
@@ -83,7 +83,7 @@ def main(first: int, total: int) -> dict[str, Any]:
 
 
 def _commit(table: Any, seq: int, topic_id: str) -> None:
-    """A commit as a batch of an append table leaves it."""
+    """Make a commit like that of an append table's batch."""
     import pyarrow as pa
 
     from sluice.batch import PUBLISHED_THROUGH, STEP, Batch, PublishedOffsets, encode_published_through
@@ -117,7 +117,7 @@ def _commit(table: Any, seq: int, topic_id: str) -> None:
 
 
 def _read(spark: Any) -> float:
-    """The median of five whole reads, in seconds; what the session remembers of the table is forgotten first."""
+    """Return the median seconds of five full reads, each with a refreshed table cache."""
     seconds = []
     for _ in range(5):
         spark.sql(f"REFRESH TABLE lake.{TABLE}")
@@ -128,7 +128,7 @@ def _read(spark: Any) -> float:
 
 
 def _assess(promises: Any, lake: Any) -> float:
-    """The longest assessment of this table by one of the three actions, in seconds."""
+    """Return the seconds of the slowest of the three actions' assessments of the table."""
     from sluice.ledger import maintenance_table
     from sluice.maintain import assess, targets
     from sluice.maintain.expiry import AssessmentInputs

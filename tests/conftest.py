@@ -1,4 +1,4 @@
-"""Fixtures that any test may use. Real services only: a broker of the test run, a stack in a folder of its own."""
+"""Fixtures for all tests: the test run's broker and schema registry, and embedded stacks in temporary folders."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from sluice.embedded.process import stop_services
 from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.embedded.state import load_state
 
-# The parts of make test that a shell starts in the background would ignore Ctrl-C, and leave its services running.
+# `make test` starts parts in the background, where the shell makes them ignore Ctrl-C; services would keep running.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Python looks for cycles among all that a process holds after every few hundred objects; tables' metadata is thousands
-# of them, and holds none. That is one part in fourteen of the processor time.
+# Collect garbage rarely: table metadata is many objects without cycles, and by default this takes 7 % of the CPU time.
 gc.set_threshold(50_000, 50, 50)
-# Every JVM of a test lives for seconds or minutes on small data: its second compiler costs half of all processor time
-# and never pays. What runs is the same. Hadoop runs chmod twice for each file it writes to a local disk, which takes a
-# fifth less where the JVM starts it without a helper in between.
+# The JVMs of tests are short-lived: the second compiler would take half of the CPU time and never pay off. Hadoop runs
+# chmod twice for each local file, which is a fifth faster with vfork.
 JVM = [*jvm.SHORT_LIVED_OPTIONS]
 if sys.platform == "linux":
     JVM.append("-Djdk.lang.Process.launchMechanism=VFORK")
 os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(JVM))
-# Housekeeping that takes minutes by default, so that a test of retention or compaction takes seconds.
+# By default retention and compaction run every few minutes; tests need them within seconds.
 QUICK_HOUSEKEEPING = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
@@ -43,14 +41,14 @@ QUICK_HOUSEKEEPING = {
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One broker for the whole test run; tests name their topics by UUID."""
+    """The broker of the test run; tests use topics with unique names."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings=QUICK_HOUSEKEEPING) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegistry]:
-    """One schema registry for the whole test run, started by the first test that asks for it."""
+    """The schema registry of the test run, started by the first test that uses it."""
     folder = tmp_path_factory.mktemp("registry")
     patch = pytest.MonkeyPatch()
     with EmbeddedRegistry(folder) as running:
@@ -62,7 +60,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegis
 
 @pytest.fixture
 def sluice_env(tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of a stack of one's own: the run's broker, and an empty catalog and warehouse in `tmp_path`."""
+    """Set the environment of a stack: the run's broker, and an empty catalog and warehouse in `tmp_path`."""
     (tmp_path / "catalog").mkdir()
     (tmp_path / "warehouse").mkdir()
     variables = {
@@ -85,7 +83,7 @@ Embedded = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
-    """Run `python -m sluice.embedded …` on a stack below `tmp_path`; what it started is ended after the test."""
+    """Return a function that runs `python -m sluice.embedded …` on a stack in `tmp_path`; it is stopped afterwards."""
     homes: set[Path] = set()
 
     def run(*arguments: str, home: str = "home", env: dict[str, str] | None = None, wait: bool = True) -> object:

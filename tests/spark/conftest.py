@@ -1,4 +1,4 @@
-"""One Spark session and one catalog for all tests that need Spark; each test has its own topic, group and tables."""
+"""Fixtures for tests with Spark: one session and one catalog for all; each test has its own topic, group and tables."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from tests.support import pinned_jars
 from tests.support.lake import Lake
 from tests.support.services import s3
 
-# Code that Spark generates and compiles for each plan costs a quarter of all time here, where each test's tables have
-# plans of their own; a tenth, that each plan is made anew behind each shuffle, to put what so few rows leave into one
-# partition. What is about expressions, and the main path, runs as production does: `generated_code`.
+# Without code generation and adaptive execution: for small tables they take a quarter and a tenth of the time. Tests of
+# expressions and of the main path run with production's settings: `generated_code`.
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -45,9 +44,9 @@ AS_IN_PRODUCTION = {
 
 @pytest.fixture(scope="session")
 def lake_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Catalog and warehouse, and the environment that names them, for as long as Spark tests run.
+    """The folder of catalog and warehouse; sets the environment for them.
 
-    `SLUICE_TEST_REST` names the address of a REST catalog that is to be used instead; see docs/design.md.
+    `SLUICE_TEST_REST` is the address of a REST catalog to use instead; see docs/design.md.
     """
     folder = tmp_path_factory.mktemp("lake")
     patch = pytest.MonkeyPatch()
@@ -56,7 +55,7 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
     patch.setenv("PYICEBERG_CATALOG__LAKE__URI", rest or f"sqlite:///{folder}/iceberg.db?timeout=60")
     if not rest:
         patch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{folder}/warehouse")
-    # A folder of jars that is new has no archive of classes, by which drivers start in half the time.
+    # A new folder of jars has no class archive, so drivers start slowly; it is only made if a test needs S3.
     on_s3 = any("postgres" in getattr(item, "fixturenames", ()) for item in request.session.items)
     patch.setenv("SLUICE_JARS", str(s3.link_spark_jars(folder / "jars") if on_s3 else jars.ensure_jars(jars.SPARK)))
     patch.setenv("JAVA_HOME", str(find_java(cache_folder()).home))
@@ -68,7 +67,7 @@ def lake_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
 
 @pytest.fixture(scope="session")
 def spark(lake_folder: Path) -> Iterator[SparkSession]:
-    """The one session."""
+    """The Spark session of the test run."""
     settings = {
         "spark.master": "local[2]",
         "spark.jars": ",".join(session.spark_jars()),
@@ -90,7 +89,7 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
 
 
 def _with_the_same_code(make: Callable[..., SparkSession]) -> Callable[..., SparkSession]:
-    """The sessions that steps make know nothing of what was set in theirs: here they run plans as it does."""
+    """Make the sessions that steps create use the current settings of the test session."""
 
     def made(context: Context, properties: Mapping[str, str]) -> SparkSession:
         found = make(context, properties)
@@ -108,7 +107,7 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def generated_code(spark: SparkSession) -> Iterator[None]:
-    """A module's plans become code that is compiled, as they do in production."""
+    """Run a module's tests with code generation and adaptive execution, as in production."""
     _set(spark, AS_IN_PRODUCTION)
     yield
     _set(spark, QUICK)
@@ -116,17 +115,17 @@ def generated_code(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def lake(spark: SparkSession, broker: EmbeddedBroker, lake_folder: Path, tmp_path: Path) -> Callable[..., Lake]:
-    """Make a `Lake` of one's own."""
+    """Return a function that makes a `Lake` with its own topic, group and contracts."""
     jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     if jvm.poll() is not None:
         pytest.exit(f"Spark's JVM has ended (exit code {jvm.returncode}); no test can run without it", 1)
-    # What earlier tests wrote there is read again and again, as nothing expires it. Its files as well: to a clean-up of
-    # orphan files they might be those of another catalog's table.
+    # Drop Sluice's own tables of earlier tests, which would slow down every read, and their files, which a clean-up of
+    # orphan files could take for those of another catalog's table.
     for identifier in (table_names.LEDGER, table_names.MAINTENANCE, table_names.QUALITY, table_names.SCHEMAS):
         with suppress(NoSuchTableError):
             folder = iceberg_catalog.load().load_table(identifier).location().removeprefix("file://")
             iceberg_catalog.load().drop_table(identifier)
-            shutil.rmtree(folder, ignore_errors=True)  # the next catalog's may be in a store
+            shutil.rmtree(folder, ignore_errors=True)  # the files may be on S3
 
     def make(**values: Any) -> Lake:
         folder = tmp_path / f"contracts{len(list(tmp_path.iterdir()))}"

@@ -1,4 +1,4 @@
-"""An Airflow of a test's own, for programs that run in a process of theirs."""
+"""Runs a test's program in a separate process with Airflow, isolated from the caller's settings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 from sluice.embedded.home import REPOSITORY
 
-# What a user's shell, or another test, says of these must not reach it.
+# Variables of the caller that the process must not see.
 REMOVED_PREFIXES = ("AIRFLOW", "SLUICE", "PYICEBERG", "OPENLINEAGE", "SCHEMA_REGISTRY")
 
 
 def isolated_airflow_env(folder: Path) -> dict[str, str]:
-    """The environment: its home in the folder, no examples, no database yet, the package and the DAG files at hand."""
+    """Return the environment of an Airflow in `folder`, without examples, with an in-memory metadata database."""
     return {
         **{k: v for k, v in os.environ.items() if not k.startswith(REMOVED_PREFIXES)},
         "AIRFLOW_HOME": str(folder / "airflow"),
@@ -30,15 +30,15 @@ def isolated_airflow_env(folder: Path) -> dict[str, str]:
 
 
 def run_in_airflow(program: str, env: dict[str, str], *arguments: str) -> Any:
-    """Run a program in an Airflow of its own; returns what it prints last, as JSON.
+    """Run a Python program with Airflow; return its last line of output, decoded from JSON.
 
-    It is a fork of one process, which has imported Airflow: that takes two seconds, most programs a tenth of one. So
-    what Airflow reads when it is imported, its home and its database, is that process's.
+    The program runs in a fork of one process that has imported Airflow, which takes two seconds. Settings that Airflow
+    reads at import (AIRFLOW_HOME, the metadata database) are therefore those of that process.
 
     Args:
-        program: Its text.
+        program: The program's text.
         env: Its whole environment.
-        arguments: Its command line.
+        arguments: Its command line arguments.
     """
     server = _server()
     assert server.stdin and server.stdout
@@ -46,8 +46,8 @@ def run_in_airflow(program: str, env: dict[str, str], *arguments: str) -> Any:
         out, err = Path(folder, "out"), Path(folder, "err")
         for file in (out, err):
             file.touch()
-        asked = {"program": program, "env": env, "arguments": arguments, "out": str(out), "err": str(err)}
-        server.stdin.write(json.dumps(asked) + "\n")
+        request = {"program": program, "env": env, "arguments": arguments, "out": str(out), "err": str(err)}
+        server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         code = server.stdout.readline().strip()
         assert code == "0", f"exit code {code}: {out.read_text()}{err.read_text()}"
@@ -56,10 +56,10 @@ def run_in_airflow(program: str, env: dict[str, str], *arguments: str) -> Any:
 
 @functools.cache
 def _server() -> subprocess.Popen[str]:
-    """The process of this test run, started by the first test that asks, and ended with the run."""
+    """Start the fork server at the first call; it ends with the test run."""
     folder = tempfile.TemporaryDirectory()
     env = isolated_airflow_env(Path(folder.name)) | {"AIRFLOW__CORE__UNIT_TEST_MODE": "True"}
-    command = [sys.executable, str(Path(__file__).with_name("forks.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
     server = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     @atexit.register

@@ -1,4 +1,4 @@
-"""A running stack with the groups that tests of Airflow use, and what they ask of it."""
+"""The embedded stack for tests of the DAGs: its groups and contracts, and methods that trigger and inspect runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ owner: tests
 columns:
   - {{name: id, type: long, required: true}}
 """
-# The last record of each key.
 UPSERT_CONTRACT = """\
 table: {table}
 topic: {topic}
@@ -39,7 +38,7 @@ columns:
   - {{name: id, type: string, source: $key}}
   - {{name: n, type: long}}
 """
-# Table by group; the topic is named as the table.
+# The tables by group; a topic has its table's name.
 GROUPS = {
     "plain": ["plain.orders"],
     "kept": ["kept.orders"],
@@ -48,11 +47,11 @@ GROUPS = {
     "killed": ["killed.orders"],
     "reviewed": ["reviewed.orders"],
 }
-# Group `mixed` has two more, by one contract, and Airflow learns of them when a run is planned.
+# Topics of one contract with a pattern, also in group `mixed`; Airflow learns of their tables when a run is planned.
 PATTERN_TOPICS = ["many-good", "many-bad"]
-# Contracts that are not the least.
+# The contracts other than `CONTRACT`.
 CONTRACT_BY_TABLE = {"calm.latest": UPSERT_CONTRACT}
-# What contracts say beyond it.
+# Further settings by table.
 EXTRA_YAML = {
     "kept.orders": (
         "maintenance: {min_input_files: 2, min_snapshots: 1, snapshot_age: 1s, staging_retention: 1s}\n"
@@ -73,7 +72,7 @@ MAIL_NOTIFIER = {
 
 
 class AirflowStack:
-    """A running stack, and what the tests ask of it."""
+    """A running stack."""
 
     def __init__(self, env: dict[str, str]) -> None:
         self.env = env
@@ -91,10 +90,10 @@ class AirflowStack:
             producer.produce(topic, value=value, key=key)
         assert producer.flush(30) == 0
 
-    def cut_out(self, table: str, where: str) -> None:
-        """Rows are lost; no batch is."""
+    def delete_rows(self, table: str, where: str) -> None:
+        """Delete rows from a table, for a backfill to restore."""
         with self.catalog.load_table(table).transaction() as transaction:
-            transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg knows no other
+            transaction.set_properties({"write.delete.mode": "copy-on-write"})  # PyIceberg supports no other
             transaction.delete(where)
 
     def start(self, group: str) -> str:
@@ -106,45 +105,45 @@ class AirflowStack:
         return self.airflow.trigger(dag, **form)
 
     def finish(self, group: str, run: str) -> tuple[str, dict[str, str]]:
-        """The run's state, and its tasks' states, but for those that ask about a contract which was changed."""
+        """Wait for a run; return its state and its tasks' states, without the tasks of the schema review."""
         state, tasks = self.end(f"ingest_{group}", run)
         return state, {t["task_id"]: t["state"] for t in tasks if t["task_id"] not in ("reviews", "ask")}
 
     def end(self, dag: str, run: str) -> tuple[str, list[dict[str, Any]]]:
-        """The run's state, and its tasks."""
-        # Each answer is work for the API server, which has the same two cores as the run.
-        self.until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"), every=1.0)
+        """Wait for a run; return its state and its tasks."""
+        # Once a second: each request is work for the API server, which shares two cores with the run.
+        self.wait_until(lambda: self.airflow.run_state(dag, run) in ("success", "failed"), every=1.0)
         return self.airflow.run_state(dag, run), self.airflow.tasks(dag, run)
 
     def maintain(self, action: str, **form: Any) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-        """Run a maintenance DAG: its tasks' states, and per table the state and the log of its task."""
+        """Run a maintenance DAG; return its tasks' states, and by table the state and the log of its task."""
         dag = f"maintain_{action}"
         run = self.trigger(dag, {"assess", "table"}, **form)
         state, tasks = self.end(dag, run)
         plain = {t["task_id"]: t["state"] for t in tasks if t["task_id"] != "table"}
         folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", "task_id=table")
-        told = {}
+        by_table = {}
         for each in (t for t in tasks if t["task_id"] == "table"):
             log = folder / f"map_index={each['map_index']}" / "attempt=1.log"
-            told[each["rendered_map_index"]] = (each["state"], log.read_text() if log.exists() else "")
-        assert state == "success", (plain, told)
-        return plain, told
+            by_table[each["rendered_map_index"]] = (each["state"], log.read_text() if log.exists() else "")
+        assert state == "success", (plain, by_table)
+        return plain, by_table
 
-    def by_hand(self, dag: str, task: str, **form: Any) -> tuple[str, dict[str, str], str]:
-        """Trigger a DAG with a form: the run's state, its tasks' states, and the log of one of them."""
+    def run_dag(self, dag: str, task: str, **form: Any) -> tuple[str, dict[str, str], str]:
+        """Run a DAG with params; return the run's state, its tasks' states, and the log of one task."""
         run = self.trigger(dag, {task}, **form)
         state, tasks = self.end(dag, run)
         return state, {t["task_id"]: t["state"] for t in tasks}, self.log_file(dag, run, task).read_text()
 
     def token(self, role: str | None, secret: str | None = None) -> str:
-        """Airflow's own token of the administrator, made out to another role, and signed by another secret."""
+        """Return the administrator's token, changed to another role and signed with `secret` if given."""
         own = self.airflow.token
         claims = {**jwt.decode(own, options={"verify_signature": False}), "role": role}
         algorithm = jwt.get_unverified_header(own)["alg"]
         return jwt.encode(claims, secret or self.env["AIRFLOW__API_AUTH__JWT_SECRET"], algorithm)
 
     def ask(self, path: str, role: str | None = "viewer", *, token: str | None = None) -> requests.Response:
-        """One of the pages, as somebody of that role."""
+        """Request a page of Sluice as a user with that role."""
         headers = {"Authorization": f"Bearer {token or self.token(role)}"}
         return requests.get(f"{self.env['SLUICE_PAGES_URL']}/sluice{path}", headers=headers, timeout=30)
 
@@ -155,7 +154,7 @@ class AirflowStack:
         return self.log_file(f"ingest_{group}", run, task, attempt).read_text()
 
     def log_file(self, dag: str, run: str, task: str, attempt: int = 1) -> Path:
-        """Where a task's log is, once it has begun."""
+        """Return the path of a task's log."""
         folder = Path(self.env["AIRFLOW_HOME"], "logs", f"dag_id={dag}", f"run_id={run}", f"task_id={task}")
         return folder / f"attempt={attempt}.log"
 
@@ -163,7 +162,7 @@ class AirflowStack:
         return sorted(self.catalog.load_table(table).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
 
     def drivers(self, name: str | None = None) -> list[psutil.Process]:
-        """The Spark applications that are running, or those of this name, as their logs are named."""
+        """Return the Spark drivers of this stack that run, or those of the application with this name."""
         return [p for p in psutil.process_iter() if _is_driver(p, name) and self.owns(p)]
 
     def owns(self, process: psutil.Process) -> bool:
@@ -174,8 +173,8 @@ class AirflowStack:
             return False
 
     @contextmanager
-    def slots(self, number: int) -> Iterator[None]:
-        """So many Spark applications run side by side for a while."""
+    def pool_size(self, number: int) -> Iterator[None]:
+        """Set the size of the Spark pool for a `with` block."""
         path = "/api/v2/pools/sluice_spark"
         before = self.airflow.request("GET", path)
         pool = {"pool": before["name"], "include_deferred": before["include_deferred"]}
@@ -186,17 +185,17 @@ class AirflowStack:
             self.airflow.request("PATCH", f"{path}?update_mask=slots", {**pool, "slots": before["slots"]})
 
     @staticmethod
-    def until(true: Callable[[], Any], every: float = 0.5) -> Any:
+    def wait_until(condition: Callable[[], Any], every: float = 0.5) -> Any:
         limit = time.monotonic() + PATIENCE_S
         while time.monotonic() < limit:
-            if found := true():
+            if found := condition():
                 return found
             time.sleep(every)
         raise AssertionError(f"not within {PATIENCE_S:.0f} s")
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """A process's arguments; none when it has ended."""
+    """Return a process's arguments; empty if it has ended."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -209,7 +208,7 @@ def _is_driver(process: psutil.Process, name: str | None) -> bool:
         bool(command)
         and "java" in Path(command[0]).name
         and "org.apache.spark.deploy.SparkSubmit" in command
-        and "org.apache.spark.launcher.Main" not in command  # it only makes the driver's command line
+        and "org.apache.spark.launcher.Main" not in command  # it only builds the driver's command line
         and (name is None or f"sluice-{name}" in command)
     )
 

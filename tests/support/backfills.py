@@ -1,4 +1,4 @@
-"""Backfills driven through the real steps: plan, one slice after another, outcome."""
+"""Runs backfills through their real steps (plan, slices, outcome), and damages tables that they repair."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def read_outcome(it: Lake, found: BackfillPlan) -> list[dict[str, Any]]:
 
 
 def run_backfill(it: Lake, request: Request, run_id: str = "by hand") -> list[dict[str, Any]]:
-    """Plan, carry out, and tell."""
+    """Plan a backfill, run its slices and return its outcome."""
     found = plan_backfill(it, request, run_id)
     run_slices(it, found, run_id=run_id)
     return read_outcome(it, found)
 
 
 def run_sql(it: Lake, table: str, statement: str) -> None:
-    """A statement of SQL on a table, as a user would run it."""
+    """Run a SQL statement on a table (`{}` in the statement), as a user would."""
     name = table_names.spark_name(it.context().catalog_name, tuple(table.split(".")))
     it.spark.sql(statement.format(name))
 
@@ -54,7 +54,7 @@ def delete_rows(it: Lake, table: str, where: str) -> None:
 
 
 def delete_by_equality(it: Lake, table: str, key: str, partition: str) -> None:
-    """Delete rows as Flink does, by a file of their values; Spark writes none, so Iceberg is asked itself."""
+    """Delete rows with an equality delete file, as Flink writes them; Spark cannot, so Iceberg's Java API does it."""
     jvm = it.spark._jvm
     name = f"{it.context().catalog_name}.{table}"
     found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(it.spark._jsparkSession, name)
@@ -77,7 +77,7 @@ def delete_by_equality(it: Lake, table: str, key: str, partition: str) -> None:
 
 
 def read_checked_cursor(it: Lake, table: str) -> Any:
-    """The table's cursor, and that the tag tells the same."""
+    """Return the table's cursor; assert that the cursor tag has the same offsets."""
     found = it.catalog.load_table(table)
     through = cursor.read_table_cursor(found)
     tagged = found.metadata.snapshot_by_id(found.metadata.refs[CURSOR_TAG].snapshot_id)

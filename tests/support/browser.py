@@ -1,4 +1,4 @@
-"""A real browser, logged in to Airflow: Chromium, found by name or named by `SLUICE_CHROMIUM`, driven by Playwright."""
+"""Opens a Chromium browser (`SLUICE_CHROMIUM` or on the PATH) that is logged in to Airflow, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Frame, Page, StorageState, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# Nothing leaves the machine, and it runs as root in a container.
+# No network access of its own; --no-sandbox, because it may run as root in a container.
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -26,24 +26,24 @@ FLAGS = [
 
 
 def find_chromium() -> str:
-    """Where it is; without one the test is skipped, and says how to get it."""
+    """Return Chromium's path; skip the test if there is none."""
     found = os.environ.get("SLUICE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
         pytest.skip("no Chromium here, so the pages were NOT looked at in a browser: apt-get install chromium")
     return found
 
 
-# By Airflow's address, what a browser keeps of a login: Airflow's own page behind it is the dearest of all pages.
+# Cookies by Airflow's address: logging in is slow, so it is done once per test run.
 LOGIN_STATES: dict[str, StorageState] = {}
 
 
 @contextmanager
 def logged_in(env: Mapping[str, str], **settings: Any) -> Iterator[BrowserContext]:
-    """A browser that has logged in by Airflow's own form; the first of a test run does so itself.
+    """Yield a browser that is logged in through Airflow's login form.
 
     Args:
-        env: the stack's environment.
-        settings: of Playwright's `new_context`.
+        env: The stack's environment.
+        settings: Further arguments of Playwright's `new_context`.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
@@ -68,7 +68,7 @@ def logged_in(env: Mapping[str, str], **settings: Any) -> Iterator[BrowserContex
 
 
 def axe_violations(page: Page | Frame) -> list[str]:
-    """What axe finds serious or critical on a page: rule, and the first element that it is about."""
+    """Return axe's serious and critical violations on a page: the rule and its first element."""
     found = Axe().run(page).response["violations"]  # type: ignore[arg-type]
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in ("serious", "critical")

@@ -1,4 +1,4 @@
-"""Records as broken producers, disks and attackers make them: strategies of hypothesis for bytes of every format."""
+"""Hypothesis strategies for damaged and hostile records of every format."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 PREFIX = 5
 HTML = "'; DROP TABLE t; -- <script>ü</script>"
-# What breaks readers of bytes: lengths without end, negative counts, NaN, groups in groups, no UTF-8.
+# Bytes that break decoders: huge lengths, negative counts, NaN, nested groups, invalid UTF-8.
 BYTES = [
     b"\xff" * 9 + b"\x01", b"\xfe\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80" * 20, b"\x01", b"\xff" * 8,
     b"\x00" * 6 + b"\xf8\x7f", b"\x0b" * 2000, b"\x0b" * 150_000, b"\xc0\x80", b"\xed\xa0\x80", HTML.encode(),
 ]  # fmt: skip
-# What breaks readers of JSON: depth, numbers without end, halves of characters, names twice.
+# Texts that break JSON parsers: depth, huge numbers, lone surrogates, duplicate names.
 TEXT = [
     b"[" * 2000, b'{"a":' * 2000, b"9" * 400, b"1e400", b"1e-400", b"1e400000000", b"1e-400000000", b"NaN",
     b"-Infinity", b'"\\ud800"', b'"\\u0000"', b"\x00", b"\xff", b"null", b"true", b'"', b"}", b'"n":1,', b'"n":"x",',
@@ -61,7 +61,7 @@ def _utf8(text: str) -> bool:
 
 
 def odd_json(names: Sequence[str], depth: int = 2) -> st.SearchStrategy[str]:
-    """Objects with these names, once or twice, and whatever may stand behind them."""
+    """Generate objects with these names, each possibly twice, and arbitrary values."""
     value = leaf
     for _ in range(depth):
         inner = value
@@ -80,7 +80,7 @@ def _object(members: list[tuple[str, str]]) -> str:
 def damage_records(
     good: Sequence[bytes], hostile: Sequence[bytes], ids: Sequence[bytes] = ()
 ) -> st.SearchStrategy[bytes]:
-    """A good record after one to three accidents; the schema's id stays, or becomes another of a few."""
+    """Generate good records with one to three damages; the schema id stays or becomes one of `ids`."""
     first = PREFIX if ids else 0
     piece = st.one_of(st.sampled_from(hostile), st.binary(min_size=1, max_size=6))
     kinds = st.sampled_from(["cut", "flip", "put", "over", "twice", "splice", "anything", *(["id"] if ids else [])])

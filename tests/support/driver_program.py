@@ -1,9 +1,8 @@
-"""The real driver, which stops for ever at named points and says so by making files.
+"""The program of `killable_driver`: runs real jobs that stop at named points and create a file when they have.
 
-Started by spark-submit in place of a file of jobs/. `SLUICE_TEST_JOBS` is a JSON list of jobs: the module whose `main`
-is the job, its arguments, the point where it stops, and the file that says that it has. Each is carried out in a thread
-of its own, as starting a driver costs more than what it does until it is killed; the first that ends, ends the process.
-What happens to the driver then (kill -9, SIGSTOP) is the test's to choose.
+spark-submit starts it in place of a file of jobs/. `SLUICE_TEST_JOBS` is a JSON list of jobs: the module with the job's
+`main`, its arguments, the point where it stops, and the file to create. Each job runs in its own thread, because a
+driver's start takes longer than a job; the first job that ends also ends the process.
 """
 
 from __future__ import annotations
@@ -25,10 +24,14 @@ from typing import Any
 
 @dataclass(eq=False)
 class Job:
-    """One of the driver's jobs; every thread that comes of its thread knows it.
+    """A job of the driver; the threads that its thread starts know it too.
 
     Attributes:
-        waiting: it is at its point, but for what nobody may do who has still to commit.
+        module: The module with the job's `main`.
+        arguments: The arguments of `main`.
+        point: The point where it stops.
+        mark: The file to create when it has stopped.
+        waiting: It is at its point and waits until no other job has a commit to make.
     """
 
     module: str
@@ -39,7 +42,7 @@ class Job:
 
     def stop(self) -> None:
         self.mark.touch()
-        # A zombie goes on from here when the file is gone; one that is killed never does.
+        # A job that is not killed continues when the test removes the file.
         while self.mark.exists():
             time.sleep(0.05)
 
@@ -48,7 +51,7 @@ JOBS = [Job(**{**job, "mark": Path(job["mark"])}) for job in json.loads(os.envir
 
 
 def pass_jobs_to_threads() -> None:
-    """A thread's job is that of the one that starts it."""
+    """Make each new thread take over the job of the thread that starts it."""
     begin = threading.Thread.start
 
     def start(self: threading.Thread) -> None:
@@ -59,13 +62,13 @@ def pass_jobs_to_threads() -> None:
 
 
 def job_stopping_at(point: str) -> Job | None:
-    """This thread's job, where that is its point."""
+    """Return this thread's job if it stops at `point`."""
     job: Job | None = vars(threading.current_thread()).get("job")
     return job if job and job.point == point else None
 
 
 def install_stops() -> None:  # noqa: C901 - a catalogue of points
-    """What stops a thread at its job's point."""
+    """Wrap the functions at the jobs' points, so that they stop there."""
     from sluice.ingest import merge_batch, settle, stage
     from sluice.ingest.branch_write import BranchWrite
     from sluice.ledger import maintenance_table
@@ -99,7 +102,7 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
         return any(effect.state in maintenance_table.ENDED for effect in effects)
 
     def uncommitted(point: str, owner: Any, name: str, namespace: str) -> None:
-        """From that call on nobody can commit, until this process ends; the mark is made when the files are written."""
+        """Block all commits from that call on, until this process ends; create the mark when files are written."""
         original = getattr(owner, name)
         data = Path(os.environ["SLUICE_TEST_WAREHOUSE"]) / namespace
 
@@ -118,7 +121,7 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
                     held.append(writer)
 
             def watch() -> None:
-                # A file is complete when its writer is closed; Spark's commit then waits for the database.
+                # A file gets its size when its writer is closed; Spark's commit then waits for the database.
                 while not any(f.stat().st_size > 0 for f in set(data.glob("*/data/**/*.parquet")) - before):
                     time.sleep(0.05)
                 time.sleep(1)
@@ -132,29 +135,29 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
     held: list[sqlite3.Connection] = []
     locking = threading.Lock()
     points: dict[str, Callable[[str], None]] = {
-        "planned": lambda point: around(point, plan, "look", before=lambda *_: True),
-        # Inside stage: the branch is made, nothing is written; the rows are on the branch; main has moved onto them.
+        "planned": lambda point: around(point, plan, "make_plan", before=lambda *_: True),
+        # In stage: the branch exists and is empty; the rows are on the branch; main has moved onto them.
         "stage: branch made": lambda point: around(point, stage, "read_from_kafka", before=lambda *_: True),
         "stage: written": lambda point: around(point, BranchWrite, "fast_forward_main", before=staging),
         "staged": lambda point: around(point, BranchWrite, "fast_forward_main", after=staging),
-        # Inside publish, likewise.
+        # The same in publish.
         "publish: branch made": lambda point: around(point, merge_batch, "merge_batch", before=lambda *_: True),
         "publish: merged": lambda point: around(point, merge_batch, "merge_batch", after=lambda *_: True),
         "publish: before land": lambda point: around(point, BranchWrite, "fast_forward_main", before=typed),
         "published": lambda point: around(point, BranchWrite, "fast_forward_main", after=typed),
-        # The run is over but for its rows in the ledger.
+        # Only the run's ledger rows are missing.
         "before the ledger": lambda point: around(point, Ledger, "append", before=lambda *_: True),
         "after the ledger": lambda point: around(point, Ledger, "append", after=lambda *_: True),
-        # The tasks have written their files, and the commit can't come.
-        "stage: files written": lambda point: uncommitted(point, stage, "read", "sluice_staging"),
+        # The tasks have written their files, and the commit is blocked.
+        "stage: files written": lambda point: uncommitted(point, stage, "read_from_kafka", "sluice_staging"),
         "publish: files written": lambda point: uncommitted(point, merge_batch, "merge_batch", "db"),
         "settle: tidied": lambda point: around(point, settle._Settlement, "_clean_up_refs", after=lambda *_: True),
-        # Maintenance: files are rewritten and the commit can't come; the mark is set and nothing is deleted yet;
-        # what was done is not written down.
+        # Maintenance: files are rewritten and the commit is blocked; the expiry mark is set and nothing is deleted yet;
+        # the results are not written yet.
         "rewrite: files written": lambda point: uncommitted(point, rewrite, "rewrite_files", "db"),
         "expire: marked": lambda point: around(point, expire, "_delete_through", before=lambda *_: True),
         "expire: deleted": lambda point: around(point, expire, "_delete_through", after=lambda *_: True),
-        # The snapshots are gone from the metadata, their files partly; of the orphans some are gone.
+        # The snapshots are removed from the metadata and some of their files are deleted; some orphans are deleted.
         "expire: half of the files gone": lambda point: stop_halfway(point, "expire_snapshots", "metadata/*.avro"),
         "orphans: half of the files gone": lambda point: stop_halfway(point, "remove_orphan_files", "data/orphan-*"),
         "before it is kept": lambda point: around(point, maintenance_table, "write_results", before=ended),
@@ -164,7 +167,7 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
 
 
 def run_jobs() -> int:
-    """All jobs at once; returns the exit code of the first that ends."""
+    """Run all jobs at the same time; return the exit code of the first that ends."""
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def carry_out(job: Job) -> None:
@@ -182,7 +185,7 @@ def run_jobs() -> int:
 
 
 def stop_halfway(point: str, procedure: str, pattern: str) -> None:
-    """The whole driver stops, JVM and all, as soon as the procedure has removed one of the files there are."""
+    """Stop the whole driver, with its JVM, as soon as the procedure has removed one of the existing files."""
     from sluice.maintain import procedures
 
     original = procedures.call_for_rows

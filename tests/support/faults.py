@@ -1,4 +1,4 @@
-"""Things that go wrong on purpose, at a point that is hit for certain: pauses, lost answers, a catalog that is away."""
+"""Injects faults at exact points: paused calls, lost commit answers, an unavailable catalog."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 120.0
 
 
 class StepThread:
-    """One of two drivers that are at work at the same time: a step in a thread of its own, with what came of it."""
+    """A step in its own thread, as one of two drivers that run at the same time; has its result or error."""
 
     def __init__(self, step: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -26,16 +26,16 @@ class StepThread:
         def work() -> None:
             try:
                 self.result = step()
-            except BaseException as error:  # noqa: BLE001 - the test looks at it
+            except BaseException as error:  # noqa: BLE001 - the test checks it
                 self.error = error
 
         self._thread = InheritableThread(target=work, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Wait until it is done."""
+        """Wait until the step has ended."""
         self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive(), "the driver never came to an end"
+        assert not self._thread.is_alive(), "the step did not end"
 
     @property
     def alive(self) -> bool:
@@ -43,9 +43,9 @@ class StepThread:
 
 
 class PausedCall:
-    """Holds the first call of a function for which `when` is true, until `go` is called.
+    """Pauses the first call of a function for which `when` is true, until `go` is called; other calls pass.
 
-    The function is replaced in `owner` until the test's end; other calls, and later ones, pass.
+    The function is replaced in `owner` until the end of the test.
     """
 
     def __init__(
@@ -57,40 +57,44 @@ class PausedCall:
         def held(*arguments: Any, **named: Any) -> Any:
             if when(*arguments, **named) and self._used.acquire(blocking=False):
                 self._reached.set()
-                assert self._go.wait(PATIENCE_S), "nobody let the paused driver go on"
+                assert self._go.wait(PATIENCE_S), "the paused call was not released"
             return original(*arguments, **named)
 
         patch.setattr(owner, name, held)
 
     def reached(self, driver: StepThread | None = None) -> None:
-        """Wait until the call is there."""
+        """Wait until the call is paused."""
         until = time.monotonic() + PATIENCE_S
         while not self._reached.wait(0.2):
             assert driver is None or driver.alive, (
-                f"the driver ended before the pause: {driver.result!r} {driver.error!r}"
+                f"the step ended before the paused call: {driver.result!r} {driver.error!r}"
             )
-            assert time.monotonic() < until, "the pause was never reached"
+            assert time.monotonic() < until, "the paused call was not reached"
 
     def go(self) -> None:
-        """Let it go on."""
+        """Release the call."""
         self._go.set()
 
 
 def by_run(run_id: str) -> Callable[..., bool]:
-    """Only attempts of the driver with this run id."""
+    """Match only the branch writes of the driver with this run id."""
     return lambda attempt, *_, **__: attempt.context.run_id == run_id
 
 
 def lose_commit(
     patch: pytest.MonkeyPatch, catalog: Catalog, *, applied: bool, times: int = 1, when: Callable[..., bool]
 ) -> list[int]:
-    """Break the connection around `times` commits that PyIceberg makes: after they were applied, or before.
+    """Break the connection during PyIceberg's commits, after (`applied`) or before the catalog applies them.
 
     Args:
-        when: of the table's identifier and the updates, whether it is one of them.
+        patch: Restores the catalog after the test.
+        catalog: The catalog.
+        applied: Whether the commits take effect.
+        times: The number of commits to break.
+        when: Called with the table's identifier and the updates; whether to break this commit.
 
     Returns:
-        A list that gets one entry for each commit that was broken.
+        A list that gets one entry for each broken commit.
     """
     original = catalog.commit_table
     broken: list[int] = []
@@ -109,10 +113,10 @@ def lose_commit(
 
 @contextmanager
 def catalog_away(database: Path) -> Iterator[None]:
-    """Take the SQLite catalog away: nobody, in Python or the JVM, can open it or write to it until the block ends."""
+    """Make the SQLite catalog unavailable, to Python and the JVM, until the block ends."""
     hidden = database.with_suffix(".away")
     database.rename(hidden)
-    database.mkdir()  # or SQLite would make a new, empty database
+    database.mkdir()  # otherwise SQLite would create a new database
     try:
         yield
     finally:

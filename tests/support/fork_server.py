@@ -1,7 +1,7 @@
-"""A process that has imported Airflow, and forks for each program it is given: see `own_airflow`.
+"""The program behind `airflow_process`: imports Airflow once, then forks for each program it reads from stdin.
 
-Reads programs from stdin, a line of JSON each, and answers with a line: the exit code. What a fork finds imported is
-other people's alone: the package and the DAG files are its own to import, in the environment that it was given.
+Each request is a line of JSON, each answer a line with the exit code. Sluice and the DAG files are not imported here,
+so each fork imports them in its own environment.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PATIENCE_S = 120
 
 
 def serve_forks() -> Iterator[dict[str, Any]]:
-    """What is asked for, each in a process of its own; the server itself waits for each, and answers."""
+    """Fork for each request: yields the request in the fork; the server waits for it and writes the exit code."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # what Airflow prints is no answer
+    os.dup2(2, 1)  # Airflow's output must not mix with the answers
     for module in PRELOADED_MODULES:
         import_module(module)
-    assert psutil.Process().num_threads() == 1, "a fork would lack the other threads"
+    assert psutil.Process().num_threads() == 1, "a fork has only the thread that forks"
     gc.freeze()
     for line in sys.stdin:
         if child := os.fork():
@@ -45,16 +45,16 @@ def serve_forks() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Be the server; in a fork, be the program, as `python -c` would run it."""
-    for asked in serve_forks():
+    """Serve; in each fork, run the program as `python -c` would."""
+    for request in serve_forks():
         signal.alarm(PATIENCE_S)
-        for number, name in enumerate((os.devnull, asked["out"], asked["err"])):
+        for number, name in enumerate((os.devnull, request["out"], request["err"])):
             os.dup2(os.open(name, os.O_RDWR), number)
         os.environ.clear()
-        os.environ.update(asked["env"])
-        sys.argv = ["-c", *asked["arguments"]]
+        os.environ.update(request["env"])
+        sys.argv = ["-c", *request["arguments"]]
         program = sys.modules["__main__"] = ModuleType("__main__")
-        exec(compile(asked["program"], "<string>", "exec"), vars(program))
+        exec(compile(request["program"], "<string>", "exec"), vars(program))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A driver of its own that stops where it is told to, to be killed or frozen there. What stops it is driver.py."""
+"""Starts a Spark driver whose jobs stop at named points (`driver_program`), so that a test can kill or freeze it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from sluice.embedded import class_archive
 from sluice.embedded.home import REPOSITORY
 from tests.support.lake import Lake
 
-SETTLE = "tests.support.settler"
+SETTLE = "tests.support.settle_program"
 
 
 @dataclass(frozen=True)
 class StoppingJob:
-    """A job that has come to a point, and stays there.
+    """A job that stops at a point.
 
     Attributes:
-        module: whose `main` is the job.
-        arguments: the job's, without the run's id; the group's, where there are none.
+        it: The tables it works on.
+        point: The point; one of those in `driver_program`.
+        module: The module with the job's `main`.
+        arguments: The job's arguments without the run id; by default the group.
     """
 
     it: Lake
@@ -41,20 +43,20 @@ class StoppingJob:
 
     @property
     def mark(self) -> Path:
-        """The file that says that it has; a job that is not killed goes on when it is gone."""
+        """The file that exists when the job has stopped; a job that is not killed continues when it is removed."""
         return self.it.folder.parent / f"{self.it.group}.mark"
 
 
 @contextmanager
 def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess.Popen[bytes]]:
-    """One driver whose jobs have all come to their points; settle, as in Airflow, has no Spark."""
+    """Yield the process of a driver whose jobs have all stopped at their points. `settle` runs without Spark."""
     with tempfile.TemporaryDirectory(prefix="driver-", dir=lake_folder) as name:
         here = Path(name)
         (here / "contracts").mkdir()
         for each in jobs:
             for file in each.it.folder.glob("*.yaml"):
                 shutil.copy(file, here / "contracts")
-        told = [
+        job_specs = [
             {
                 "module": job.module,
                 "arguments": [*(job.arguments or ("--group", job.it.group)), "--run-id", "killed"],
@@ -65,21 +67,19 @@ def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess
         ]
         folder = Path(os.environ["SLUICE_JARS"])
         jars = sorted(map(str, folder.glob("*.jar")))
-        # As the operator starts it: with the archive of classes, a start takes half the time.
+        # With the class archive, as Airflow's operator starts it: a start takes half the time.
         home = class_archive.spark_home(folder.parent, jars) or Path(pyspark.__file__).parent
+        options = (*jvm.DRIVER_OPTIONS, *jvm.SHORT_LIVED_OPTIONS, *class_archive.driver_archive_options(home))
         spark = [
             str(home / "bin" / "spark-submit"),
             *("--master", "local[1]", "--driver-memory", "768m"),
             *("--driver-class-path", os.pathsep.join(jars)),
             *("--conf", f"spark.driver.defaultJavaOptions={jvm.THREAD_STACK_SIZE}"),
-            *(
-                "--conf",
-                f"spark.driver.extraJavaOptions={' '.join((*jvm.DRIVER_OPTIONS, *jvm.SHORT_LIVED_OPTIONS, *class_archive.driver_archive_options(home)))}",
-            ),
+            *("--conf", f"spark.driver.extraJavaOptions={' '.join(options)}"),
         ]
         command = [
             *([sys.executable] if jobs[0].module == SETTLE else spark),
-            str(REPOSITORY / "tests" / "support" / "driver.py"),
+            str(REPOSITORY / "tests" / "support" / "driver_program.py"),
         ]
         variables = {
             **{k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")},
@@ -87,7 +87,7 @@ def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess
             "SPARK_HOME": str(home),
             "KAFKA_BOOTSTRAP_SERVERS": jobs[0].it.bootstrap,
             "SLUICE_CONTRACTS": str(here / "contracts"),
-            "SLUICE_TEST_JOBS": json.dumps(told),
+            "SLUICE_TEST_JOBS": json.dumps(job_specs),
             "SLUICE_TEST_DATABASE": str(lake_folder / "iceberg.db"),
             "SLUICE_TEST_WAREHOUSE": str(lake_folder / "warehouse"),
         }
@@ -100,7 +100,7 @@ def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess
             until = time.monotonic() + 200 + 20 * len(jobs)
             while missing := [job.point for job in jobs if not job.mark.exists()]:
                 assert process.poll() is None, f"the driver ended before {missing}:\n{out.read_text()[-6000:]}"
-                assert time.monotonic() < until, f"the driver never came to {missing}:\n{out.read_text()[-6000:]}"
+                assert time.monotonic() < until, f"the driver did not reach {missing}:\n{out.read_text()[-6000:]}"
                 time.sleep(0.1)
             yield process
         finally:
@@ -108,7 +108,7 @@ def stopped_driver(lake_folder: Path, *jobs: StoppingJob) -> Iterator[subprocess
 
 
 def kill_driver(process: subprocess.Popen[bytes]) -> None:
-    """Driver and JVM at once, and wait until they are gone."""
+    """Kill the driver and its JVM, and wait until both have ended."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A topic, its contracts and its tables, driven through the real steps, and an oracle that knows every record sent."""
+"""Runs Sluice's real steps on a topic with Spark, and compares the tables with every record that was sent."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from sluice.plan import plan, resolve_topics
 from sluice.plan.model import GroupPlan, PlanInputs
 
 
-def _until(true: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     until = time.monotonic() + 20
-    while not true():
+    while not condition():
         assert time.monotonic() < until
         time.sleep(0.1)
 
 
 @dataclass
 class Lake:
-    """One topic with one or more tables, on the run's broker, catalog and Spark session."""
+    """A topic with one or more tables, on the test run's broker, catalog and Spark session."""
 
     spark: SparkSession
     catalog: Catalog
@@ -58,12 +58,12 @@ class Lake:
         settings = {k.replace("_", "."): v for k, v in config.items()}
         topic = NewTopic(name or self.topic, num_partitions=partitions, replication_factor=1, config=settings)
         self.admin.create_topics([topic])[topic.topic].result(30)
-        # Kafka's controller answers before its broker knows of it.
-        _until(lambda: topic.topic in self.admin.list_topics(timeout=10).topics)
+        # Kafka's controller answers before the broker has the topic.
+        _wait_until(lambda: topic.topic in self.admin.list_topics(timeout=10).topics)
 
     def delete_topic(self) -> None:
         self.admin.delete_topics([self.topic])[self.topic].result(30)
-        _until(lambda: self.topic not in self.admin.list_topics(timeout=10).topics)
+        _wait_until(lambda: self.topic not in self.admin.list_topics(timeout=10).topics)
 
     def add_partitions(self, total: int) -> None:
         self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
@@ -76,7 +76,7 @@ class Lake:
         producer: Producer | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Send (partition, key, value): a dict as JSON, None as tombstone, str and bytes as they are; remember them."""
+        """Send and remember (partition, key, value) records: a dict as JSON, None as tombstone, str and bytes as is."""
         own = producer or Producer({**self.kafka, "linger.ms": 5})
         when = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         errors: list[Any] = []
@@ -109,7 +109,7 @@ class Lake:
         assert not errors, errors
 
     def contract(self, **changes: Any) -> str:
-        """Write a contract into the folder; returns the table's name."""
+        """Write a contract into the folder; return the table's name."""
         table = changes.pop("table", f"db.{self.group}_{len(list(self.folder.glob('*.yaml')))}")
         body = {
             "table": table,
@@ -130,16 +130,16 @@ class Lake:
         return table
 
     @property
-    def contracts(self) -> contracts.Contracts:
-        """As a plan sees them: with the topics that there are."""
+    def contracts(self) -> contract_folder.Contracts:
+        """The contracts with their patterns resolved to the existing topics, as a plan reads them."""
         return resolve_topics.resolve(contract_folder.load_contracts(self.folder), self.catalog, self.admin)
 
     @property
-    def maintained(self) -> list[str]:
-        """The tables that the contracts bring about, without those of Sluice's own."""
-        return [subject.name for subject in targets.list_targets(self.contracts) if subject.group]
+    def maintained_tables(self) -> list[str]:
+        """The tables of the contracts that maintenance covers, without Sluice's own tables."""
+        return [target.name for target in targets.list_targets(self.contracts) if target.group]
 
-    def loaded(self, table: str) -> Contract:
+    def contract_of(self, table: str) -> Contract:
         return self.contracts.table(table)
 
     def plan(self, run_id: str = "test") -> GroupPlan:
@@ -148,7 +148,7 @@ class Lake:
             promises.group(self.group), PlanInputs(promises, self.catalog, self.admin), run_id=run_id
         )
 
-    def look(self) -> GroupPlan:
+    def preview_plan(self) -> GroupPlan:
         promises = self.contracts
         return plan.make_plan(promises.group(self.group), PlanInputs(promises, self.catalog, self.admin), extend=False)
 
@@ -156,30 +156,29 @@ class Lake:
         return Context(self.spark, self.catalog, table_names.catalog_name(), self.kafka, run_id)
 
     def run(self, *, seconds: float = 600.0) -> dict[str, dict[str, Any]]:
-        """One run of the group: plan, stage, check, publish, settle. Returns settle's outcomes."""
+        """Run the group once (plan, stage, check, publish, settle); return settle's outcomes by table."""
         self._runs += 1
         run_id = f"{self.group}-{self._runs}"
         planned = self.plan(run_id)
-        promises = resolve_topics.resolve(
-            contract_folder.load_contracts(self.folder), self.catalog, None
-        )  # as the driver and settle do
+        # Without Kafka, as the driver and settle resolve them.
+        promises = resolve_topics.resolve(contract_folder.load_contracts(self.folder), self.catalog, None)
         group = promises.group(self.group)
         if planned.has_work:
             run.run(self.context(run_id), group, promises, self.admin, deadline=time.monotonic() + seconds)
         return settle.settle(group, self.catalog, outcome.summarize_plan(planned), run_id=run_id)
 
-    def decided(self) -> None:
-        """Wait until the marks of all transactions are written: Kafka answers before, and plans stop short of them."""
+    def wait_for_transactions(self) -> None:
+        """Wait for the markers of all transactions: Kafka answers a commit earlier, and plans end before open ones."""
         until = time.monotonic() + 60
         while True:
-            asked = {
+            partitions = {
                 TopicPartition(self.topic, p): OffsetSpec.latest()
                 for p in self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
             }
             ends = [
                 {
                     each.partition: future.result().offset
-                    for each, future in self.admin.list_offsets(asked, isolation_level=level).items()
+                    for each, future in self.admin.list_offsets(partitions, isolation_level=level).items()
                 }
                 for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
             ]
@@ -189,30 +188,31 @@ class Lake:
             time.sleep(0.1)
 
     def drain(self, table: str) -> None:
-        """Run until nothing is left to do: what is frozen or staged comes first, what arrived since comes after."""
+        """Run until nothing is left to do; the first run may only finish batches that are already planned or staged."""
         for _ in range(3):
             outcome = self.run()[table]
             assert outcome["state"] == "published", outcome
-            if not self.look().has_work and not self.plan().has_work:
+            if not self.preview_plan().has_work and not self.plan().has_work:
                 return
-        raise AssertionError("there is still something to do after three runs")
+        raise AssertionError("work is left after three runs")
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """The typed table as any reader sees it."""
+        """Return the rows of the typed table."""
         return self.catalog.load_table(table).scan().to_arrow().to_pylist()
 
     def quarantined(self, table: str) -> list[dict[str, Any]]:
-        found = tables.load(self.catalog, table_names.quarantine(self.loaded(table)))
+        found = tables.load(self.catalog, table_names.quarantine(self.contract_of(table)))
         return found.scan().to_arrow().to_pylist() if found else []
 
     def assert_appended(
         self, table: str, *, without: Iterable[tuple[int, int]] = (), beside: Iterable[str] = ()
     ) -> None:
-        """Nothing lost, nothing doubled, nothing altered: per partition every record sent stands in the table once.
+        """Assert that the table has every record that was sent exactly once, with its values.
 
         Args:
-            without: records that shall not stand there.
-            beside: other topics, whose records may.
+            table: The table.
+            without: Records (partition, offset) that must not be in it.
+            beside: Other topics whose records may be in it.
         """
         left_out = set(without)
         expected = {
@@ -227,20 +227,20 @@ class Lake:
             at = (row["_kafka_partition"], row["_kafka_offset"])
             assert at not in found, f"doubled: {at}"
             found[at] = row
-        lost, strange = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-        assert not lost and not strange, f"lost {lost[:5]} ({len(lost)}), never sent {strange[:5]} ({len(strange)})"
+        lost, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+        assert not lost and not extra, f"lost {lost[:5]} ({len(lost)}), never sent {extra[:5]} ({len(extra)})"
         for at, (key, value) in expected.items():
             assert found[at]["id"] == key and found[at]["n"] == value.get("n"), (at, found[at], value)
 
     def assert_folded(self, table: str, fold: Mapping[str, Any] | None = None) -> None:
-        """The table equals the fold of the log: per key the last value, deletes gone."""
+        """Assert that the table has the last value of each key that is not deleted."""
         expected = dict(fold) if fold is not None else self.fold()
         rows = {row["id"]: row["n"] for row in self.rows(table)}
         assert len(rows) == len(self.rows(table)), "a key stands twice"
         assert rows == {k: v["n"] for k, v in expected.items()}
 
     def fold(self) -> dict[str, Any]:
-        """Per key the last value in offset order within its partition."""
+        """Return the last value by key, in offset order within a partition; deleted keys are left out."""
         state: dict[str, Any] = {}
         for by_offset in self.sent.values():
             for _, (key, value) in sorted(by_offset.items()):

@@ -1,7 +1,4 @@
-"""A topic on a real broker and its table in a real catalog, without Spark.
-
-What Spark would commit is committed here by PyIceberg, with the same summaries: real snapshots, without a JVM.
-"""
+"""A topic and its table on a real broker and catalog without Spark: PyIceberg commits what Spark would commit."""
 
 from __future__ import annotations
 
@@ -26,11 +23,12 @@ from sluice.kafka import broker as brokers
 from sluice.ledger.offsets_table import Ledger
 from sluice.plan import model, plan
 from sluice.status import status
+from sluice.status.model import TableStatus
 
 
 @dataclass
 class LightLake:
-    """One topic, one table, and hands to do what the steps do."""
+    """A topic and a table, with methods that do the work of the steps and write the same snapshot summaries."""
 
     folder: Path
     bootstrap: str
@@ -57,7 +55,7 @@ class LightLake:
         (self.folder / f"{body['table']}.yaml").write_text(yaml.safe_dump(body))
 
     @property
-    def promises(self) -> contract_folder.Contracts:
+    def contracts(self) -> contract_folder.Contracts:
         return contract_folder.load_contracts(self.folder)
 
     def send(self, partition: int, count: int, *, age_s: float = 0.0) -> None:
@@ -72,17 +70,17 @@ class LightLake:
             producer.produce(self.topic, json.dumps({"n": n}), partition=partition, timestamp=at, on_delivery=delivered)
         assert producer.flush(30) == 0
 
-    def plan(self) -> plan.GroupPlan:
-        promises = self.promises
+    def plan(self) -> model.GroupPlan:
+        contracts = self.contracts
         return plan.write_plan(
-            promises.group("events"), model.PlanInputs(promises, self.catalog, self.admin), run_id="test"
+            contracts.group("events"), model.PlanInputs(contracts, self.catalog, self.admin), run_id="test"
         )
 
-    def look(self) -> plan.GroupPlan:
-        promises = self.promises
+    def preview_plan(self) -> model.GroupPlan:
+        contracts = self.contracts
         found = tables.load(self.catalog, table_names.LEDGER)
         ledger = Ledger(self.catalog, found) if found else None
-        return plan.make_plan(promises.group("events"), model.PlanInputs(promises, self.catalog, self.admin, ledger))
+        return plan.make_plan(contracts.group("events"), model.PlanInputs(contracts, self.catalog, self.admin, ledger))
 
     def _records(self, batch: Batch) -> list[dict[str, Any]]:
         return [
@@ -102,7 +100,7 @@ class LightLake:
         self._commit(tables.ensure_staging(self.catalog, self.topic), batch, {STEP: "stage", **batch.properties()})
 
     def publish(self, batch: Batch, table: str = "db.events") -> int:
-        target = tables.ensure_typed(self.catalog, self.promises.table(table))
+        target = tables.ensure_typed(self.catalog, self.contracts.table(table))
         through = {
             **cursor.read_table_cursor(target),
             batch.topic: PublishedOffsets(batch.seq, batch.topic_id, batch.next_offsets),
@@ -117,8 +115,8 @@ class LightLake:
         table.append(pa.Table.from_pylist(rows, schema=schema), snapshot_properties=properties)
         return int(table.current_snapshot().snapshot_id)
 
-    def status(self) -> status.TableStatus:
-        return status.read_status(self.promises, ["db.events"]).tables[0]
+    def status(self) -> TableStatus:
+        return status.read_status(self.contracts, ["db.events"]).tables[0]
 
 
 def only_batch(found: model.GroupPlan, topic: str) -> Batch:

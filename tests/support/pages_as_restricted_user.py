@@ -1,6 +1,6 @@
-"""Ask the plugin's addresses as somebody who may read one DAG of two; prints {address: [code, text]} as JSON.
+"""A program: requests every path of the web plugin as a user who may read one of two DAGs.
 
-A process of its own: Airflow is configured by the environment, once, when it is imported.
+Prints {path: [status, text]} as JSON. A process of its own, because Airflow reads its settings once, at import.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ from sluice.status.readiness import ReadinessCheck
 NOW = datetime.now(UTC)
 TABLE_NAMES = ("mine", "other")
 READABLE = {"ingest_mine", "backfill", MAINTENANCE_DAGS[0]}
-
-
 REFUSED_PATHS = ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none")
 UNRESTRICTED_PATHS = ("/metrics", "/tables/db.mine", "/api/timeline", "/tables/db.mine/report")
 TIMEOUT_MESSAGE = "No answer for 9000 s."
@@ -61,7 +59,7 @@ CATALOG_ERROR = CatalogUnavailableError(
     "The Iceberg catalog did not answer: OSError: When reading 'lake/quality/data/table=db.other/0.parquet': SLOW_DOWN"
 )
 OFFSETS = {0: OffsetRange(3, 9)}
-# What is said of each table names the other.
+# Texts of each table that name the other table.
 SHARED_TOPIC_MESSAGE = "Topic 't' is shared, and group is mine for db.mine, other for db.other."
 SHARED_FOLDER_MESSAGE = (
     "FolderSharedError: Files of other tables lie in this table's folder: db.other in s3://l/db.other, hr.x in s3"
@@ -81,17 +79,17 @@ FULL_STATUS: dict[str, Any] = {
 
 
 def make_topic_status(name: str) -> TopicStatus:
-    """A topic with something in every field."""
-    partitions, given_up = [PartitionStatus(0, 0, 9, 9, 12, 3)], [AcceptedGap(0, OFFSETS[0], NOW, "ann", "why")]
-    return TopicStatus(name, "id", 2, 3, partitions, 3, 4.5, NOW, NOW, {0: 2}, given_up)
+    """Return a topic's status with a value in every field."""
+    partitions, gaps = [PartitionStatus(0, 0, 9, 9, 12, 3)], [AcceptedGap(0, OFFSETS[0], NOW, "ann", "why")]
+    return TopicStatus(name, "id", 2, 3, partitions, 3, 4.5, NOW, NOW, {0: 2}, gaps)
 
 
 WAITED_FOR_READING: list[bool] = []
-"""Of each reading that was asked for, whether the answer waited for one that was due."""
+"""For each reading that the last request used: whether the request waited for a due one."""
 
 
 def fixed_feed(value: Any, *, busy: bool = False, error: str | None = None) -> Any:
-    """A reading that is done, or being renewed, or failed since; of any name where they are told apart by it."""
+    """Return a feed with this reading, for any key: current, or being renewed (`busy`), or failed since (`error`)."""
 
     def get(*, wait: float = 0.0, until: float | None = None) -> Reading[Any]:
         WAITED_FOR_READING.append(until is not None)
@@ -102,25 +100,25 @@ def fixed_feed(value: Any, *, busy: bool = False, error: str | None = None) -> A
 
 
 def get_and_check_waiting(client: TestClient, at: str) -> Any:
-    """The answer; that of a page, which looks again by itself, waits for nothing, others for what is due."""
+    """Send a request; assert that only the API and /metrics wait for due readings, as pages reload by themselves."""
     WAITED_FOR_READING.clear()
     answer = client.get(at)
     if at.startswith("/api/"):
         assert all(WAITED_FOR_READING), at
     else:
-        assert any(WAITED_FOR_READING) == (at == "/metrics"), at  # and one of them for who may see all
+        assert any(WAITED_FOR_READING) == (at == "/metrics"), at  # whose user may read all DAGs
     return answer
 
 
 def get_answer(client: TestClient, at: str) -> list[Any]:
-    """What an address answers."""
+    """Send a request; return status and text. A report that does not exist yet reloads by itself."""
     answer = client.get(at)
-    assert ("refresh" in answer.headers) == at.endswith("/report"), at  # there is none
+    assert ("refresh" in answer.headers) == at.endswith("/report"), at
     return [answer.status_code, answer.text]
 
 
 def ask_as_unrestricted_user(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
-    """What is answered to who may read both DAGs, while every contract can be read and no run has left a report."""
+    """Return the answers for a user who may read both DAGs, with valid contracts and no reports."""
     was, filled.reports = filled.status, fixed_feed("")
     filled.status = fixed_feed(replace(was.get().value, broken=[]))
     READABLE.add("ingest_other")
@@ -131,7 +129,7 @@ def ask_as_unrestricted_user(client: TestClient, filled: SimpleNamespace) -> dic
 
 
 def ask_with_failed_feeds(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
-    """What is answered to who only has what was known before, as the next reading hangs."""
+    """Return the answers with earlier readings, while the next reading does not finish."""
     found: dict[str, Any] = {}
     for name in ("status", "details", "quality", "groups"):
         was = getattr(filled, name).get().value
@@ -142,7 +140,7 @@ def ask_with_failed_feeds(client: TestClient, filled: SimpleNamespace) -> dict[s
 
 
 def main() -> None:
-    """Fill the readings, and ask."""
+    """Fill the readings, send the requests and print the answers."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
     import sluice_plugin as plugin
     from sluice_web import reading
@@ -156,7 +154,7 @@ def main() -> None:
         Event(NOW, Lane.MAINTENANCE, f"failed, {SHARED_FOLDER_MESSAGE}", f"db.{n}", bad=True) for n in TABLE_NAMES
     ]
     events += [Event(NOW, Lane.STAGED, f"staged {n}", None, f"t.{n}") for n in TABLE_NAMES]
-    # Of DAGs that are no group's too, of which one may be read.
+    # Also runs of DAGs that belong to no group; the user may read one of them.
     runs = {
         dag: FailedRun(dag, "r", NOW, NOW, "plan", 2)
         for dag in (*READABLE, "ingest_other", "rollback", *MAINTENANCE_DAGS)
@@ -169,7 +167,7 @@ def main() -> None:
     }
     stopped = [(n, SluiceError(f"two topics make db.{n}")) for n in TABLE_NAMES]
     whole = Status(NOW, tables, [CATALOG_ERROR], stopped=stopped, broken=["db.other.yaml:3: modee: unknown field"])
-    # Of one table nobody could be asked the second time.
+    # At the second reading the catalog did not answer for one table.
     unasked = TableStatus("db.mine_too", "mine", "append", "me", unasked=["catalog"])
     reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=whole))
     reading.get_connection = lambda _: None
@@ -221,7 +219,7 @@ def main() -> None:
             answer = get_and_check_waiting(client, at)
             found[at] = [answer.status_code, answer.text]
             assert answer.headers["x-content-type-options"] == "nosniff", at
-            # What stands in a report's place is no page of ours.
+            # The report is another application's HTML, so it is sandboxed.
             assert (at == "/tables/db.mine/report") == ("sandbox" in answer.headers["content-security-policy"]), at
             assert ("static" in at) == (answer.headers["cache-control"] != "no-store"), at
     found |= {f"all: {at}": answer for at, answer in ask_as_unrestricted_user(client, filled).items()}

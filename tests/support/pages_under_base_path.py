@@ -1,6 +1,6 @@
-"""Ask the plugin's pages as Airflow mounts them below a path of its own; prints what each address answers as JSON.
+"""A program: requests the web plugin's pages while Airflow is mounted below a base path; prints the answers as JSON.
 
-A process of its own: that path is a setting, which Airflow reads when it is imported.
+A process of its own, because Airflow reads the base path once, at import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 
 from tests.support.pages_as_restricted_user import fixed_feed
 
-# As a browser asks, and as a program.
+# A browser's and a program's.
 ACCEPT_HEADERS = ("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", "*/*")
 PAGE_PATHS = (
     "/tables",
@@ -31,7 +31,7 @@ OTHER_PATHS = ("/api/tables", "/metrics", "/static/sluice.css")
 
 
 def get_login_redirect(client: TestClient, at: str, kind: str) -> list[Any]:
-    """What an address answers, where it leads to, and whether Airflow goes back there after the login."""
+    """Return the status, the redirect's path, its `next` parameter, and whether Airflow accepts that after login."""
     answer = client.get(at, headers={"Accept": kind})
     to = answer.headers.get("location")
     back = to and dict(parse_qsl(urlsplit(to).query))["next"]
@@ -39,15 +39,12 @@ def get_login_redirect(client: TestClient, at: str, kind: str) -> list[Any]:
 
 
 def reject_token() -> None:
-    """What Airflow says of one."""
+    """Fail as Airflow does for a token that is signed with another secret."""
     raise HTTPException(403, "Invalid JWT token")
 
 
 def main() -> None:
-    """Ask what Airflow's menu leads to, and what each address answers to somebody who is not logged in.
-
-    With the ids of a run in place of those that Airflow's pages fill in.
-    """
+    """Request the menu's links (with `id` for their placeholders), and each path as a user who is not logged in."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
     import sluice_plugin as plugin
     from sluice_web import reading

@@ -1,4 +1,4 @@
-"""The jars that tests need besides the stack's own, pinned in pinned.lock."""
+"""The jars that only tests need (REST catalog, S3), pinned in pinned.lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.embedded import jars, relock
 LOCK = Path(__file__).with_name("pinned.lock")
 HEADER = """\
 # The jars of the tests, pinned: "organisation:name:revision" = SHA-256 of the jar.
-# Written by `PYTHONPATH=include:. python -m tests.support.pinned` from the sets there.
+# Written by `PYTHONPATH=include:. python -m tests.support.pinned_jars` from the sets there.
 """
 REST, REST_SERVER, S3_CLIENT, S3_SERVER, LOCAL_FILES = "rest", "rest-server", "s3-client", "s3-server", "local-files"
 SETS = {
@@ -22,7 +22,7 @@ SETS = {
         ),
         transitive=True,
     ),
-    # 1.12.0's are not published everywhere. A set of their own, as Ivy takes one artifact of a module at a time.
+    # 1.12.0 is not in every repository. A set of its own, because Ivy resolves one artifact of a module at a time.
     REST_SERVER: relock.JarSet(
         (
             "org.apache.iceberg:iceberg-core:1.11.0:tests@jar",
@@ -35,12 +35,12 @@ SETS = {
     LOCAL_FILES: relock.JarSet(("com.globalmentor:hadoop-bare-naked-local-fs:0.1.0",), transitive=False),
 }
 FAST_FILE_SETTINGS = {"spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"}
-"""A setting of Spark's, with the jar of `LOCAL_FILES` on the class path. Hadoop starts `chmod` for each file that it
-writes to a local disk, and for its checksum, which is a tenth of the time of small batches; this asks Java to do it."""
+"""Spark settings that need the jar of `LOCAL_FILES`. By default Hadoop starts a `chmod` process for each local file and
+its checksum, a tenth of the time of small batches; this file system sets permissions in Java."""
 
 
 def jars_in_set(name: str) -> list[Path]:
-    """The jars of a set, fetched and verified."""
+    """Return the jars of a set, fetched and verified."""
     return sorted(jars.ensure_jars(name, lock=jars.read_lock(LOCK)).glob("*.jar"))
 
 

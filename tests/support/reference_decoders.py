@@ -1,7 +1,7 @@
-"""What records become, by decoders that share nothing with ours: json, fastavro and google.protobuf.
+"""Decodes records with other libraries (json, fastavro, google.protobuf), as a reference for Sluice's decoder.
 
-A reader takes a value and gives what the table shall hold of it, or raises `RefusedError`. Days and moments are numbers
-since 1970, as Arrow has them, for not all of them are dates in Python.
+A reader takes a value and returns the expected value of the column, or raises `RefusedError`. Dates and timestamps are
+numbers since 1970, as in Arrow, because Python's dates have a smaller range.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ WIDE = Context(prec=2000, Emin=-999_999_999, Emax=999_999_999, rounding=ROUND_HA
 
 
 class RefusedError(Exception):
-    """It is nothing that the column could hold."""
+    """The value does not fit the column."""
 
 
 class UndefinedError(Exception):
-    """No decoder's answer is the right one: of such bytes only that they are typed or set apart is asked."""
+    """The result is undefined: the record only has to be decoded or quarantined."""
 
 
 class JsonToken(str):
-    """A number, true or false in JSON, as it is written."""
+    """A JSON number, true or false, as written."""
 
 
 class JsonObject(list[tuple[str, Any]]):
-    """An object's names and values, in order."""
+    """The names and values of a JSON object, in order."""
 
 
 class JsonText:
-    """Whatever JSON was written where a text is read: equal to a text that says the same."""
+    """JSON that is read into a text column: equal to any text with the same JSON value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -56,7 +56,7 @@ class JsonText:
 
 
 def _comparable(value: Any) -> Any:
-    """A number however it is written."""
+    """Normalise numbers, so that different spellings of a value compare as equal."""
     if isinstance(value, JsonObject):
         return [(name, _comparable(each)) for name, each in value]
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What docs/operating.md says to run, run as it stands there, so that neither can change without the other."""
+"""Runs the SQL statements and commands of docs/operating.md as written there, so that the page stays correct."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from sluice.iceberg import table_names
 from tests.support.lake import Lake
 
 TEXT = (REPOSITORY / "docs" / "operating.md").read_text()
-# As Markdown has it: what stands between as many backticks as it began with may hold fewer, which are none of its ends.
+# Markdown's code spans: they end with as many backticks as they begin with, and may contain fewer.
 CODE = [re.sub(r"\s+", " ", each) for _, each in re.findall(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", TEXT, re.DOTALL)]
 SQL = sorted({each for each in CODE if re.match(r"(SELECT|CALL|ALTER TABLE|DROP TABLE|DELETE|UPDATE|INSERT) \S", each)})
 COMMANDS = sorted({each.removeprefix("python -m sluice ") for each in CODE if each.startswith("python -m sluice ")})
 
 
 def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
-    """Run the statement that begins so, in a session as `python -m sluice sql` makes it.
+    """Run the page's statement with this beginning, in a session like that of `python -m sluice sql`.
 
     Args:
-        names: what stands for the names in angle brackets.
+        it: The tables.
+        beginning: The beginning of the statement.
+        names: The values for the names in angle brackets.
     """
     (statement,) = (each for each in SQL if each.startswith(beginning))
     for name, value in names.items():
@@ -41,19 +43,20 @@ def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
 
 
 def run_command(it: Lake, text: str, *more: str, **names: str) -> str:
-    """Run a command of the page; returns what it prints.
+    """Run a command of the page; return its output.
 
     Args:
-        text: the command, without `python -m sluice`.
-        more: options beside those that the page has there.
-        names: what stands for the names in capitals.
+        it: The tables.
+        text: The command without `python -m sluice`.
+        more: Further options.
+        names: The values for the names in capitals.
     """
     assert text in COMMANDS, f"docs/operating.md has no `python -m sluice {text}`"
-    words = [names.get(word, word) for word in shlex.split(text)]
-    assert not [word for word in words if re.fullmatch("[A-Z_]+", word)], words
+    arguments = [names.get(each, each) for each in shlex.split(text)]
+    assert not [each for each in arguments if re.fullmatch("[A-Z_]+", each)], arguments
     settings = {"SLUICE_CONTRACTS": str(it.folder), "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap}
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.dict(os.environ, settings), redirect_stdout(out), redirect_stderr(err):
-        code = main.main([*words, *more])
-    assert code == 0, (words, code, out.getvalue(), err.getvalue())
+        code = main.main([*arguments, *more])
+    assert code == 0, (arguments, code, out.getvalue(), err.getvalue())
     return out.getvalue()

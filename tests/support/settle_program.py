@@ -1,4 +1,4 @@
-"""The task `settle` as a process that can be killed."""
+"""A job for `killable_driver`: Airflow's task `settle` as a process that can be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies below a table's location, and what its metadata names of it."""
+"""The files of a table: those on disk, those that its metadata references, and their age."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pyiceberg.table import Table
 
 
 def files_on_disk(table: Table) -> set[Path]:
-    """Data, delete and manifest files. Metadata files are left out: commits take care of them."""
+    """Return the data, delete and manifest files below the table's location; metadata files are left out."""
     folder = Path(table.location().removeprefix("file://"))
     return {path for path in folder.rglob("*") if path.suffix in (".parquet", ".avro")}
 
 
 def referenced_files(table: Table) -> set[Path]:
-    """The files that any snapshot names."""
+    """Return the files that any snapshot references."""
     found: set[str] = set()
     for snapshot in table.metadata.snapshots:
         found.add(snapshot.manifest_list)
@@ -27,14 +27,14 @@ def referenced_files(table: Table) -> set[Path]:
 
 
 def age_files(table: Table, days: int = 4) -> None:
-    """As if the table had not been touched for so long."""
-    moment = time.time() - days * 86_400
+    """Set the modification time of all files to some days ago."""
+    modified = time.time() - days * 86_400
     for path in Path(table.location().removeprefix("file://")).rglob("*"):
         if path.is_file():
-            os.utime(path, (moment, moment))
+            os.utime(path, (modified, modified))
 
 
 def read_all_snapshots(table: Table) -> None:
-    """Read every snapshot that is left, to its last file."""
+    """Read all rows of every remaining snapshot, which fails if a file is missing."""
     for snapshot in table.metadata.snapshots:
         table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()

@@ -1,4 +1,4 @@
-"""What tests on a real broker and catalog share."""
+"""Fixtures for tests on a real broker and catalog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.light_lake import LightLake
 
 
 @pytest.fixture
-def site(
+def light_lake(
     tmp_path: Path, broker: EmbeddedBroker, sluice_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LightLake]:
     folder = tmp_path / "contracts"

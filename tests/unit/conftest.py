@@ -1,4 +1,4 @@
-"""What several tests without Spark begin with."""
+"""Fixtures for tests without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.iceberg import catalog as catalogs
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    """One of the test's own, as its environment names it."""
+    """A catalog in `tmp_path`, set in the environment."""
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/iceberg.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{tmp_path}")

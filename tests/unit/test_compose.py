@@ -1,4 +1,4 @@
-"""The containers, checked without starting one: services, images, loopback ports, no secret in the file."""
+"""docker-compose.yaml, without starting it: services, images, loopback ports, no secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operating.md against what there is: each command, DAG, task and field of a form that it names."""
+"""Every command, DAG, task and form field that docs/operating.md names exists."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_each_statement_and_command_is_run_by_a_test_in_the_state_that_it_is_abo
     ]
     assert len(SQL) > 8 and len(COMMANDS) > 12
     # Of a command that the page names before it says what to give it, the whole is run.
-    ran = {kind: [text for each, text in calls if each == kind] for kind in ("sql", "command")}
-    assert [each for each in SQL if not any(each.startswith(text) for text in ran["sql"])] == []
-    left = {each for each in COMMANDS if not any(text.startswith(each) for text in ran["command"])}
+    ran = {kind: [text for each, text in calls if each == kind] for kind in ("run_sql", "run_command")}
+    assert [each for each in SQL if not any(each.startswith(text) for text in ran["run_sql"])] == []
+    left = {each for each in COMMANDS if not any(text.startswith(each) for text in ran["run_command"])}
     assert left == set(ELSEWHERE)
     for command, file in ELSEWHERE.items():
         assert f'main.main(["{command}", ' in (WITH_A_LAKE / file).read_text()

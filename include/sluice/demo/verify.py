@@ -70,7 +70,7 @@ def _register(catalog: Catalog, contract: Contract, last_values: dict[str, dict[
     if missing := sorted(set(wanted) - set(have)):
         problems.append(f"{len(missing)} keys are missing, such as {missing[0]}")
     if extra := sorted(set(have) - set(wanted)):
-        problems.append(f"{len(extra)} keys should not be in the table, such as {extra[0]}")
+        problems.append(f"{len(extra)} keys are not in the input, such as {extra[0]}")
     if wrong := sorted(k for k in set(have) & set(wanted) if have[k] != wanted[k]):
         k = wrong[0]
         problems.append(f"{len(wrong)} rows have wrong values, such as {have[k]} instead of {wanted[k]}")

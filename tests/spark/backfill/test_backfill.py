@@ -1,4 +1,4 @@
-"""Backfill: a hole is filled exactly, any range again changes nothing, the cursor stays, and live batches go on."""
+"""A backfill restores missing rows exactly, changes nothing when repeated, and never moves a cursor."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ def test_a_log_that_was_cut_short_is_brought_again_as_the_runbook_says(
     assert {r["n"] for r in it.rows(merged[0])} == {-1, -3, -2, 3, 4, 5}
     assert [r["_kafka_offset"] for r in it.quarantined(appended)] == [7]
     for table in (appended, *merged):
-        own = it.loaded(table)
+        own = it.contract_of(table)
         kept = [tables.load(it.catalog, name) for name in (table_names.quarantine(own), table_names.deletes(own))]
         for name in [table, *(".".join(f"`{part}`" for part in each.name()) for each in kept if each)]:
             runbook.run_sql(it, "DELETE FROM <table>", table=name, topic=it.topic, partition=0, first=6, end=10)
@@ -424,7 +424,7 @@ def test_offsets_without_records_are_expected_where_the_topic_is_written_in_tran
     producer.produce(it.topic, b'{"n": 99}', key="aborted", partition=0)
     producer.flush(30)
     producer.abort_transaction(30)
-    it.decided()
+    it.wait_for_transactions()
     it.run()
     (end,) = cursor.read_table_cursor(it.catalog.load_table(table))[it.topic].next_offsets.values()
     assert end > 31

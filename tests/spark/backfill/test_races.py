@@ -1,4 +1,4 @@
-"""A backfill beside live batches, beside itself, and killed between its steps."""
+"""A backfill is safe beside live batches, beside another backfill, and when it is killed between its steps."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def test_a_slice_lets_the_live_batch_land_that_is_at_work(
     assert landings == ["batch", "slice"]
     # One that was killed has left its branch: nobody waits for it for ever.
     monkeypatch.setattr(replay, "BATCH_WAIT_S", 0.2)
-    killed = BranchWrite(it.context("killed"), table_names.typed(it.loaded(table)), Batch(it.topic, "", 99, {}, {}))
+    killed = BranchWrite(
+        it.context("killed"), table_names.typed(it.contract_of(table)), Batch(it.topic, "", 99, {}, {})
+    )
     killed.create_branch()
     run_slices(it, found)
     refs.drop_branches(it.catalog, killed.identifier, {killed.branch})

@@ -1,4 +1,4 @@
-"""What a backfill refuses, what it shows instead of Kafka, and when staging lets go of what it read."""
+"""Requests that a backfill refuses, replays from staging and quarantine, and how long staging keeps their records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def expire(it: Lake) -> dict[str, str | None]:
     time.sleep(1.1)
     due = [
         n.table
-        for n in assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), Action.EXPIRE, names=it.maintained)
+        for n in assess.assess_tables(
+            AssessmentInputs(it.catalog, it.contracts), Action.EXPIRE, names=it.maintained_tables
+        )
         if n.steps
     ]
     done = maintain.maintain_tables(
@@ -111,7 +113,7 @@ def test_a_topic_that_kafka_no_longer_has_is_backfilled_from_what_was_staged(
     it.delete_topic()
     refused(it, "Kafka has no topic", table, {0: [3, 8]}, TopicMissingError)
     found = plan_backfill(it, backfill_request(table, {0: [3, 8], 1: [3, 8]}, origin=Origin.STAGING), "gone")
-    assert any(line.endswith(f"can not be asked: Kafka has no topic {it.topic!r}.") for line in found.lines())
+    assert any(line.endswith(f"no answer: Kafka has no topic {it.topic!r}.") for line in found.lines())
     run_slices(it, found, run_id="gone")
     (outcome,) = read_outcome(it, found)
     assert (outcome["records"], outcome["rejected"]) == (10, 1)

@@ -1,4 +1,4 @@
-"""A contract tried on sample records: each record's fate, the expectations, and nothing left behind."""
+"""`contract test` shows each sample record's result and the expectations, and writes nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
         '"cost":123456789012345678.90,"raw":"AP8="}'
     )
     # Nothing was written.
-    assert tables.load(it.catalog, table_names.typed(it.loaded(table))) is None
+    assert tables.load(it.catalog, table_names.typed(it.contract_of(table))) is None
     assert tables.load(it.catalog, table_names.staging(it.topic)) is None
     assert tables.load(it.catalog, table_names.QUALITY) is None
 

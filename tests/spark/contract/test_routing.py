@@ -1,4 +1,4 @@
-"""One topic feeds several tables, each with its own condition, columns and care for personal data."""
+"""Several tables read one topic, each with its own condition, columns and masks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_one_topic_feeds_several_tables(lake: Callable[..., Lake], monkeypatch: 
         plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, Ledger(it.catalog)))
 
     # What was set apart before a mask was thought of is taken out by hand, as docs/contracts.md says.
-    held = table_names.spark_name("lake", table_names.quarantine(it.loaded(everything)))
+    held = table_names.spark_name("lake", table_names.quarantine(it.contract_of(everything)))
     it.spark.sql(f"UPDATE {held} SET key = NULL, headers = NULL, value = IF(value IS NULL, NULL, X'')")
     it.send([(0, "h@x", {"n": "much"})])
     it.run()

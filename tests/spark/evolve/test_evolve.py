@@ -1,4 +1,4 @@
-"""Contracts that change between batches, through the real job: applied, reviewed, rejected, rolled back."""
+"""Contract changes between batches are applied, wait for review or are rejected, and can be rolled back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def columns_of(it: Lake, table: str) -> dict[str, str]:
 
 
 def states(it: Lake, table: str) -> list[tuple[int, str]]:
-    return [(r.version, str(r.state)) for r in evolve.list_versions(it.catalog, it.loaded(table))]
+    return [(r.version, str(r.state)) for r in evolve.list_versions(it.catalog, it.contract_of(table))]
 
 
 def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_old_contract_is_refused(lake):
@@ -82,7 +82,7 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
     for name, mode in ((kept, "append"), (folded, "upsert")):
         changed(it, name, mode=mode, columns=new, schema_policy={"change_nested": "auto"})
     # A driver that has read and written by the old contract, and lands late.
-    attempt = BranchWrite(it.context("zombie"), table_names.typed(it.loaded(kept)), Batch(it.topic, "", 2, {}, {}))
+    attempt = BranchWrite(it.context("zombie"), table_names.typed(it.contract_of(kept)), Batch(it.topic, "", 2, {}, {}))
     with attempt:
         session = it.context().session({})
         session.table(table_names.spark_name("lake", attempt.identifier)).writeTo(attempt.spark_branch).append()
@@ -103,7 +103,7 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
         assert rows["a"]["place"] == {"zip": 7, "city": "Y"}
         assert (rows["c"]["n"], rows["c"]["place"]) == (None, {"zip": 8, "city": None})
         assert [r["value"] for r in it.quarantined(name)] == [json.dumps({"n": 3 << 31}).encode()]
-        (_, second) = evolve.list_versions(it.catalog, it.loaded(name))
+        (_, second) = evolve.list_versions(it.catalog, it.contract_of(name))
         assert second.snapshot_id in {s.snapshot_id for s in it.catalog.load_table(name).metadata.snapshots}
         assert json.loads(second.offsets) == {it.topic: {"0": 3}}
         assert set(second.kinds) == {"add_column", "widen", "make_optional", "reorder", "change_nested"}
@@ -125,7 +125,7 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
 def second_base(it: Lake, table: str) -> int:
     """The table's head when its second version came into force."""
     (found,) = [
-        r for r in evolve.list_versions(it.catalog, it.loaded(table)) if r.version == 2 and r.state == "applied"
+        r for r in evolve.list_versions(it.catalog, it.contract_of(table)) if r.version == 2 and r.state == "applied"
     ]
     assert found.snapshot_id is not None
     return found.snapshot_id
@@ -176,7 +176,7 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
     assert {r["key"] for r in it.quarantined(no)} == {b"later", b"c"}
     assert columns_of(it, yes) == {"customer": "string", "n": "string", "n_before_1": "int"}
     assert values(it, yes, "customer", "n", "n_before_1") == [("b", None, 2), ("c", "three", None), ("d", "4", None)]
-    memory = it.catalog.load_table(table_names.deletes(it.loaded(yes)))
+    memory = it.catalog.load_table(table_names.deletes(it.contract_of(yes)))
     assert sorted(memory.scan().to_arrow()["customer"].to_pylist()) == ["a", "gone"]
     # What was rejected by the old contract passes by the new one.
     run_backfill(it, backfill_request(yes, origin="quarantine"))
@@ -191,7 +191,9 @@ def test_under_review_a_table_goes_on_by_the_contract_in_force_and_either_answer
 
 
 def decide(it: Lake, table: str, *, approve: bool, why: str = "agreed") -> None:
-    evolve.decide(it.catalog, it.loaded(table), ReviewDecision(approve=approve, who="ann", why=why, run_id="by hand"))
+    evolve.decide(
+        it.catalog, it.contract_of(table), ReviewDecision(approve=approve, who="ann", why=why, run_id="by hand")
+    )
 
 
 def respond(it: Lake, table: str, **answer: Any) -> review_schema.ReviewResult:
@@ -221,7 +223,7 @@ def test_an_answer_brings_back_what_was_set_apart_or_publishes_all_again_or_tell
     it.send([(0, "b", {"n": 2}), (0, "c", {"n": "three"})])
     assert {o["state"] for o in it.run().values()} == {"published"}
     for name in names:
-        shown = review_schema.load_review(it.catalog, it.loaded(name)).lines()
+        shown = review_schema.load_review(it.catalog, it.contract_of(name)).lines()
         (sample,) = [line for line in shown if line.startswith("sample")]
         assert sample.startswith(f"sample    {it.topic}, partition 0, offset 3: malformed in field n: ")
         assert values(it, name, "id", "n") == [("a", 1), ("b", 2)]
@@ -377,7 +379,7 @@ def test_every_kind_of_change_by_every_policy_while_a_batch_is_staged(lake):
         assert [*columns_of(it, name)][: len(now)] == [c["name"] for c in now], each
         is_made = {"document": table.schema().find_field("n").doc, "change_partitioning": table.spec().fields}
         assert bool(is_made.get(each[0], made)) is made, each
-        told = evolve.list_versions(it.catalog, it.loaded(name))
+        told = evolve.list_versions(it.catalog, it.contract_of(name))
         assert any(r.state == "applied" and each[0] in r.kinds for r in told) is made, each
 
     for name in names.values():
@@ -403,7 +405,7 @@ def test_every_kind_of_change_by_every_policy_while_a_batch_is_staged(lake):
             assert outcomes[name]["state"] != "published", each
             changed(it, name, columns=OLD)  # put back
         elif each == ("change_key", "review"):
-            with pytest.raises(RefusedError, match="another key"):
+            with pytest.raises(RefusedError, match="key of existing rows can't be changed"):
                 respond(it, name, approve=True)
         elif policy == "review":
             for request in respond(it, name, approve=True).backfills:

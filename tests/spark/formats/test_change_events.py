@@ -1,4 +1,4 @@
-"""Change events: what Debezium really sent, every way of saying a delete, and whatever order they come in."""
+"""Debezium change events and all forms of deletes lead to the same table, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -237,16 +237,16 @@ def test_a_compacted_topic_stops_a_table_that_would_pass_lone_tombstones_over(la
     said = it.contract(**body, cdc={"format": "debezium", "tombstones": "delete"})
     log = it.contract(columns=body["columns"], cdc={"format": "debezium"})
     it.send([(0, "a", event("c", 1, 1, 1)), (0, "a", None)])
-    plan = it.look()
+    plan = it.preview_plan()
     assert set(plan.stops) == {silent} and isinstance(plan.stops[silent], CompactedDeletesError)
     assert set(plan.tables) == {said, log}
     # By what is in force, not by a file that waits for an answer: the tombstone would be passed over.
     other = {**body, "columns": [{"name": "key", "type": "string", "source": "$key", "renamed_from": "id"}]}
     it.run()
     it.contract(table=silent, **{**other, "identifier": ["key"]}, cdc={"format": "debezium", "tombstones": "delete"})
-    assert isinstance(it.look().stops[silent], CompactedDeletesError)
+    assert isinstance(it.preview_plan().stops[silent], CompactedDeletesError)
     it.contract(table=silent, **body, cdc={"format": "debezium", "tombstones": "delete"})
-    assert silent not in it.look().stops
+    assert silent not in it.preview_plan().stops
 
 
 def event(op: str, key: int, n: int | None, lsn: int) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_the_table_is_the_fold_by_lsn_whatever_the_order(lake: Callable[..., Lak
     batches = [staged[seq][0] for seq in sorted(staged)]
     assert len(batches) >= 3
     for batch in draw.sample(batches, 3):
-        publish(it.context(), it.loaded(table), batch, replay=True)
+        publish(it.context(), it.contract_of(table), batch, replay=True)
         assert standing() == state
 
 

@@ -1,4 +1,4 @@
-"""Every type through the real decoder, MERGE and table; and hostile values, which never fail a batch."""
+"""Every column type is decoded, merged and stored; hostile values are quarantined and never fail a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions, conditions and masks through the real decoder, on small frames of staged records."""
+"""Expressions, conditions and masks of a contract, through the decoder on small frames of staged records."""
 
 from __future__ import annotations
 

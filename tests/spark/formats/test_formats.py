@@ -1,4 +1,4 @@
-"""Formats with a schema registry: what real producers write, through the real registry, decoder and table."""
+"""Records of real producers with a schema registry (Avro, Protobuf, JSON Schema) become the right rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Damaged and odd records of every format: each is typed or set apart, none is lost, and what is typed is right.
+"""Damaged records of every format are either decoded correctly or quarantined; none is lost.
 
-Right is what other decoders say (`tests/support/reference.py`). Each run proves the same few examples, each of many
-records in one query; `SLUICE_FUZZ_EXAMPLES=100` proves so many others.
+`tests/support/reference_decoders.py` says which values are correct. Each run tries the same few examples;
+`SLUICE_FUZZ_EXAMPLES=100` tries 100 random ones.
 """
 
 from __future__ import annotations
@@ -531,9 +531,9 @@ def test_through_the_whole_way_each_is_in_the_table_or_in_quarantine(
     for form, records, table in zip(forms, batches, made, strict=True):
         assert outcomes[table]["state"] == "published", outcomes[table]
         # By Spark: of a list of structs that is null, PyIceberg 0.12 makes an empty one.
-        read = it.spark.table(table_names.spark_name("lake", table_names.typed(it.loaded(table)))).toArrow()
+        read = it.spark.table(table_names.spark_name("lake", table_names.typed(it.contract_of(table)))).toArrow()
         typed = {row["_kafka_offset"]: row for row in rows_of(read)}
-        quarantine = tables.load(it.catalog, table_names.quarantine(it.loaded(table)))
+        quarantine = tables.load(it.catalog, table_names.quarantine(it.contract_of(table)))
         assert quarantine, form.name
         apart = (
             quarantine.scan(selected_fields=("_kafka_offset", "value", "error_class", "error")).to_arrow().to_pylist()

@@ -1,4 +1,4 @@
-"""JSON with an embedded Connect schema: every logical type, and what Kafka Connect would never write."""
+"""JSON with an embedded Connect schema: every logical type, and schemas that Kafka Connect would not write."""
 
 from __future__ import annotations
 

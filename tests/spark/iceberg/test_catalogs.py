@@ -1,4 +1,4 @@
-"""The main path, a fence, a kill, maintenance and a rollback on other catalogs: PostgreSQL, its files on S3; REST."""
+"""Ingestion, fencing, kills, maintenance and rollback work on a PostgreSQL catalog with S3 and on a REST catalog."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def way(it: Lake) -> tuple[str, str]:
     assert stage(it.context("early"), batch, gaps_expected=False).records == 20
     with pytest.MonkeyPatch.context() as patch:
         pause = PausedCall(patch, BranchWrite, "fast_forward_main", by_run("late"))
-        late = StepThread(lambda: publish(it.context("late"), it.loaded(merged), batch))
+        late = StepThread(lambda: publish(it.context("late"), it.contract_of(merged), batch))
         pause.reached(late)
-        done = publish(it.context("early"), it.loaded(merged), batch)
+        done = publish(it.context("early"), it.contract_of(merged), batch)
         pause.go()
         late.end()
     assert isinstance(late.error, FencedError), (late.result, late.error)

@@ -1,4 +1,4 @@
-"""What a table held at any moment, against what was sent by then: over batches, a rewrite, a rollback and expiry."""
+"""The rows of a table at any time, after batches, rewrites, rollbacks and expiry, equal what was sent until then."""
 
 from __future__ import annotations
 
@@ -82,11 +82,12 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
         }
 
     def ready() -> dict[str, readiness.ReadinessCheck]:
-        return {line.subject: line for line in readiness.check_table(it.loaded(table), it.contracts, it.catalog)}
+        return {line.subject: line for line in readiness.check_table(it.contract_of(table), it.contracts, it.catalog)}
 
     told = ready()
     assert (
-        told["Raw records for a rollback"].ready and " 3 batches would" in told["Raw records for a rollback"].evidence
+        told["Raw records for a rollback"].ready
+        and "3 batches since the restore point" in told["Raw records for a rollback"].evidence
     )
     assert told["Rollback tested"].ready and told["Restore point"].ready
 
@@ -104,10 +105,10 @@ def test_each_moment_tells_the_offsets_that_were_in_the_table_then(lake: Callabl
     last = timeline.find_table_as_of(loaded, now())
     assert last is not None and last.totals["records"] == 60
     assert ready()["Restore point"].ready
-    longer = it.loaded(table).model_copy(update={"maintenance": Maintenance()})
+    longer = it.contract_of(table).model_copy(update={"maintenance": Maintenance()})
     line = {x.subject: x for x in readiness.check_table(longer, it.contracts, it.catalog)}["Restore point"]
-    assert line.ready is False and "5d are promised" in line.evidence
-    happened = timeline.read_events(it.catalog, began, [it.loaded(table)])
+    assert line.ready is False and "the rollback window is 5d" in line.evidence
+    happened = timeline.read_events(it.catalog, began, [it.contract_of(table)])
     assert_measured(happened, now() - began)
     assert {e.lane for e in happened} == {
         Lane.STAGED, Lane.PUBLISHED, Lane.OPERATOR, Lane.SCHEMA, Lane.FILES, Lane.MAINTENANCE,

@@ -1,4 +1,4 @@
-"""Expectations on the way of the data: told, set apart, blocked; results per batch, and no value in them."""
+"""Expectations warn, quarantine rows or block a batch; their results are stored per batch and contain no values."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_what_is_observed_is_what_great_expectations_finds_by_itself(lake: Calla
         on("expect_column_values_to_be_in_set", "n", value_set=[1, 2, 3]),
         on(NEWEST, "_kafka_timestamp", max_age="1d"),
     ]
-    contract = it.loaded(it.contract(mode="upsert", expectations=given))
+    contract = it.contract_of(it.contract(mode="upsert", expectations=given))
     rows = it.spark.range(90).select(
         F.when(F.col("id") % 7 > 0, F.col("id")).alias("n"),
         F.when(F.col("id") % 5 > 0, F.concat(F.lit("record "), F.col("id"))).alias("text"),
@@ -184,7 +184,7 @@ def test_days_and_moments_beyond_the_years_of_python_are_judged_like_any_other(l
     ]
     columns = [{"name": "at", "type": "timestamptz"}, {"name": "day", "type": "date"}]
     for shown in (False, True):  # by aggregates, and by Great Expectations itself
-        contract = it.loaded(it.contract(columns=columns, expectations=given, expectations_show_values=shown))
+        contract = it.contract_of(it.contract(columns=columns, expectations=given, expectations_show_values=shown))
         micros = F.element_at(F.array(F.lit(-(10**17)), F.lit(0), F.lit(2 * 10**18)), F.col("id").cast("int") + 1)
         rows = it.spark.range(3).select(
             F.timestamp_micros(micros).alias("at"),
@@ -209,11 +209,11 @@ def test_a_text_that_a_regex_would_fill_the_stack_with_is_unexpected(lake: Calla
         *[F.lit(None).cast("string").alias(name) for name in (ERROR, DETAIL, FIELD)],
     )
     for shown in (False, True):  # by aggregates, and by Great Expectations itself
-        contract = it.loaded(it.contract(expectations=given, expectations_show_values=shown))
+        contract = it.contract_of(it.contract(expectations=given, expectations_show_values=shown))
         found = expectations.Evaluation(contract, rows).evaluate([Batch(it.topic, "", 1, {}, {})])
         assert [(r.unexpected, r.too_long, r.error) for r in found] == [(1, 1, None), (3, 1, None), (0, None, None)]
         assert "3 of 3 rows fail, 1 of them as their text is too long for the regex" in found[1].summary
-    apart = it.loaded(it.contract(expectations=[{**given[0], "severity": "quarantine_rows"}]))
+    apart = it.contract_of(it.contract(expectations=[{**given[0], "severity": "quarantine_rows"}]))
     told = expectations.mark_failing_rows(rows, apart).orderBy(F.length("text")).select(ERROR, DETAIL).collect()
     why = f"{TEXT}(text): the text has more than 16,384 characters, too many for a regex that repeats a group"
     assert [tuple(row) for row in told] == [(None, None)] * 2 + [("expectation", why)]
@@ -330,7 +330,7 @@ def test_a_statistic_of_nothing_stops_nothing_and_a_regex_that_is_none_is_named(
         outcomes = it.run()
         assert outcomes[table]["state"] == "published", outcomes
         assert sorted((r.success for r in results(it, table, batch).values()), key=str) == judged
-        assert "match_regex(text)" in outcomes[broken]["error"] and "Java does not take" in outcomes[broken]["error"]
+        assert "match_regex(text)" in outcomes[broken]["error"] and "Java does not accept" in outcomes[broken]["error"]
 
 
 def test_how_many_records_a_repair_brings_is_not_judged(lake: Callable[..., Lake]) -> None:

@@ -1,8 +1,8 @@
-"""kill -9 of a real driver between every two steps and inside stage and publish, and zombies that wake up later.
+"""A driver that is killed (kill -9) or frozen at any point loses and duplicates no record.
 
-The driver is started by spark-submit, as Airflow does it, and stops by itself at the named points: support/driver.py
-sees to it, so that each is hit for certain. The whole process group, JVM included, is then killed, or frozen and woken
-up again. One driver carries out a job for each point, each on tables of its own.
+spark-submit starts the driver as Airflow does. It stops at named points (tests/support/driver_program.py); then the
+process group with its JVM is killed, or frozen and resumed later. One driver runs a job, with its own tables, for
+each point.
 """
 
 from __future__ import annotations

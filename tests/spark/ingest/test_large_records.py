@@ -1,4 +1,4 @@
-"""Records of 10 MB, which Kafka takes where it is told to: a driver of 2 GB stages them and reads them back."""
+"""Records of 10 MB, if Kafka accepts them, are staged and published by a driver with 2 GB of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of the data with nothing going wrong: append, upsert, several tables, several batches, transforms of time."""
+"""Ingestion without faults: append and upsert tables, several tables and batches, time transforms."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_keys_that_were_deleted_again_and_again_stay_deleted(lake: Callable[...,
     staged = cursor.read_staged_batches(tables.load(it.catalog, table_names.staging(it.topic)))
     assert len(staged) == 6
     for seq in (3, 1, 5):
-        publish(it.context(), it.loaded(table), staged[seq][0], replay=True)
+        publish(it.context(), it.contract_of(table), staged[seq][0], replay=True)
         assert it.rows(table) == [], seq
 
 
@@ -164,7 +164,7 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
     assert it.rows(strict) == []
     # The producer is repaired, or the contract is: the batch is published from staging, without reading Kafka again.
     # A driver that had the old contract wakes up after that, and sets nothing apart any more.
-    (batch,), behind = it.look().tables[strict].pending[it.topic], it.loaded(strict)
+    (batch,), behind = it.preview_plan().tables[strict].pending[it.topic], it.contract_of(strict)
     pause = PausedCall(monkeypatch, StagedBatches, "count", lambda staged, *_, **__: staged.context.run_id == "zombie")
     zombie = StepThread(lambda: publish(it.context("zombie"), behind, batch))
     pause.reached(zombie)
@@ -203,7 +203,7 @@ def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake
         producer.produce(it.topic, b"\xff", None, 1, headers=[("h", b"\x00"), ("h", None)])
         producer.flush()
         end()
-    it.decided()
+    it.wait_for_transactions()
     batch = Batch(it.topic, "", 1, {1: OffsetRange(1, 8)}, {})
     usual = read_from_kafka(it.spark, java_settings.spark_options(it.kafka), batch)
     other = to_staging_rows(librdkafka_source.read_batch(it.spark, it.kafka, batch), batch)

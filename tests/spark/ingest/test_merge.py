@@ -1,4 +1,4 @@
-"""The dedupe, its order guard and the bounds of a MERGE, on small frames."""
+"""MERGE: deduplication, the order of changes, and the bounds in the ON clause, on small frames."""
 
 from __future__ import annotations
 

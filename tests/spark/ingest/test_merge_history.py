@@ -1,4 +1,4 @@
-"""Mode history: every version stays, and ends where the next of its key begins, in whatever order they come."""
+"""Mode history keeps every version of a row, each valid until the next one of its key, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_versions_end_where_the_next_begins_whatever_the_order(lake: Callable[..
     batches = [staged[seq][0] for seq in sorted(staged)]
     assert len(batches) >= 3
     for batch in draw.sample(batches, 2):
-        publish(it.context(), it.loaded(table), batch, replay=True)
+        publish(it.context(), it.contract_of(table), batch, replay=True)
         assert standing(it, table) == wanted
 
     at = read_checked_cursor(it, table)

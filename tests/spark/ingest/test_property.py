@@ -1,6 +1,6 @@
-"""However records are cut into batches, killed, retried, rolled back, replayed: the tables equal the fold of the log.
+"""For any sequence of batches, kills, retries, rollbacks and replays the tables equal the records that were sent.
 
-Each run proves the same few examples; `SLUICE_PROPERTY_EXAMPLES=100` proves so many others, until it finds a wrong one.
+Each run tries the same few examples; `SLUICE_PROPERTY_EXAMPLES=100` tries 100 random ones.
 """
 
 from __future__ import annotations
@@ -144,13 +144,13 @@ class World:
         for batch in self._published(which):
             assert stage(self.it.context(), batch, gaps_expected=False).snapshot_id is None
             for table in self.settings:
-                assert publish(self.it.context(), self.it.loaded(table), batch).snapshot_id is None
+                assert publish(self.it.context(), self.it.contract_of(table), batch).snapshot_id is None
 
     def replay(self, which: int) -> None:
         """An older range is applied once more, after newer ones."""
         for batch in self._published(which):
             for table in self.settings:
-                publish(self.it.context(), self.it.loaded(table), batch, replay=True)
+                publish(self.it.context(), self.it.contract_of(table), batch, replay=True)
 
     def grow(self) -> None:
         """A partition is added, once."""

@@ -1,4 +1,4 @@
-"""Two drivers on one batch, zombies, lost answers, a catalog that goes away: as if each record came once."""
+"""Two drivers on a batch, outdated drivers, lost commit answers and a lost catalog: no record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(it: Lake, table: str) -> None:
     """Whatever happened: further runs find their way, the oracle holds, and nothing is left lying about."""
     fill(it, 1000)
     it.drain(table)
-    if it.loaded(table).upsert:
+    if it.contract_of(table).upsert:
         it.assert_folded(table)
     else:
         it.assert_appended(table)
@@ -117,15 +117,15 @@ def test_two_drivers_publish_one_batch(
     batch = planned(it)
     stage(it.context(), batch, gaps_expected=False)
     pause = PausedCall(monkeypatch, BranchWrite, point, by_run("late"))
-    late = StepThread(lambda: publish(driver(it, "late"), it.loaded(table), batch))
+    late = StepThread(lambda: publish(driver(it, "late"), it.contract_of(table), batch))
     pause.reached(late)
-    done = publish(driver(it, "early"), it.loaded(table), batch)
+    done = publish(driver(it, "early"), it.contract_of(table), batch)
     pause.go()
     late.end()
     assert isinstance(late.error, FencedError), (late.result, late.error)
     head = it.catalog.load_table(table).metadata.current_snapshot_id
     assert head == done.snapshot_id
-    assert publish(driver(it, "late"), it.loaded(table), batch).snapshot_id is None
+    assert publish(driver(it, "late"), it.contract_of(table), batch).snapshot_id is None
     check(it, table)
 
 
@@ -154,7 +154,7 @@ def test_both_land_in_the_same_moment_and_one_wins(
         for each in staged:
             each.end()
         assert sorted(type(d.error).__name__ for d in staged) == ["FencedError", "NoneType"], [d.error for d in staged]
-        published = [StepThread(lambda c=c: publish(c, it.loaded(table), batch)) for c in contexts]  # type: ignore[misc]
+        published = [StepThread(lambda c=c: publish(c, it.contract_of(table), batch)) for c in contexts]  # type: ignore[misc]
         for each in published:
             each.end()
         errors = sorted(type(d.error).__name__ for d in published)
@@ -176,7 +176,7 @@ def test_a_zombie_wakes_up_after_its_successor_has_gone_on(
     stager = StepThread(lambda: stage(driver(it, "zombie stage"), batch, gaps_expected=False))
     at_stage.reached(stager)
     stage(it.context(), batch, gaps_expected=False)
-    publisher = StepThread(lambda: publish(driver(it, "zombie publish"), it.loaded(table), batch))
+    publisher = StepThread(lambda: publish(driver(it, "zombie publish"), it.contract_of(table), batch))
     at_publish.reached(publisher)
     it.run()
     it.send((n % 2, f"k{n % 20}", None if mode == "upsert" and n % 4 == 0 else record(n)) for n in range(100, 120))
@@ -203,7 +203,7 @@ def test_old_steps_after_newer_ones_change_nothing(lake: Callable[..., Lake]) ->
     heads = [it.catalog.load_table(t).metadata.current_snapshot_id for t in (table, table_names.staging(it.topic))]
     for batch in reversed(batches):
         assert stage(driver(it, "old"), batch, gaps_expected=False).snapshot_id is None
-        assert publish(driver(it, "old"), it.loaded(table), batch).snapshot_id is None
+        assert publish(driver(it, "old"), it.contract_of(table), batch).snapshot_id is None
     assert heads == [
         it.catalog.load_table(t).metadata.current_snapshot_id for t in (table, table_names.staging(it.topic))
     ]
@@ -226,11 +226,11 @@ def test_the_branch_is_dropped_under_its_feet(
         lambda: (
             stage(driver(it, "a"), batch, gaps_expected=False)
             if step == "stage"
-            else publish(driver(it, "a"), it.loaded(table), batch)
+            else publish(driver(it, "a"), it.contract_of(table), batch)
         )
     )
     pause.reached(a)
-    identifier = table_names.staging(it.topic) if step == "stage" else table_names.typed(it.loaded(table))
+    identifier = table_names.staging(it.topic) if step == "stage" else table_names.typed(it.contract_of(table))
     names = {
         n for n in it.catalog.load_table(identifier).metadata.refs if n.startswith("sluice_") and n != "sluice_cursor"
     }
@@ -265,7 +265,7 @@ def test_the_answer_to_a_landing_is_lost(
     )
     done = stage(unlucky, batch, gaps_expected=False)
     broken.clear()
-    out = publish(unlucky, it.loaded(table), batch)
+    out = publish(unlucky, it.contract_of(table), batch)
     assert broken
     for name, snapshot in ((table_names.staging(it.topic), done.snapshot_id), (table, out.snapshot_id)):
         metadata = it.catalog.load_table(name).metadata
@@ -309,7 +309,7 @@ def test_a_tables_first_snapshot_is_tried_again_when_others_commit(
 ) -> None:
     it = lake()
     it.create_topic(1)
-    contract = it.loaded(it.contract())
+    contract = it.contract_of(it.contract())
     tables.ensure_typed(it.catalog, contract)
     commit, refused = it.catalog.commit_table, []
 
@@ -360,7 +360,7 @@ def test_the_catalog_is_away_for_a_while(
     if name == "merge":
         pause = PausedCall(monkeypatch, merge_batch, "merge_batch")
     else:
-        wanted = table_names.staging(it.topic) if step == "stage" else table_names.typed(it.loaded(table))
+        wanted = table_names.staging(it.topic) if step == "stage" else table_names.typed(it.contract_of(table))
         pause = PausedCall(monkeypatch, BranchWrite, name, lambda attempt: attempt.identifier == wanted)
     running = StepThread(it.run)
     pause.reached(running)

@@ -1,4 +1,4 @@
-"""Several waiting batches in one commit: the table, the snapshot, the ledger and a replay each tell them apart."""
+"""Several staged batches are published in one commit, and remain distinct in the snapshot, the ledger and a replay."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_backlog_is_published_in_one_commit(waiting: Callable[..., tuple[Lake,
     fill(it, 2000, 5)
     it.run()
     if mode == "upsert":
-        publish(it.context(), it.loaded(table), *staged(it)[:3], replay=True)
+        publish(it.context(), it.contract_of(table), *staged(it)[:3], replay=True)
     (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
 
 
@@ -150,10 +150,10 @@ def test_an_attempt_at_several_of_which_some_were_published_meanwhile(
     fill(it, 0)
     stage_only(it, monkeypatch)
     batches = staged(it)
-    publish(it.context(), it.loaded(table), *batches[:2])
-    done = publish(it.context(), it.loaded(table), *batches)
+    publish(it.context(), it.contract_of(table), *batches[:2])
+    done = publish(it.context(), it.contract_of(table), *batches)
     assert sorted(done.counts) == [b.seq for b in batches[2:]]
-    assert publish(it.context(), it.loaded(table), *batches).snapshot_id is None
+    assert publish(it.context(), it.contract_of(table), *batches).snapshot_id is None
     assert commits(it, table) == [[b.seq for b in batches[:2]], [b.seq for b in batches[2:]]]
     it.assert_folded(table)
 
@@ -262,7 +262,7 @@ def test_topics_take_turns_and_begin_with_those_that_waited_longest(lake, at_onc
     for name in names:
         it.send([(0, "a", {"n": 9})], topic=name)
     waited = [topic for topic, _ in order[3:] if topic != names[0]]
-    assert [*it.look().topics] == [*waited, names[0]]
+    assert [*it.preview_plan().topics] == [*waited, names[0]]
     run()
     for table, contract in it.contracts.tables.items():
         sent = [*range(8), *([8] if contract.topics == (names[0],) else []), 9]

@@ -1,6 +1,6 @@
-"""An hour's worth of batches, accelerated, against all of maintenance at once, with no pool between them.
+"""An hour's batches, accelerated, beside all maintenance actions at the same time, lose and duplicate nothing.
 
-`pytest -m soak tests/spark/ingest/test_soak.py`; SLUICE_SOAK_BATCHES sets another number of batches than 60.
+`pytest -m soak tests/spark/ingest/test_soak.py`; SLUICE_SOAK_BATCHES sets the number of batches (default 60).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_an_hour_of_batches_against_all_of_maintenance(
         )
         outcomes.update(f"{name}: {o['state']}" for name, o in it.run().items())
     for _ in range(5):
-        if not it.look().has_work and not it.plan().has_work:
+        if not it.preview_plan().has_work and not it.plan().has_work:
             break
         it.run()
     seconds = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""How a registry is reached: TLS, a password, what is asked for again, and what is said where it can't be."""
+"""A schema registry with TLS and a password: requests, retries, caching and error messages."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_the_scorecard_tells_what_new_schemas_are_held_against(
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
 
     def told(name: str = table) -> readiness.ReadinessCheck | None:
-        lines = readiness.check_table(it.loaded(name), it.contracts, it.catalog)
+        lines = readiness.check_table(it.contract_of(name), it.contracts, it.catalog)
         return next((line for line in lines if line.subject == "Compatibility"), None)
 
     assert told(plain) is None

@@ -1,4 +1,4 @@
-"""A broker that wants to know who asks: planning (librdkafka) and reading (Spark) are one user, by one connection."""
+"""One Kafka connection authenticates both planning (librdkafka) and reading (Spark) on a secured broker."""
 
 from __future__ import annotations
 

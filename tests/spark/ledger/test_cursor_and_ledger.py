@@ -1,4 +1,4 @@
-"""The table owns its offsets: rollbacks, expired snapshots, a lost tag, a lost ledger, planners that race for it."""
+"""The table owns its offsets: after rollbacks, expiry, a lost tag or a lost ledger, and with racing planners."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_rollback_moves_the_tag_though_nothing_is_published(lake: Callable[...
         fill(it, 100 * number)
         it.run()
     roll_back(it, table, 1)
-    settle.settle(it.contracts.group(it.group), it.catalog, outcome.summarize_plan(it.look()), run_id="idle")
+    settle.settle(it.contracts.group(it.group), it.catalog, outcome.summarize_plan(it.preview_plan()), run_id="idle")
     found = it.catalog.load_table(table)
     assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
     it.drain(table)
@@ -356,7 +356,7 @@ def test_a_table_is_brought_back_from_a_backup_with_what_was_set_apart_and_delet
     it = lake()
     it.create_topic(2)
     merged = it.contract(mode="upsert", order=["_kafka_timestamp"], errors={"max_ratio": 1.0})
-    own = it.loaded(merged)
+    own = it.contract_of(merged)
     fill(it, 0)
     it.run()
     with closing(sqlite3.connect(lake_folder / "iceberg.db")) as live, closing(sqlite3.connect(":memory:")) as kept:

@@ -1,4 +1,4 @@
-"""Maintenance against real tables: nothing is lost, cursors stay, live and young files stay, the rest goes."""
+"""Maintenance loses no data and no cursor, keeps live and young files, and removes the others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(
     it: Lake, action: Action, *names: str, run_id: str = "upkeep", dry_run: bool = False
 ) -> dict[str, ActionResult]:
     """What the DAG does: assess, then Spark for the tables of the group that need it (or those named)."""
-    needs = assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), action, names=it.maintained)
+    needs = assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), action, names=it.maintained_tables)
     assert [n.error for n in needs if n.error] == []
     due = [n.table for n in needs if n.steps] if not names else list(names)
     deadline = time.monotonic() + 600
@@ -149,7 +149,9 @@ def test_nothing_needed_starts_nothing(lake: Callable[..., Lake]) -> None:
     for action in (Action.REWRITE, Action.EXPIRE):
         assert [
             n
-            for n in assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), action, names=it.maintained)
+            for n in assess.assess_tables(
+                AssessmentInputs(it.catalog, it.contracts), action, names=it.maintained_tables
+            )
             if n.steps
         ] == []
 

@@ -1,4 +1,4 @@
-"""Rewrites of deletes and manifests, by sort order, and of partitions that are no longer written to."""
+"""Rewrites of delete files, manifests and sort orders, and of partitions that get no more writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def record(n: int) -> dict[str, object]:
 def need(it: Lake, table: str) -> Assessment:
     return next(
         n
-        for n in assess.assess_tables(AssessmentInputs(it.catalog, it.contracts), Action.REWRITE, names=it.maintained)
+        for n in assess.assess_tables(
+            AssessmentInputs(it.catalog, it.contracts), Action.REWRITE, names=it.maintained_tables
+        )
         if n.table == table
     )
 

@@ -1,4 +1,4 @@
-"""Lost offsets that an operator gives up: exactly those are missing afterwards, everything else is there once."""
+"""After an operator accepts a gap, exactly its offsets are missing and all other records are there once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roll back: data and offsets in one act, shown first; and the next runs bring the table back to the oracle."""
+"""A rollback is previewed, moves data and offsets together, and the next runs restore the table."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_deletes_that_were_undone_are_forgotten(lake: Callable[..., Lake], remem
     run(("a", None, 20), ("c", 1, 21))
     act(it, look(it, table, before_run=f"{it.group}-2"))
     assert {r["id"]: r["n"] for r in it.rows(table)} == {"a": 1}
-    memory = it.catalog.load_table(table_names.deletes(it.loaded(table))).scan().to_arrow().to_pylist()
+    memory = it.catalog.load_table(table_names.deletes(it.contract_of(table))).scan().to_arrow().to_pylist()
     assert [r["id"] for r in memory] == (["b"] if remembered else [])
     # The tombstones were not meant: without them what came before must be whole.
     it.contract(table=table, **contract, deletes="ignore")
@@ -377,7 +377,7 @@ def test_deletes_come_again_with_what_is_published_again(lake: Callable[..., Lak
     assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
     staged = cursor.read_staged_batches(it.catalog.load_table(table_names.staging(it.topic)))
     for _, (batch, _) in sorted(staged.items()):
-        publish(it.context(), it.loaded(table), batch, replay=True)
+        publish(it.context(), it.contract_of(table), batch, replay=True)
     assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before
 
 
@@ -478,7 +478,7 @@ def test_killed_in_the_middle(lake: Callable[..., Lake], point: tuple[str, ...],
         told = [(r.table, r.why) for r in it_acts(it) if r.state == LedgerState.ROLLED_BACK]
         assert told == [(table, WHY)]
         assert unfinished_rollback.ROLLBACK_PROPERTY not in it.catalog.load_table(table).properties
-        memory = it.catalog.load_table(table_names.deletes(it.loaded(table))).scan().to_arrow().to_pylist()
+        memory = it.catalog.load_table(table_names.deletes(it.contract_of(table))).scan().to_arrow().to_pylist()
         assert [r["id"] for r in memory] == ["k0"]
         it.drain(table)  # its first run is the fourth
     assert sorted((r["id"], r["n"]) for r in it.rows(table)) == before

@@ -1,4 +1,4 @@
-"""What may not pass in silence stops its table, names the exact offsets, and lets the group's other tables go on."""
+"""Lost records and other faults stop their table with an error that names the exact offsets; other tables go on."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ def test_transactions_committed_aborted_and_open(lake: Callable[..., Lake]) -> N
     aborted = transaction(it)
     it.send(((n % 2, f"k{n}", record(-n)) for n in range(16)), topic=it.topic, producer=aborted)
     aborted.abort_transaction(30)
-    it.decided()
+    it.wait_for_transactions()
     # Nothing but the marks of transactions at the end of partition 1.
     fill(it, 30, 1)
     still_open = transaction(it)
@@ -404,7 +404,7 @@ def test_transactions_committed_aborted_and_open(lake: Callable[..., Lake]) -> N
     # 5 plain, 10 committed and a mark, 8 aborted and a mark, 1 plain: up to the open transaction, and no further.
     assert it.plan().topics[it.topic].last.next_offsets == {0: 26, 1: 25}  # type: ignore[union-attr]
     still_open.commit_transaction(30)
-    it.decided()
+    it.wait_for_transactions()
     it.sent[0] |= {26: ("open", record(7)), 27: ("after", record(8))}
     it.drain(appended)
     it.assert_appended(appended)
@@ -420,7 +420,7 @@ def test_a_batch_of_nothing_but_an_aborted_transaction_moves_the_cursor(lake: Ca
     aborted = transaction(it)
     it.send(((0, f"k{n}", record(-n)) for n in range(5)), topic=it.topic, producer=aborted)
     aborted.abort_transaction(30)
-    it.decided()
+    it.wait_for_transactions()
     outcomes = it.run()
     assert (outcomes[appended]["state"], outcomes[merged]["state"]) == ("published", "published"), outcomes
     assert not it.plan().has_work
@@ -440,7 +440,7 @@ def test_offsets_missing_where_nobody_promised_gaps(lake: Callable[..., Lake]) -
     it.send(((0, f"t{n}", record(n)) for n in range(3)), topic=it.topic, producer=aborted)
     aborted.abort_transaction(30)
     it.send([(0, "last", record(99))])
-    it.decided()
+    it.wait_for_transactions()
     for _ in range(2):
         # The broker may write the marker of the end of a transaction after the record that was sent when it had ended.
         stopped(it.run()[table], table, "5 offsets are missing: partition 0 [15, ", "transactional: true")
@@ -659,12 +659,12 @@ def test_an_order_across_partitions_and_deletes_that_stay_deleted(lake: Callable
     run((2900, 1, "a", record(4)), (2000, 0, "c", record(21)))
     it.assert_folded(table, {"b": record(10), "c": record(21)})
     for batch in reversed(batches):
-        publish(it.context(), it.loaded(table), batch, replay=True)
+        publish(it.context(), it.contract_of(table), batch, replay=True)
         it.assert_folded(table, {"b": record(10), "c": record(21)})
     run((4000, 1, "a", record(5)))
     it.assert_folded(table, {"a": record(5), "b": record(10), "c": record(21)})
     for batch in batches:
-        publish(it.context(), it.loaded(table), batch, replay=True)
+        publish(it.context(), it.contract_of(table), batch, replay=True)
     it.assert_folded(table, {"a": record(5), "b": record(10), "c": record(21)})
 
 
@@ -680,7 +680,7 @@ def test_replays_of_an_upsert_never_bring_a_deleted_row_back(lake: Callable[...,
         it.drain(table)
         it.assert_folded(table)
     for batch in (*reversed(batches), *batches):
-        publish(it.context(), it.loaded(table), batch, replay=True)
+        publish(it.context(), it.contract_of(table), batch, replay=True)
         it.assert_folded(table)
     it.send((n % 2, f"k{n}", record(n)) for n in range(12))
     it.drain(table)

@@ -1,4 +1,4 @@
-"""Topics by a pattern: one that appears later joins by itself and gets its table, and one that is gone is missed."""
+"""Topics by pattern: a new topic gets its table without a contract change, and a missing topic is an error."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_topic_joins_later_and_one_that_is_gone_is_missed(
     # A topic that comes to the table of another stops both there, and nothing else.
     thief = Lake(it.spark, it.catalog, it.bootstrap, it.folder, topic=f"{it.topic}-eu", group=it.group)
     thief.create_topic(1)
-    stops = it.look().stops
+    stops = it.preview_plan().stops
     assert list(stops) == [own[eu.topic]] and "Several contracts write to one table" in str(stops[own[eu.topic]])
     thief.delete_topic()
     # A topic that was read and is gone is no topic less: the table says so, until it is left out by name.
@@ -127,7 +127,7 @@ def test_a_table_of_a_template_is_one_like_any_other(lake: Callable[..., Lake]) 
         fill(each, 200)
     it.drain(mine)
     assert {name: "text" in it.rows(name)[0] for name in (mine, other)} == {mine: True, other: True}
-    evolve.decide(it.catalog, it.loaded(mine), ReviewDecision(approve=True, who="ann", why=WHY, run_id="by hand"))
+    evolve.decide(it.catalog, it.contract_of(mine), ReviewDecision(approve=True, who="ann", why=WHY, run_id="by hand"))
     it.run()
     assert {name: "text" in it.rows(name)[0] for name in (mine, other)} == {mine: False, other: True}
     eu.assert_appended(mine)
@@ -154,7 +154,9 @@ def test_what_a_table_had_yet_to_publish_when_its_topic_was_renamed_is_told_unti
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
     (told,) = status.read_status(contract_folder.load_contracts(it.folder)).tables
     assert told.risks == [RiskStatus("left behind", old, str(risk))]
-    assert (verdict := verdicts.worst_verdict(told)).word == "at risk" and "beside the new one" in verdict.todo
+    assert (
+        verdict := verdicts.worst_verdict(told)
+    ).word == "at risk" and "Add the topic to the contract again" in verdict.todo
     # Where another table goes on with the topic, what comes of it is not meant for this one.
     beside = it.contract(table=f"{table}_beside")
     assert it.plan().warnings == ()

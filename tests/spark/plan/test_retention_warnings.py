@@ -1,4 +1,4 @@
-"""Planning warns before Kafka deletes what is not read: by age, and by size at the rate measured."""
+"""Planning warns before Kafka deletes unread records, by age and by size at the measured rate."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_tombstones_that_compaction_may_remove_before_they_are_read(lake: Callab
     it.send([(0, "k1", None), (0, "k2", None)], timestamp_ms=int(time.time() * 1000) - 52 * 60_000)
     it.send([(0, "k3", None)], timestamp_ms=int(time.time() * 1000) - 5 * 60_000)
     (warning,) = it.plan().warnings
-    assert "may within 0:10:00 (twice the schedule) remove tombstones" in str(warning)
+    assert "may remove within 0:10:00 (twice the schedule) unread tombstones" in str(warning)
     assert f"{{0: (5, 7)}} (delete.retention.ms {HOUR_MS})" in str(warning)
     (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"schedule": "* * * * *"}}))
     assert it.plan().warnings == ()

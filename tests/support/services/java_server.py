@@ -1,4 +1,4 @@
-"""A Java server of a test's own, for as long as a `with` block; started and ended as those of the embedded stack."""
+"""The base class of Java servers that run for a `with` block, started and stopped like the embedded stack's."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sluice.embedded.process import MARK_VARIABLE, Service, start_and_wait, stop
 
 
 class JavaServer(ABC):
-    """What is common to them; a class of its own says how it is started, and when it answers.
+    """A server that a subclass describes with `command` and `answers`.
 
     Attributes:
-        port: a free one, where it listens.
-        folder: what it keeps.
+        port: The free port that it listens on.
+        folder: Its data.
     """
 
     NAME: str
@@ -37,11 +37,11 @@ class JavaServer(ABC):
 
     @abstractmethod
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Java's arguments behind those of the JVM itself, and what is added to the environment."""
+        """Return the arguments after the JVM's options, and variables to add to the environment."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the server answers requests."""
 
     def __enter__(self) -> Self:
         arguments, environment = self.command()

@@ -1,4 +1,4 @@
-"""A mail server on loopback that keeps what it is sent: enough of SMTP for a client to hand over a message."""
+"""A mail server on loopback that stores the messages it gets; it speaks enough SMTP to receive them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.services.servers import ThreadedServer
 
 
 class Mailbox(ThreadedServer):
-    """The server; `messages` are those it took, in order. While `refuses` is set it takes none."""
+    """The server; `messages` has the accepted messages in order. While `refuses` is set it accepts none."""
 
     def __init__(self) -> None:
         self.messages: list[EmailMessage] = []

@@ -1,4 +1,4 @@
-"""An identity provider that gives tokens to clients who know their secret, as Keycloak, Entra or Okta do it."""
+"""An OpenID Connect provider with the client credentials grant, as Keycloak, Entra or Okta have it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ISSUER, AUDIENCE, LIFE_S = "https://issuer.test", "kafka.test", 60
 
 
 class TokenProvider(TlsServer):
-    """A token endpoint with the grant client_credentials, and the keys to check its tokens by, for as long as a `with`.
+    """A token endpoint and its public keys, for a `with` block.
 
     Attributes:
-        tokens: Its token endpoint's address.
-        keys: That of its keys (JWKS).
-        asked: The forms that came with the right id and secret.
-        granted: The tokens that it gave.
+        tokens: The token endpoint's URL.
+        keys: The URL of the keys (JWKS).
+        asked: The forms of requests with the right client id and secret.
+        granted: The tokens that it issued.
     """
 
     def __init__(self, certificate: Path, client: str, secret: str, subject: str) -> None:

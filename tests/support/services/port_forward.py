@@ -1,4 +1,4 @@
-"""A port in front of another, which can be closed: the service behind it is then away, without being stopped."""
+"""Forwards a port to another until it is closed, which makes a service unreachable without stopping it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Self
 
 
 class PortForward:
-    """Passes connections on to a port of this machine, for as long as a `with` block.
+    """Forwards connections to a local port, for a `with` block.
 
     Attributes:
-        port: Where it listens.
+        port: The port that it listens on.
     """
 
     def __init__(self, target: int) -> None:
@@ -47,7 +47,7 @@ class PortForward:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each in (self._server, *self._open):
-            # Wakes up who waits on it; closing alone does not.
+            # Closing alone does not wake up threads that wait for the socket.
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()

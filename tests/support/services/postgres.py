@@ -1,4 +1,4 @@
-"""A real PostgreSQL on loopback, in a folder of its own: found by name, or where `SLUICE_POSTGRES` says."""
+"""A PostgreSQL server on loopback, with the installed programs or those in the folder `SLUICE_POSTGRES`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import pytest
 from sluice.embedded.ports import HOST, free_port
 from sluice.embedded.process import Service, start_service, wait_ready
 
-# What URLs, shells, Java's properties files and SQL each take for something of their own.
+# Names and a password with characters that URLs, shells, Java's properties files and SQL must escape.
 ROLE = "sluice@lake"
 PASSWORD = "p@ss/w:r%d #1 ${x}\\n'\"ü"
 DATABASE = "ice berg"
 
 
 def find_binaries() -> Path:
-    """The folder with the server; without one the test is skipped, and says how to get it."""
+    """Return the folder with PostgreSQL's programs; skip the test if there is none."""
     named = os.environ.get("SLUICE_POSTGRES")
     folders = [Path(named)] if named else sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_major)
     if not named and (found := shutil.which("postgres")):
@@ -42,9 +42,9 @@ def _major(folder: Path) -> int:
 
 
 class Postgres:
-    """A server with one database and the role that owns it, for as long as a `with` block.
+    """A server with one database and the role that owns it, for a `with` block.
 
-    It refuses to run as root, for whom it runs as the user `postgres`; that user may not look into a test's own folder.
+    PostgreSQL refuses to run as root, so root starts it as the user `postgres`, in a folder that this user can read.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Postgres:
 
     @property
     def uri(self) -> str:
-        """The database as SQLAlchemy names it."""
+        """The database's URL for SQLAlchemy."""
         return f"postgresql+psycopg2://{quote(ROLE)}:{quote(PASSWORD, safe='')}@{HOST}:{self.port}/{quote(DATABASE)}"
 
     def __enter__(self) -> Self:
@@ -67,7 +67,7 @@ class Postgres:
         try:
             options = ["--username=admin", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
             self._run("initdb", f"--pgdata={self._folder}/data", *options)
-            # Roles with a password are asked for it.
+            # All roles but the administrator need a password.
             (self._folder / "data" / "pg_hba.conf").write_text(
                 f"host all admin {HOST}/32 trust\nhost all all {HOST}/32 scram-sha-256\n"
             )
@@ -93,7 +93,7 @@ class Postgres:
         return {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"}
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server and wait until it answers."""
         settings = {"listen_addresses": HOST, "port": str(self.port), "unix_socket_directories": "", "fsync": "off"}
         service = Service(
             name="PostgreSQL",
@@ -117,7 +117,7 @@ class Postgres:
         return True
 
     def stop(self) -> None:
-        """Stop it at once: who is connected is cut off."""
+        """Stop the server at once and close all connections."""
         if self._process:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(30)

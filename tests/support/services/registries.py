@@ -1,4 +1,4 @@
-"""A producer's client of the test run's schema registry; and a registry that answers as a test wants it to."""
+"""Schema registries: a client for the test run's real one, and a stub whose answers a test chooses."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from sluice.embedded.schema_registry import EmbeddedRegistry
 
 
 def registry_client(registry: EmbeddedRegistry) -> SchemaRegistryClient:
-    """The client, with an end to its patience: by default an answer that is lost is waited for without one."""
+    """Return a client with a timeout; by default it waits for a lost answer without limit."""
     return SchemaRegistryClient({"url": registry.url, "timeout": 30})
 
 
 Answer = tuple[int, Any, Mapping[str, str]]
-"""Status, body (what is no text becomes JSON) and headers."""
+"""Status, body (encoded as JSON unless it is a text) and headers."""
 NOT_FOUND = {"schemas": (404, {"error_code": 40403}, {}), "subjects": (404, {"error_code": 40401}, {})}
 
 
 @dataclass
 class ScriptedRegistry:
-    """A registry of one's own.
+    """The answers and requests of a stub registry.
 
     Attributes:
-        schemas: By id, as the registry's JSON.
-        subjects: The newest of each, likewise.
-        asked: The paths that were asked for.
-        otherwise: What is answered to a path instead, if anything.
+        url: Its address.
+        schemas: The registry's JSON for a schema, by id.
+        subjects: The registry's JSON for the latest version, by subject.
+        asked: The requested paths.
+        otherwise: Returns another answer for a path, or None.
     """
 
     url: str = ""
@@ -51,13 +52,13 @@ class ScriptedRegistry:
         return (200, found, {}) if found else NOT_FOUND[kind]
 
     def count(self, path: str) -> int:
-        """How often a path was asked for."""
+        """Return how often a path was requested."""
         return self.asked.count(path)
 
 
 @contextmanager
 def scripted_registry() -> Iterator[ScriptedRegistry]:
-    """One that runs."""
+    """Run a stub registry for a `with` block."""
     registry = ScriptedRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -69,7 +70,7 @@ def scripted_registry() -> Iterator[ScriptedRegistry]:
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(data))}.items():
                 self.send_header(name, value)
-            with suppress(OSError):  # whoever asked has given up
+            with suppress(OSError):  # the client has closed the connection
                 self.end_headers()
                 self.wfile.write(data)
 

@@ -1,6 +1,6 @@
-"""A real REST catalog: the server that Iceberg tests its own clients with, on SQLite; its jars are pinned.
+"""An Iceberg REST catalog on SQLite: the server of Iceberg's own tests.
 
-It listens on every interface, as it takes no address, and asks nobody who they are: what it serves is a test's folder.
+It listens on every interface, because it has no setting for an address, and has no authentication.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sluice.embedded.ports import HOST, answers_ok
 from tests.support import pinned_jars
 from tests.support.services.java_server import JavaServer
 
-# Hadoop, whose files the catalog writes, and a log are among Spark's own.
+# Hadoop and the logging library come from Spark's jars.
 SPARK_JAR_PATTERNS = ("hadoop-client-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-*.jar")
 
 
 def class_path() -> str:
-    """All that the server needs, fetched and verified."""
+    """Return the server's class path, fetched and verified."""
     found = [str(jar) for name in (pinned_jars.REST, pinned_jars.REST_SERVER) for jar in pinned_jars.jars_in_set(name)]
     found += map(str, jars.ensure_jars(jars.SPARK).glob("sqlite-jdbc-*.jar"))
     pyspark = importlib.util.find_spec("pyspark")
@@ -30,7 +30,7 @@ def class_path() -> str:
 
 
 class RestCatalog(JavaServer):
-    """A REST catalog of one's own; its tables' files lie in its folder."""
+    """A REST catalog for a `with` block; its tables' files are in its folder."""
 
     NAME = "REST catalog"
 

@@ -1,7 +1,4 @@
-"""An object store that speaks S3, as most warehouses lie in one: Adobe's S3Mock; its jars are pinned.
-
-Iceberg's client for S3 is among them, which Sluice leaves to whoever needs it: see "jars" in the README.
-"""
+"""An S3-compatible object store (Adobe's S3Mock), and Iceberg's S3 client, which Sluice's own jars leave out."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ SECRET = "s3cret-of-the-store"
 
 
 def link_spark_jars(folder: Path) -> Path:
-    """`folder`, filled with Spark's jars and the client: what `SLUICE_JARS` names where the warehouse is on S3."""
+    """Link Spark's jars and the S3 client into `folder`, for `SLUICE_JARS` with a warehouse on S3."""
     folder.mkdir()
     for jar in (*jars.ensure_jars(jars.SPARK).glob("*.jar"), *pinned_jars.jars_in_set(pinned_jars.S3_CLIENT)):
         (folder / jar.name).symlink_to(jar)
@@ -26,13 +23,13 @@ def link_spark_jars(folder: Path) -> Path:
 
 
 class S3Server(JavaServer):
-    """A bucket of one's own; it lets in whoever asks."""
+    """A store with one bucket, without authentication, for a `with` block."""
 
     NAME, HEAP = "S3", "512m"
 
     @property
     def settings(self) -> dict[str, str]:
-        """The part of PyIceberg's configuration of a catalog that is about its files."""
+        """The settings of a PyIceberg catalog for its warehouse and S3."""
         return {
             "WAREHOUSE": f"s3://{BUCKET}/{uuid.uuid4().hex}",
             "S3__ENDPOINT": f"http://{HOST}:{self.port}",

@@ -1,4 +1,4 @@
-"""A server of a test, in threads of its own, for as long as a `with` block."""
+"""Base classes of servers that run in threads of the test process for a `with` block, with or without TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOST = "127.0.0.1"
 
 
 class ThreadedServer:
-    """What a test's servers have in common; who derives makes `_server` first."""
+    """A server in a thread; a subclass creates `_server`."""
 
     _server: socketserver.BaseServer
 
@@ -30,7 +30,7 @@ class ThreadedServer:
 
 
 class JsonHandler(BaseHTTPRequestHandler):
-    """Answers with JSON, and says nothing else."""
+    """A request handler that answers with JSON and does not log."""
 
     def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -40,14 +40,14 @@ class JsonHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 class TlsServer(ThreadedServer):
-    """The same behind TLS.
+    """An HTTPS server.
 
     Attributes:
-        port: Where it listens.
+        port: The port that it listens on.
     """
 
     def __init__(self, handler: type[BaseHTTPRequestHandler], certificate: Path) -> None:
@@ -55,7 +55,7 @@ class TlsServer(ThreadedServer):
         context.load_cert_chain(certificate)
         server = self._server = ThreadingHTTPServer((HOST, 0), handler)
         server.daemon_threads = True
-        # The handshake in each connection's own thread: a client that hangs up then ends no other's.
+        # The handshake is in each connection's thread, so that a client that hangs up does not disturb others.
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        server.handle_error = lambda *_: None  # type: ignore[method-assign] - who does not trust us hangs up
+        server.handle_error = lambda *_: None  # type: ignore[method-assign] - clients without the CA hang up
         self.port = int(server.server_address[1])

@@ -1,4 +1,4 @@
-"""A service's port behind TLS and a password, as companies have their registries: a proxy, with a CA of its own."""
+"""An HTTPS proxy with basic authentication in front of a local service, and its own certificate authority."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.services.servers import HOST, JsonHandler, TlsServer
 
 
 def make_ca(folder: Path, name: str) -> tuple[Path, Path]:
-    """A CA's certificate, and the certificate and key, in one file, that it gave to this machine."""
+    """Create a CA; return its certificate, and a file with a certificate and key for 127.0.0.1 that it signed."""
     now = dt.datetime.now(dt.UTC)
 
     def signed(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey) -> bytes:
@@ -38,11 +38,11 @@ def make_ca(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 class TlsProxy(TlsServer):
-    """Passes requests on to a port of this machine, for as long as a `with` block, from who knows the password.
+    """Forwards requests with the right password to a local port, for a `with` block.
 
     Attributes:
-        port: Where it listens, with TLS.
-        asked: The paths that were asked for by who knew it.
+        port: The port that it listens on, with TLS.
+        asked: The requested paths, of requests with the right password.
     """
 
     def __init__(self, target: int, certificate: Path, user: str, password: str) -> None:

@@ -1,4 +1,4 @@
-"""One stack with a real Airflow for all tests here, started once."""
+"""Fixtures: one embedded stack with Airflow for all tests in this folder, and a mail server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
         server = {"conn_type": "smtp", "host": "127.0.0.1", "port": mailbox.port, "extra": plain}
         patch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(server))
         try:
-            # A process of its own: the services outlive it, and are not this process's children.
+            # In another process, so that the services are not children of the test process.
             subprocess.run([sys.executable, "-m", "sluice.embedded", "up"], env=command_env(), check=True, timeout=300)
             env = load_env(home.root)
             client = AdminClient({"bootstrap.servers": env["KAFKA_BOOTSTRAP_SERVERS"]})

@@ -1,4 +1,4 @@
-"""Groups through a real Airflow: its scheduler, its workers, a broker, Spark. One stack for all, started once."""
+"""The DAGs in a real Airflow with scheduler, workers, broker and Spark: ingestion, maintenance, backfill, reviews."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
     run = stack.start("plain")
     assert stack.finish("plain", run)[0] == "success"
     asked = {"table": "plain.orders", "before_run": run, "why": "the contract was wrong"}
-    state, _, log = stack.by_hand("rollback", "rollback", **asked)
+    state, _, log = stack.run_dag("rollback", "rollback", **asked)
     assert state == "success"
     assert "1 snapshot(s) undone" in log
     assert "dry run" in log
@@ -96,10 +96,10 @@ def test_a_rollback_by_hand_and_the_next_run_publishes_again(stack):
         kill_worker(stack, "rollback", lost, "rollback", lambda: said.exists() and far in said.read_text())
     assert stack.end("rollback", lost)[0] == "failed"
     assert stack.ids("plain.orders") == list(range(150))
-    state, _, log = stack.by_hand("rollback", "rollback", **asked, dry_run=False)
+    state, _, log = stack.run_dag("rollback", "rollback", **asked, dry_run=False)
     assert state == "success"
     assert stack.ids("plain.orders") == list(range(100))
-    state, _, log = stack.by_hand("rollback", "rollback", **asked, dry_run=False)
+    state, _, log = stack.run_dag("rollback", "rollback", **asked, dry_run=False)
     assert state == "failed"
     assert "made none of main's snapshots" in log
     run = stack.start("plain")
@@ -205,9 +205,9 @@ def test_a_replay_that_meets_newer_updates_and_deletes_brings_back_what_was_lost
     expected = {f"k{n}": 2 if n < 10 else 1 for n in (*range(10), *range(20, 30))}
     assert latest() == expected
     through = cursor.read_table_cursor(stack.catalog.load_table("calm.latest"))
-    stack.cut_out("calm.latest", "id == 'k25'")
+    stack.delete_rows("calm.latest", "id == 'k25'")
     form = {"table": "calm.latest", "ranges": {}, "since": since, "until": until, "why": "a row is missing"}
-    state, tasks, log = stack.by_hand("backfill", "plan", **form, dry_run=False)
+    state, tasks, log = stack.run_dag("backfill", "plan", **form, dry_run=False)
     assert (state, tasks["spark_calm"], tasks["outcome"]) == ("success", "success", "success"), log
     assert "30 offsets" in log
     assert latest() == expected
@@ -251,14 +251,14 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(stack):
         table = tables.load(stack.catalog, table_names.staging("killed.orders"))
         return table is not None and table.metadata.current_snapshot_id is not None
 
-    stack.until(staged, every=0.1)
+    stack.wait_until(staged, every=0.1)
     (driver,) = stack.drivers("killed")
     driver.parent().kill()  # the worker alone: its driver goes on, as it does in life
     state, tasks = stack.finish("killed", run)
     assert (state, set(tasks.values())) == ("success", {"success"}), tasks
     (ingest,) = (t for t in stack.airflow.tasks("ingest_killed", run) if t["task_id"] == "ingest")
     assert ingest["try_number"] == 2
-    stack.until(lambda: not stack.drivers("killed"))
+    stack.wait_until(lambda: not stack.drivers("killed"))
     assert stack.ids("killed.orders") == list(range(100))
 
 
@@ -272,13 +272,13 @@ def test_a_backfill_shows_its_plan_and_fills_a_hole_though_each_of_its_processes
     whole = stack.ids("plain.orders")
     through = cursor.read_table_cursor(stack.catalog.load_table("plain.orders"))
     ends = through["plain.orders"].next_offsets
-    stack.cut_out("plain.orders", "id >= 1020")
+    stack.delete_rows("plain.orders", "id >= 1020")
     assert len(stack.ids("plain.orders")) == len(whole) - 240
     ranges = {str(p): [starts[p], end] for p, end in ends.items() if end > starts[p]}  # a partition may get nothing
     form = {"table": "plain.orders", "ranges": ranges, "why": "a hole was found"}
-    with changed(stack, "plain.orders", "limits: {records_per_batch: 130}\n"), stack.slots(2):
+    with changed(stack, "plain.orders", "limits: {records_per_batch: 130}\n"), stack.pool_size(2):
         time = {"since": since, "until": datetime.now(UTC).isoformat(), "source": "staging"}
-        state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": {}, **time})
+        state, tasks, log = stack.run_dag("backfill", "plan", **{**form, "ranges": {}, **time})
         assert (state, tasks["plan"], tasks["spark_plain"], tasks["outcome"]) == (
             "success", "success", "skipped", "skipped",
         ), tasks  # fmt: skip
@@ -341,12 +341,12 @@ def from_staging_when_kafka_has_lost_it(stack: AirflowStack, form: dict[str, Any
     client = AdminClient({"bootstrap.servers": stack.env["KAFKA_BOOTSTRAP_SERVERS"]})
     for future in client.delete_records([TopicPartition("plain.orders", p, end) for p, end in ends.items()]).values():
         future.result(30)
-    stack.cut_out("plain.orders", "id >= 1200")
+    stack.delete_rows("plain.orders", "id >= 1200")
     for asked, words in ((form["ranges"], "Kafka no longer holds the range"), ({"9": [0, 5]}, "no partition 9")):
-        state, tasks, log = stack.by_hand("backfill", "plan", **{**form, "ranges": asked}, dry_run=False)
+        state, tasks, log = stack.run_dag("backfill", "plan", **{**form, "ranges": asked}, dry_run=False)
         assert (state, tasks["plan"], tasks["outcome"]) == ("failed", "failed", "failed")
         assert words in log
-    state, tasks, log = stack.by_hand("backfill", "plan", **form, source="staging", dry_run=False)
+    state, tasks, log = stack.run_dag("backfill", "plan", **form, source="staging", dry_run=False)
     assert (state, tasks["spark_plain"], tasks["outcome"]) == ("success", "success", "success"), tasks
     assert "staging holds all of it" in log
 
@@ -370,7 +370,7 @@ def test_the_strictest_expiry_leaves_what_a_rollback_within_the_window_needs(sta
     assert left.snapshot_by_id(back_to.snapshot_id)
     assert not left.snapshot_by_id(oldest.snapshot_id)
     asked = {"table": "plain.orders", "before_run": undone, "why": "the contract was wrong"}
-    assert stack.by_hand("rollback", "rollback", **asked, dry_run=False)[0] == "success"
+    assert stack.run_dag("rollback", "rollback", **asked, dry_run=False)[0] == "success"
     assert stack.ids("plain.orders") == whole
     assert stack.finish("plain", stack.start("plain"))[0] == "success"
     assert stack.ids("plain.orders") == sorted([*whole, *range(1900, 1950)])
@@ -389,8 +389,8 @@ def killed(
     def lose(name: str, has_come: Callable[[], Any]) -> None:
         # Before the driver is there: on a busy machine it may have committed when it is seen.
         with hung(stack, uncommitted) if uncommitted else nullcontext():
-            driver, *_ = stack.until(lambda: stack.drivers(name))
-            stack.until(has_come, every=0.005)
+            driver, *_ = stack.wait_until(lambda: stack.drivers(name))
+            stack.wait_until(has_come, every=0.005)
             for process in (*driver.children(recursive=True), driver):
                 process.kill()
 
@@ -447,8 +447,8 @@ def kill_worker(stack: AirflowStack, dag: str, run: str, task: str, has_come: Ca
         supervisors = [p for p in psutil.process_iter() if attempt in " ".join(command_line(p))]
         return {each for p in supervisors for each in p.children(recursive=True) if not each.children()}
 
-    found = stack.until(processes)
-    stack.until(has_come, every=0.002)
+    found = stack.wait_until(processes)
+    stack.wait_until(has_come, every=0.002)
     for process in found:
         process.kill()
 
@@ -483,7 +483,7 @@ def test_a_gap_is_given_up_by_hand_and_the_next_run_goes_on(stack):
     stack.send("plain.orders", make_records(3000, 20))
     state, tasks = stack.finish("plain", stack.start("plain"))
     assert (state, tasks["plain.orders"]) == ("failed", "failed")
-    state, _, log = stack.by_hand(
+    state, _, log = stack.run_dag(
         "accept_gap", "accept_gap", name="plain.orders", why="the disk was full", dry_run=False
     )
     assert state == "success"
@@ -522,7 +522,7 @@ def test_a_change_of_a_contract_is_reviewed_by_a_person_and_then_made(stack):
         ), states  # fmt: skip
     (review,) = stack.airflow.open_runs("review_schema")
     path = f"/api/v2/dags/review_schema/dagRuns/{review}/taskInstances/decide/-1/hitlDetails"
-    stack.until(lambda: "awaiting_input" in {t["state"] for t in stack.airflow.tasks("review_schema", review)})
+    stack.wait_until(lambda: "awaiting_input" in {t["state"] for t in stack.airflow.tasks("review_schema", review)})
     body = stack.airflow.request("GET", path)["body"]
     assert "changes the partitions: none to bucket(4, id)" in body
     assert "meanwhile 0 rows added, 0 records quarantined" in body

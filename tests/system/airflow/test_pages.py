@@ -1,4 +1,4 @@
-"""The pages in a real Airflow, after the DAGs of `test_dags.py` have run: who may see them, what they tell, alerts."""
+"""The web pages in a real Airflow after the runs of `test_dags.py`: permissions, content, alerts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
     assert len(paths) > 12
     refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (LedgerState.BLOCKED,))[-1]
     paths = [f"{path}?run_id={quote(refused.run_id or '')}" if path.endswith("/report") else path for path in paths]
-    stack.until(lambda: stack.ask("/api/tables").status_code == 200)
+    stack.wait_until(lambda: stack.ask("/api/tables").status_code == 200)
     for path in paths:
         without = requests.get(f"{stack.env['SLUICE_PAGES_URL']}/sluice{path}", timeout=30)
         assert (without.status_code, stack.ask(path, None).status_code) == (401, 403), path
         assert stack.ask(path, token="eyJ.not.one").status_code in (401, 403), path
         assert stack.ask(path, token=stack.token("viewer", "another" * 10)).status_code in (401, 403), path
         # What answers programs says 503 until it was read once, and a report that it is being read.
-        allowed = stack.until(
+        allowed = stack.wait_until(
             lambda path=path: (found := stack.ask(path)).status_code != 503 and "Refresh" not in found.headers and found
         )
         assert allowed.status_code == 200, path
@@ -64,25 +64,27 @@ def test_the_pages_tell_where_every_table_stands(stack):
     def at(table: str, moment: datetime) -> str:
         return ask(f"/tables/{table}/timeline?at={quote(moment.isoformat())}").text
 
-    stack.until(lambda: {t["table"] for t in ask("/api/tables").json().get("tables", ())} >= set(GROUPS["mixed"]))
+    stack.wait_until(lambda: {t["table"] for t in ask("/api/tables").json().get("tables", ())} >= set(GROUPS["mixed"]))
     page = ask("/tables").text
     assert page.index("mixed.bad</a>") < page.index("mixed.good</a>"), "what needs a person comes first"
     assert "mixed.good</a>" not in ask("/tables?state=blocked").text
     good = stack.catalog.load_table("mixed.good")
-    page = stack.until(lambda: "Contract versions" in (text := ask("/tables/mixed.good").text) and text)
+    page = stack.wait_until(lambda: "Contract versions" in (text := ask("/tables/mixed.good").text) and text)
     run = cursor.find_offset_snapshot(good, PUBLISHED_THROUGH).summary.additional_properties[RUN_ID]
     assert f"<code>{cursor.find_offset_snapshot(good, PUBLISHED_THROUGH).snapshot_id}</code>" in page and run in page
     assert "[0, " in page and "No record is quarantined" in page
     assert "Rollback tested" in page
     # What was true at the moment of that snapshot, and just before it.
     moment = snapshots.committed_at(cursor.find_offset_snapshot(good, PUBLISHED_THROUGH))
-    then = stack.until(lambda: "VERSION AS OF" in (text := at("mixed.good", moment + timedelta(seconds=60))) and text)
+    then = stack.wait_until(
+        lambda: "VERSION AS OF" in (text := at("mixed.good", moment + timedelta(seconds=60))) and text
+    )
     assert f"<code>{good.metadata.current_snapshot_id}</code>" in then and "published, mixed.good, batch" in then
     told = ask("/api/tables/mixed.good/timeline?hours=1").json()
     assert told["standing"]["snapshot_id"] == good.metadata.current_snapshot_id
     assert told["standing"]["through"]["mixed.good"]["next_offsets"], told
     assert {e["lane"] for e in told["events"]} >= {"staged", "published"}, told
-    events = stack.until(lambda: ask("/api/timeline").json().get("events"))
+    events = stack.wait_until(lambda: ask("/api/timeline").json().get("events"))
     assert {e["table"] for e in events} >= {"mixed.good", "mixed.bad"}
     the_run_that_failed_stands_on_the_timeline(stack)
     assert ask("/api/tables/mixed.good/timeline?at=soon").status_code == 400
@@ -92,12 +94,12 @@ def test_the_pages_tell_where_every_table_stands(stack):
     assert judged["column"] == "id" and judged["results"][-1]["success"] is True, judged
     assert "no longer reaches back" in at("mixed.good", datetime(2020, 1, 1, tzinfo=UTC))
     assert "not a time with a time zone" in ask("/tables/mixed.good/timeline?at=yesterday").text
-    assert stack.until(lambda: "mixed.bad</a>" in (text := ask("/timeline").text) and "refused" in text)
-    told = stack.until(lambda: "last_batch_seconds{" in (text := ask("/metrics").text) and text)
+    assert stack.wait_until(lambda: "mixed.bad</a>" in (text := ask("/timeline").text) and "refused" in text)
+    told = stack.wait_until(lambda: "last_batch_seconds{" in (text := ask("/metrics").text) and text)
     assert (
         'sluice_table_failing{table="mixed.bad"} 1.0' in told and 'sluice_table_failing{table="mixed.good"} 0.0' in told
     )
-    page = stack.until(lambda: "Contract versions" in (text := ask("/tables/mixed.bad").text) and text)
+    page = stack.wait_until(lambda: "Contract versions" in (text := ask("/tables/mixed.bad").text) and text)
     assert "(misfit)</b> in <code>id</code>" in page and "blocked</span>" in page
     # Nobody is kept waiting by the catalog or by Kafka.
     took = sorted(ask("/tables").elapsed.total_seconds() for _ in range(20))
@@ -111,19 +113,19 @@ def the_run_that_failed_stands_on_the_timeline(stack: AirflowStack) -> None:
     """
 
     def failed(path: str, dag: str = "ingest_mixed") -> list[dict[str, Any]]:
-        told = stack.until(lambda: (answer := stack.ask(path)).status_code == 200 and answer.json())
+        told = stack.wait_until(lambda: (answer := stack.ask(path)).status_code == 200 and answer.json())
         assert told["unavailable"] == []
         return [e for e in told["events"] if (e["lane"], e["dag"]) == ("failed_runs", dag)]
 
     refused = Ledger(stack.catalog).rows({"mixed.bad": 0}, (LedgerState.BLOCKED,))[-1].run_id or ""
-    event = {e["run_id"]: e for e in stack.until(lambda: failed("/api/timeline"))}[refused]
+    event = {e["run_id"]: e for e in stack.wait_until(lambda: failed("/api/timeline"))}[refused]
     assert re.match(r"run of ingest_mixed: task (mixed\.bad|table) failed after 1 try; began 2", event["told"])
     assert event["bad"] is True and event["seconds"] > 0 and event["table"] is None
     assert [failed(f"/api/tables/mixed.{name}/timeline") for name in ("bad", "good")] == [[], []]
     for path in ("/api/timeline", "/api/tables/plain.orders/timeline"):
         assert {e["table"] for e in failed(path, "rollback")} == {"plain.orders"}
     assert failed("/api/tables/mixed.bad/timeline", "rollback") == []
-    page = stack.until(lambda: "failed runs<small>" in (text := stack.ask("/timeline").text) and text)
+    page = stack.wait_until(lambda: "failed runs<small>" in (text := stack.ask("/timeline").text) and text)
     assert f'data-airflow-path="/dags/ingest_mixed/runs/{quote(refused, safe="")}"' in page
     assert "task mixed.bad failed" in page or "task table failed" in page
 

@@ -1,4 +1,4 @@
-"""The pages as an operator sees them: in Airflow's frame, by mouse, light and dark, wide and narrow, and by axe."""
+"""The web pages in a browser inside Airflow's UI: by mouse, light and dark, wide and narrow, and checked by axe."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_page_gives_way_to_the_report_that_has_come_and_stays_where_the_login_
         page.clock.install()
         report = f"{pages}/tables/mixed.bad/report?run_id=none"
         page.goto(report)
-        expect(page.locator("main")).to_contain_text("or it has not ended yet")
+        expect(page.locator("main")).to_contain_text("has not ended yet")
         page.route(
             report, lambda route: route.fulfill(body="<main>What run none came to</main>", content_type="text/html")
         )
@@ -217,7 +217,7 @@ def test_what_a_page_says_that_has_nothing_to_show(stack):
 
         def says(name: str, path: str, words: str) -> None:
             found = page.locator("main")
-            stack.until(lambda: page.goto(url + path) and words in found.inner_text())
+            stack.wait_until(lambda: page.goto(url + path) and words in found.inner_text())
             for width, scheme in ((1280, "light"), (375, "dark")):
                 page.emulate_media(color_scheme=scheme)
                 page.set_viewport_size({"width": width, "height": 900})
@@ -225,9 +225,9 @@ def test_what_a_page_says_that_has_nothing_to_show(stack):
 
         with a_table_that_never_ran():
             says("empty-search", "/tables?q=nothing-of-this-name", "No table matches")
-            says("empty-quality", "/quality?run_id=none", "This run judged no expectations")
+            says("empty-quality", "/quality?run_id=none", "No results of this run")
             says("empty-table", "/tables/never.ran", "No batch was published yet")
-            says("empty-timeline", "/tables/never.ran/timeline?hours=1", "Nothing happened within 1 h")
+            says("empty-timeline", "/tables/never.ran/timeline?hours=1", "No events in the last 1 h")
         with catalog_away(database):
             says("unread-table", "/tables/reviewed.orders", "The table's history could not be read")
             says("unread-timeline", "/tables/reviewed.orders/timeline", "The ledger could not be read")

@@ -1,7 +1,7 @@
-"""An hour's worth of runs through Airflow, accelerated, beside maintenance and replays, while drivers are killed.
+"""An hour's runs through Airflow, accelerated, beside maintenance and backfills, while drivers are killed.
 
-`pytest -m soak tests/system/airflow/test_soak.py`; SLUICE_SOAK_BATCHES sets another number of runs than
-12: an hour's at the default schedule.
+`pytest -m soak tests/system/airflow/test_soak.py`; SLUICE_SOAK_BATCHES sets the number of runs (default 12, an hour at
+the default schedule).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_an_hour_of_runs_beside_maintenance_and_replays(
 ) -> None:
     hour = Hour(stack)
     began = time.monotonic()
-    with stack.slots(2):
+    with stack.pool_size(2):
         hour.send_and_ingest()
         others = [StepThread(lambda step=step: hour.keep_on(step)) for step in hour.beside]
         for _ in range(RUNS - 1):

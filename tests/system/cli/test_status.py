@@ -1,4 +1,4 @@
-"""`status`, `plan` and `ledger rebuild` on a real broker and a real catalog."""
+"""`status`, `plan` and `ledger rebuild` on a real broker and catalog."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def sluice(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_a_tables_life_as_status_tells_it(site: LightLake):
-    site.send(0, 5, age_s=60)
-    site.send(1, 3, age_s=60)
+def test_a_tables_life_as_status_tells_it(light_lake: LightLake):
+    light_lake.send(0, 5, age_s=60)
+    light_lake.send(1, 3, age_s=60)
 
-    before = site.status()
+    before = light_lake.status()
     assert (before.exists, before.lag_records, before.snapshot, before.problems) == (False, 8, None, [])
     assert before.freshness_kept is True  # unread, but younger than promised
 
-    batch = only_batch(site.plan(), site.topic)
-    planned = site.status()
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    planned = light_lake.status()
     assert [(b.batch, b.state, dict(b.ranges)) for b in planned.open_batches] == [(1, "planned", dict(batch.ranges))]
 
-    site.stage(batch)
-    staged = site.status()
+    light_lake.stage(batch)
+    staged = light_lake.status()
     assert [(b.batch, b.state, dict(b.ranges)) for b in staged.open_batches] == [(1, "staged", dict(batch.ranges))]
     assert {p.partition: (p.staged, p.published) for p in staged.topics[0].partitions} == {0: (5, None), 1: (3, None)}
 
-    snapshot = site.publish(batch)
-    done = site.status()
+    snapshot = light_lake.publish(batch)
+    done = light_lake.status()
     assert (done.lag_records, done.freshness_now_seconds, done.freshness_kept) == (0, 0.0, True)
     assert done.open_batches == []
     assert done.snapshot is not None
@@ -66,104 +66,106 @@ def test_a_tables_life_as_status_tells_it(site: LightLake):
         1: (0, 3, 3, 0),
     }
 
-    site.send(0, 4)
-    behind = site.status()
+    light_lake.send(0, 4)
+    behind = light_lake.status()
     assert behind.lag_records == 4
     assert behind.freshness_now_seconds == pytest.approx(60, abs=30)
     assert behind.topics[0].table_clock is not None
-    newest = max(v for (p, o), v in site.timestamps.items() if o < (5 if p == 0 else 3)) / 1000
+    newest = max(v for (p, o), v in light_lake.timestamps.items() if o < (5 if p == 0 else 3)) / 1000
     assert behind.topics[0].table_clock.timestamp() == pytest.approx(newest, abs=0.001)
 
 
-def test_the_table_clock_is_read_from_the_typed_table_when_staging_is_gone(site: LightLake):
-    site.send(0, 3, age_s=120)
-    batch = only_batch(site.plan(), site.topic)
-    site.stage(batch)
-    site.publish(batch)
-    whole = site.status().topics[0].table_clock
-    site.catalog.load_table(table_names.staging(site.topic)).delete("batch_seq = 1")
-    assert site.status().topics[0].table_clock == whole is not None
+def test_the_table_clock_is_read_from_the_typed_table_when_staging_is_gone(light_lake: LightLake):
+    light_lake.send(0, 3, age_s=120)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(batch)
+    light_lake.publish(batch)
+    whole = light_lake.status().topics[0].table_clock
+    light_lake.catalog.load_table(table_names.staging(light_lake.topic)).delete("batch_seq = 1")
+    assert light_lake.status().topics[0].table_clock == whole is not None
 
 
-def test_freshness_is_broken_by_what_is_old_and_unread_alone(site: LightLake):
-    site.send(0, 3, age_s=7200)
-    batch = only_batch(site.plan(), site.topic)
-    assert site.status().freshness_kept is False
-    site.stage(batch)
-    site.publish(batch)
-    assert site.status().freshness_kept is True
-    site.send(0, 1)  # the topic wakes: the clocks are two hours apart, and nothing is late
-    awake = site.status()
+def test_freshness_is_broken_by_what_is_old_and_unread_alone(light_lake: LightLake):
+    light_lake.send(0, 3, age_s=7200)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    assert light_lake.status().freshness_kept is False
+    light_lake.stage(batch)
+    light_lake.publish(batch)
+    assert light_lake.status().freshness_kept is True
+    light_lake.send(0, 1)  # the topic wakes: the clocks are two hours apart, and nothing is late
+    awake = light_lake.status()
     assert awake.freshness_kept is True
     assert awake.freshness_now_seconds == pytest.approx(7200, abs=60)
 
 
-def test_a_refusal_is_open_until_its_batch_is_published(site: LightLake, sluice: Run):
-    site.send(0, 2)
-    batch = only_batch(site.plan(), site.topic)
-    site.stage(batch)
-    ledger, named = Ledger(site.catalog), {"batch_seq": 1, "table": "db.events"}
+def test_a_refusal_is_open_until_its_batch_is_published(light_lake: LightLake, sluice: Run):
+    light_lake.send(0, 2)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(batch)
+    ledger, named = Ledger(light_lake.catalog), {"batch_seq": 1, "table": "db.events"}
     for run_id in ("first", "second"):
-        failed = LedgerRow(site.topic, LedgerState.FAILED, batch.topic_id, error="no space left", **named)
+        failed = LedgerRow(light_lake.topic, LedgerState.FAILED, batch.topic_id, error="no space left", **named)
         ledger.append([failed, failed], run_id=run_id)  # tried again within one run
-    assert site.status().last_error.runs == 2  # type: ignore[union-attr]
-    row = LedgerRow(site.topic, LedgerState.BLOCKED, batch.topic_id, error="2 of 2 records can't be read", **named)
+    assert light_lake.status().last_error.runs == 2  # type: ignore[union-attr]
+    row = LedgerRow(
+        light_lake.topic, LedgerState.BLOCKED, batch.topic_id, error="2 of 2 records can't be read", **named
+    )
     ledger.append([row], run_id="test")
     code, out, _ = sluice("status")
     assert code == 0
     assert "! db.events: blocked:" in out
     assert "2 of 2 records can't be read" in out
-    site.publish(batch)
+    light_lake.publish(batch)
     long_ago = datetime.now(UTC) - timedelta(days=2)
-    done = LedgerRow(site.topic, LedgerState.PUBLISHED, batch.topic_id, records=20, rejected=2, **named)
+    done = LedgerRow(light_lake.topic, LedgerState.PUBLISHED, batch.topic_id, records=20, rejected=2, **named)
     ledger.append([done, replace(done, at=long_ago), replace(done, table="db.others")], run_id="test")
-    cured = site.status()
+    cured = light_lake.status()
     assert (cured.day_records, cured.day_rejected) == (20, 2)
     assert cured.last_error.open is False and cured.last_error.runs == 3  # type: ignore[union-attr]
     assert "blocked" not in sluice("status")[1]
     assert "blocked, resolved since" in sluice("status", "db.events")[1]
 
 
-def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_one(site: LightLake, sluice: Run):
-    site.send(0, 5)
-    batch = only_batch(site.plan(), site.topic)
-    site.stage(batch)
-    site.publish(batch)
-    ledger = Ledger(site.catalog)
-    pieces = [Batch(site.topic, batch.topic_id, -n, {0: OffsetRange(n, n + 1)}, {}) for n in (1, 2)]
+def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_one(light_lake: LightLake, sluice: Run):
+    light_lake.send(0, 5)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(batch)
+    light_lake.publish(batch)
+    ledger = Ledger(light_lake.catalog)
+    pieces = [Batch(light_lake.topic, batch.topic_id, -n, {0: OffsetRange(n, n + 1)}, {}) for n in (1, 2)]
     for piece in pieces:
         ledger.append(slices.slice_plan_rows(piece, "db.events", who="ann", why="a hole"), run_id="backfill")
         ledger.append(
             slices.slice_plan_rows(replace(piece, seq=piece.seq - 2), "db.others", who="ann", why="-"), run_id="b"
         )
-    assert [(s.number, s.state, s.ranges, s.branch) for s in site.status().slices] == [
+    assert [(s.number, s.state, s.ranges, s.branch) for s in light_lake.status().slices] == [
         (-1, "planned", {0: OffsetRange(1, 2)}, None),
         (-2, "planned", {0: OffsetRange(2, 3)}, None),
     ]
-    table = site.catalog.load_table("db.events")
-    kept = refs.refused_branch_name(site.topic, -2)
+    table = light_lake.catalog.load_table("db.events")
+    kept = refs.refused_branch_name(light_lake.topic, -2)
     table.manage_snapshots().create_branch(table.metadata.current_snapshot_id, kept).commit()
-    ended = LedgerRow(site.topic, LedgerState.REPLAYED, batch.topic_id, -1, table="db.events")
+    ended = LedgerRow(light_lake.topic, LedgerState.REPLAYED, batch.topic_id, -1, table="db.events")
     refused = LedgerRow(
-        site.topic, LedgerState.FAILED, batch.topic_id, -2, table="db.events", error="a row stands twice"
+        light_lake.topic, LedgerState.FAILED, batch.topic_id, -2, table="db.events", error="a row stands twice"
     )
     ledger.append([ended, refused], run_id="backfill")
     shown = " ".join(sluice("status", "db.events")[1].split())
     assert "slice -1" not in shown
-    assert f"{site.topic} slice -2 failed at" in shown
+    assert f"{light_lake.topic} slice -2 failed at" in shown
     assert f"0: [2, 3); kept as branch {kept}; a row stands twice" in shown
-    site.catalog.drop_table(table_names.LEDGER)
-    assert [(s.number, s.state, s.branch) for s in site.status().slices] == [(-2, "unknown", kept)]
+    light_lake.catalog.drop_table(table_names.LEDGER)
+    assert [(s.number, s.state, s.branch) for s in light_lake.status().slices] == [(-2, "unknown", kept)]
 
 
-def test_status_in_detail_and_as_json(site: LightLake, sluice: Run):
-    site.send(0, 5)
-    batch = only_batch(site.plan(), site.topic)
-    site.stage(batch)
-    snapshot = site.publish(batch)
+def test_status_in_detail_and_as_json(light_lake: LightLake, sluice: Run):
+    light_lake.send(0, 5)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(batch)
+    snapshot = light_lake.publish(batch)
     code, out, _ = sluice("status", "db.events")
     assert code == 0
-    assert f"snapshot    {snapshot}" in out
+    assert f"snapshot {snapshot}" in out
     assert "0: [0, 5)" in out
     assert max(map(len, out.splitlines())) <= 100
     told = json.loads(sluice("status", "--json")[1])
@@ -177,12 +179,12 @@ def test_status_in_detail_and_as_json(site: LightLake, sluice: Run):
 
 
 def test_a_dead_broker_is_said_and_the_cursor_told_all_the_same(
-    site: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch
+    light_lake: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    site.send(0, 5)
-    batch = only_batch(site.plan(), site.topic)
-    site.stage(batch)
-    site.publish(batch)
+    light_lake.send(0, 5)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(batch)
+    light_lake.publish(batch)
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", f"{HOST}:{free_port()}")
     began = time.monotonic()
     code, out, _ = sluice("status", "db.events", "--patience", "2")
@@ -196,9 +198,9 @@ def test_a_dead_broker_is_said_and_the_cursor_told_all_the_same(
 
 
 def test_a_dead_catalog_is_said_and_kafkas_end_told_all_the_same(
-    site: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    light_lake: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    site.send(0, 5)
+    light_lake.send(0, 5)
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/gone/iceberg.db")
     code, out, _ = sluice("status", "--details")
     assert code == 2
@@ -207,7 +209,7 @@ def test_a_dead_catalog_is_said_and_kafkas_end_told_all_the_same(
     assert sluice("ledger", "rebuild")[0] == 2
 
 
-def test_a_catalog_that_hangs_is_given_up_on(site: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch):
+def test_a_catalog_that_hangs_is_given_up_on(light_lake: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch):
     import socket
 
     with socket.create_server((HOST, 0)) as deaf:
@@ -220,109 +222,111 @@ def test_a_catalog_that_hangs_is_given_up_on(site: LightLake, sluice: Run, monke
     assert "no answer within 2 s" in out
 
 
-def test_plan_prints_and_changes_nothing(site: LightLake, sluice: Run):
-    site.send(0, 5)
+def test_plan_prints_and_changes_nothing(light_lake: LightLake, sluice: Run):
+    light_lake.send(0, 5)
     code, out, _ = sluice("plan", "events")
     assert code == 0
-    assert f"stage   {site.topic} batch 1" in out
+    assert f"stage   {light_lake.topic} batch 1" in out
     assert "publish db.events" in out
-    assert site.catalog.list_namespaces() == []
-    site.plan()
-    head = site.catalog.load_table(table_names.LEDGER).current_snapshot()
+    assert light_lake.catalog.list_namespaces() == []
+    light_lake.plan()
+    head = light_lake.catalog.load_table(table_names.LEDGER).current_snapshot()
     assert "planned earlier" in sluice("plan", "events")[1]
-    assert site.catalog.load_table(table_names.LEDGER).current_snapshot() == head
+    assert light_lake.catalog.load_table(table_names.LEDGER).current_snapshot() == head
     code, _, err = sluice("plan", "evnets")
     assert code == 3
     assert "did you mean 'events'?" in err
 
 
-def test_plan_and_status_name_a_table_that_would_stop(site: LightLake, sluice: Run):
-    site.contract(topic=f"{site.topic}-gone")
+def test_plan_and_status_name_a_table_that_would_stop(light_lake: LightLake, sluice: Run):
+    light_lake.contract(topic=f"{light_lake.topic}-gone")
     code, out, _ = sluice("plan", "events")
     assert code == 3
     assert "Kafka has no topic" in out
     assert "Kafka has no topic" in sluice("status")[1]
 
 
-def test_ledger_rebuild_from_the_tables_alone(site: LightLake, sluice: Run):
+def test_ledger_rebuild_from_the_tables_alone(light_lake: LightLake, sluice: Run):
     for _ in range(3):
-        site.send(0, 5)
-        batch = only_batch(site.plan(), site.topic)
-        site.stage(batch)
+        light_lake.send(0, 5)
+        batch = only_batch(light_lake.plan(), light_lake.topic)
+        light_lake.stage(batch)
         if batch.seq < 3:
-            site.publish(batch)
-    before = site.look()
-    site.catalog.drop_table(table_names.LEDGER)
+            light_lake.publish(batch)
+    before = light_lake.preview_plan()
+    light_lake.catalog.drop_table(table_names.LEDGER)
     code, out, _ = sluice("ledger", "rebuild")
     assert code == 0
     assert "There was no ledger." in out
     assert "3 batches in staging's snapshots; published: 2 in db.events" in out
-    after = site.look()
+    after = light_lake.preview_plan()
     assert after.tables["db.events"].pending == before.tables["db.events"].pending
-    assert after.topics[site.topic].to_stage == before.topics[site.topic].to_stage == ()
-    rows = Ledger(site.catalog).rows({site.topic: 0})
+    assert after.topics[light_lake.topic].to_stage == before.topics[light_lake.topic].to_stage == ()
+    rows = Ledger(light_lake.catalog).rows({light_lake.topic: 0})
     assert {r.batch_seq for r in rows if r.state == LedgerState.SETTLED} == {1, 2}
     assert {r.batch_seq for r in rows if r.state == LedgerState.STAGED} == {1, 2, 3}
     again = sluice("ledger", "rebuild")[1]
     assert "rows now; it had" in again
     key = [(r.batch_seq, r.state, r.partition, r.at) for r in rows]
-    assert key == [(r.batch_seq, r.state, r.partition, r.at) for r in Ledger(site.catalog).rows({site.topic: 0})]
-    shown = sluice("ledger", "show", site.topic, "-n", "2")[1]
+    assert key == [
+        (r.batch_seq, r.state, r.partition, r.at) for r in Ledger(light_lake.catalog).rows({light_lake.topic: 0})
+    ]
+    shown = sluice("ledger", "show", light_lake.topic, "-n", "2")[1]
     assert len(shown.splitlines()) == 3  # a heading and two rows
 
 
-def test_ledger_rebuild_keeps_what_only_the_ledger_knows(site: LightLake, sluice: Run):
-    site.send(0, 5)
-    first = only_batch(site.plan(), site.topic)
-    site.stage(first)
-    site.publish(first)
-    site.send(0, 7)
-    frozen = only_batch(site.plan(), site.topic)
-    row = LedgerRow(site.topic, LedgerState.FAILED, frozen.topic_id, 2, table="db.events", error="out of memory")
-    Ledger(site.catalog).append([row], run_id="test")
-    site.send(0, 9)  # a new plan would reach further than the frozen one
+def test_ledger_rebuild_keeps_what_only_the_ledger_knows(light_lake: LightLake, sluice: Run):
+    light_lake.send(0, 5)
+    first = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(first)
+    light_lake.publish(first)
+    light_lake.send(0, 7)
+    frozen = only_batch(light_lake.plan(), light_lake.topic)
+    row = LedgerRow(light_lake.topic, LedgerState.FAILED, frozen.topic_id, 2, table="db.events", error="out of memory")
+    Ledger(light_lake.catalog).append([row], run_id="test")
+    light_lake.send(0, 9)  # a new plan would reach further than the frozen one
     code, out, _ = sluice("ledger", "rebuild")
     assert code == 0
-    assert f"Kept, because only the ledger has them: {site.topic} batch 2." in out
-    assert only_batch(site.look(), site.topic) == frozen
-    assert site.look().topics[site.topic].frozen
-    assert any(r.error == "out of memory" for r in Ledger(site.catalog).rows({site.topic: 0}))
+    assert f"Kept, because only the ledger has them: {light_lake.topic} batch 2." in out
+    assert only_batch(light_lake.preview_plan(), light_lake.topic) == frozen
+    assert light_lake.preview_plan().topics[light_lake.topic].frozen
+    assert any(r.error == "out of memory" for r in Ledger(light_lake.catalog).rows({light_lake.topic: 0}))
 
 
-def test_ledger_rebuild_keeps_batches_whose_snapshots_have_expired(site: LightLake, sluice: Run):
+def test_ledger_rebuild_keeps_batches_whose_snapshots_have_expired(light_lake: LightLake, sluice: Run):
     for _ in range(2):
-        site.send(0, 5)
-        site.stage(only_batch(site.plan(), site.topic))
-    before = site.look().tables["db.events"].pending[site.topic]
+        light_lake.send(0, 5)
+        light_lake.stage(only_batch(light_lake.plan(), light_lake.topic))
+    before = light_lake.preview_plan().tables["db.events"].pending[light_lake.topic]
     assert [b.seq for b in before] == [1, 2]
-    staging = site.catalog.load_table(table_names.staging(site.topic))
+    staging = light_lake.catalog.load_table(table_names.staging(light_lake.topic))
     first = staging.current_snapshot().parent_snapshot_id  # type: ignore[union-attr]
     staging.maintenance.expire_snapshots().by_id(first).commit()
     assert sluice("ledger", "rebuild")[0] == 0
-    assert site.look().tables["db.events"].pending[site.topic] == before
-    assert [b.batch for b in site.status().open_batches] == [1, 2]
+    assert light_lake.preview_plan().tables["db.events"].pending[light_lake.topic] == before
+    assert [b.batch for b in light_lake.status().open_batches] == [1, 2]
 
 
-def test_ledger_rebuild_cures_a_ledger_that_contradicts_the_tables(site: LightLake, sluice: Run):
-    site.send(0, 5)
-    batch = only_batch(site.plan(), site.topic)
-    site.stage(batch)
+def test_ledger_rebuild_cures_a_ledger_that_contradicts_the_tables(light_lake: LightLake, sluice: Run):
+    light_lake.send(0, 5)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(batch)
     wrong = Batch(batch.topic, batch.topic_id, 1, {0: batch.ranges[0]._replace(end=4)}, {0: 4, 1: 0})
-    ledger = Ledger(site.catalog)
+    ledger = Ledger(light_lake.catalog)
     ledger.append(plan_rows(wrong), run_id="by hand")
     ledger.append(plan_rows(Batch(batch.topic, batch.topic_id, 9, {}, {0: 1, 1: 1})), run_id="by hand")
     ledger.append(plan_rows(Batch(batch.topic, batch.topic_id, 9, {}, {0: 2, 1: 2})), run_id="by hand")
     assert sluice("plan", "events")[0] == 3
     code, out, _ = sluice("ledger", "rebuild")
     assert code == 0
-    assert f"their rows contradict each other and no snapshot has them: {site.topic} batch 9." in out
-    assert site.look().tables["db.events"].pending[site.topic] == (batch,)
+    assert f"their rows contradict each other and no snapshot has them: {light_lake.topic} batch 9." in out
+    assert light_lake.preview_plan().tables["db.events"].pending[light_lake.topic] == (batch,)
 
 
-def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(site: LightLake, sluice: Run, tmp_path: Path):
-    site.send(0, 5)
-    batch = only_batch(site.plan(), site.topic)
-    site.stage(batch)
+def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(light_lake: LightLake, sluice: Run, tmp_path: Path):
+    light_lake.send(0, 5)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(batch)
     for part in ("data", "metadata"):
         found = sorted((tmp_path / "warehouse").rglob(f"offsets/{part}/**/*"))
         assert found
@@ -330,14 +334,14 @@ def test_ledger_rebuild_of_a_ledger_whose_files_are_gone(site: LightLake, sluice
             each.unlink()
         code, out, err = sluice("ledger", "rebuild")
         assert code == 0, (part, out, err)
-        assert site.look().tables["db.events"].pending[site.topic] == (batch,)
+        assert light_lake.preview_plan().tables["db.events"].pending[light_lake.topic] == (batch,)
 
 
-def test_a_rebuild_that_was_overtaken_is_refused_and_read_again(site: LightLake):
-    site.send(0, 5)
-    batch = only_batch(site.plan(), site.topic)
-    stale, _, _ = rebuild._old(site.catalog)
-    Ledger(site.catalog).append(plan_rows(batch, LedgerState.STAGED), run_id="another")
+def test_a_rebuild_that_was_overtaken_is_refused_and_read_again(light_lake: LightLake):
+    light_lake.send(0, 5)
+    batch = only_batch(light_lake.plan(), light_lake.topic)
+    stale = rebuild._read_old_ledger(light_lake.catalog).ledger
+    Ledger(light_lake.catalog).append(plan_rows(batch, LedgerState.STAGED), run_id="another")
     with pytest.raises(CommitFailedException):
-        rebuild._replace(site.catalog, stale, [], "rebuild")
-    assert only_batch(site.look(), site.topic) == batch
+        rebuild._replace(light_lake.catalog, stale, [], "rebuild")
+    assert only_batch(light_lake.preview_plan(), light_lake.topic) == batch

@@ -1,4 +1,4 @@
-"""The embedded stack's broker, as `up`, `status` and `down` treat it: real processes, real crashes."""
+"""`up`, `status` and `down` of the embedded stack, with its broker's real processes and crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster that loses a broker: what the others hold goes on, and who asked the lost one asks another."""
+"""A cluster that loses a broker: topics on the other brokers go on, and clients reconnect to another broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenLineage as Airflow's own provider sends it, from a task that tells a table's outcome, into a file."""
+"""OpenLineage events of a table's task, sent by Airflow's own provider into a file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Who is to be told is told: what a real broker and catalog tell, by DAG `alerts` and Airflow's own notifier, to a mail
-server. No scheduler and no Spark are needed for it."""
+"""The DAG `alerts` mails each incident once, with Airflow's notifier, from a real broker and catalog."""
 
 from __future__ import annotations
 
@@ -81,24 +80,24 @@ def alerts(folder: Path, stack: dict[str, str], port: int) -> Iterator[Look]:
 
 @pytest.mark.timeout(300)
 def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
-    site: LightLake, sluice_env: dict[str, str], tmp_path: Path
+    light_lake: LightLake, sluice_env: dict[str, str], tmp_path: Path
 ) -> None:
-    (site.folder / "groups.yaml").write_text(
+    (light_lake.folder / "groups.yaml").write_text(
         f"events: {{schedule: '@hourly'}}\nalerts: {{failed_runs: 2, notifiers: [{json.dumps(MAIL_NOTIFIER)}]}}\n"
     )
     # What came two hours ago is gone in an hour, before the schedule has passed twice.
     retention = ConfigEntry("retention.ms", str(3 * 3600 * 1000), incremental_operation=AlterConfigOpType.SET)
-    topic = ConfigResource(ResourceType.TOPIC, site.topic, incremental_configs=[retention])
-    site.admin.incremental_alter_configs([topic])[topic].result(30)
-    ledger, late = Ledger(site.catalog), 2 * 3600
-    site.send(0, 50, age_s=late)
-    first = only_batch(site.plan(), site.topic)
-    site.stage(first)
-    site.publish(first)
+    topic = ConfigResource(ResourceType.TOPIC, light_lake.topic, incremental_configs=[retention])
+    light_lake.admin.incremental_alter_configs([topic])[topic].result(30)
+    ledger, late = Ledger(light_lake.catalog), 2 * 3600
+    light_lake.send(0, 50, age_s=late)
+    first = only_batch(light_lake.plan(), light_lake.topic)
+    light_lake.stage(first)
+    light_lake.publish(first)
     ledger.append(
         [
             LedgerRow(
-                site.topic,
+                light_lake.topic,
                 LedgerState.PUBLISHED,
                 first.topic_id,
                 batch_seq=1,
@@ -109,7 +108,7 @@ def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
         ],
         run_id="first",
     )
-    set_apart(site, 5)
+    set_apart(light_lake, 5)
     with Mailbox() as mailbox, alerts(tmp_path, sluice_env, mailbox.port) as look:
 
         def told() -> set[str]:
@@ -122,28 +121,28 @@ def test_what_is_late_at_risk_rejecting_and_failing_again_is_told_once_each(
             return {subject for subject, _ in found}
 
         # A twentieth and more of what was published is set apart.
-        assert (look(), told()) == ("failed", {"Sluice: db.events rejects records"})
+        assert (look(), told()) == ("failed", {"Sluice: db.events quarantines too many records"})
         # The promise of 15 minutes is broken, Kafka is about to delete what broke it, and a run failed at it: once.
-        site.send(1, 30, age_s=late)
-        second = only_batch(site.plan(), site.topic)
+        light_lake.send(1, 30, age_s=late)
+        second = only_batch(light_lake.plan(), light_lake.topic)
         failed = LedgerRow(
-            site.topic, LedgerState.FAILED, second.topic_id, batch_seq=2, table="db.events", error="no space left"
+            light_lake.topic, LedgerState.FAILED, second.topic_id, batch_seq=2, table="db.events", error="no space left"
         )
         ledger.append([failed], run_id="second")
-        late_and_at_risk = {"Sluice: db.events is late", f"Sluice: db.events is at risk (unread: {site.topic})"}
+        late_and_at_risk = {"Sluice: db.events is late", f"Sluice: db.events is at risk (unread: {light_lake.topic})"}
         assert (look(), told()) == ("failed", late_and_at_risk)
         assert (look(), told()) == ("success", set())
         # Twice in a row is what somebody asked to be told of.
         ledger.append([failed], run_id="third")
-        assert (look(), told()) == ("failed", {f"Sluice: db.events is failed (batch 2 of {site.topic})"})
+        assert (look(), told()) == ("failed", {f"Sluice: db.events is failed (batch 2 of {light_lake.topic})"})
         assert (look(), told()) == ("success", set())
 
 
-def set_apart(site: LightLake, count: int) -> None:
+def set_apart(light_lake: LightLake, count: int) -> None:
     """So many records of the first batch are in quarantine."""
-    held = tables.ensure_quarantine(site.catalog, site.promises.table("db.events"))
+    held = tables.ensure_quarantine(light_lake.catalog, light_lake.contracts.table("db.events"))
     record = {
-        "batch_seq": 1, "_kafka_topic": site.topic, "_kafka_partition": 0, "error_class": "misfit", "field": "n",
+        "batch_seq": 1, "_kafka_topic": light_lake.topic, "_kafka_partition": 0, "error_class": "misfit", "field": "n",
         "_kafka_timestamp": datetime.now(UTC), "quarantined_at": datetime.now(UTC),
     }  # fmt: skip
     rows = [{**record, "_kafka_offset": offset} for offset in range(count)]

@@ -1,4 +1,4 @@
-"""At which offsets a time lies: Kafka's index as far as it reaches, and real staging and quarantine tables before it.
+"""The offsets of a time range come from Kafka's index, and before its log start from staging and quarantine.
 
 Offset n was written n hours after the first. Kafka begins at 1000 and ends at 2000; the table has come to 1500.
 """

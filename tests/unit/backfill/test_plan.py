@@ -1,4 +1,4 @@
-"""Which ranges a backfill is about, and what is refused: pure decisions, without Kafka or a catalog."""
+"""The ranges that a backfill plans and the requests that it refuses, without Kafka or a catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backfill from what was staged or set apart, of a topic that Kafka no longer has, or while no broker answers."""
+"""A backfill from staging or quarantine works without the topic and without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line without services: usage, exit codes, `contract check`, and how a status reads."""
+"""The command line without services: usage, exit codes, `contract check`, and the text of `status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a contract may say of change events, computed columns, conditions and masks."""
+"""The rules of a contract for change events, computed columns, conditions and masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One contract: its fields, their defaults, and what must hold between them."""
+"""One contract: its fields, their defaults, and the rules between them."""
 
 import pickle
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The YAML that contracts are written in: plain data, lines, and nothing that YAML can do to its reader."""
+"""The YAML of contracts: plain data with line numbers, and no unsafe YAML features."""
 
 import pytest
 

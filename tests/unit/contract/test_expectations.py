@@ -1,4 +1,4 @@
-"""Expectations in a contract: what is refused, and where; and that the list of them agrees with Great Expectations."""
+"""Expectations in a contract: errors name the line, and the supported types agree with Great Expectations."""
 
 from __future__ import annotations
 

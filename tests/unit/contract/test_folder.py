@@ -1,4 +1,4 @@
-"""A folder of contracts: where errors stand, what is shared, what stays sound beside what is broken."""
+"""A folder of contracts: errors name file and line, shared topics are checked, and valid contracts stay usable."""
 
 import subprocess
 import sys

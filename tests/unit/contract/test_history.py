@@ -1,4 +1,4 @@
-"""What a contract may say of a history."""
+"""The rules of a contract for mode history."""
 
 from __future__ import annotations
 

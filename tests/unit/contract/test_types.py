@@ -1,4 +1,4 @@
-"""Types and partition transforms as contracts write them."""
+"""Column types and partition transforms in contracts."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""The DAG files: what they make of the contracts, how light they are, and the command that starts Spark."""
+"""The DAG files: the DAGs that contracts lead to, their light imports, and the command that starts Spark."""
 
 from __future__ import annotations
 
@@ -373,11 +373,11 @@ def test_the_task_of_a_table_tells_what_came_of_it(airflow_env):
     assert answers[0] == "green"
     assert answers[1] == "AirflowSkipException: shop.a: 3 data files"
     assert answers[2].startswith(
-        "AirflowFailException: shop.a needs it (9 small files), but the Spark application ended"
+        "AirflowFailException: shop.a: the Spark application ended before this table (9 small files)"
     )
     assert answers[3] == "AirflowFailException: shop.a: failed, disk full"
     assert answers[4] == "AirflowSkipException: shop.a: left, another writer"
-    assert answers[5].endswith("the Spark application ended while it was at work on it; the next run goes on.")
+    assert answers[5].endswith("the Spark application ended during this table (9 small files). The next run continues.")
     assert answers[6] == "AirflowFailException: shop.a could not be assessed: FileNotFoundError: gone"
 
 
@@ -445,7 +445,7 @@ assessing.python_callable("rewrite_data_files", -1.0, params=dict(tables=[]), ti
 pushed[-1][0]["steps"] = ["files"]  # as a second look would find
 looked_up = bag.dags["maintain_rewrite_data_files"].get_task("effects").python_callable
 (told["late"],) = looked_up("rewrite_data_files", run_id="late", ti=ti)[0]
-told["waiting"] = sorted({{(each["verdict"], each["told"].split(": ")[1]) for (each,) in looked_up(
+told["waiting"] = sorted({{(each["verdict"], each["told"].split(": ", 1)[1]) for (each,) in looked_up(
     "rewrite_data_files", run_id="late", ti=ti)[1:]}})
 print(json.dumps(told))
 """
@@ -467,7 +467,9 @@ def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path
     (whole, by_name, other) = told["unclaimed"]
     assert (by_name, other) == ([], [])
     (said,) = whole
-    assert said.startswith("sluice_staging.forgotten (topic forgotten): no contract reads its topic any more, so it is not trimmed:")
+    assert said.startswith(
+        "sluice_staging.forgotten (topic forgotten): no contract reads its topic any more, so it is not trimmed:"
+    )
     assert told["spare"] == 120
     assert told["waiting"] == [
         ["skipped", "not assessed: out of time; the next run begins with the tables that are left"]
@@ -719,7 +721,7 @@ for ask in (
         told.append([type(error).__name__, str(error)])
 mapped = []
 catalog.load = lambda: types.SimpleNamespace(list_namespaces=lambda: [], list_tables=lambda *_: [])
-backfill.write = lambda *_, mapped, **__: globals()["mapped"].append(mapped) or 1 / 0
+backfill.write_backfill = lambda *_, max_slices, **__: mapped.append(max_slices) or 1 / 0
 for most in (500, 5000):
     conf.set("core", "max_map_length", str(most))
     try:

@@ -1,4 +1,4 @@
-"""The demo's input, which must stay readable beside all other packages; and its verdict on tables that are wrong."""
+"""The demo's input can be read beside all other packages, and its check finds every wrong table."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def doubled(rows: Rows) -> None:
         (PLANES, lambda rows: rows, None),
         (PLANES, lambda rows: rows.pop(), "1 keys are missing"),
         (PLANES, lambda rows: rows.append(rows[0]), "1 rows have the key of another row"),
-        (PLANES, lambda rows: rows.append(rows[0] | {"tailnum": "N0"}), "1 keys should not be in the table"),
+        (PLANES, lambda rows: rows.append(rows[0] | {"tailnum": "N0"}), "1 keys are not in the input, such as N0"),
         (PLANES, lambda rows: rows[2].update(seats=-1), "1 rows have wrong values"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The Spark home that keeps the class archive: a class path that changed gets another, and the old archive goes."""
+"""A changed class path gets a new Spark home and class archive, and the old archive is removed."""
 
 from __future__ import annotations
 

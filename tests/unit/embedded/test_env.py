@@ -1,4 +1,4 @@
-"""Java, truststore, state and the env file: the parts of the embedded stack that need no service."""
+"""Java, truststore, state and the `env` file: the parts of the embedded stack that need no service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching the pinned jars: the real Ivy against a repository in a folder, with every fault made for real."""
+"""Pinned jars are fetched with Ivy from a local repository; damaged, missing and wrong files are detected."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_arrived_before_a_failure_is_not_fetched_again(tmp_path, repository
     shutil.move(jar_in(repository, TWO).parent, hidden)
     with pytest.raises(StackError, match=r"could not fetch .*org\.two:second:2\.0") as caught:
         jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java)
-    assert "run it again" in caught.value.next_step
+    assert "try again" in caught.value.next_step
     shutil.move(hidden, jar_in(repository, TWO).parent)
     shutil.rmtree(jar_in(repository, ONE).parent)
     assert len(list(jars.ensure_jars("set", lock=lock, cache=tmp_path, java=java).iterdir())) == 2

@@ -1,4 +1,4 @@
-"""Columns that the registry's newest schema gives: types per format, and what a contract makes of them."""
+"""`columns: auto`: the columns of the registry's newest schema by format, and what a contract changes in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two contracts: every kind, its words, and what is left when it is ignored."""
+"""The changes between two contracts: every kind, its message, and the contract without ignored changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contracts that change, against real tables in a catalog of their own: policies, reviews, races, what is kept."""
+"""Contract changes on real tables of a local catalog: policies, reviews, races, and what stays stored."""
 
 from __future__ import annotations
 

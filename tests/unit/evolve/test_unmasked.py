@@ -1,4 +1,4 @@
-"""A mask that a contract's file adds holds at once, whatever else of the file waits for an answer or a registry."""
+"""A new mask is active at once, even while other changes of the contract wait for a review or the registry."""
 
 from __future__ import annotations
 

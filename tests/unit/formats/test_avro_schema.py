@@ -1,4 +1,4 @@
-"""Avro's schemas as Spark's reader is given them; read through it in tests/spark/formats/test_formats.py."""
+"""Avro schemas are rewritten for Spark's Avro reader; tests/spark/formats/test_formats.py reads with them."""
 
 from __future__ import annotations
 

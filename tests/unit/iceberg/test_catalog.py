@@ -1,4 +1,4 @@
-"""PyIceberg's configuration of a catalog in Spark's words."""
+"""PyIceberg's catalog properties become Spark's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a table stands when others have expired, rolled back and written on it: what is not known is asked for."""
+"""The cursor of a table after expiry, rollbacks and writes of other engines; an unknown cursor is an error."""
 
 from __future__ import annotations
 

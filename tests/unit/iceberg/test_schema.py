@@ -1,4 +1,4 @@
-"""From a contract to what Iceberg wants to know: the tables are really created, in a catalog of their own."""
+"""A contract becomes an Iceberg schema, partition spec and properties, with tables created in a local catalog."""
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog

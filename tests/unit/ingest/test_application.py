@@ -1,4 +1,4 @@
-"""The exit code of a Spark application, by which Airflow tells whether a further try may help."""
+"""A Spark application's exit code tells Airflow whether a retry can help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on a batch: how many bad records a contract tolerates."""
+"""The number of rejected records that a contract tolerates in a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settle tells the ledger of an application that could not tell itself."""
+"""settle writes the ledger rows of a Spark application that ended without writing them."""
 
 from __future__ import annotations
 

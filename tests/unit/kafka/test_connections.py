@@ -1,4 +1,4 @@
-"""What a connection's fields become, as confluent-kafka's clients take it."""
+"""The fields of Airflow connections become settings of confluent-kafka's clients."""
 
 from __future__ import annotations
 

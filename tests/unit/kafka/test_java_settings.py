@@ -1,4 +1,4 @@
-"""Librdkafka's settings in the Java client's words, or a clear word that there are none. A broker: test_secured."""
+"""librdkafka's settings become the Java client's, or an error names the unsupported one."""
 
 from __future__ import annotations
 

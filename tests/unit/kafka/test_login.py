@@ -1,4 +1,4 @@
-"""Why Kafka's clients are not let in, told at once. A broker that refuses: tests/spark/kafka/test_secured.py."""
+"""Authentication failures of Kafka's clients are raised at once; spark/kafka/test_secured.py has a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of the registry's answers; through a real registry in tests/spark/kafka/test_registry.py."""
+"""Caching of registry answers; tests/spark/kafka/test_registry.py has a real registry."""
 
 from __future__ import annotations
 

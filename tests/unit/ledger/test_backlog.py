@@ -1,4 +1,4 @@
-"""What a table has yet to publish, where other hands have been at work on it or on staging."""
+"""A table's backlog is right when another engine has written to the table or to staging."""
 
 from __future__ import annotations
 

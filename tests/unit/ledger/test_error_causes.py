@@ -1,4 +1,4 @@
-"""Whose failure an error is: the catalog's or the registry's, however it comes out of the clients."""
+"""Errors are attributed to the catalog or the registry, in whatever form their clients raise them."""
 
 from __future__ import annotations
 

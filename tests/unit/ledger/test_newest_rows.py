@@ -1,4 +1,4 @@
-"""The newest rows of a table: the same whatever files they lie in, and no more of these are opened than must be."""
+"""The newest rows of a table are the same for any layout of files, and only the needed files are read."""
 
 from __future__ import annotations
 

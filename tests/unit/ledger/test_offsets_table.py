@@ -1,4 +1,4 @@
-"""The ledger on a catalog in a file: words without a batch, and a table that was made before they were known."""
+"""The ledger in a local catalog: rows without a batch, and tables of earlier versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read back of expectations' results: the newest of them, however many there are."""
+"""The newest results of expectations are read, however many there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ledger rebuild` and what planning heals, on a catalog in files: what stays, what is added, what is corrected."""
+"""`ledger rebuild` and the corrections by planning: the rows that stay, are added or are corrected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions a rewrite leaves alone, from real metadata: an Iceberg catalog in a file, and no JVM."""
+"""A rewrite leaves out partitions that are still written to, on real metadata without a JVM."""
 
 from __future__ import annotations
 

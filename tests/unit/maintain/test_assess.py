@@ -1,4 +1,4 @@
-"""What maintenance and backfills find in real metadata: an Iceberg catalog in a file, and no JVM."""
+"""Maintenance assesses tables and backfills find their state, on real metadata without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose files lie in whose folder, by an Iceberg catalog in a file and no JVM."""
+"""Orphan clean-up never touches files of another table, on a local catalog without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given up, as values: in batches, in snapshot summaries, in words of the ledger; and the schedule's pauses."""
+"""Accepted gaps in batches, snapshot summaries and the ledger, and pauses of the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rollback finds, refuses and leaves behind, by an Iceberg catalog in a file and no JVM."""
+"""The preview of a rollback, what it refuses, and what it leaves, on a local catalog without a JVM."""
 
 from __future__ import annotations
 

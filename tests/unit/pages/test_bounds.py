@@ -1,4 +1,4 @@
-"""What the pages keep, and how much of it they show, has an end; and what failed is not left so for long."""
+"""The pages keep and show a bounded amount of data, and retry failed readings soon."""
 
 from __future__ import annotations
 

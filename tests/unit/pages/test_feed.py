@@ -1,4 +1,4 @@
-"""What the pages read, against real tables in a catalog of their own."""
+"""The readings behind the pages, from real tables in a local catalog."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def quality_page(*shown: quality_overview.TableQuality) -> str:
 
 
 def test_the_contract_that_is_shown_is_the_one_in_force(catalog: SqlCatalog, tmp_path: Path) -> None:
-    assert "As its file says," in page(detail.read_detail(NAME), exists=False)
+    assert "Contract file (non-default settings)" in page(detail.read_detail(NAME), exists=False)
     keyed = {"mode": "upsert", "identifier": ["id"], "deletes": "ignore"}
     first = says(tmp_path, columns=[ID, AMOUNT], **keyed)
     made(catalog, first)
     same = detail.read_detail(NAME)
     assert (same.version, same.difference) == (1, "") and "name: amount" in same.contract
-    assert "As it is in force, version 1, without" in page(same)
+    assert "Active contract, version 1 (non-default settings)" in page(same)
     # The file drops a column: by default that waits for an answer.
     file = says(tmp_path, columns=[ID], freshness="15m", **keyed)
     assert evolve.apply_pending(catalog, file, run_id="r").review == "open"
@@ -124,7 +124,7 @@ def test_columns_that_a_schema_gave_are_shown(catalog: SqlCatalog, tmp_path: Pat
     found = detail.read_detail(NAME)
     assert "name: amount" in found.contract and "auto" not in found.contract
     told = page(found, schema="The registry is away. The table goes on with version 1 of its contract")
-    assert "with the columns that the newest schema gave" in told and "goes on with version 1 of its contract.<" in told
+    assert "with the columns of the newest schema" in told and "goes on with version 1 of its contract.<" in told
 
 
 def test_a_mask_that_only_the_file_or_only_the_table_has_offers_no_replay_from_quarantine(

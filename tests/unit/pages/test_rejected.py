@@ -1,4 +1,4 @@
-"""What a page tells of a quarantine, against a real one in a catalog of its own."""
+"""The page of rejected records, from a real quarantine table in a local catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages without Airflow: what state a table is in, hostile text in HTML, readings that keep nobody waiting."""
+"""The pages without Airflow: a table's state, hostile text in HTML, and readings that block nobody."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_while_nobody_answers_a_table_shows_what_was_known_and_as_of_when() -> N
     rows = [(t, verdicts.worst_verdict(t)) for t in now.tables]
     assert page("tables.html", rows=rows, total=2, q="", state="", states=[]).count("<small>as of <time") == 2
     alone = page("table.html", table=now.tables[0], verdicts=[rows[0][1]], detail=None)
-    assert "what the catalog would tell is as of <time" in alone
+    assert "No answer from the catalog. The values that depend on it are as of <time" in alone
     # The line at the top says who is away, and not each row again.
     listed = page("tables.html", rows=rows, total=2, q="", state="", states=[])
     assert listed.count("did not answer") == 1 and "why it was refused" in listed  # the badge's title
@@ -325,7 +325,7 @@ def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_i
     assert ("a", "/sluice/quality?q=db.t") in [(tag, a.get("href")) for tag, a in found.elements]
     read = replace(late(), topics=[TopicStatus("a", lag_seconds=0.0, stream_clock=NOW)], freshness_now_seconds=0.0)
     found = seen("tables.html", rows=[(read, verdicts.worst_verdict(read))], total=1, q="", state="", states=[])
-    assert "0s of 15mKafka 2026-11-22 06:00:00 UTCtable none" in found.text
+    assert "0s (target 15m)Kafka 2026-11-22 06:00:00 UTCtable none" in found.text
 
 
 @pytest.mark.parametrize("template", ["table.html", "timeline.html", "report.html"])
@@ -725,7 +725,7 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
     assert at == pytest.approx([996 * (24 - n) / 24 for n in range(len(Lane))], abs=1)
     moments = [a["href"] for tag, a in found.elements if tag == "a" and "&at=" in (a.get("href") or "")]
     assert moments[0] == "/sluice/tables/db.t/timeline?hours=24&at=2026-11-22T06%3A00%3A00%2B00%3A00#then"
-    assert f"And {len(Lane) - 5} older ones." in found.text
+    assert f"And {len(Lane) - 5} older events." in found.text
     assert found.text.count(f"2026-11-22 06:00:00 UTC, {HOSTILE}: {HOSTILE}") == 1  # the newest mark of all lanes
     everything = seen("timeline.html", **common, **known | {"name": ""})
     led = [a["href"] for tag, a in everything.elements if tag == "a" and "&at=" in (a.get("href") or "")]
@@ -739,8 +739,8 @@ def test_a_timeline_draws_each_event_at_its_time_and_links_to_its_moment() -> No
     runs = [a["data-airflow-path"] for _, a in found.elements if a.get("data-airflow-path")]
     assert runs == [f"/dags/ingest_g/runs/{quote(HOSTILE, safe='')}"] * 5
     empty = seen("timeline.html", **common, name="", window=history.select_hours(history.History(NOW, ()), 24, ()))
-    assert "Nothing happened within 24 h." in empty.text
-    assert "told on each table's own timeline" in seen("timeline.html", **common, **known, too_many=True).text
+    assert "No events in the last 24 h." in empty.text
+    assert "shown on each table's own timeline" in seen("timeline.html", **common, **known, too_many=True).text
 
 
 def test_a_bar_is_full_where_everything_is_read_or_nothing_is_there() -> None:

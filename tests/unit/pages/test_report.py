@@ -1,4 +1,4 @@
-"""The report that leaves Airflow: one file that needs nothing beside it, and in which hostile text stays text."""
+"""The report is one self-contained HTML file, and hostile text stays text."""
 
 from __future__ import annotations
 

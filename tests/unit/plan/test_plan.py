@@ -1,4 +1,4 @@
-"""What a plan tells of itself."""
+"""A plan: when a run counts as small, what is unread, where a topic starts, and the tables that an error stops."""
 
 from __future__ import annotations
 

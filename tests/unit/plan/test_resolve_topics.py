@@ -1,4 +1,4 @@
-"""Topics by a pattern, and tables by a template: what a folder of contracts becomes when the topics are known."""
+"""Topic patterns and table templates are resolved when the topics are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka may delete before it is read, by the size of a topic that grows by a thousand records a minute."""
+"""Warnings about records that Kafka may delete unread, for a topic that grows by a thousand records a minute."""
 
 from __future__ import annotations
 

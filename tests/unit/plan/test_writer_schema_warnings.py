@@ -1,4 +1,4 @@
-"""What a newest schema lacks of what a contract reads; the real registry: spark/evolve/test_auto_columns.py."""
+"""Warnings about columns that the newest writer schema lacks; spark/evolve/test_auto_columns.py has a real registry."""
 
 from __future__ import annotations
 

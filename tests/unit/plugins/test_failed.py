@@ -1,4 +1,4 @@
-"""Runs that failed, from a database of Airflow's to the pages: what nobody could write into the ledger stands there."""
+"""Failed runs in Airflow's database appear on the pages, even if they could not write to the ledger."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ answers = {{
     "others": told(["a"], None, others), "alone": told([], None, ["rollback"]),
 }}
 answers["of"] = {{t.table: told([], t.table, others) for t in known}}
-timeline.MOST = 2
+timeline.MAX_EVENTS = 2
 answers["newest"] = [run for _, run, *_ in told(["a"], "a.t2")]
 with create_session() as session:
     answers["plans"] = []
@@ -183,10 +183,10 @@ def test_airflow_tells_which_runs_failed_and_by_which_task(answers: dict[str, An
     assert told["good"][0] == "ingest_b"
     dag, words, seconds, _ = told[HOSTILE]
     assert (dag, seconds) == ("ingest_a", 600.0)
-    assert words.startswith("run of ingest_a: task plan failed after 4 tries; it began 2")
-    assert words.endswith(" UTC and took 10m")
+    assert words.startswith("run of ingest_a: task plan failed after 4 tries; began 2")
+    assert words.endswith(" UTC, took 10m")
     assert "task a.t failed after 1 try; " in told["of one table"][1]
-    assert told["by hand"][1:3] == ("run of ingest_a: no task of it failed; it never began", None)
+    assert told["by hand"][1:3] == ("run of ingest_a: no task failed; never began", None)
 
 
 def test_a_table_has_no_part_in_what_failed_for_others_alone(answers: dict[str, Any]) -> None:
@@ -217,10 +217,10 @@ def test_runs_that_act_on_tables_are_told_to_those_who_see_one_of_them(answers: 
     }  # fmt: skip
     text = json.dumps(answers["others"])
     assert "c.t" not in text and "script" not in text.replace(json.dumps(HOSTILE)[1:-1], "")
-    begins = {run: words.partition("; it began")[0] for run, (_, words) in told.items()}
+    begins = {run: words.partition("; began")[0] for run, (_, words) in told.items()}
     assert begins["b of a.t"] == "run of backfill: task plan failed after 1 try"
     assert begins["m of some"] == "run of maintain_expire_snapshots: task spark_c failed after 3 tries (a.t, a.u)"
-    assert begins["g of topic"] == "run of accept_gap: no task of it failed (a.t, a.u)"
+    assert begins["g of topic"] == "run of accept_gap: no task failed (a.t, a.u)"
     assert begins["m of many"].endswith("task table failed after 1 try (a.n0, a.n1, a.n2 and 2 more)")
     assert begins["m of all"].endswith("task assess failed after 3 tries")
     assert answers["alone"] == []  # who sees no table
@@ -235,18 +235,20 @@ def test_a_tables_own_lane_has_those_runs_alone_that_were_about_it(answers: dict
         "a.v": {"m asked for"}, "a.w": set(), **{f"a.n{n}": {"m of many"} for n in range(5)},
         "c.t": {"b of c.t", "m of some", "m of c.t", "m of the ledger"},
     }  # fmt: skip
-    assert "task table failed after 1 try; it began" in told["a.t"]["m of some"]  # not by another group's application
+    assert "task table failed after 1 try; began" in told["a.t"]["m of some"]  # not by another group's application
     assert {table for runs in answers["of"].values() for *_, table in runs} == set(told) - {"a.w"}
 
 
 def test_a_database_that_is_away_is_said_in_a_line(answers: dict[str, Any]) -> None:
     told = answers["away"]
-    assert told.startswith("Airflow's database did not tell which runs failed: OperationalError: ") and "\n" not in told
+    assert (
+        told.startswith("Failed runs cannot be read from Airflow's database: OperationalError: ") and "\n" not in told
+    )
 
 
 def test_programs_are_told_the_runs_though_the_ledger_is_away_and_what_is_away(answers: dict[str, Any]) -> None:
     assert answers["whole"] == [
-        [["good"], ["away"]], [["good"], ["gone"]], [503, "It is being read; ask again."], [503, "away"],
+        [["good"], ["away"]], [["good"], ["gone"]], [503, "The first reading is under way. Retry."], [503, "away"],
     ]  # fmt: skip
 
 
@@ -312,13 +314,13 @@ def page(name: str, known: History, *, ledger: bool = False, **values: Any) -> s
 @pytest.mark.parametrize("name", ["", "db.t"])
 def test_the_page_shows_them_while_the_catalog_is_away(name: str) -> None:
     told = page(name, History(AT, [run(HOSTILE)]))
-    assert "The ledger could not be read. What Airflow knows of stands here alone: runs that failed." in told
-    assert 'id="then"' not in told and '<tr><th scope="row">failed runs<small>1, 1 bad</small></th>' in told
-    words = "run of ingest_g: task plan failed after 3 tries; it began "
-    assert f"{words}2026-11-22 05:58:00 UTC and took 2m" in told and f"{words}<time " in told
+    assert "The ledger could not be read. Only failed runs, read from Airflow, are shown." in told
+    assert 'id="then"' not in told and '<tr><th scope="row">failed runs<small>1, 1 failed</small></th>' in told
+    words = "run of ingest_g: task plan failed after 3 tries; began "
+    assert f"{words}2026-11-22 05:58:00 UTC, took 2m" in told and f"{words}<time " in told
     assert "<script>alert" not in told and "49" not in told and ">None<" not in told
     link = "/dags/ingest_g/runs/%22%27%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%2F..%2F%7B%7B%207%2A7%20%7D%7D"
     assert f'data-airflow-path="{link}"' in told
     nothing = page(name, History(AT, []))
-    assert "No run failed within 24 h." in nothing and "Nothing happened" not in nothing
-    assert "Nothing happened within 24 h." in page(name, History(AT, []), ledger=True)
+    assert "No failed runs in the last 24 h." in nothing and "No events" not in nothing
+    assert "No events in the last 24 h." in page(name, History(AT, []), ledger=True)

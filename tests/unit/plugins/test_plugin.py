@@ -1,4 +1,4 @@
-"""Who may read the DAG of one group sees nothing of another's tables, at any address of the pages."""
+"""A user who may read one group's DAG sees nothing of other groups' tables, on any path of the plugin."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_table_that_could_not_be_asked_tells_what_was_known(found: dict[str, t
 
 def test_a_report_of_a_run_that_has_not_ended_is_looked_for_again(found: dict[str, tuple[int, str]]) -> None:
     code, text = found["all: /tables/db.mine/report"]  # by the browser, as `asked` has seen
-    assert code == 404 and "or it has not ended yet" in text
+    assert code == 404 and "has not ended yet" in text
 
 
 def test_what_is_counted_over_all_tables_is_told_to_those_who_may_see_all(found: dict[str, tuple[int, str]]) -> None:
@@ -228,7 +228,7 @@ def test_the_description_says_what_is_answered_where_there_is_no_answer(found: d
         "/api/tables?unread": 503,
         "/metrics?unread": 503,
     }
-    shape = {"$ref": "#/components/schemas/Refusal", "components": described["components"]}
+    shape = {"$ref": "#/components/schemas/ErrorAnswer", "components": described["components"]}
     for _, text in refused.values():
         jsonschema.validate(json.loads(text), shape, Draft202012Validator)
 

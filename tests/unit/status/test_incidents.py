@@ -1,4 +1,4 @@
-"""What is an incident, and that each is told once."""
+"""The incidents of a status; each is reported once."""
 
 from __future__ import annotations
 
@@ -63,9 +63,11 @@ def test_a_table_may_be_in_several_incidents_and_only_in_those_that_are_asked_fo
     )
     found = find_incidents(status(table("db.fine"), both), ALERTS, PAGES)
     assert titles(found) == ["db.t is failed (batch 3 of t)", "db.t is late", "db.t is at risk (unread: t)"]
-    assert found[0].why == "no space left" and found[2].why == "t: Kafka deletes it. And 1 like it."
+    assert found[0].why == "no space left" and found[2].why == "t: Kafka deletes it. And 1 more like it."
     assert found[0].url == "http://airflow/sluice/tables/db.t/timeline"
-    assert titles(find_incidents(status(both), AlertSettings(states=("review",)), PAGES)) == ["db.t waits for a review"]
+    assert titles(find_incidents(status(both), AlertSettings(states=("review",)), PAGES)) == [
+        "db.t waits for a schema review"
+    ]
 
 
 def test_what_is_blocked_is_told_as_one_thing() -> None:
@@ -110,9 +112,9 @@ def test_how_often_a_run_must_fail_and_how_much_be_rejected_before_it_is_told() 
     refused = table(last_error=replace(failed, state="blocked", runs=1))
     assert told(refused, failed_runs=3) == ["db.t is blocked (batch 3 of t)"]  # no run cures it
     (few,) = find_incidents(status(table(day_records=200, day_rejected=2)), ALERTS, PAGES)
-    assert few.title == "db.t rejects records" and "2 of 200 records" in few.why and "1.00%" in few.why
+    assert few.title == "db.t quarantines too many records" and "2 of 200 records" in few.why and "1.00%" in few.why
     assert told(table(day_records=201, day_rejected=2)) == []
-    assert told(table(day_records=201, day_rejected=2), quarantine_ratio=0.001) == ["db.t rejects records"]
+    assert told(table(day_records=201, day_rejected=2), quarantine_ratio=0.001) == ["db.t quarantines too many records"]
     assert told(table(day_records=0, day_rejected=0)) == []
     (all_of_them,) = find_incidents(status(table(day_records=0, day_rejected=2)), ALERTS, PAGES)
     # What was replayed since is over, whatever else the quarantine holds.

@@ -1,4 +1,4 @@
-"""The names of tables that a reader may not see, taken out of what is told of others."""
+"""Names of tables that a user may not see are removed from the texts of others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_whose_files_lie_in_a_folder_is_not_told_of_any_table() -> None:
         # A contract that can't be read has names that nobody knows.
         assert "lake" not in redact_maintenance(told, frozenset())
         left = redact_maintenance(told, NAMES)
-        assert left.startswith(f"failed, 1.5 s, {name.__name__}: Files of other tables lie, or may lie, in this one's")
+        assert left.startswith(
+            f"failed, 1.5 s, {name.__name__}: The table's folder holds, or may hold, files of other tables"
+        )
         assert not [word for word in ("any", "else", "foreign", "hr.pay", "lake") if word in left]
     own = "FolderSharedError: Another table, 5e1f, writes to this table's folder, and this catalog does not know it: s3://l/t"
     assert redact_maintenance(own, NAMES) == own

@@ -1,4 +1,4 @@
-"""What of a table's topics was refused, as its status tells it from a ledger and a table of PyIceberg's."""
+"""Rejected and quarantined records of a table's topics, in its status, from a real ledger and table."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_where_no_contract_can_be_read_that_is_told(site: Site, monkeypatch: pyt
     found = status.read_status(broken)
     (told,) = find_incidents(found, AlertSettings(), "")
     assert told.title == "Sluice: broken contract groups.yaml"
-    assert "groups.yaml:1: defaults.retrys: unknown field" in told.why and "groups concerned" in told.why
+    assert "groups.yaml:1: defaults.retrys: unknown field" in told.why and "these groups" in told.why
     assert compare_incidents([told], known, found) == (
         [told],
         known,
@@ -161,7 +161,9 @@ def test_of_what_the_last_day_set_apart_it_is_told_what_is_not_replayed_yet(site
     apart("a", 3, *range(60, 70))
     found = site.look()
     assert (found.day_records, found.day_rejected, found.day_apart, found.quarantined) == (300, 20, 20, 140)
-    assert [each.title for each in find_incidents(Status(AT, [found]), AlertSettings(), "")] == ["db.t rejects records"]
+    assert [each.title for each in find_incidents(Status(AT, [found]), AlertSettings(), "")] == [
+        "db.t quarantines too many records"
+    ]
     held.delete("batch_seq = 3")
     held.delete("batch_seq = 2 and _kafka_topic = 'a' and _kafka_offset < 58")  # replayed, all but two
     assert site.look().day_apart == 2

@@ -1,4 +1,4 @@
-"""What a status and a timeline tell where something is lost, was taken back, or was never there. Kafka is made up."""
+"""Status and timeline when data is lost, rolled back or never existed, with a fake Kafka."""
 
 from __future__ import annotations
 

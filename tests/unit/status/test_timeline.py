@@ -1,4 +1,4 @@
-"""What happened and what was true at a moment, against real tables in a catalog of their own."""
+"""The timeline and the state of tables at a given time, from real tables in a local catalog."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_command_tells_it(catalog: SqlCatalog, tmp_path, monkeypatch, capsys
     moment = publish(typed(catalog), 7)
     assert main.main(["at", NAME, moment.isoformat()]) == 0
     told = capsys.readouterr().out
-    assert "t: batch 7, up to but without 0: 70" in told and "until now" in told and "1 records" in told
+    assert "t: batch 7, end offsets (exclusive) 0: 70" in told and "until now" in told and "1 records" in told
     assert main.main(["at", NAME, moment.isoformat(), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["through"]["t"]["next_offsets"] == {"0": 70}
     assert main.main(["at", NAME, "2020-01-01T00:00:00Z"]) == 0
@@ -255,7 +255,7 @@ def test_everything_that_happened_stands_in_its_lane(catalog: SqlCatalog) -> Non
     (file,) = catalog.load_table(NAME).inspect.files()["file_size_in_bytes"].to_pylist()
     assert by_lane == {
         Lane.STAGED: [(False, "staged, t, batch 4, 10 records")],
-        Lane.PUBLISHED: [(False, "published, t, batch 4, 9 records, 1 rejected")],
+        Lane.PUBLISHED: [(False, "published, t, batch 4, 9 records, 1 quarantined")],
         Lane.REFUSED: [(True, "blocked, t, batch 5, too many bad records")],
         Lane.CATALOG: [(True, "retried, t, batch 4, CommitStateUnknownException: no answer")],
         Lane.REGISTRY: [(True, "failed, t, batch 6, RegistryUnavailableError: is away")],
@@ -335,7 +335,7 @@ def test_each_commit_that_adds_files_tells_how_many_and_who_made_them(catalog: S
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     table.delete("id = 2")
     told = timeline.read_events(catalog, LONG_AGO, [contract()])[0].told
-    assert told.startswith("overwrite: 1 data file created, ") and told.endswith(" kB, 1 data file taken out")
+    assert told.startswith("overwrite: 1 data file created, ") and told.endswith(" kB, 1 data file removed")
     # Nobody reads the metadata of a thousand tables for it.
     monkeypatch.setattr(timeline, "MAX_TABLES_WITH_FILES", 0)
     assert timeline.read_events(catalog, LONG_AGO, [contract()]) == []
