@@ -24,6 +24,7 @@ BACKFILL = "sluice.backfill"
 NEXT_OFFSETS = "sluice.next-offsets"
 PUBLISHED_THROUGH = "sluice.published-through"
 RUN_ID = "sluice.run-id"
+BASE_SNAPSHOT = "sluice.base-snapshot"
 CURSOR_TAG = "sluice_cursor"
 BRANCH_PREFIX = "sluice_"
 
@@ -160,6 +161,23 @@ def batches_from_summary(summary: Mapping[str, str]) -> list[Batch]:
         )
         for b in json.loads(summary[BATCHES])
     ]
+
+
+def deletes_properties(batches: Sequence[Batch], base_snapshot: int | None) -> dict[str, str]:
+    """Return what a commit on a deletes table carries: whose deletes it records, without ranges and cursor.
+
+    Args:
+        batches: the batches of one publish, or one slice. The first one's number is recorded: a later publish of it
+            alone may find its deletes recorded already, and commit nothing.
+        base_snapshot: main's head of the typed table when the write began.
+    """
+    first = batches[0]
+    return {
+        TOPIC: first.topic,
+        TOPIC_ID: first.topic_id,
+        BACKFILL if first.is_slice else BATCH_SEQ: str(first.seq),
+        BASE_SNAPSHOT: str(base_snapshot or 0),
+    }
 
 
 @dataclass(frozen=True)

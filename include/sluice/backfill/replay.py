@@ -204,7 +204,7 @@ def _write_branch(
     except BlockedError as error:
         raise _keep_branch(write, contract, piece, error) from error
     if counts.deleted:
-        merge_batch.record_deletes(context, contract, write.base, plain)
+        merge_batch.record_deletes(write, contract, [piece], source.decoded)
     return compared
 
 

@@ -5,21 +5,20 @@ In: decoded records and the branch. Out: one commit on the branch. Deletes are r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyiceberg.table import Table
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.batch import Batch
+from sluice.batch import RUN_ID, Batch, deletes_properties
 from sluice.contract.contract import Contract
 from sluice.errors import OrderUnknownError
 from sluice.formats.internal_columns import DELETE, ERROR, OP
 from sluice.iceberg import deletes_table, own_table, schema, snapshots, table_names
 from sluice.ingest import check, merge, merge_history
 from sluice.ingest.branch_write import BranchWrite
-from sluice.ingest.context import Context
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,20 @@ def _deletes_name(write: BranchWrite, contract: Contract) -> str | None:
     return table_names.spark_name(write.context.catalog_name, table_names.deletes(contract))
 
 
-def record_deletes(context: Context, contract: Contract, base: Table, decoded: DataFrame) -> None:
+def record_deletes(
+    write: BranchWrite, contract: Contract, batches: Sequence[Batch], decode: Callable[[SparkSession], DataFrame]
+) -> None:
     """Record which keys were deleted, so that a later replay of older records does not bring them back.
 
+    The commit names the batches and the head that the write began from: by these a rollback finds what it must undo.
+
     Args:
-        base: the typed table.
-        decoded: the records, in a session whose commits do not carry the publish commit's properties.
+        batches: those of the publish, or the slice.
+        decode: reads their records in a session, which must not carry the publish commit's properties.
     """
-    deletes_table.ensure_deletes_table(context.catalog, contract, base)
-    deleted = check.filter_decoded(decoded, (F.col(OP) == DELETE) & F.col(ERROR).isNull())
+    context = write.context
+    deletes_table.ensure_deletes_table(context.catalog, contract, write.base)
+    session = context.session({RUN_ID: context.run_id, **deletes_properties(batches, write.head)})
+    deleted = check.filter_decoded(decode(session), (F.col(OP) == DELETE) & F.col(ERROR).isNull())
     latest = merge.keep_latest(deleted.select(*merge.typed_columns(contract), OP), contract)
     merge.upsert_deletes(latest, table_names.spark_name(context.catalog_name, table_names.deletes(contract)), contract)

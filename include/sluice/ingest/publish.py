@@ -118,7 +118,7 @@ def publish(
         write.check_main_unmoved()  # a writer that was overtaken must not write quarantine, results and deletes
         _check(write, staged, merged, contract)
         if merged.total.deleted:
-            merge_batch.record_deletes(context, active, write.base, staged.decode())
+            merge_batch.record_deletes(write, active, batches, staged.decode)
         _audit_branch(write, merged)
         if merged.total.ignored:
             log.info("%s from %s: %s records ignored", contract.table, staged.whole, merged.total.ignored)

@@ -7,16 +7,16 @@ are published again. Usually its delete is published again too; after a contract
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId
 
-from sluice.batch import STEP
+from sluice.batch import BACKFILL, BASE_SNAPSHOT, BATCH_SEQ, TOPIC, TOPIC_ID, PublishedOffsets
 from sluice.iceberg import compat, refs, snapshots
 
 log = logging.getLogger(__name__)
@@ -27,31 +27,51 @@ STEPS_THAT_DELETE = ("publish", "replay")
 
 
 def find_restore_point(
-    deletes: Table | None, table: TableMetadata, target: Snapshot, first_undone: Snapshot
+    deletes: Table | None, published: Mapping[str, PublishedOffsets], undone_bases: Collection[int]
 ) -> int | None:
-    """Find the newest snapshot of the deletes table without deletes of undone batches.
+    """Find the newest snapshot of the deletes table without deletes of undone batches and slices.
 
-    A publish writes its deletes after its rows and before main moves. So deletes from before the first undone snapshot
-    belong to earlier batches, except those of a refused or killed earlier attempt at the undone batch: these were
-    written after main had moved to the last snapshot before it.
+    Each commit on the deletes table names its batch or slice, and the head that its write began from. Timestamps decide
+    nothing: the clocks that stamp the two tables may differ. If in doubt a delete stays, because too many deletes do
+    less harm than too few.
+
+    Args:
+        published: the offsets that the typed table is rolled back to, by topic. Deletes of later batches are undone.
+        undone_bases: the snapshots that the rollback undoes, and its target. A slice that began from one of them, and
+            so from above the target, is undone.
 
     Returns:
         A snapshot id; `EMPTY` if all deletes are of undone batches; None if the deletes table stays as it is, because
         it is right already or the snapshot has expired.
     """
-    if deletes is None or deletes.metadata.current_snapshot_id is None:
+    if deletes is None:
         return None
-    history = list(snapshots.ancestors(deletes.metadata))
-    publishes = (
-        s for s in snapshots.ancestors(table, target.snapshot_id) if snapshots.summary(s).get(STEP) in STEPS_THAT_DELETE
-    )
-    last = next(publishes, None)
-    moved_ms = [e.timestamp_ms for e in table.snapshot_log if last and e.snapshot_id == last.snapshot_id]
-    until_ms = min([first_undone.timestamp_ms, *(ms + 1 for ms in moved_ms)])
-    restore_to = next((s for s in history if s.timestamp_ms < until_ms), None)
-    if restore_to is None:
-        return EMPTY if snapshots.is_first_snapshot(history[-1]) else None
-    return None if restore_to is history[0] else restore_to.snapshot_id
+    restore_from: Snapshot | None = None
+    for snapshot in snapshots.ancestors(deletes.metadata):
+        if _is_undone(snapshots.summary(snapshot), published, undone_bases):
+            restore_from = snapshot
+        elif not _is_rewrite(snapshot):
+            break
+    if restore_from is None:
+        return None
+    return EMPTY if snapshots.is_first_snapshot(restore_from) else restore_from.parent_snapshot_id
+
+
+def _is_undone(
+    summary: Mapping[str, str], published: Mapping[str, PublishedOffsets], undone_bases: Collection[int]
+) -> bool:
+    if BACKFILL in summary:
+        return int(summary[BASE_SNAPSHOT]) in undone_bases
+    if BATCH_SEQ not in summary:
+        return False
+    offsets = published.get(summary[TOPIC])
+    if offsets and offsets.topic_id != summary[TOPIC_ID]:
+        return False
+    return int(summary[BATCH_SEQ]) > (offsets.seq if offsets else 0)
+
+
+def _is_rewrite(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
 
 
 def restore_snapshot(deletes: Table, catalog: Catalog, snapshot_id: int) -> None:

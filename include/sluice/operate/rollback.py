@@ -165,7 +165,9 @@ def preview_rollback(
         slices=undone_slices.find_undone_slices(undone, catalog, ledger),
         branches=tuple(sorted(n for n in table.metadata.refs if refs.is_batch_branch(n) or refs.is_slice_branch(n))),
         deletes_table=deletes,
-        deletes_snapshot_id=restore_deletes.find_restore_point(deletes, table.metadata, target, undone[-1]),
+        deletes_snapshot_id=restore_deletes.find_restore_point(
+            deletes, published, {target.snapshot_id, *(s.snapshot_id for s in undone)}
+        ),
     )
 
 
@@ -244,6 +246,8 @@ def roll_back(found: Rollback, catalog: Catalog, ledger: Ledger, decision: Decis
         updates.append(refs.set_ref(CURSOR_TAG, found.offsets_snapshot.snapshot_id, tag=True))
     elif CURSOR_TAG in found.base.metadata.refs:
         updates.append(RemoveSnapshotRefUpdate(ref_name=CURSOR_TAG))
+    # Main may be back at the head that a write began from: without its branch the catalog refuses that write's commit.
+    updates += [RemoveSnapshotRefUpdate(ref_name=name) for name in found.branches]
     if unfinished := RollbackNote.from_table(found.base):  # the new note replaces it
         unfinished_rollback.record_rollback(ledger, unfinished)
     unfinished_rollback.commit_rollback(catalog, ledger, found.base, tuple(updates), note)

@@ -17,6 +17,7 @@ from sluice.batch import (
     RUN_ID,
     Batch,
     PublishedOffsets,
+    deletes_properties,
     encode_published_through,
     publish_properties,
 )
@@ -181,10 +182,32 @@ def test_an_attempt_that_began_where_a_table_is_taken_back_to_does_not_land_ther
         act(catalog, found)
         if written == "after":
             write(attempt.branch)
-        with pytest.raises(FencedError, match="Main moved away and back"):
+        # Its branch is dropped by the rollback, so what it writes afterwards stands on nothing.
+        refusal = "Main moved away and back" if written == "before" else "The branch does not hold exactly one commit"
+        with pytest.raises(FencedError, match=refusal):
             attempt.fast_forward_main()
     assert head(catalog) == target
     assert "sluice_audited" in catalog.load_table("shop.orders").metadata.refs
+
+
+def test_a_write_that_was_paused_right_before_its_commit_does_not_land_after_a_rollback(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Main moves away and back while the driver stands between its last look and its commit: the catalog refuses it."""
+    promises = promise(tmp_path)
+    filled(catalog, promises, 1)
+    target = head(catalog)
+    context = Context(None, catalog, "lake", {}, "zombie")  # type: ignore[arg-type]
+    properties = {"sluice.step": "publish", **batch(2).properties()}
+    with BranchWrite(context, ("shop", "orders"), batch(2)) as write:
+        append(catalog.load_table("shop.orders"), 2, properties, write.branch)
+        write.written_snapshot()
+        append(catalog.load_table("shop.orders"), 2, {**properties, **THROUGH})
+        act(catalog, look(catalog, promises, target))
+        monkeypatch.setattr(write, "check_main_unmoved", lambda: None)  # it had looked before all that
+        with pytest.raises(FencedError):
+            write.fast_forward_main()
+    assert head(catalog) == target
 
 
 @pytest.mark.parametrize(("step", "forgotten"), [("contract", True), ("rewrite_data_files", True), ("publish", False)])
@@ -202,7 +225,7 @@ def test_whoever_finishes_a_rollback_takes_the_memory_back_unless_something_was_
     typed, staging = tables.ensure_typed(catalog, own), tables.ensure_staging(catalog, "orders")
     ledger = Ledger(catalog)
     for seq in (1, 2):
-        append(deletes_table.ensure_deletes_table(catalog, own), seq, {})
+        append(deletes_table.ensure_deletes_table(catalog, own), seq, deletes_properties([batch(seq)], None))
         append(staging, seq, {"sluice.step": "stage", **batch(seq).properties()})
         through = {PUBLISHED_THROUGH: encode_published_through({"orders": PublishedOffsets(seq, "id", {0: seq})})}
         append(typed, seq, {"sluice.step": "publish", **batch(seq).properties(), **through})
@@ -221,27 +244,70 @@ def test_whoever_finishes_a_rollback_takes_the_memory_back_unless_something_was_
     assert (memory == found.deletes_snapshot_id) is forgotten
 
 
+def deletes_of(seq: int, base: Snapshot | None) -> dict[str, str]:
+    """What a commit on the deletes table carries."""
+    return deletes_properties([batch(seq)], base.snapshot_id if base else None)
+
+
 @pytest.mark.parametrize("between", [False, True], ids=["publish", "maintenance in between"])
-def test_what_an_attempt_remembered_that_did_not_land_is_forgotten_with_its_batch(
-    tmp_path: Path, catalog: Catalog, between: bool
+@pytest.mark.parametrize("behind_ms", [0, 5_000], ids=["one clock", "the typed table's clock is behind"])
+def test_a_rollback_restores_the_deletes_table_by_what_its_commits_name(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, between: bool, behind_ms: int
 ) -> None:
+    """No clock decides: that of a catalog's server may be behind that of a driver."""
     typed, _ = filled(catalog, promise(tmp_path), 1)
-    memory = catalog.create_table("shop.memory", typed.schema())
-    append(memory, 2, {})
-    before = catalog.load_table("shop.memory").current_snapshot()
+    deletes = catalog.create_table("shop.deletes", typed.schema())
+    append(deletes, 2, deletes_of(2, head(catalog)))
+    kept = catalog.load_table("shop.deletes").current_snapshot()
+    assert kept is not None
     append(typed, 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
-    append(memory, 3, {})  # of an attempt at batch 3 that was killed
+    append(deletes, 3, deletes_of(3, head(catalog)))  # of an attempt at batch 3 that was killed
     if between:
         append(typed, 9, {"sluice.step": "rewrite_data_files"})
     target = head(catalog)
-    append(memory, 3, {})  # of the one that landed
+    append(deletes, 3, deletes_of(3, target))  # of the one that landed
     append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
-    memory = catalog.load_table("shop.memory")
-    assert before is not None
+    log = [e.model_copy(update={"timestamp_ms": e.timestamp_ms - behind_ms}) for e in typed.metadata.snapshot_log]
+    monkeypatch.setattr(typed, "metadata", typed.metadata.model_copy(update={"snapshot_log": log}))
     found = restore_deletes.find_restore_point(
-        memory, catalog.load_table("shop.orders").metadata, target, head(catalog)
+        catalog.load_table("shop.deletes"), published_through(2), {target.snapshot_id, head(catalog).snapshot_id}
     )
-    assert found == before.snapshot_id
+    assert found == kept.snapshot_id
+
+
+def published_through(seq: int) -> dict[str, PublishedOffsets]:
+    return {"orders": PublishedOffsets(seq, "id", {0: seq})}
+
+
+def test_deletes_stay_where_it_is_in_doubt_whose_they_are(tmp_path: Path, catalog: Catalog) -> None:
+    typed, _ = filled(catalog, promise(tmp_path), 2)
+    target = head(catalog)
+    piece = Batch("orders", "id", -1, {0: OffsetRange(0, 1)}, {})
+    slice_below = deletes_properties([piece], 7)
+    slice_above = deletes_properties([piece], target.snapshot_id)
+
+    def restored(*commits: dict[str, str]) -> int | None:
+        deletes = catalog.create_table(f"shop.deletes_{len(catalog.list_tables('shop'))}", typed.schema())
+        for each in commits:
+            append(deletes, 1, each)
+        deletes = catalog.load_table(deletes.name())
+        found = restore_deletes.find_restore_point(deletes, published_through(2), {target.snapshot_id})
+        chain = [s.snapshot_id for s in snapshots.ancestors(deletes.metadata)][::-1]
+        return found if found in (None, restore_deletes.EMPTY) else chain.index(found) + 1
+
+    assert restored() is None
+    assert restored(deletes_of(3, target)) == restore_deletes.EMPTY
+    assert restored(deletes_of(2, target)) is None
+    assert restored(deletes_of(2, None), deletes_of(3, target), deletes_of(4, target)) == 1
+    # One that lies on them is of a batch or slice that the table keeps, or names nothing: another engine's.
+    assert restored(deletes_of(3, target), deletes_of(2, None)) is None
+    assert restored(deletes_of(3, target), {}) is None
+    assert restored(deletes_of(3, target), slice_below) is None
+    # A slice from above the target is undone, one from below it is not.
+    assert restored(deletes_of(2, None), slice_above) == 1
+    assert restored(deletes_of(2, None), slice_below) is None
+    # Batches of another topic of that name have numbers of their own.
+    assert restored({**deletes_of(3, target), "sluice.topic-id": "another"}) is None
 
 
 def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_path: Path, catalog: Catalog) -> None:
@@ -252,15 +318,17 @@ def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_
     append(typed, 9, {})
     target = head(catalog)
     append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
-    memory = catalog.load_table("shop.orders")
-    first_undone = memory.snapshot_by_id(gone[0])
-    assert first_undone is not None
-    assert restore_deletes.find_restore_point(memory, memory.metadata, target, first_undone) == restore_deletes.EMPTY
-    memory.maintenance.expire_snapshots().by_ids(gone).commit()
+    deletes = catalog.create_table("shop.deletes", typed.schema())
+    for seq in (1, 2):
+        append(deletes, seq, deletes_of(seq, target))
+    assert restore_deletes.find_restore_point(deletes, {}, set()) == restore_deletes.EMPTY
+    deletes.maintenance.expire_snapshots().by_id(deletes.snapshots()[0].snapshot_id).commit()
+    typed = catalog.load_table("shop.orders")
+    typed.maintenance.expire_snapshots().by_ids(gone).commit()
     # Of what the table held then, and of what a memory knew, nobody can tell any more: not nothing.
     with pytest.raises(RefusedError, match="carried the table's offsets at that time have expired"):
         look(catalog, promises, target)
-    assert restore_deletes.find_restore_point(memory, memory.metadata, target, first_undone) is None
+    assert restore_deletes.find_restore_point(catalog.load_table("shop.deletes"), {}, set()) is None
 
 
 def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:
