@@ -74,6 +74,15 @@ class RegistryUnavailableError(RetryableError):
     )
 
 
+class SchemaIdReusedError(TerminalError):
+    """The registry returns another schema for an id than the one by which records with that id were read before."""
+
+    advice = (
+        "If the registry was rebuilt, restore it from its backup, so that each id has the schema that its records were "
+        "written with. Unpublished records are staged, and the next run publishes them."
+    )
+
+
 class SchemaMissingError(RetryableError):
     """The contract takes columns from a subject's newest schema, and none is registered under that subject."""
 

@@ -17,7 +17,7 @@ from sluice.contract.contract import Contract
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import RetryableError, SluiceError, TerminalError
 from sluice.iceberg import schema
-from sluice.ledger import ledger_rows, maintenance_table, quality_table, schemas_table
+from sluice.ledger import ledger_rows, maintenance_table, quality_table, schemas_table, writer_schemas_table
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
 from tests.support.runbook import COMMANDS, SQL, TEXT
 from tests.unit.dags.test_dags import LOAD
@@ -86,6 +86,7 @@ def test_the_columns_of_sluices_own_tables_are_those_that_they_have() -> None:
         "sluice.quality": quality_table.SCHEMA,
         "sluice.maintenance": maintenance_table.SCHEMA,
         "sluice.schemas": schemas_table.SCHEMA,
+        "sluice.writer_schemas": writer_schemas_table.SCHEMA,
         "sluice_staging.<topic>": schema.staging_schema()[0],
         "sluice_quarantine.<table>": schema.quarantine_schema()[0],
         "sluice_deletes.<table>": schema.deletes_schema(contract),

@@ -77,6 +77,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         StagingTrimmedError: staging does not hold it.
         OffsetsMissingError: offsets are missing that must not be.
         BlockedError: more rejected records than the contract tolerates; main did not move.
+        SchemaIdReusedError: earlier records with one of the schema ids were read by another schema.
         InvalidReplayError: the result failed validation; main did not move.
         FencedError: another writer moved main; this one changed nothing.
     """
@@ -117,6 +118,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         # Read and decoded once, for the MERGE, the counts and the validation.
         decoded = source.decoded(context.session(properties)).persist()
         try:
+            context.check_writer_schemas(piece.topic)
             counts = check.count_records(decoded)
             compared = _write_branch(write, source, decoded, counts, complete=not gaps_expected)
         finally:

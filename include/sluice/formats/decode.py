@@ -20,6 +20,7 @@ from sluice.contract.columns import Input
 from sluice.contract.contract import Contract
 from sluice.contract.fields import row_paths
 from sluice.contract.values import KAFKA_COLUMNS
+from sluice.errors import SchemaIdReusedError
 from sluice.formats import change_events, expressions, masks
 from sluice.formats.formats import FORMATS
 from sluice.formats.internal_columns import (
@@ -43,6 +44,7 @@ from sluice.formats.json_connect import PAYLOAD
 from sluice.formats.logical_types import read_text, spark_type
 from sluice.formats.value_checks import lowercase_uuids, partition_path_checks, truncate_transform_checks, type_checks
 from sluice.formats.wire_format import PREFIX_BYTES
+from sluice.kafka.schema_fingerprint import with_topic
 
 TOMBSTONE = "_sluice_tombstone"
 
@@ -115,8 +117,12 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     Raises:
         ContractError: An expression of the contract is not accepted.
         ConfigError: The contract masks a column, and the masking key is not set.
+        SchemaIdReusedError: The registry returns another schema for an id than it did before.
     """
-    frame = _read(staged, contract, topic)
+    try:
+        frame = _read(staged, contract, topic)
+    except SchemaIdReusedError as error:
+        raise with_topic(error, topic) from error
     record = _record(frame, contract)
     op, tombstone_error = _operation(contract, record)
     op = F.when(record.is_other_type, IGNORE).otherwise(op)

@@ -22,6 +22,7 @@ LEDGER: Identifier = ("sluice", "offsets")
 MAINTENANCE: Identifier = ("sluice", "maintenance")
 QUALITY: Identifier = ("sluice", "quality")
 SCHEMAS: Identifier = ("sluice", "schemas")
+WRITER_SCHEMAS: Identifier = ("sluice", "writer_schemas")
 
 
 def safe_identifier(name: str) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from sluice.kafka import broker
+from sluice.kafka import broker, registry
+from sluice.kafka.registry import WriterSchema
+from sluice.ledger import writer_schemas_table
 
 
 @dataclass
@@ -22,6 +24,7 @@ class Context:
     catalog_name: str
     kafka: Mapping[str, object]
     run_id: str
+    _checked: set[tuple[str, WriterSchema]] = field(default_factory=set, init=False, repr=False)
 
     @cached_property
     def client(self) -> AdminClient:
@@ -34,3 +37,13 @@ class Context:
         for name, value in properties.items():
             session.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
         return session
+
+    def check_writer_schemas(self, topic: str) -> None:
+        """Check the schemas that this attempt reads the topic's records with, once for each; without one do nothing.
+
+        Raises:
+            SchemaIdReusedError: earlier records with the same id were read by another schema.
+        """
+        new = {(topic, schema) for schema in registry.pinned_schemas()} - self._checked
+        writer_schemas_table.check_and_record(self.catalog, topic, (s for _, s in new), run_id=self.run_id)
+        self._checked |= new

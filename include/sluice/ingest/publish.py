@@ -84,6 +84,7 @@ def publish(
         BatchOrderError: an earlier batch of the topic is not published yet.
         TopicRecreatedError: the table was filled from another topic of that name.
         FencedError: another writer moved main during the write.
+        SchemaIdReusedError: earlier records with one of the schema ids were read by another schema.
         StagingTrimmedError: staging no longer holds all of the records.
         AuditError: the branch does not hold what the batches hold.
     """
@@ -146,6 +147,7 @@ class _Merged:
 def _merge(write: BranchWrite, staged: StagedBatches, session: SparkSession, *, fresh: bool, replay: bool) -> _Merged:
     """Merge the batches into the branch, and count their records in the same pass."""
     decoded = staged.decode(session)
+    staged.context.check_writer_schemas(staged.whole.topic)
     evaluation = expectations.Evaluation(staged.contract, decoded)
     # Only what the MERGE takes: an observation keeps each column that it is given, and one nested column (headers)
     # would turn off Iceberg's vectorised reader for the whole scan.

@@ -1,7 +1,8 @@
 """Writer schemas from the schema registry, by id or as a subject's newest, with everything they reference.
 
-An id's schema never changes, so it is cached in the process, and on disk for outages. A subject's newest schema is
-cached for `cache.latest.ttl.sec`; unknown ids only within `pinned_answers`, or good records would be quarantined.
+An id's schema never changes, so it is cached in the process, and on disk for outages; if the registry then returns
+another one, that is an error. A subject's newest schema is cached for `cache.latest.ttl.sec`; unknown ids only within
+`pinned_answers`, or good records would be quarantined.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -31,6 +32,7 @@ from sluice.kafka.registry_errors import (
     is_not_a_registry,
 )
 from sluice.kafka.registry_settings import SETTINGS_SOURCE, extract_url_credentials, registry_config
+from sluice.kafka.schema_fingerprint import SchemaFingerprint, make_fingerprint, reused_id_error
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -52,6 +54,7 @@ class WriterSchema:
         text: The schema.
         references: Name and text of each schema that it references; each after its own references.
         missing: References that the registry does not have, or no longer has; empty if it has them all.
+        registered: The schema as registered, where `text` has its references inlined; else empty.
     """
 
     id: int
@@ -59,6 +62,13 @@ class WriterSchema:
     text: str
     references: tuple[tuple[str, str], ...] = ()
     missing: str = ""
+    registered: str = ""
+
+    @property
+    def fingerprint(self) -> SchemaFingerprint:
+        """What tells it from other schemas; the same with its references apart, inlined, or missing."""
+        references = None if self.missing or self.registered else self.references
+        return make_fingerprint(self.kind, self.registered or self.text, references)
 
 
 _fetched: dict[tuple[str, int], WriterSchema] = {}
@@ -79,6 +89,11 @@ def pinned_answers() -> Iterator[None]:
         yield
     finally:
         _pinned.reset(token)
+
+
+def pinned_schemas() -> list[WriterSchema]:
+    """Return the schemas that records were read with since `pinned_answers`; none outside of it."""
+    return [each for each in (_pinned.get() or {}).values() if each and not each.missing]
 
 
 def candidate_subjects(topic: str, types: Iterable[str] = ()) -> list[str]:
@@ -106,6 +121,11 @@ class SchemaRegistry:
         key = hashlib.sha256(self._url.encode()).hexdigest()[:16]
         self._key, self._folder = key, (folder or _default_folder()) / key
 
+    @property
+    def address(self) -> str:
+        """Its URL, without user and password."""
+        return self._url
+
     @cached_property
     def _client(self) -> SchemaRegistryClient:
         from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -127,6 +147,7 @@ class SchemaRegistry:
 
         Raises:
             RegistryUnavailableError: The registry does not answer, and one of the ids was never fetched before.
+            SchemaIdReusedError: An id has another schema than when it was fetched before.
             ConfigError: The address is not a registry's, or the registry rejects the login or the request.
         """
         return {each: self._schema(each) for each in sorted(set(ids))}
@@ -199,9 +220,22 @@ class SchemaRegistry:
         found = self._ask(f"schema {number}", NO_SCHEMA, lambda: self._writer(number, self._client.get_schema(number)))
         if found and found.missing and found.kind == "AVRO":
             found = self._resolved(found)
+        if found:
+            self._refuse_reused(found)
         if found and not found.missing:
             self._write_cached(found)
         return found
+
+    def _refuse_reused(self, found: WriterSchema) -> None:
+        """Compare a schema with the one in the disk cache, which is no longer used for outages if they differ."""
+        path, reused = self._path(found.id), self._path(found.id, ".reused")
+        kept = self._read_cached(found.id) or self._read_cached(found.id, ".reused")
+        if kept is None or not kept.fingerprint.differs_from(found.fingerprint):
+            return
+        self._client.clear_caches()  # type: ignore[no-untyped-call]  # it may be restored while this process runs
+        with suppress(OSError):
+            path.replace(reused)
+        raise reused_id_error(self._url, found.id, file=reused if reused.exists() else path)
 
     def _resolved(self, schema: WriterSchema) -> WriterSchema:
         """Return the schema with its references inlined: Apicurio has that even where the references were deleted."""
@@ -210,7 +244,9 @@ class SchemaRegistry:
         number = schema.id
         found = self._ask(f"schema {number}", NO_SCHEMA, lambda: self._client.get_schema(number, fmt="resolved"))
         text = (found and found.schema_str) or schema.text
-        return schema if text == schema.text else replace(schema, text=text, references=(), missing="")
+        if text == schema.text:
+            return schema
+        return replace(schema, text=text, references=(), missing="", registered=schema.text)
 
     def _ask(self, what: str, absent: tuple[int, ...], call: Callable[[], Answer]) -> Answer | None:
         return call_registry(self._url, what, absent, call)
@@ -242,17 +278,23 @@ class SchemaRegistry:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False, encoding="utf-8") as stream:
                 json.dump(asdict(schema), stream)
-            Path(stream.name).replace(self._folder / f"{schema.id}.json")
+            Path(stream.name).replace(self._path(schema.id))
+            self._path(schema.id, ".reused").unlink(missing_ok=True)
         except OSError as error:
             log.warning("schema %s can't be cached in %s: %s", schema.id, self._folder, error)
 
-    def _read_cached(self, number: int) -> WriterSchema | None:
+    def _path(self, number: int, suffix: str = "") -> Path:
+        """The file of a schema in the disk cache."""
+        return self._folder / f"{number}{suffix}.json"
+
+    def _read_cached(self, number: int, suffix: str = "") -> WriterSchema | None:
         try:
-            cached = json.loads((self._folder / f"{number}.json").read_text(encoding="utf-8"))
+            cached = json.loads(self._path(number, suffix).read_text(encoding="utf-8"))
             if not cached["text"]:  # older releases cached any answer
                 return None
             references = tuple((str(name), str(text)) for name, text in cached["references"])
-            return WriterSchema(number, cached["kind"], cached["text"], references)
+            registered = str(cached.get("registered", ""))
+            return WriterSchema(number, cached["kind"], cached["text"], references, registered=registered)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -17,13 +17,15 @@ from confluent_kafka.schema_registry import Schema, SchemaReference
 from pyspark.sql import SparkSession
 
 from sluice.embedded.schema_registry import EmbeddedRegistry
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SchemaIdReusedError
 from sluice.formats.internal_columns import DETAIL, ERROR
 from sluice.ingest import quarantine, run
+from sluice.kafka import registry as registries
 from sluice.kafka.registry import SchemaRegistry as Schemas
 from sluice.ledger.slices import Origin
 from sluice.status import readiness
 from tests.spark.formats.test_formats import avro, framed, name, read, record
+from tests.support import runbook
 from tests.support.airflow_process import isolated_airflow_env
 from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
@@ -285,3 +287,34 @@ def test_a_record_that_is_judged_otherwise_for_quarantine_keeps_the_batch_back(
     assert f"1 records were rejected, but 0 were quarantined. [table {table}, topic {it.topic}" in outcome["error"]
     it.drain(table)
     assert held_of(it, table) == (["old"], [b"late"])
+
+
+def test_an_id_that_a_rebuilt_registry_reuses_stops_the_table_until_it_is_accepted(
+    lake: Callable[..., Lake], behind: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also on a machine that has never seen the old schema: publishing, and replays of what was published before."""
+    it = lake()
+    it.create_topic(1)
+    table = it.contract(**ODD)
+    it.send(BOTH[:1])
+    it.drain(table)
+    behind.schemas[1] = {"schema": json.dumps(record(m="long", n="long"))}
+    it.send([(0, "new", framed(1, b"\x04\x0e"))])
+
+    def on_another_machine(name: str) -> None:
+        monkeypatch.setenv("SLUICE_SCHEMAS", str(tmp_path / name))
+        for cache in ("_fetched", "_clients"):
+            monkeypatch.setattr(registries, cache, {})
+
+    statement = f"DELETE FROM sluice.writer_schemas WHERE topic = '{it.topic}' AND schema_id = 1"
+    for machine in ("kept", "another"):
+        on_another_machine(machine)
+        outcome = it.run()[table]
+        assert (outcome["state"], held_of(it, table)) == ("failed", (["old"], [])), machine
+        assert "returns another schema for id 1" in outcome["error"] and statement in outcome["error"]
+        assert ("on this machine" in outcome["error"]) == (machine == "kept")
+        with pytest.raises(SchemaIdReusedError, match=f"topic {it.topic}.*{statement}"):
+            run_backfill(it, backfill_request(table, {0: (0, 1)}, origin=Origin.STAGING), machine)
+    runbook.run_sql(it, "DELETE FROM sluice.writer_schemas", topic=it.topic, id=1)
+    it.drain(table)
+    assert {row["id"]: row["n"] for row in it.rows(table)} == {"old": 1, "new": 7}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sluice.contract.contract import Contract
-from sluice.errors import ConfigError, RegistryUnavailableError
+from sluice.errors import ConfigError, RegistryUnavailableError, SchemaIdReusedError
 from sluice.kafka import registry, registry_errors
 from sluice.kafka.registry import SchemaRegistry
 from sluice.plan import warnings, writer_schema_warnings
@@ -229,3 +229,95 @@ def test_what_is_not_the_registrys_own_refusal_is_no_word_about_a_schema(
     for number, goes_on in ((1, served), (2, False)):
         with nullcontext() if goes_on else pytest.raises(ConfigError):
             assert known(number)
+
+
+OTHER = {"schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "m", "type": "long"}]})}
+
+
+def test_an_id_that_a_rebuilt_registry_reuses_is_refused(
+    answers: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The old schema then serves no new records while the registry is away, and the restored registry is accepted."""
+    answers.schemas[1] = AVRO
+    assert known(1)
+    answers.schemas[1] = {"schema": json.dumps(json.loads(AVRO["schema"]), indent=3)}
+    forget(monkeypatch)
+    assert known(1), "formatted otherwise"
+    answers.schemas[1] = OTHER
+    for _ in range(2):
+        forget(monkeypatch)
+        with pytest.raises(SchemaIdReusedError, match=f"registry at {answers.url} returns another") as error:
+            known(1)
+        (kept,) = tmp_path.rglob("*.json")
+        assert f"delete {kept} on this machine" in error.value.next_step
+        assert "DELETE FROM sluice.writer_schemas WHERE topic = '<topic>' AND schema_id = 1" in error.value.next_step
+        assert error.value.fields == {"schema_id": 1, "topic": None}
+    forget(monkeypatch)
+    answers.otherwise = always(500)
+    monkeypatch.setattr(registry, "RETRIES", 0)
+    with pytest.raises(RegistryUnavailableError):
+        known(1)
+    answers.otherwise, answers.schemas[1] = ScriptedRegistry().otherwise, AVRO
+    assert known(1)
+    forget(monkeypatch)
+    answers.otherwise = always(500)
+    assert known(1), "restored"
+
+
+def test_a_reused_id_is_accepted_by_deleting_the_kept_schema(
+    answers: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers.schemas[1] = AVRO
+    assert known(1)
+    answers.schemas[1] = OTHER
+    forget(monkeypatch)
+    with pytest.raises(SchemaIdReusedError):
+        known(1)
+    (kept,) = tmp_path.rglob("*.json")
+    kept.unlink()
+    assert SchemaRegistry().schemas([1])[1].text == OTHER["schema"]  # type: ignore[union-attr]
+
+
+def test_a_reference_that_was_reused_is_refused(answers: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = {"name": "t.P", "subject": "part", "version": 1}
+    answers.schemas[2] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
+    answers.subjects["part"] = {"subject": "part", "version": 1, "id": 3, "schema": '{"type": "string"}'}
+    assert known(2)
+    answers.subjects["part"]["schema"] = '{"type": "integer"}'
+    forget(monkeypatch)
+    with pytest.raises(SchemaIdReusedError):
+        known(2)
+
+
+def test_references_that_were_deleted_and_inlined_are_no_reuse(
+    answers: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In either direction: Apicurio inlines them once they are deleted, and they may be registered again."""
+    part = {"name": "t.P", "subject": "part", "version": 1}
+    answers.schemas[2] = {"schema": '{"type": "t.P"}', "references": [part]}
+    there = {"subject": "part", "version": 1, "id": 3, "schema": '"long"'}
+    plain = SchemaRegistry._ask
+
+    def ask(self: SchemaRegistry, what: str, absent: Any, call: Any) -> Any:
+        found = plain(self, what, absent, call)
+        inlines = what == "schema 2" and not isinstance(found, registry.WriterSchema)
+        return type(found)('{"type": "long"}', "AVRO") if inlines else found
+
+    monkeypatch.setattr(SchemaRegistry, "_ask", ask)
+    for subjects, text in (({"part": there}, "t.P"), ({}, "long"), ({}, "long"), ({"part": there}, "t.P")):
+        answers.subjects = subjects
+        forget(monkeypatch)
+        found = SchemaRegistry().schemas([2])[2]
+        assert found and json.loads(found.text) == {"type": text} and not found.missing
+
+
+def test_the_pinned_schemas_are_those_of_the_attempt(answers: ScriptedRegistry) -> None:
+    assert registry.pinned_schemas() == []
+    answers.schemas[1] = AVRO
+    known(1)
+    part = {"name": "t.P", "subject": "part", "version": 1}
+    answers.schemas[2] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
+    with registry.pinned_answers():
+        assert registry.pinned_schemas() == []
+        assert [known(1), known(2), known(3)] == [True, False, False]
+        assert [each.id for each in registry.pinned_schemas()] == [1], "nothing is read with the others"
