@@ -236,6 +236,16 @@ class CursorUnknownError(TerminalError):
     )
 
 
+class RequirementsNotEnforcedError(TerminalError):
+    """The catalog accepted a commit whose requirement did not hold; nothing is planned in such a catalog."""
+
+    advice = (
+        "Use a catalog that enforces the requirements of commits (assert-ref-snapshot-id in Iceberg's REST "
+        "specification), or a version of it that does; the next plan checks again. Don't write to it with several "
+        "writers until then."
+    )
+
+
 class RefusedError(TerminalError):
     """An operator's request can't be carried out as given; nothing was changed."""
 

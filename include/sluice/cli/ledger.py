@@ -1,6 +1,6 @@
-"""`python -m sluice ledger`: shows the ledger's last rows, or rebuilds it from the tables' snapshots.
+"""`python -m sluice ledger`: shows the ledger's rows, rebuilds it from snapshots, or retires a consumer of a topic.
 
-In: arguments and the contracts. Out: rows as text, or a rebuilt ledger.
+In: arguments and the contracts. Out: rows as text, a rebuilt ledger; a preview, or with `--yes` the change.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluice.cli.operate import UNCHANGED, add_decision
 from sluice.operate import operator_input
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_commands(
     commands: Any, contracts: Callable[[], Contracts], count: Callable[[str], int]
-) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+) -> list[argparse.ArgumentParser]:
     """Add the commands; returns their parsers.
 
     Args:
@@ -37,7 +38,12 @@ def add_commands(
     show.add_argument("topic", nargs="?", metavar="TOPIC")
     show.add_argument("-n", type=count, default=20, metavar="ROWS", help="how many (default 20)")
     show.set_defaults(run=_show)
-    return rebuild, show
+    retire = ledger.add_parser("retire-consumer", help="keep no raw records for a table that no longer reads a topic")
+    retire.add_argument("table", metavar="TABLE")
+    retire.add_argument("topic", metavar="TOPIC")
+    add_decision(retire)
+    retire.set_defaults(run=partial(_retire_consumer, contracts))
+    return [rebuild, show, retire]
 
 
 def _rebuild(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
@@ -51,6 +57,25 @@ def _rebuild(contracts: Callable[[], Contracts], given: argparse.Namespace) -> i
         known = resolve_topics.resolve(known, catalog, None)
         lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {operator_input.current_user()}")
     print("\n".join(lines))
+    return 0
+
+
+def _retire_consumer(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+    from sluice.iceberg import availability
+    from sluice.operate import retire_consumer
+    from sluice.operate.operator_input import Decision
+    from sluice.plan import resolve_topics
+
+    known = contracts()
+    catalog = availability.open_catalog(given.patience)
+    user = operator_input.current_user()
+    with availability.translate_catalog_errors():
+        known = resolve_topics.resolve(known, catalog, None)
+        found = retire_consumer.find_consumer(given.table, given.topic, known, catalog)
+        print("\n".join(found.lines()))
+        if given.yes:
+            retire_consumer.retire(found, catalog, Decision(user, given.why, f"retire-consumer by {user}"))
+    print("Retired. The next expiry trims staging without it." if given.yes else UNCHANGED)
     return 0
 
 

@@ -46,9 +46,8 @@ def add_commands(commands: Any, contracts: Callable[[], Contracts]) -> list[argp
         help="repeat the table's name to accept that rows missing in staging are lost",
     )
     back.set_defaults(run=partial(_rollback, contracts))
-    for each in (accept, back):
-        each.add_argument("--why", required=True, metavar="REASON", help="recorded in the ledger with your name")
-        each.add_argument("--yes", action="store_true", help="apply it; without it, only show what would be done")
+    add_decision(accept)
+    add_decision(back)
     plan = commands.add_parser("backfill", help="replay history, or a range, into a table").add_subparsers(
         required=True, metavar="COMMAND"
     )
@@ -63,6 +62,12 @@ def add_commands(commands: Any, contracts: Callable[[], Contracts]) -> list[argp
     shown.add_argument("--source", default="kafka", choices=["kafka", "staging", "quarantine"])
     shown.set_defaults(run=partial(_backfill_plan, contracts))
     return [accept, back, shown]
+
+
+def add_decision(command: argparse.ArgumentParser) -> None:
+    """Add the options of a command that changes something: the reason, and that it is to be done."""
+    command.add_argument("--why", required=True, metavar="REASON", help="recorded in the ledger with your name")
+    command.add_argument("--yes", action="store_true", help="apply it; without it, only show what would be done")
 
 
 def _ranges(text: str) -> dict[int, tuple[int, int]]:

@@ -35,6 +35,7 @@ class LedgerState(StrEnum):
     GAP = "gap"
     ROLLED_BACK = "rolled_back"
     REPLAYED = "replayed"
+    RETIRED = "retired"
 
 
 SCHEMA = Schema(
@@ -47,7 +48,7 @@ SCHEMA = Schema(
     NestedField(7, "start_offset", LongType(), doc="first offset of the range"),
     NestedField(8, "end_offset", LongType(), doc="one past the last offset; equal to start where nothing is read"),
     NestedField(9, "state", StringType(), required=True, doc=", ".join(LedgerState)),
-    NestedField(10, "table", StringType(), doc="the typed table of published, blocked, failed and retried rows"),
+    NestedField(10, "table", StringType(), doc="the typed table that the row is about"),
     NestedField(
         11, "snapshots", MapType(14, StringType(), 15, LongType()), doc="table -> snapshot that holds the batch"
     ),
@@ -55,8 +56,12 @@ SCHEMA = Schema(
     NestedField(13, "rejected", LongType(), doc="records sent to quarantine"),
     NestedField(16, "seconds", DoubleType(), doc="how long the step took"),
     NestedField(17, "error", StringType(), doc="why a table was blocked or failed, or an attempt was retried"),
-    NestedField(18, "who", StringType(), doc="gap, rolled_back, a backfill: who decided; or who wrote the row again"),
-    NestedField(19, "why", StringType(), doc="gap, rolled_back, a backfill: the reason given; replayed: what changed"),
+    NestedField(
+        18, "who", StringType(), doc="of an operator's decision or a backfill: who; or who wrote the row again"
+    ),
+    NestedField(
+        19, "why", StringType(), doc="of an operator's decision or a backfill: the reason; replayed: what changed"
+    ),
     NestedField(20, "oldest", TimestamptzType(), doc="staged: the least timestamp of the batch's records in Kafka"),
     NestedField(21, "newest", TimestamptzType(), doc="staged: the greatest"),
     NestedField(22, "unread", LongType(), doc="staged: the topic's offsets from this batch on, to Kafka's end by then"),

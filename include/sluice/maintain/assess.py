@@ -20,7 +20,7 @@ from sluice.contract.folder import Contracts
 from sluice.contract.settings import MIN_ORPHAN_AGE, Maintenance
 from sluice.errors import CatalogUnavailableError, SluiceError, first_line
 from sluice.iceberg import availability, tables
-from sluice.ledger import maintenance_table
+from sluice.ledger import consumers, maintenance_table
 from sluice.ledger.maintenance_table import Action, LastCleanup
 from sluice.maintain import active_partitions, expiry, file_stats, targets
 from sluice.maintain.expiry import AssessmentInputs
@@ -206,21 +206,28 @@ def _partitions(count: int) -> str:
     return "1 partition" if count == 1 else f"{count:,} partitions"
 
 
-def oldest_snapshot_rule(target: Target, inputs: AssessmentInputs) -> expiry.SnapshotPredicate:
+def oldest_snapshot_rule(target: Target, table: Table, inputs: AssessmentInputs) -> expiry.SnapshotPredicate:
     """Which snapshots may be the oldest of this table's kept chain."""
     if target.kind == TableKind.TYPED:
         return expiry.carries_published
-    if target.kind == TableKind.STAGING and target.topic:
-        return expiry.carries_staged(inputs.rollback_needs(target.topic).published_through)
+    if needs := _rollback_needs(target, table, inputs):
+        return expiry.carries_staged(needs.published_through)
     return lambda _: True
+
+
+def _rollback_needs(target: Target, table: Table, inputs: AssessmentInputs) -> expiry.RollbackNeeds | None:
+    """What rollbacks may need of this table, if it is a staging table."""
+    if target.kind != TableKind.STAGING or target.topic is None:
+        return None
+    return inputs.rollback_needs(target.topic, consumers.read_consumers(table))
 
 
 def plan_trim(target: Target, table: Table, inputs: AssessmentInputs) -> expiry.TrimPlan | None:
     """The raw records that may be deleted, if this is a staging table; None: none."""
-    if target.kind != TableKind.STAGING or target.topic is None:
+    needs = _rollback_needs(target, table, inputs)
+    if needs is None:
         return None
-    retention = targets.staging_retention(inputs.contracts, target.topic)
-    return expiry.plan_trim(inputs, table, inputs.rollback_needs(target.topic), retention)
+    return expiry.plan_trim(inputs, table, needs, targets.staging_retention(inputs.contracts, needs.topic))
 
 
 def _assess_expiry(target: Target, table: Table, inputs: AssessmentInputs) -> tuple[tuple[str, ...], str]:
@@ -228,7 +235,7 @@ def _assess_expiry(target: Target, table: Table, inputs: AssessmentInputs) -> tu
     if target.kind == TableKind.STAGING and problems:
         # A table with a broken contract is unknown here, and may not have published yet.
         return (), f"skipped while a contract is broken: {problems[0]}"
-    plan = expiry.plan_expiry(table, target.settings, now, oldest_snapshot_rule(target, inputs))
+    plan = expiry.plan_expiry(table, target.settings, now, oldest_snapshot_rule(target, table, inputs))
     if target.kind == TableKind.TYPED:
         inputs.add_window(target.name, plan.kept)
     trim = plan_trim(target, table, inputs)
@@ -249,6 +256,8 @@ def _assess_expiry(target: Target, table: Table, inputs: AssessmentInputs) -> tu
         steps.append("snapshots")
         if plan.reset_main_retention:
             reasons.append("main's own retention keeps less than the contract, and is removed")
+    if needs := _rollback_needs(target, table, inputs):
+        reasons += needs.holds
     every = table.metadata.snapshots
     age = now - utc_from_micros(1000 * min(s.timestamp_ms for s in every))
     reasons.append(f"{len(plan.expired):,} of {len(every):,} snapshots can expire, the oldest is {_span(age)} old")

@@ -29,7 +29,7 @@ def expire_snapshots(context: Context, target: Target, found: Assessment, inputs
         _delete(context, target, f"at <= {sql_literal(cutoff)}")
         done["deleted_through"] = cutoff.isoformat()
     table = context.catalog.load_table(target.identifier)
-    rule = assess.oldest_snapshot_rule(target, inputs.refreshed())
+    rule = assess.oldest_snapshot_rule(target, table, inputs.refreshed())
     plan = expiry.plan_expiry(table, target.settings, inputs.now, rule)
     if not plan.expired:
         return done

@@ -7,10 +7,10 @@ ends with a snapshot that carries offsets: the cursor never depends on the tag a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -21,7 +21,8 @@ from pyiceberg.utils.properties import property_as_int
 from sluice.batch import BATCH_SEQ, NEXT_OFFSETS, PUBLISHED_THROUGH, Batch, PublishedOffsets, decode_published_through
 from sluice.contract.folder import Contracts
 from sluice.contract.settings import Maintenance
-from sluice.iceberg import cursor, refs, snapshots, table_names, tables
+from sluice.errors import SluiceError
+from sluice.iceberg import availability, cursor, refs, snapshots, table_names, tables
 from sluice.iceberg.filters import And, above, at_most
 from sluice.ledger import slices
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, batches_from_rows
@@ -175,11 +176,13 @@ class RollbackNeeds:
     Attributes:
         published_through: the last batch that all tables hold in every snapshot of their rollback windows.
         slices: by number, the backfill slices that a rollback may undo.
+        holds: why more is kept than the tables with a contract need: one sentence per recorded consumer.
     """
 
     topic: str
     published_through: int
     slices: Mapping[int, Batch]
+    holds: tuple[str, ...] = ()
 
 
 class AssessmentInputs:
@@ -204,23 +207,43 @@ class AssessmentInputs:
         undoable = tuple(piece for piece, _ in slices.find_replayed_slices(kept[:-1]))
         self._windows[name] = RollbackWindow(decode_published_through(carried) if carried else {}, undoable)
 
-    def _windows_of(self, topic: str) -> list[RollbackWindow]:
-        found = []
-        for contract in (self.contracts.tables[name] for name in self.contracts.topics[topic].tables):
-            if contract.table not in self._windows:
-                table = tables.load(self.catalog, table_names.typed(contract))
-                kept = plan_expiry(table, contract.maintenance, self.now, carries_published).kept if table else ()
-                self.add_window(contract.table, kept)
-            found.append(self._windows[contract.table])
-        return found
+    def _window_of(self, name: str, settings: Maintenance) -> RollbackWindow:
+        """The rollback window of a typed table.
 
-    def rollback_needs(self, topic: str) -> RollbackNeeds:
-        """What rollbacks of the topic's tables may still need."""
-        windows = self._windows_of(topic)
-        published = (window.published.get(topic) for window in windows)
-        through = min((each.seq if each else 0 for each in published), default=0)
+        Raises:
+            TableDamagedError: its metadata can't be read.
+        """
+        if name not in self._windows:
+            table = tables.load(self.catalog, tuple(name.split(".")))
+            self.add_window(name, plan_expiry(table, settings, self.now, carries_published).kept if table else ())
+        return self._windows[name]
+
+    def rollback_needs(self, topic: str, recorded: Collection[str]) -> RollbackNeeds:
+        """What rollbacks of the topic's tables may still need.
+
+        Args:
+            recorded: the consumers in the topic's staging table. One without a contract here counts as well, by its own
+                offsets and with the default retention of snapshots.
+        """
+        readers = self.contracts.topics[topic].tables
+        windows = [self._window_of(name, self.contracts.tables[name].maintenance) for name in readers]
+        through = min((_published(window, topic) for window in windows), default=0)
+        lowest, holds = through, []
+        for name in sorted(set(recorded) - set(readers)):
+            contract = self.contracts.tables.get(name)
+            read = partial(self._window_of, name, contract.maintenance if contract else Maintenance())
+            try:
+                window = availability.isolate_table_failure(self.catalog, read, table=name)
+            except SluiceError as error:
+                lowest = 0
+                holds.append(_describe_hold(name, topic, 0, f", which can't be read: {error.message}"))
+                continue
+            windows.append(window)
+            if (seq := _published(window, topic)) < through:
+                lowest = min(lowest, seq)
+                holds.append(_describe_hold(name, topic, seq))
         undoable = {piece.seq: piece for window in windows for piece in window.slices if piece.topic == topic}
-        return RollbackNeeds(topic, through, undoable)
+        return RollbackNeeds(topic, lowest, undoable, tuple(holds))
 
     @cached_property
     def ledger(self) -> Ledger | None:
@@ -236,6 +259,20 @@ class AssessmentInputs:
     def _topics_with_slices(self) -> frozenset[str | None]:
         """The topics that may have slices; None stands for any topic."""
         return frozenset(self.ledger.plan_files_by_topic(slices.ALL_SLICES)) if self.ledger else frozenset()
+
+
+def _published(window: RollbackWindow, topic: str) -> int:
+    """The last batch of a topic that a table holds in every snapshot of its window; 0 if unknown or none."""
+    published = window.published.get(topic)
+    return published.seq if published else 0
+
+
+def _describe_hold(name: str, topic: str, seq: int, more: str = "") -> str:
+    kept = f"raw records after batch {seq} are kept" if seq else "all raw records are kept"
+    return (
+        f"{kept} for {name}, a recorded consumer of {topic} that no contract here names{more}; if it is not to return: "
+        f"python -m sluice ledger retire-consumer {name} {topic}"
+    )
 
 
 def plan_trim(inputs: AssessmentInputs, staging: Table, needs: RollbackNeeds, retention: timedelta) -> TrimPlan | None:

@@ -45,6 +45,7 @@ class TopicPlan:
         last: the last batch in staging.
         frozen: the batches were planned by an earlier run and are not in staging yet.
         state: Kafka's answer; None where planning the topic failed.
+        unrecorded: typed tables that read the topic and are not among the consumers in its staging table.
     """
 
     topic: str
@@ -52,6 +53,7 @@ class TopicPlan:
     to_stage: tuple[Batch, ...] = ()
     frozen: bool = False
     state: broker.TopicState | None = None
+    unrecorded: tuple[str, ...] = ()
 
     def unread(self, batch: Batch) -> int | None:
         """How many unread offsets the topic had before one of its batches, up to the log end when it was planned."""

@@ -20,9 +20,9 @@ from sluice.contract.folder import Group
 from sluice.errors import CompactedDeletesError, PlanLostError, SluiceError, with_table
 from sluice.evolve import auto_columns, evolve
 from sluice.evolve.pending_change import PendingChange
-from sluice.iceberg import availability, cursor, snapshots, table_names, tables
+from sluice.iceberg import availability, cursor, requirements_check, snapshots, table_names, tables
 from sluice.kafka import broker
-from sluice.ledger import accepted_gaps, backlog, ledger_rows, unfinished_rollback
+from sluice.ledger import accepted_gaps, backlog, consumers, ledger_rows, unfinished_rollback
 from sluice.ledger import offsets_table as ledgers
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.ledger.offsets_table import Ledger
@@ -86,7 +86,8 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     topic_plans: dict[str, TopicPlan] = {}
     for topic in sorted(topics, key=lambda t: backlog.last_staged_ms(staging.get(t))):
         state, last = kafka[topic], staging[topic][1] if topic in staging else None
-        topic_plans[topic] = TopicPlan(topic, last)
+        unrecorded = _find_unrecorded(contracts.topics[topic].tables, staging.get(topic))
+        topic_plans[topic] = TopicPlan(topic, last, unrecorded=unrecorded)
         if topic in broken or isinstance(state, SluiceError):
             continue
         topic_progress = TopicProgress(
@@ -99,7 +100,8 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
             accepted=accepted_gaps.accepted_ranges(gaps, topic, state.topic_id),
         )
         try:
-            topic_plans[topic] = plan_topic(topic_progress, inputs.client, extend=extend)
+            topic_plan = plan_topic(topic_progress, inputs.client, extend=extend)
+            topic_plans[topic] = replace(topic_plan, unrecorded=unrecorded)
         except SluiceError as error:
             broken[topic] = error
     table_plans = {}
@@ -116,6 +118,14 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     changes = {name: each.change for name, each in progress.items() if each.change}
     warnings = plan_warnings.find_risks(inputs, topic_plans, table_plans, staging) if extend else ()
     return GroupPlan(group.name, topic_plans, table_plans, stops, broken, heal, warnings, changes)
+
+
+def _find_unrecorded(names: Sequence[str], staging: backlog.StagingState | None) -> tuple[str, ...]:
+    """The tables of a topic that its existing staging table does not record as consumers."""
+    if staging is None or staging.table is None:
+        return ()
+    recorded = consumers.read_consumers(staging.table)
+    return tuple(name for name in names if name not in recorded)
 
 
 def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, follow_registry: bool) -> _TableProgress:
@@ -202,10 +212,12 @@ def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:
     Raises:
         PlanLostError: another planner wrote a plan for one of the topics first.
         BrokerUnavailableError: Kafka did not answer.
+        RequirementsNotEnforcedError: the catalog commits although a requirement does not hold.
     """
     lost: PlanLostError | None = None
     raced: set[str] = set()
     catalog, ledger = inputs.catalog, Ledger(inputs.catalog)
+    requirements_check.check(catalog, ledger.table)
     inputs = replace(inputs, ledger=ledger)
     for _ in range(ATTEMPTS):
         plan = make_plan(group, inputs)
@@ -218,7 +230,7 @@ def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:
         if lost and any(t.frozen and t.topic in raced for t in plan.topics.values()):
             raise lost
         plan = _ensure_tables(group, inputs, plan, run_id)
-        plan = _ensure_staging(group, catalog, plan)
+        plan = _ensure_staging(group, inputs, plan)
         fresh = [b for t in plan.topics.values() if not t.frozen for b in t.to_stage]
         rows = [*plan.heal, *(row for batch in fresh for row in ledger_rows.plan_rows(batch))]
         try:
@@ -256,15 +268,20 @@ def _create_table(catalog: Catalog, contract: Contract) -> Table:
     return tables.ensure_typed(catalog, auto_columns.resolve_columns(contract))
 
 
-def _ensure_staging(group: Group, catalog: Catalog, plan: GroupPlan) -> GroupPlan:
-    """The plan after missing staging tables were created; a topic that has none stages nothing."""
+def _ensure_staging(group: Group, inputs: PlanInputs, plan: GroupPlan) -> GroupPlan:
+    """The plan after missing staging tables were created, and consumers recorded; a topic without stages nothing."""
     stops, broken = dict(plan.stops), dict(plan.broken)
-    for topic in [t.topic for t in plan.topics.values() if t.to_stage]:
+    for topic in [t.topic for t in plan.topics.values() if t.to_stage or t.unrecorded]:
+        ensure = partial(_ensure_consumers, inputs.catalog, topic, inputs.contracts.topics[topic].tables)
         try:
-            availability.isolate_table_failure(catalog, partial(tables.ensure_staging, catalog, topic), topic=topic)
+            availability.isolate_table_failure(inputs.catalog, ensure, topic=topic)
         except SluiceError as error:
-            broken[topic] = error
+            broken.setdefault(topic, error)
             for contract in (c for c in group.contracts if topic in c.topics):
                 stops.setdefault(contract.table, with_table(error, contract.table))
     topics = {t: replace(p, to_stage=() if t in broken else p.to_stage) for t, p in plan.topics.items()}
     return replace(plan, topics=topics, stops=stops, broken=broken)
+
+
+def _ensure_consumers(catalog: Catalog, topic: str, names: Sequence[str]) -> None:
+    consumers.record_consumers(catalog, tables.ensure_staging(catalog, topic), names)

@@ -15,9 +15,9 @@ from pyiceberg.table import Table
 from sluice.contract.columns import REGISTRY_FORMATS
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
-from sluice.errors import RefusedError, SluiceError
+from sluice.errors import RefusedError, RequirementsNotEnforcedError, SluiceError
 from sluice.evolve.auto_columns import find_subject
-from sluice.iceberg import snapshots, table_names, tables
+from sluice.iceberg import requirements_check, snapshots, table_names, tables
 from sluice.iceberg.filters import And, equal, one_of
 from sluice.kafka.registry import SchemaRegistry, candidate_subjects
 from sluice.kafka.registry_settings import registry_config
@@ -73,10 +73,12 @@ def check_table(
     table = tables.load(catalog, table_names.typed(contract))
     lines = [*_check_contract(contract), *_check_compatibility(contract), _check_freshness(contract, catalog, now)]
     if table is not None and table.current_snapshot() is not None:
+        ledger = tables.load(catalog, table_names.LEDGER)
         lines += [
+            _check_requirements(catalog, ledger),
             _check_restore_point(contract, table, now),
             _check_rollback_records(contract, contracts, catalog, table),
-            *_check_drills(contract, catalog, now),
+            *_check_drills(contract, ledger, now),
             _check_small_files(contract, contracts, catalog, now),
             _check_orphan_files(contract, contracts, catalog, now),
         ]
@@ -183,6 +185,20 @@ def _check_freshness(contract: Contract, catalog: Catalog, now: datetime) -> Rea
     return ReadinessCheck(FRESHNESS, not late, evidence, "See the timeline." if late else "")
 
 
+def _check_requirements(catalog: Catalog, ledger: Table | None) -> ReadinessCheck:
+    """Whether the catalog refuses commits whose requirements do not hold, as planning found and kept."""
+    answer = ledger.properties.get(requirements_check.ENFORCED) if ledger else None
+    kind = requirements_check.identify(catalog)
+    if answer == kind:
+        ready, evidence = True, f"{kind} refused a commit whose requirement did not hold"
+    elif answer == requirements_check.NOT_ENFORCED:
+        ready, evidence = False, f"{kind} accepted a commit whose requirement did not hold"
+    else:
+        ready, evidence = None, "not checked yet; the next plan does it"
+    step = RequirementsNotEnforcedError.advice if ready is False else ""
+    return ReadinessCheck("Commit requirements", ready, evidence, step)
+
+
 def _check_restore_point(contract: Contract, table: Table, now: datetime) -> ReadinessCheck:
     history = list(snapshots.ancestors(table.metadata))
     back = now - snapshots.committed_at(history[-1])
@@ -224,8 +240,7 @@ def _check_rollback_records(contract: Contract, contracts: Contracts, catalog: C
     return ReadinessCheck(subject, not gone, evidence, step)
 
 
-def _check_drills(contract: Contract, catalog: Catalog, now: datetime) -> Iterator[ReadinessCheck]:
-    ledger = tables.load(catalog, table_names.LEDGER)
+def _check_drills(contract: Contract, ledger: Table | None, now: datetime) -> Iterator[ReadinessCheck]:
     last: dict[str, datetime] = {}
     if ledger is not None and ledger.current_snapshot() is not None:
         states = one_of("state", [str(LedgerState.ROLLED_BACK), str(LedgerState.REPLAYED)])

@@ -344,7 +344,7 @@ def test_the_rollback_window_counts_from_when_main_moved(tmp_path, catalog):
         return (
             len(found.kept),
             doomed,
-            AssessmentInputs(catalog, promises, now).rollback_needs("orders").published_through,
+            AssessmentInputs(catalog, promises, now).rollback_needs("orders", ()).published_through,
         )
 
     assert looked(written) == (2, [], 1)  # the first was the table when the window began
@@ -364,9 +364,9 @@ def test_a_table_that_was_told_to_keep_more_keeps_more(tmp_path, catalog):
         assert found.retain_last == max(1, told.get("min_snapshots_to_keep", 1)) and len(found.kept) == 4 - len(
             found.expired
         )
-        assert expiry.AssessmentInputs(catalog, promises, LATER).rollback_needs("orders").published_through == 1 + len(
-            found.expired
-        )
+        assert expiry.AssessmentInputs(catalog, promises, LATER).rollback_needs(
+            "orders", ()
+        ).published_through == 1 + len(found.expired)
         return len(found.expired)
 
     assert doomed(max_snapshot_age_ms=1000, min_snapshots_to_keep=1) == 3  # less than the contract's

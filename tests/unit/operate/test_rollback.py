@@ -348,7 +348,7 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
     filled(catalog, promises, 3)
     bring(catalog, -1, 0, 2, staged=True)  # from Kafka
     bring(catalog, -2, 1, 2, staged=False)  # from staging
-    inside = AssessmentInputs(catalog, promises, NOW + timedelta(days=1)).rollback_needs("orders").slices
+    inside = AssessmentInputs(catalog, promises, NOW + timedelta(days=1)).rollback_needs("orders", ()).slices
     assert sorted(inside) == [-2, -1]
     # All was planned and published long ago; what a slice brought that landed just now is read again if it is undone.
     staging = catalog.load_table(table_names.staging("orders"))
@@ -366,7 +366,7 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
     assert going({}) == expiry.TrimPlan(1, 2, (-1,))
     # Once no rollback leads back to before them.
     append(catalog.load_table("shop.orders"), 9, THROUGH)
-    assert AssessmentInputs(catalog, promises, LATER).rollback_needs("orders").slices == {}
+    assert AssessmentInputs(catalog, promises, LATER).rollback_needs("orders", ()).slices == {}
     need = needs(promises, catalog, Action.EXPIRE, LATER)["sluice_staging.orders"]
     assert need.reason.startswith("batches 1 to 2 are published and past their retention; 1 backfill slices")
     need = needs(promises, catalog, Action.EXPIRE, NOW + timedelta(days=1))["sluice_staging.orders"]

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, load_contracts
-from sluice.iceberg import tables
+from sluice.iceberg import requirements_check, tables
 from sluice.ledger import maintenance_table
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
@@ -117,6 +117,19 @@ def test_drills_files_and_restore_point_are_facts_of_the_tables(catalog, tmp_pat
     table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in table.snapshots()[:2]]).commit()
     cut = lines(catalog, known)["Restore point"]
     assert not cut.ready and "first one is kept" not in cut.evidence
+
+
+def test_whether_the_catalog_enforces_requirements_is_what_planning_kept_in_the_ledger(catalog, tmp_path) -> None:
+    known = contracts(tmp_path)
+    grown(catalog, known.table(NAME), 1)
+    assert lines(catalog, known)["Commit requirements"].ready is None
+    requirements_check.check(catalog, Ledger(catalog).table)
+    line = lines(catalog, known)["Commit requirements"]
+    assert line.ready and "pyiceberg.catalog.sql.SqlCatalog refused" in line.evidence and not line.step
+    with Ledger(catalog).table.transaction() as transaction:
+        transaction.set_properties({requirements_check.ENFORCED: requirements_check.NOT_ENFORCED})
+    line = lines(catalog, known)["Commit requirements"]
+    assert line.ready is False and "accepted" in line.evidence and line.step
 
 
 def test_a_table_that_nobody_writes_to_need_not_be_cleaned_again(catalog, tmp_path) -> None:
