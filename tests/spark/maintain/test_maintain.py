@@ -336,6 +336,32 @@ def test_staging_loses_what_is_published_past_its_retention_and_no_more(lake: Ca
     assert not list(folder.rglob("*.parquet"))
 
 
+def test_raw_records_stay_for_a_table_without_a_contract_until_it_is_retired(lake: Callable[..., Lake]) -> None:
+    it = lake()
+    kept, gone = prepared(it)
+    (it.folder / f"{gone}.yaml").rename(it.folder / f"{gone}.away")
+    time.sleep(1.1)
+    effects = good(run(it, Action.EXPIRE))
+    assert staging(it) not in effects and sorted(staged_rows(it)) == [1, 2, 3]
+    # The contract returns, and nothing is missing.
+    (it.folder / f"{gone}.away").rename(it.folder / f"{gone}.yaml")
+    fill(it, 300)
+    assert it.run()[gone]["batches"] == {it.topic: [4]}
+    check(it, kept, gone)
+    last = max(staged_rows(it))
+    (it.folder / f"{gone}.yaml").unlink()
+    names = {"TABLE": gone, "TOPIC": it.topic}
+    told = runbook.run_command(it, "ledger retire-consumer TABLE TOPIC --why '…'", **names)
+    assert f"up to batch {last}" in told and "Nothing was changed" in told
+    time.sleep(1.1)
+    good(run(it, Action.EXPIRE))
+    assert sorted(staged_rows(it)) == [*range(1, last + 1)]
+    runbook.run_command(it, "ledger retire-consumer TABLE TOPIC --why '…'", "--yes", **names)
+    done = good(run(it, Action.EXPIRE))[staging(it)]
+    assert done.reason and f"batches 1 to {last - 1} are published" in done.reason
+    assert sorted(staged_rows(it)) == [last]
+
+
 def test_orphans_go_and_live_and_young_files_stay(lake: Callable[..., Lake]) -> None:
     it = lake()
     appended, merged = prepared(it, 2)
