@@ -11,7 +11,9 @@ PY := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 RUN := PYTHONPATH=include $(PY)
-COMPILE := $(UV) pip compile pyproject.toml --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
+# Every file is verified by its hash, so that a package which was replaced in an index is refused.
+INSTALL := $(UV) pip install --require-hashes --build-constraints requirements.txt --compile-bytecode --python $(PY)
+COMPILE := $(UV) pip compile --generate-hashes --python-version 3.11 --no-annotate --no-header --no-emit-index-url --quiet
 TESTS ?=
 # Tests of backfill, maintenance and operations.
 OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test_races.py ingest/test_kills.py maintain operate)
@@ -85,10 +87,11 @@ bench: setup jars ## run the benchmarks and print ratios
 soak: setup-dev jars ## run an hour's batches beside all maintenance, in Spark, then through Airflow; not part of make test
 	@$(RUN) -m pytest -m soak tests/spark/ingest/test_soak.py tests/system/airflow/test_soak.py
 
-requirements: $(UV) ## update requirements*.txt from pyproject.toml; UPGRADE=--upgrade updates the pins
-	@$(COMPILE) $(UPGRADE) -o requirements.txt
-	@$(COMPILE) $(UPGRADE) --group dev -c requirements.txt -o requirements-dev.txt
-	@echo "requirements.txt and requirements-dev.txt are up to date with pyproject.toml"
+requirements: $(UV) ## update requirements*.txt, with hashes, from pyproject.toml; UPGRADE=--upgrade updates the pins
+	@echo uv==$(UV_VERSION) | $(COMPILE) - -o requirements-uv.txt
+	@$(COMPILE) pyproject.toml $(UPGRADE) -o requirements.txt
+	@$(COMPILE) pyproject.toml $(UPGRADE) --group dev -c requirements.txt -o requirements-dev.txt
+	@echo "requirements.txt, requirements-dev.txt and requirements-uv.txt are up to date"
 
 clean: ## remove .venv and the tools' caches (not SLUICE_HOME, not the jar cache)
 	@rm -rf $(VENV) .ruff_cache .mypy_cache .pytest_cache .hypothesis
@@ -103,15 +106,15 @@ $(UV):
 	  echo "      Install it, or give its path: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
 	echo "creating $(VENV) with $$py"; \
 	"$$py" -m venv $(VENV); \
-	PIP_USER=0 $(PY) -I -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	PIP_USER=0 $(PY) -I -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
 
 $(VENV)/.runtime: requirements.txt | $(UV)
 	@echo "installing the pinned packages (about 160; takes a few minutes the first time)"
 	@# Compiled now: in containers where Python may not write bytecode, each process would compile everything again.
-	@$(UV) pip install --compile-bytecode --python $(PY) -r requirements.txt
+	@$(INSTALL) -r requirements.txt
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 	@echo "installing the development tools"
-	@$(UV) pip install --compile-bytecode --python $(PY) -r requirements-dev.txt
+	@$(INSTALL) -r requirements-dev.txt
 	@touch $@
