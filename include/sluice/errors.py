@@ -217,6 +217,16 @@ class TableDamagedError(TerminalError):
     )
 
 
+class NameCollisionError(TerminalError):
+    """Two topics or tables have the same name for one of Sluice's own tables, or for a report."""
+
+    advice = (
+        "Nothing was written. These names have `_` for other characters and a short hash, and some catalogs ignore "
+        "case. Rename one of the two topics, or `table:` in one of the two contracts. If no contract uses the owner "
+        "any more, rename or drop the table that it left behind."
+    )
+
+
 class EqualityDeletesError(TerminalError):
     """Another engine wrote equality deletes; Sluice can't tell which rows are left."""
 

@@ -15,6 +15,9 @@ from airflow.sdk.exceptions import AirflowFailException
 import sluice
 from sluice import jvm
 from sluice.embedded import class_archive
+from sluice.embedded.failure import StackError
+from sluice.embedded.private_files import private_folder
+from sluice_airflow import driver_variables
 from sluice_airflow.connections import kafka_config, registry_config
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -58,19 +61,19 @@ def own_folder(name: str) -> Path:
     """Make a folder in SLUICE_HOME; without SLUICE_HOME, in the temporary folder of the current user.
 
     Raises:
-        AirflowFailException: The temporary folder belongs to another user, who could read or replace its files.
+        AirflowFailException: Another user could read or replace its files.
     """
     home = os.environ.get("SLUICE_HOME")
-    folder = Path(home) / name if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not home and (folder.is_symlink() or folder.stat().st_uid != os.getuid()):
-        raise AirflowFailException(f"{folder} belongs to another user. Remove it, or set SLUICE_HOME.")
-    return folder
+    base = Path(home) if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
+    try:
+        return private_folder(private_folder(base.expanduser().absolute()) / name)
+    except StackError as error:
+        raise AirflowFailException(str(error)) from error
 
 
 def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:
-    """Make the driver's environment: the worker's, with the Kafka settings and the paths of Spark, package and log."""
-    env = dict(os.environ)
+    """Make the driver's environment: what it needs of the worker's, Kafka's settings, the paths of Spark and log."""
+    env = driver_variables.select_variables(os.environ)
     path = [str(INCLUDE), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     env["SLUICE_SPARK_LOG"] = str(log)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from sluice_web import reading
-from sluice_web.reading import MayStart, Moment, Name, Readable, Search
+from sluice_web.reading import MayStart, Moment, Name, Readable, RunId, Search
 
 if TYPE_CHECKING:
     from sluice.pages.feed import Reading
@@ -131,7 +131,7 @@ def table_page(request: Request, readable: Readable, may_start: MayStart, name: 
 
 
 @router.get("/tables/{name}/report", response_class=HTMLResponse)
-def report_page(request: Request, readable: Readable, name: str, run_id: Name = None) -> HTMLResponse:
+def report_page(request: Request, readable: Readable, name: str, run_id: RunId = None) -> HTMLResponse:
     """The report of a run and a table."""
     from sluice.pages import render
     from sluice.status.redact import hide_names
@@ -167,7 +167,7 @@ class RunFilter(NamedTuple):
         return of_dag and (self.task_id not in groups or self.task_id == table)
 
 
-def _run_filter(dag_id: Name = None, run_id: Name = None, task_id: Name = None) -> RunFilter:
+def _run_filter(dag_id: Name = None, run_id: RunId = None, task_id: Name = None) -> RunFilter:
     return RunFilter(dag_id, run_id, task_id)
 
 
@@ -180,6 +180,11 @@ def quality_page(
     from sluice.pages import quality_overview
 
     known = reading.read_status(readable)
+    dags = readable if run.dag_id is None else readable & {run.dag_id}
+    if run.run_id and not reading.is_readable_run(run.run_id, dags):
+        return _page(
+            request, "message.html", known, code=404, here="quality", title="Data quality", message=reading.NO_RUN
+        )
     feed = reading.feeds().runs.get_feed(run.run_id) if run.run_id else reading.feeds().quality
     found = feed.get(wait=reading.FIRST_WAIT_S)
     tables = known.value.tables if known.value else ()

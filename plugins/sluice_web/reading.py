@@ -20,10 +20,12 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Query
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from sluice.kafka import connections
 from sluice.status.events import MAINTENANCE_DAGS, OPERATOR_DAGS
-from sluice_web.compat import get_connection, get_team
+from sluice_web.compat import DagRun, create_session, get_connection, get_team
 
 if TYPE_CHECKING:
     from sluice.pages.detail import TableDetail
@@ -37,6 +39,7 @@ FIRST_WAIT_S = 0.2  # limit for the very first page after a start
 ANSWER_WAIT_S = (
     8.0  # who asks for JSON or metrics does not look again, as the pages do; Prometheus waits for ten seconds
 )
+NO_RUN = "This run does not exist, or you may not read its DAG."
 NO_TABLE = "This table does not exist, or you may not read its DAG."
 
 
@@ -88,10 +91,11 @@ class ReadingFeeds:
         self.status: Feed[Status] = Feed(_read_status)
         self.details: Feeds[TableDetail] = Feeds(_read_detail)
         self.quality: Feed[dict[str, list[Trend]]] = Feed(_lazy_reader("trends", "read_all_trends"))
-        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_lazy_reader("trends", "read_run_trends"))
+        # Own slots: there are more runs than tables, and their readings must not keep the other pages waiting.
+        self.runs: Feeds[dict[str, list[Trend]]] = Feeds(_lazy_reader("trends", "read_run_trends"), slots=Slots())
         self.histories: Feeds[History] = Feeds(_lazy_reader("history", "read_history"))
         self.groups: Feeds[History] = Feeds(_lazy_reader("history", "read_group_history"))
-        self.reports: Feeds[str] = Feeds(_lazy_reader("report", "read_report"))
+        self.reports: Feeds[str] = Feeds(_lazy_reader("report", "read_report"), slots=Slots())
         # Own slots: failed runs must be readable while the catalog hangs.
         self.failed: Feeds[History] = Feeds(_read_failed, slots=Slots())
 
@@ -126,6 +130,8 @@ Readable = Annotated[set[str], Depends(_readable_dags)]
 MayStart = Annotated[Callable[[str], bool], Depends(_start_permission)]
 Hours = Annotated[int, Query(ge=1, le=168, description="Hours back, at most a week.")]
 Name = Annotated[str | None, Query(max_length=250)]
+# Airflow's own run ids, and what its setting `allowed_run_id_pattern` may reasonably add.
+RunId = Annotated[str | None, Query(max_length=250, pattern=r"^[\w.,~:+@= -]*$")]
 Search = Annotated[str, Query(max_length=250)]
 Moment = Annotated[str, Query(max_length=64, description="ISO 8601 with a time zone; default: now.")]
 
@@ -174,6 +180,20 @@ def read_failed_runs(
         return Reading()
     dags = sorted(readable_dags(readable, [table] if table else status.tables))
     return feeds().failed.get_feed(json.dumps([dags, table and table.table])).get(wait=FIRST_WAIT_S, until=until)
+
+
+def is_readable_run(run_id: str, dags: set[str]) -> bool:
+    """Whether one of these DAGs has a run of this id. Asked before a run's results are read from the catalog.
+
+    Raises:
+        HTTPException: 503: Airflow's database did not answer.
+    """
+    wanted = select(DagRun.id).where(DagRun.run_id == run_id, DagRun.dag_id.in_(dags)).limit(1)
+    try:
+        with create_session() as session:
+            return bool(dags) and session.scalar(wanted) is not None
+    except SQLAlchemyError as error:
+        raise HTTPException(503, "Airflow's database did not answer. Retry.", headers={"Retry-After": "2"}) from error
 
 
 def has_reports(read: Reading[Any]) -> bool:

@@ -47,6 +47,15 @@ NOW = datetime.now(UTC)
 TABLE_NAMES = ("mine", "other")
 READABLE = {"ingest_mine", "backfill", MAINTENANCE_DAGS[0]}
 REFUSED_PATHS = ("/api/tables/db.mine/timeline?at=yesterday", "/api/tables/db.none")
+HIDDEN_RUN_PATHS = (
+    "/quality?run_id=r&dag_id=ingest_other",
+    "/quality?run_id=unknown",
+    f"/quality?run_id={'r' * 251}",
+    "/quality?run_id=r%2F..%2Fr",
+    "/quality?run_id=r%0A",
+    f"/tables/db.mine/report?run_id={'r' * 251}",
+    "/tables/db.mine/report?run_id=r%00",
+)
 UNRESTRICTED_PATHS = ("/metrics", "/tables/db.mine", "/api/timeline", "/tables/db.mine/report")
 TIMEOUT_MESSAGE = "No answer for 9000 s."
 PATHS_BY_FEED = {
@@ -128,6 +137,14 @@ def ask_as_unrestricted_user(client: TestClient, filled: SimpleNamespace) -> dic
     return found
 
 
+def ask_for_hidden_runs(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
+    """What is answered to who asks for a run of a DAG that he may not read; nothing is read of it."""
+    was, filled.runs = filled.runs, None
+    found = {f"hidden run: {at}": get_answer(client, at) for at in HIDDEN_RUN_PATHS}
+    filled.runs = was
+    return found
+
+
 def ask_with_failed_feeds(client: TestClient, filled: SimpleNamespace) -> dict[str, Any]:
     """Return the answers with earlier readings, while the next reading does not finish."""
     found: dict[str, Any] = {}
@@ -204,14 +221,16 @@ def main() -> None:
     reading.get_auth_manager = lambda: manager
     plugin.app.dependency_overrides |= {login.dependency: lambda: None, get_user: lambda: "somebody"}
     client = TestClient(plugin.app)
+    # Of the runs, all are called "r", and every readable DAG has one.
+    reading.is_readable_run = lambda run_id, dags: run_id == "r" and bool(dags)
     asked = (
         "",
         "&dag_id=ingest_mine",
         "&dag_id=ingest_mine&task_id=db.mine",
-        "&dag_id=ingest_other",
         "&dag_id=backfill",
     )
-    found = {at: [200, client.get(at).text] for at in (f"/quality?run_id=r{each}" for each in asked)}
+    found: dict[str, Any] = {at: get_answer(client, at) for at in (f"/quality?run_id=r{each}" for each in asked)}
+    found |= ask_for_hidden_runs(client, filled)
     for route in plugin.app.routes:
         path = getattr(route, "path", "")
         for name in TABLE_NAMES if "{name}" in path and "static" not in path else ("",):

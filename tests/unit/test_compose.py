@@ -15,7 +15,8 @@ from sluice.embedded.home import REPOSITORY
 pytestmark = pytest.mark.unit
 
 FILE = REPOSITORY / "docker-compose.yaml"
-SECRETS = ("POSTGRES_PASSWORD", "AIRFLOW_FERNET_KEY", "AIRFLOW_JWT_SECRET", "AIRFLOW_ADMIN_PASSWORD")
+PASSWORDS = ("POSTGRES_PASSWORD", "ICEBERG_PASSWORD", "AIRFLOW_ADMIN_PASSWORD")
+SECRETS = (*PASSWORDS, "AIRFLOW_FERNET_KEY", "AIRFLOW_JWT_SECRET")
 COMPOSE = yaml.safe_load(FILE.read_text())
 
 
@@ -30,7 +31,7 @@ def test_every_image_has_a_version_and_it_is_the_pinned_one():
     for name, service in COMPOSE["services"].items():
         assert re.search(r":\d", service["image"]), name
     airflow = COMPOSE["services"]["scheduler"]["build"]["dockerfile_inline"]
-    assert re.search(r"^apache-airflow==(\S+)$", requirements, re.M).group(1) in airflow
+    assert re.search(r"^apache-airflow==(\S+) ", requirements, re.M).group(1) in airflow
     assert "requirements.txt" in airflow
     assert {service["image"] for name, service in COMPOSE["services"].items() if "spark" in name} == {
         COMPOSE["services"]["scheduler"]["image"]
@@ -69,6 +70,21 @@ def test_secrets_come_from_the_environment_and_are_required():
         for key, value in service.get("environment", {}).items():
             if re.search(r"PASSWORD$|SECRET$|KEY$|CONN$|URI$", key):
                 assert re.search(r"\$\{[A-Z_]+:\?", str(value)), key
+
+
+def test_the_catalog_has_a_role_that_may_not_connect_to_airflows_database():
+    for name, service in COMPOSE["services"].items():
+        uri = service.get("environment", {}).get("PYICEBERG_CATALOG__LAKE__URI", "")
+        assert "POSTGRES_PASSWORD" not in uri and "//airflow:" not in uri, name
+    (config,) = COMPOSE["services"]["postgres"]["configs"]
+    statements = COMPOSE["configs"][config["source"]]["content"]
+    assert "CREATE DATABASE iceberg OWNER iceberg;" in statements
+    (revoked,) = re.findall(r"REVOKE CONNECT ON DATABASE (.+) FROM PUBLIC;", statements)
+    assert COMPOSE["services"]["postgres"]["environment"]["POSTGRES_DB"] in revoked.split(", ")
+    role = re.search(r"CREATE ROLE (\w+) LOGIN PASSWORD", statements)
+    assert role is not None and "SUPERUSER" not in statements
+    uris = [s["environment"]["PYICEBERG_CATALOG__LAKE__URI"] for s in COMPOSE["services"].values() if "build" in s]
+    assert uris and all(f"//{role[1]}:" in uri for uri in uris)
 
 
 def test_compose_itself_accepts_the_file():

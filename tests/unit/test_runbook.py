@@ -78,6 +78,17 @@ def test_each_error_is_on_the_page() -> None:
         assert [name for name in own if f"`{name}`" not in where] == []
 
 
+def test_the_variables_that_a_driver_gets_are_those_on_the_page() -> None:
+    file = REPOSITORY / "plugins" / "sluice_airflow" / "driver_variables.py"
+    values = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Tuple)
+    }
+    (line,) = [each for each in TEXT.splitlines() if "A Spark driver gets only these" in each]
+    assert re.findall(r"`([^`]+)`", line) == [*values["NAMES"], *(f"{each}*" for each in values["PREFIXES"])]
+
+
 def test_the_columns_of_sluices_own_tables_are_those_that_they_have() -> None:
     keys = {"table": "a.b", "topic": "t", "group": "g", "owner": "me", "mode": "upsert", "identifier": ["id"]}
     contract = Contract.model_validate({**keys, "columns": [{"name": "id", "type": "long", "source": "$key"}]})

@@ -58,7 +58,7 @@ def collect_outcome(contracts: Contracts, catalog: Catalog, promised: Mapping[st
                 "told": text,
             }
         )
-    for each in filter(None, (table, tables.load(catalog, table_names.staging(promised["topic"])))):
+    for each in filter(None, (table, tables.load_staging(catalog, promised["topic"]))):
         try:
             refs.drop_branches(catalog, each.name(), slices.find_slice_branches(each, pieces.values()))
         except CommitFailedException as error:

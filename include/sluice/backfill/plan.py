@@ -204,12 +204,12 @@ def _find_sources(
     state, kafka_error = _describe_topic(request, inputs.client, topic, published.get(topic))
     # Before anything else: a topic that was created again has other offsets.
     backfill_ranges.check_below_cursor(contract.table, Batch(topic, state.topic_id, -1, {}, {}), published.get(topic))
-    staging = tables.load(catalog, table_names.staging(topic))
+    staging = tables.load_staging(catalog, topic)
     return RangeSources(
         state=state,
         staged=slices.find_staged_batches(staging, topic, known, ledger),
         cutover=backfill_ranges.find_cutover(ledger, staging, topic),
-        quarantine=tables.load(catalog, table_names.quarantine(contract)),
+        quarantine=tables.load_quarantine(catalog, contract),
         cursor=published[topic].next_offsets,
         staging=staging,
         kafka_error=kafka_error,

@@ -239,7 +239,7 @@ def _staging_check(source: SliceSource, ledger: Ledger, expected: int | None) ->
     def check_staging() -> None:
         if source.replayed:  # its records were read from staging before
             return
-        staging = tables.load(source.context.catalog, table_names.staging(piece.topic))
+        staging = tables.load_staging(source.context.catalog, piece.topic)
         if source.origin == Origin.KAFKA:
             left = slices.count_rows_in_staging(staging, piece) if staging else 0
             if left != expected:

@@ -43,7 +43,7 @@ class SliceSource:
     @classmethod
     def open(cls, context: Context, contract: Contract, piece: Batch, origin: Origin) -> Self:
         """Fix the quarantine's current snapshot as the one to read."""
-        found = tables.load(context.catalog, table_names.quarantine(contract))
+        found = tables.load_quarantine(context.catalog, contract)
         snapshot_id = found.metadata.current_snapshot_id if found else None
         return cls(context, contract, piece, origin, quarantine_id=snapshot_id)
 
@@ -65,7 +65,7 @@ class SliceSource:
             raw = self._quarantined(session).where(inside).where(ingest_quarantine.has_raw())
         else:
             name = table_names.spark_name(self.context.catalog_name, table_names.staging(self.piece.topic))
-            staging = tables.load(self.context.catalog, table_names.staging(self.piece.topic))
+            staging = tables.load_staging(self.context.catalog, self.piece.topic)
             raw = session.read.options(**staged_batches.read_options(staging)).table(name)
             if self.origin == Origin.KAFKA:
                 raw = raw.where(F.col("batch_seq") == self.piece.seq)
@@ -89,7 +89,7 @@ class SliceSource:
 
     def may_be_quarantined(self) -> bool:
         """Whether the quarantine may hold records of the slice."""
-        found = tables.load(self.context.catalog, table_names.quarantine(self.contract))
+        found = tables.load_quarantine(self.context.catalog, self.contract)
         return found is not None and bool(range_scan.plan_slice_files(found, self.piece))
 
     def has_released_records(self) -> bool:

@@ -117,7 +117,7 @@ def _find_wrong_keys(write: BranchWrite, records: ReplayedRecords) -> list[str]:
     duplicates = newest.alias("s").join(doubled, F.expr(same), "left_semi")
     expected = newest.where(F.col(OP) != DELETE)
     deletes = table_names.deletes(contract)
-    if tables.load(write.context.catalog, deletes):
+    if tables.load_deletes(write.context.catalog, contract):
         deleted = good.sparkSession.table(table_names.spark_name(write.context.catalog_name, deletes))
         expected = merge.drop_deleted(expected, contract, deleted)
     missing = expected.alias("s").join(target, F.expr(f"{same} AND NOT {older}"), "left_anti")

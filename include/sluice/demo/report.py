@@ -63,7 +63,7 @@ def _print_table(demo: DemoContext, name: str, state: broker.TopicState, steps: 
     table = demo.catalog.load_table(table_names.typed(contract))
     at = dict(cursor.read_table_cursor(table)[contract.topics[0]].next_offsets)
     carrier = cursor.find_offset_snapshot(table, PUBLISHED_THROUGH)
-    quarantine = tables.load(demo.catalog, table_names.quarantine(contract))
+    quarantine = tables.load_quarantine(demo.catalog, contract)
     quarantined = quarantine.scan().count() if quarantine else 0
     ends = {p: r.end for p, r in state.watermarks.items()}
     _line("log end offsets", encode_offsets(ends))

@@ -18,8 +18,9 @@ from typing import Any
 from sluice.embedded.env import USER, pages_url
 from sluice.embedded.failure import StackError, last_lines, say
 from sluice.embedded.home import REPOSITORY, Home
+from sluice.embedded.private_files import private_folder, write_private
 from sluice.embedded.process import Service
-from sluice.embedded.state import StackState, write_private
+from sluice.embedded.state import StackState
 
 # By service: its name in Airflow's health report and the arguments that start it.
 PARTS: dict[str, tuple[str, list[str]]] = {
@@ -41,8 +42,7 @@ def prepare_airflow(home: Home, state: StackState, env: Mapping[str, str]) -> No
     Raises:
         StackError: The migration failed; the message has the end of its log.
     """
-    home.airflow.mkdir(exist_ok=True)
-    passwords = home.airflow / "simple_auth_manager_passwords.json.generated"
+    passwords = private_folder(home.airflow) / "simple_auth_manager_passwords.json.generated"
     write_private(passwords, json.dumps({USER: state.password}))
     installed = version("apache-airflow-core")
     if state.airflow_version == installed and (home.airflow / "airflow.db").is_file():

@@ -14,9 +14,10 @@ from sluice.embedded.failure import StackError
 from sluice.embedded.home import REPOSITORY, Home, contracts_folder
 from sluice.embedded.java import Java
 from sluice.embedded.ports import HOST
+from sluice.embedded.private_files import check_private, write_private
 from sluice.embedded.process import MARK_VARIABLE
 from sluice.embedded.schema_registry import registry_url
-from sluice.embedded.state import StackState, write_private
+from sluice.embedded.state import StackState
 
 # The proxy exceptions of `service_env`, for a shell.
 _NO_PROXY_SCRIPT = (
@@ -139,11 +140,12 @@ def load_env(home: Path | None = None) -> dict[str, str]:
         home: The stack's folder; by default `SLUICE_HOME`, else the repository's `.sluice`.
 
     Raises:
-        StackError: The stack was never started.
+        StackError: The stack was never started, or others may change its folder.
     """
     stack = Home.default() if home is None else Home(home.expanduser().resolve())
     if not stack.env_file.is_file():
         raise StackError(f"{stack.env_file} does not exist: this stack was never started", next_step="make up")
+    check_private(stack.root)
     variables = {}
     for line in stack.env_file.read_text(encoding="utf-8").splitlines():
         parts = shlex.split(line, comments=True)

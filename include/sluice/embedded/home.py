@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.embedded.failure import StackError
+from sluice.embedded.private_files import private_folder
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # Characters that are syntax in URLs, in Kafka's log.dirs (comma) or in the registry's JDBC URL (semicolon): files
@@ -33,13 +34,14 @@ class Home:
         """Return the home in a folder; create the folder with access for its owner only, because it holds a password.
 
         Raises:
-            StackError: The folder's name is not allowed, or the folder cannot be created.
+            StackError: The folder's name is not allowed, the folder cannot be created, or others may change it.
         """
         try:
-            root = folder.expanduser().resolve()
+            named = folder.expanduser().absolute()
+            root = named.resolve()
             if found := _FORBIDDEN.search(str(root)):
                 raise StackError(f"{root} can't hold a stack: its name contains {found[0]!r}", next_step=_CHOOSE_HOME)
-            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(named)  # by its own name: `root` would hide a link
         except (OSError, RuntimeError) as error:  # RuntimeError: ~user of an unknown user
             raise StackError(f"{folder} can't hold a stack: {error}", next_step=_CHOOSE_HOME) from error
         return cls(root)

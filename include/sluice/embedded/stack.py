@@ -15,6 +15,7 @@ from sluice.embedded.home import Home, cache_folder
 from sluice.embedded.java import Java, JavaServiceConfig, find_java
 from sluice.embedded.kafka_broker import BrokerPorts, broker_service
 from sluice.embedded.ports import HOST, describe_port_owner, free_port, is_free
+from sluice.embedded.private_files import private_folder
 from sluice.embedded.process import Service, identify, start_service, stop_services, wait_ready
 from sluice.embedded.schema_registry import registry_service, unpack_application
 from sluice.embedded.state import ServiceRecord, StackState, load_state, lock_stack, save_state
@@ -55,7 +56,7 @@ def up(home: Home, *, only: str | None = None, registry: bool = True) -> None:
             return
         _stop_leftovers(home, state, missing)
         _choose_ports(state, missing)
-        home.logs.mkdir(exist_ok=True)
+        private_folder(home.logs)
         home.warehouse.mkdir(exist_ok=True)
         home.catalog.parent.mkdir(exist_ok=True)
         save_state(home, state)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from sluice.embedded.failure import StackError, say
 from sluice.embedded.home import Home
+from sluice.embedded.private_files import write_private
 from sluice.embedded.process import ProcessIdentity
 
 
@@ -75,14 +76,6 @@ def load_state(home: Home) -> StackState:
 def save_state(home: Home, state: StackState) -> None:
     """Write the state atomically, readable by its owner only."""
     write_private(home.state_file, state.model_dump_json(indent=1) + "\n")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file atomically, with mode 0600."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(text)
-    draft.replace(path)
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def annotate_quarantine(
     Returns:
         How many records have a rejected change in their error, and how many do not because their batch is too large.
     """
-    quarantine = tables.load(catalog, table_names.quarantine(contract))
+    quarantine = tables.load_quarantine(catalog, contract)
     annotation = _Annotation(contract, changes, since)
     annotated = left = 0
     for topic, seq in _quarantined_batches(quarantine, since):

@@ -32,10 +32,11 @@ def ensure_deletes_table(catalog: Catalog, contract: Contract, base: Table | Non
     wanted = schema.deletes_schema(contract)
     if base is not None and (existing := load_deletes_table(catalog, contract, base)):
         return own_table.add_missing_columns(existing, wanted)
-    properties = {"sluice.table": contract.table}
+    properties = {tables.OWNING_TABLE: contract.table}
     if base is not None:
         properties[TYPED_TABLE_UUID] = str(base.metadata.table_uuid)
     table = tables.ensure_table(catalog, table_names.deletes(contract), wanted, properties=properties)
+    tables.check_owner(table, tables.OWNING_TABLE, contract.table)
     return own_table.add_missing_columns(align_key_columns(table, contract), wanted)
 
 
@@ -48,7 +49,7 @@ def load_deletes_table(catalog: Catalog, contract: Contract, base: Table) -> Tab
         SchemaChangeError: as `align_key_columns`.
     """
     name = table_names.deletes(contract)
-    table = tables.load(catalog, name)
+    table = tables.load_deletes(catalog, contract)
     if table is None:
         return None
     recorded_uuid, base_uuid = table.properties.get(TYPED_TABLE_UUID), str(base.metadata.table_uuid)

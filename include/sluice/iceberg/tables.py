@@ -22,8 +22,9 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Identifier
 from pyiceberg.types import NestedField, PrimitiveType
 
+from sluice.batch import TOPIC
 from sluice.contract.contract import Contract
-from sluice.errors import EqualityDeletesError, SchemaMissingError, TableDamagedError, first_line
+from sluice.errors import EqualityDeletesError, NameCollisionError, SchemaMissingError, TableDamagedError, first_line
 from sluice.iceberg import schema, snapshots, table_names
 from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, resolve_active_contract
 from sluice.iceberg.filters import BooleanExpression
@@ -32,6 +33,9 @@ T = TypeVar("T", int, float)
 
 TRIMMED_THROUGH = "sluice.trimmed-through"
 """Property of a staging table: the last batch whose raw records were deleted after their retention."""
+
+OWNING_TABLE = "sluice.table"
+"""Property of a quarantine or deletes table: its typed table."""
 
 TYPED_TABLE_UUID = "sluice.table-uuid"
 """Property of a deletes table: the uuid of its typed table."""
@@ -71,6 +75,63 @@ def load(catalog: Catalog, identifier: Identifier) -> Table | None:
         raise TableDamagedError(f"The metadata of {'.'.join(identifier)} is gone: {error}") from error
     except ValidationError as error:
         raise TableDamagedError(f"The metadata of {'.'.join(identifier)} can't be read: {first_line(error)}") from error
+
+
+def load_staging(catalog: Catalog, topic: str) -> Table | None:
+    """Load the topic's staging table; return None if it does not exist.
+
+    Raises:
+        NameCollisionError: the table is that of another topic.
+        TableDamagedError: as `load`.
+    """
+    table = load(catalog, table_names.staging(topic))
+    return table and check_owner(table, TOPIC, topic)
+
+
+def load_quarantine(catalog: Catalog, contract: Contract) -> Table | None:
+    """Load the table's quarantine; return None if it does not exist.
+
+    Raises:
+        NameCollisionError: the quarantine is that of another table.
+        TableDamagedError: as `load`.
+    """
+    table = load(catalog, table_names.quarantine(contract))
+    return table and check_owner(table, OWNING_TABLE, contract.table)
+
+
+def load_deletes(catalog: Catalog, contract: Contract) -> Table | None:
+    """Load the table's deletes table; return None if it does not exist.
+
+    Raises:
+        NameCollisionError: the deletes table is that of another table.
+        TableDamagedError: as `load`.
+    """
+    table = load(catalog, table_names.deletes(contract))
+    return table and check_owner(table, OWNING_TABLE, contract.table)
+
+
+def check_owner(table: Table, name: str, expected: str) -> Table:
+    """Check that an own table is that of this topic or typed table, and return it.
+
+    Names of own tables are not distinct for all names, and some catalogs ignore case. Existing tables are found by
+    their names, so the names can't change; the property with the whole name decides.
+
+    Args:
+        table: a staging, quarantine or deletes table.
+        name: the property that names its owner; a table without it passes.
+        expected: the topic, or the typed table.
+
+    Raises:
+        NameCollisionError: it is that of another.
+    """
+    owner = table.properties.get(name, expected)
+    if owner != expected:
+        kind = "topic" if name == TOPIC else "table"
+        raise NameCollisionError(
+            f"{'.'.join(table.name())} belongs to {kind} {owner!r}, and {kind} {expected!r} would have the same.",
+            **{kind: expected},
+        )
+    return table
 
 
 def plan_files(table: Table, wanted: BooleanExpression) -> list[FileScanTask]:
@@ -128,17 +189,27 @@ def decode_bound(bounds: Mapping[int, bytes] | None, column: NestedField, defaul
 
 
 def ensure_staging(catalog: Catalog, topic: str) -> Table:
-    """Load or create the topic's staging table."""
+    """Load or create the topic's staging table.
+
+    Raises:
+        NameCollisionError: the table is that of another topic.
+    """
     wanted, spec = schema.staging_schema()
-    properties = {"sluice.topic": topic, **STAGING_PROPERTIES}
-    return _allow_large_records(ensure_table(catalog, table_names.staging(topic), wanted, spec, properties))
+    properties = {TOPIC: topic, **STAGING_PROPERTIES}
+    table = ensure_table(catalog, table_names.staging(topic), wanted, spec, properties)
+    return _allow_large_records(check_owner(table, TOPIC, topic))
 
 
 def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
-    """Load or create the table's quarantine."""
+    """Load or create the table's quarantine.
+
+    Raises:
+        NameCollisionError: the quarantine is that of another table.
+    """
     wanted, spec = schema.quarantine_schema()
-    properties = {"sluice.table": contract.table, **schema.LARGE_RECORDS}
-    return _allow_large_records(ensure_table(catalog, table_names.quarantine(contract), wanted, spec, properties))
+    properties = {OWNING_TABLE: contract.table, **schema.LARGE_RECORDS}
+    table = ensure_table(catalog, table_names.quarantine(contract), wanted, spec, properties)
+    return _allow_large_records(check_owner(table, OWNING_TABLE, contract.table))
 
 
 def _allow_large_records(table: Table) -> Table:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,7 @@ from pyiceberg.table.update import AssertCurrentSchemaId, AssertRefSnapshotId, R
 from pyiceberg.typedef import Identifier
 
 from sluice.batch import CURSOR_TAG, Batch
+from sluice.contract.settings import MIN_ORPHAN_AGE
 from sluice.errors import CatalogUnavailableError, ConfigError, FencedError
 from sluice.iceberg import active_contract, compat, refs, snapshots, table_names, tables
 from sluice.ingest.context import Context
@@ -43,6 +45,7 @@ class BranchWrite:
         self.branch = refs.new_branch_name(batch.topic, batch.seq)
         self._done = False
         self.commit_seconds = 0.0
+        self._began = time.monotonic()
         self._carries_cursor = not batch.is_slice
         self._opened = False
         self._result: Snapshot | None = None
@@ -144,9 +147,10 @@ class BranchWrite:
         outcome is looked up among main's ancestors; the commit is never repeated blindly.
 
         Raises:
-            FencedError: main moved, or the branch is not what was audited; nothing changed.
+            FencedError: main moved, the branch is not what was audited, or the write is too old; nothing changed.
             CatalogUnavailableError: the catalog was away too long; the next run looks up the outcome.
         """
+        self._check_age()
         result = self.written_snapshot()
         requirements = (
             AssertRefSnapshotId(ref=refs.MAIN, snapshot_id=self.head),
@@ -179,6 +183,25 @@ class BranchWrite:
             pause = min(pause * 2, 5.0)
         self._done, self.commit_seconds = True, time.monotonic() - began
         return result
+
+    def _check_age(self) -> None:
+        """Refuse a write that is as old as the youngest files which orphan clean-up may remove.
+
+        Until the branch has its snapshot, the write's files are orphans: clean-up may have removed some.
+
+        Raises:
+            FencedError: the write is too old.
+        """
+        age = timedelta(seconds=time.monotonic() - self._began)
+        if age >= MIN_ORPHAN_AGE:
+            raise FencedError(
+                f"The write took {age.total_seconds():.0f} s; orphan clean-up may have removed its files, as they "
+                f"were older than {MIN_ORPHAN_AGE.total_seconds():.0f} s before a snapshot named them.",
+                next_step="No action: the next run writes the batch again. If it happens again, lower "
+                "`limits.records_per_batch`, or give the group more Spark.",
+                table=".".join(self.identifier),
+                began_at=self.head,
+            )
 
     def _was_committed(self, result: Snapshot, failure: Exception) -> bool:
         """Whether main holds the result after a commit that failed; False if the commit may be tried again.

@@ -46,7 +46,7 @@ def overwrite_quarantine(staged: StagedBatches, rejected: int, refused: Sequence
     context, contract, whole = staged.context, staged.contract, merge_batches(batches)
     identifier = table_names.quarantine(contract)
     name = table_names.spark_name(context.catalog_name, identifier)
-    table = tables.load(context.catalog, identifier)
+    table = tables.load_quarantine(context.catalog, contract)
     mine = And(one_of("batch_seq", [b.seq for b in batches]), equal("_kafka_topic", whole.topic))
     if rejected or (table and tables.plan_files(table, mine)):
         written = tables.ensure_quarantine(context.catalog, contract)

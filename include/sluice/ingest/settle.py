@@ -20,7 +20,7 @@ from pyiceberg.typedef import Identifier
 from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, PublishedOffsets, batches_from_summary
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Group
-from sluice.errors import CursorUnknownError, SluiceError, TableDamagedError
+from sluice.errors import CursorUnknownError, NameCollisionError, SluiceError, TableDamagedError
 from sluice.iceberg import availability, cursor, refs, snapshots, table_names, tables
 from sluice.ingest.outcome import APPLICATION_ENDED, Outcome, RunRecord, derive_outcome
 from sluice.ledger import ledger_rows, quality_table, slices, unfinished_rollback
@@ -153,8 +153,8 @@ class _Settlement:
             found = {n: self.snapshots.get(n, {}).get(topic, {}) for n in names}
             identifier = table_names.staging(topic)
             try:
-                staging = tables.load(self.catalog, identifier)
-            except TableDamagedError:  # planning has reported it
+                staging = tables.load_staging(self.catalog, topic)
+            except (TableDamagedError, NameCollisionError):  # planning has reported it
                 continue
             staged = {seq: s.snapshot_id for seq, (_, s) in cursor.read_staged_batches(staging, after).items()}
             found[".".join(identifier)] = staged

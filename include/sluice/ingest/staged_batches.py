@@ -136,7 +136,7 @@ def load_untrimmed(context: Context, contract: Contract, batches: Sequence[Batch
     Raises:
         StagingTrimmedError: it no longer holds all of the batches' records.
     """
-    staging = tables.load(context.catalog, table_names.staging(batches[-1].topic))
+    staging = tables.load_staging(context.catalog, batches[-1].topic)
     backlog.check_not_trimmed(staging, contract, batches)
     return staging
 

@@ -43,7 +43,7 @@ def load_staging(
         ask_ledger = partial(ledger.last_staged_batch, topic) if ledger else None
         try:
             table = availability.isolate_table_failure(
-                catalog, partial(tables.load, catalog, table_names.staging(topic)), topic=topic
+                catalog, partial(tables.load_staging, catalog, topic), topic=topic
             )
             loaded[topic] = StagingState(table, cursor.read_staging_cursor(table, ask_ledger))
         except SluiceError as error:

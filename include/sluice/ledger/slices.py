@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.batch import BACKFILL, STEP, TOPIC, Batch
-from sluice.iceberg import cursor, refs, snapshots, table_names, tables
+from sluice.iceberg import cursor, refs, snapshots, tables
 from sluice.iceberg.filters import And, at_most, equal, one_of
 from sluice.ledger import backlog
 from sluice.ledger.accepted_gaps import add_accepted_gaps
@@ -99,7 +99,7 @@ def lowest_slice_number(catalog: Catalog, names: Iterable[str], topic: str, rows
         topic: the topic.
         rows: the ledger's rows.
     """
-    staging = tables.load(catalog, table_names.staging(topic))
+    staging = tables.load_staging(catalog, topic)
     numbers = [0, *(r.batch_seq for r in rows if r.batch_seq), *count_slice_rows(staging)]
     typed = (tables.load(catalog, tuple(name.split("."))) for name in names)
     for table in filter(None, (staging, *typed)):

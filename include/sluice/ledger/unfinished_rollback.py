@@ -205,7 +205,7 @@ def finish_rollback(catalog: Catalog, ledger: Ledger, contract: Contract, note: 
 
 def _restore_deletes(catalog: Catalog, contract: Contract, note: RollbackNote) -> None:
     """Restore the deletes table, unless a batch was published since the rollback: its deletes must stay."""
-    deletes = tables.load(catalog, table_names.deletes(contract)) if note.memory else None
+    deletes = tables.load_deletes(catalog, contract) if note.memory else None
     if deletes is None or note.memory is None:
         return
     head_before, restore_to = note.memory

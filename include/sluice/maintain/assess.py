@@ -16,6 +16,7 @@ from math import inf
 
 from pyiceberg.table import Table
 
+from sluice.batch import TOPIC
 from sluice.contract.folder import Contracts
 from sluice.contract.settings import MIN_ORPHAN_AGE, Maintenance
 from sluice.errors import CatalogUnavailableError, SluiceError, first_line
@@ -124,6 +125,8 @@ def assess_table(
         until: `time.monotonic()` after which a table gets no second, longer look.
     """
     table = tables.load(inputs.catalog, target.identifier)
+    if table is not None and target.topic is not None:
+        tables.check_owner(table, TOPIC, target.topic)
     if table is None or table.current_snapshot() is None:
         return Assessment(target.name, action, (), EMPTY)
     if action == Action.REWRITE:

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from sluice.batch import Batch
 from sluice.contract.contract import Contract
-from sluice.iceberg import range_scan, table_names, tables
+from sluice.iceberg import range_scan, tables
 from sluice.iceberg.filters import And, Or, above, equal
 from sluice.offsets import OffsetRange, Ranges
 
@@ -49,7 +49,7 @@ class QuarantinedRecords:
 
 def quarantined_since(catalog: Catalog, contract: Contract, since: datetime) -> QuarantinedRecords:
     """The records that were quarantined since a time, those of blocked batches included."""
-    quarantine = tables.load(catalog, table_names.quarantine(contract))
+    quarantine = tables.load_quarantine(catalog, contract)
     if quarantine is None or quarantine.current_snapshot() is None:
         return QuarantinedRecords()
     recent = above("quarantined_at", since.isoformat())

@@ -141,7 +141,7 @@ def preview_rollback(
         LedgerError: the batches to publish again are unknown.
     """
     contract = contracts.table(name)
-    deletes = tables.load(catalog, table_names.deletes(contract)) if contract.upsert else None
+    deletes = tables.load_deletes(catalog, contract) if contract.upsert else None
     table = tables.load(catalog, table_names.typed(contract))
     if table is None or table.metadata.current_snapshot_id is None:
         raise RefusedError("The table is empty.", table=name)

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.batch import Batch
-from sluice.iceberg import snapshots, table_names, tables
+from sluice.iceberg import snapshots, tables
 from sluice.ledger import slices
 from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange, encode_gaps, encode_ranges
@@ -56,7 +56,7 @@ def find_undone_slices(undone: Iterable[Snapshot], catalog: Catalog, ledger: Led
         missing = {}
         if any(counts.values()):
             if piece.topic not in staged:
-                staging = tables.load(catalog, table_names.staging(piece.topic))
+                staging = tables.load_staging(catalog, piece.topic)
                 rows = slices.read_slice_rows(ledger, piece.topic)
                 staged[piece.topic] = slices.find_staged_batches(staging, piece.topic, rows, ledger)
             # A topic that was recreated has other records at these offsets.

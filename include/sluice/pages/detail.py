@@ -228,7 +228,7 @@ def _safe_offsets(catalog: Catalog, topic: str, through: PublishedOffsets | None
     """Per partition, the first offset that is neither published nor staged."""
     published = dict(through.next_offsets) if through else {}
     try:
-        staged = cursor.read_staging_cursor(tables.load(catalog, table_names.staging(topic)))
+        staged = cursor.read_staging_cursor(tables.load_staging(catalog, topic))
     except SluiceError:  # the status reports it
         staged = None
     raw = staged.next_offsets if staged and (through is None or staged.topic_id == through.topic_id) else {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sluice.iceberg import table_names, tables
+from sluice.iceberg import tables
 from sluice.ledger.newest_rows import take_newest
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def read_quarantine(
     Args:
         published: the table's offsets per topic; without them, records of unpublished batches are not left out.
     """
-    table = tables.load(catalog, table_names.quarantine(contract))
+    table = tables.load_quarantine(catalog, contract)
     if table is None or table.current_snapshot() is None:
         return QuarantineSummary()
     names = (*_GROUP_COLUMNS, *_COORDINATES, "error", "quarantined_at")

@@ -5,9 +5,11 @@ In: the outcome of settle, the results of the run, counts of quarantined records
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,12 +17,12 @@ from typing import Any
 
 from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sluice.contract.contract import Contract
 from sluice.contract.values import parse_duration
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, NameCollisionError
 from sluice.iceberg import availability, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.ledger import quality_table
@@ -29,6 +31,7 @@ from sluice.pages import quarantine, render, trends
 log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT_S = 60
+_TITLE = re.compile(r"<title>([^<]*)</title>")
 MAX_BYTES = 16 << 20
 """Read limit: others can replace the file of a report."""
 FOLDER_VARIABLE = "SLUICE_REPORTS"
@@ -113,6 +116,9 @@ def write_report(
 
     Returns:
         Its location.
+
+    Raises:
+        NameCollisionError: The file is the report of another table or run.
     """
     address = f"{_table_folder(contract.table)}/{table_names.safe_identifier(run_id)}.html"
     with availability.translate_catalog_errors():
@@ -126,7 +132,13 @@ def write_report(
         totals=snapshots.read_totals(table.current_snapshot()) if table else {}, at=now or datetime.now(UTC),
         style=render.inline_static("sluice.css"),
     )  # fmt: skip
-    with load_file_io(catalog.properties, address).new_output(address).create(overwrite=True) as file:
+    io = load_file_io(catalog.properties, address)
+    found = _read_text(io, address)
+    if found and _TITLE.search(found) and not _is_report_of(found, contract.table, run_id):
+        raise NameCollisionError(
+            f"{address} is the report of another table or run, and was not replaced.", table=contract.table, run=run_id
+        )
+    with io.new_output(address).create(overwrite=True) as file:
         file.write(text.encode())
     return address
 
@@ -145,11 +157,8 @@ def read_report(name: str) -> str:
         return ""
     with availability.translate_catalog_errors(), catalogs.load() as catalog:
         address = f"{_table_folder(table)}/{table_names.safe_identifier(run_id)}.html"
-        file = load_file_io(catalog.properties, address).new_input(address)
-        if not file.exists():
-            return ""
-        with file.open() as stream:
-            return stream.read(MAX_BYTES).decode(errors="replace")
+        text = _read_text(load_file_io(catalog.properties, address), address)
+    return text if _is_report_of(text, table, run_id) else ""
 
 
 def delete_expired(catalog: Catalog, contract: Contract, *, now: datetime | None = None) -> int:
@@ -168,6 +177,21 @@ def delete_expired(catalog: Catalog, contract: Contract, *, now: datetime | None
     for file in old:
         files.delete_file(file.path)
     return len(old)
+
+
+def _read_text(io: FileIO, address: str) -> str:
+    """Read a file; empty if there is none."""
+    file = io.new_input(address)
+    if not file.exists():
+        return ""
+    with file.open() as stream:
+        return stream.read(MAX_BYTES).decode(errors="replace")
+
+
+def _is_report_of(text: str, table: str, run_id: str) -> bool:
+    """Whether a file is the report of this table and run: two of them may have the same file name."""
+    title = _TITLE.search(text)
+    return title is not None and html.unescape(title[1]) == f"{table} in run {run_id} · Sluice"
 
 
 def _table_folder(table: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
-from sluice.iceberg import cursor, snapshots, table_names, tables
+from sluice.iceberg import cursor, snapshots, tables
 from sluice.iceberg.filters import above
 from sluice.ledger import backlog
 from sluice.offsets import OffsetRange, encode_ranges
@@ -78,7 +78,7 @@ def _unpublished_leftovers(catalog: Catalog, table: TablePlan, contracts: Contra
     for topic in sorted(removed):
         done = table.published[topic]
         try:
-            staging = tables.load(catalog, table_names.staging(topic))
+            staging = tables.load_staging(catalog, topic)
             last = cursor.read_staging_cursor(staging)
             after = max(done.seq, tables.trimmed_through(staging) if staging else 0)
             rows = backlog.count_rows_by_batch(staging, above("batch_seq", after))

@@ -220,7 +220,7 @@ def read_sources(contracts: Contracts, chosen: list[Contract], inputs: StatusSou
 def _read_staging(inputs: StatusSources, catalog: Catalog, topics: list[str]) -> None:
     for topic in topics:
         try:
-            inputs.staging[topic] = tables.load(catalog, table_names.staging(topic))
+            inputs.staging[topic] = tables.load_staging(catalog, topic)
             inputs.staged[topic] = cursor.read_staging_cursor(inputs.staging[topic])
         except SluiceError as error:
             inputs.topic_errors[topic] = error

@@ -123,7 +123,7 @@ def _fill_table(entry: TableStatus, contract: Contract, inputs: StatusSources) -
             table = tables.load(inputs.catalog, table_names.typed(contract))
             entry.exists = table is not None
             entry.totals = snapshots.read_totals(table.current_snapshot() if table else None)
-            quarantine = tables.load(inputs.catalog, table_names.quarantine(contract))
+            quarantine = tables.load_quarantine(inputs.catalog, contract)
             entry.quarantined = quarantine.scan().count() if quarantine and quarantine.current_snapshot() else 0
             entry.day_apart = day.count_quarantined(quarantine) if day else None
             through = cursor.read_table_cursor(table, remembered)

@@ -587,16 +587,35 @@ ZIP = """
 import json, os, sys, tempfile
 from pathlib import Path
 sys.path.insert(0, {dags!r})
+from airflow.sdk.exceptions import AirflowFailException
 from sluice_airflow import spark_driver
 first, second = (spark_driver.package_zip(spark_driver.own_folder("cache")) for _ in range(2))
 left = sorted(str(p.relative_to(os.environ["SLUICE_HOME"])) for p in Path(os.environ["SLUICE_HOME"]).rglob("*.*"))
+
+
+def refusal():
+    try:
+        spark_driver.spark_log("shop")
+    except AirflowFailException as error:
+        return str(error)
+
+
+refused = []
+home = Path(os.environ["SLUICE_HOME"])
+for part in (home, home / "logs"):
+    part.mkdir(exist_ok=True)
+    part.chmod(0o777)
+    refused.append(refusal())
+    part.chmod(0o700)
 del os.environ["SLUICE_HOME"]
 tempfile.tempdir = {tmp!r}
-(Path({tmp!r}) / f"sluice-{{os.getuid()}}").symlink_to({tmp!r})
-try:
-    spark_driver.spark_log("shop")
-except Exception as error:
-    refused = str(error)
+own = Path({tmp!r}) / f"sluice-{{os.getuid()}}"
+own.symlink_to({tmp!r})
+refused.append(refusal())
+own.unlink()
+own.mkdir(mode=0o700)
+os.geteuid = lambda: own.stat().st_uid + 1
+refused.append(refusal())
 print(json.dumps([first == second, left, refused]))
 """
 
@@ -606,7 +625,8 @@ def test_the_package_is_zipped_once_and_a_folder_of_somebody_elses_is_not_used(a
     code = ZIP.format(dags=str(DAGS), tmp=str(tmp_path))
     same, left, refused = run_in_airflow(code, {**airflow_env, "SLUICE_HOME": str(home)})
     assert same and len(left) == 1 and left[0].endswith("/sluice.zip")
-    assert "belongs to another user" in refused
+    wanted = ("has mode 0777", "logs has mode 0777", "is a symbolic link", "belongs to another user")
+    assert all(words in text for words, text in zip(wanted, refused, strict=True)), refused
 
 
 def test_parsing_is_light(airflow_env):
@@ -977,6 +997,38 @@ def test_the_submit_command_holds_all_and_no_secret(airflow_env, tmp_path):
     }
     assert found["own"]["SLUICE_REGISTRY_CONFIG"] == found["env"]["SLUICE_REGISTRY_CONFIG"], "a plan asks it, too"
     assert found["env"]["SLUICE_SPARK_LOG"] == str(tmp_path / "home" / "logs" / "spark-shop.log")
+
+
+def test_a_driver_gets_nothing_of_airflows_environment(airflow_env):
+    more = "DB_WALLET, TEAM_*, AIRFLOW__CORE__FERNET_KEY, AIRFLOW_CONN_*, AIRFLOW_*, *"
+    secrets = {
+        "AIRFLOW__CORE__FERNET_KEY": SECRET,
+        "AIRFLOW__API_AUTH__JWT_SECRET": SECRET,
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:////tmp/{SECRET}",
+        "AIRFLOW_CONN_MAIL": f"smtp://x:{SECRET}@mail",
+        "AIRFLOW_VAR_TOKEN": SECRET,
+        "MY_FERNET_KEY": SECRET,
+        "jwt_secret": SECRET,
+        "SLUICE_PAGES_PASSWORD": SECRET,
+    }
+    wanted = {
+        "AWS_SECRET_ACCESS_KEY": "a", "AZURE_CLIENT_SECRET": "b", "GOOGLE_APPLICATION_CREDENTIALS": "c",
+        "HADOOP_CONF_DIR": "d", "SPARK_LOCAL_IP": "127.0.0.1", "PYICEBERG_CATALOG__LAKE__URI": "e", "LC_ALL": "C.UTF-8",
+        "https_proxy": "http://proxy", "NO_PROXY": ".inside", "SLUICE_MASK_KEY": "f", "KRB5_CONFIG": "g",
+        "SSL_CERT_FILE": "/ca.pem", "JAVA_TOOL_OPTIONS": "-Dh=i", "KUBERNETES_SERVICE_HOST": "j", "PYTHONHASHSEED": "0",
+    }  # fmt: skip
+    others = {"DB_WALLET": "k", "TEAM_A": "l", "UNRELATED_TOKEN": "m"}
+    given = {**airflow_env, **secrets, **wanted, **others}
+    (plain,) = submit(given, (False, {}))
+    assert {name: plain["env"].get(name) for name in wanted} == wanted
+    assert not plain["env"].keys() & others.keys() and plain["env"]["PATH"]
+    (listed,) = submit({**given, "SLUICE_DRIVER_ENV": more}, (False, {}))
+    assert {name: listed["env"].get(name) for name in others} == others
+    for found in (plain, listed):
+        # What the connections say of Kafka and the registry is all that a driver is told of Airflow.
+        found["env"].pop("SLUICE_KAFKA_CONFIG"), found["env"].pop("SLUICE_REGISTRY_CONFIG")
+        assert not found["env"].keys() & secrets.keys() and SECRET not in json.dumps(found["env"])
+        assert not [name for name in found["env"] if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_"))]
 
 
 def test_a_driver_has_its_stack_whatever_options_its_group_gives(airflow_env, tmp_path):

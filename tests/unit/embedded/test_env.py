@@ -7,6 +7,7 @@ import os
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -199,7 +200,12 @@ def test_a_folder_that_can_not_be_made_is_an_error_in_one_line(tmp_path, monkeyp
 def test_a_disk_that_is_full_is_an_error_in_one_line(home, monkeypatch, capsys):
     home.state_file.write_text("{}")
     monkeypatch.setenv("SLUICE_HOME", str(home.root))
-    (home.root / f".{home.state_file.name}.{os.getpid()}").symlink_to("/dev/full")  # what is written to its draft
+
+    def full(**_: object) -> tuple[int, str]:
+        return os.open("/dev/full", os.O_WRONLY), str(home.root / "draft")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)  # what is written to the state's draft
+    monkeypatch.setattr(os, "fchmod", lambda *_: None)  # not of the device
     assert command.main(["down"]) == 1
     assert "error: [Errno 28] No space left on device" in capsys.readouterr().err
 

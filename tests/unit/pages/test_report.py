@@ -14,7 +14,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.contract.contract import Contract
-from sluice.iceberg import tables
+from sluice.errors import NameCollisionError
+from sluice.iceberg import table_names, tables
 from sluice.ingest.outcome import Outcome
 from sluice.ledger import quality_table
 from sluice.pages import report
@@ -94,6 +95,33 @@ def test_a_report_holds_all_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert report.read_report(json.dumps(names)) == "", names
     monkeypatch.delenv(report.FOLDER_VARIABLE)
     assert report.read_report(json.dumps(["db.t", HOSTILE])) == ""
+
+
+def test_two_tables_or_runs_never_share_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the short hashes agree, or the storage ignores case."""
+    monkeypatch.setenv(report.FOLDER_VARIABLE, f"file://{tmp_path}/reports")
+    for name, value in {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/c.db"}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
+    monkeypatch.setattr(table_names, "safe_identifier", lambda _: "the_same")
+    columns = [{"name": "id", "type": "long"}]
+    bodies = [{"table": t, "topic": "t", "group": "g", "owner": "o", "columns": columns} for t in ("db.t", "db.T")]
+    mine, other = (Contract.model_validate(body) for body in bodies)
+    outcome = asdict(Outcome("db.t", "published", {"t": [3]})) | {"red": False, "warnings": []}
+    address = report.write_report(catalog, mine, outcome, run_id="r", now=NOW)
+    text = Path(address.removeprefix("file://")).read_text()
+    for contract, run in ((other, "r"), (mine, "R"), (other, "r in run r")):
+        with pytest.raises(NameCollisionError, match=f"table {contract.table}, run {run}]"):
+            report.write_report(catalog, contract, outcome, run_id=run)
+        assert report.read_report(json.dumps([contract.table, run])) == ""
+    assert report.read_report(json.dumps(["db.t", "r"])) == text
+    assert report.write_reports(catalog, [other], {"db.T": outcome}, run_id="r") == {}
+    assert "is the report of another table or run" in caplog.text
+    # A file that no report was completely written to is replaced.
+    Path(address.removeprefix("file://")).write_text("")
+    assert report.write_report(catalog, other, outcome, run_id="r") == address
 
 
 def test_reports_stay_as_long_as_they_are_to(

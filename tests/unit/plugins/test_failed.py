@@ -156,9 +156,22 @@ with create_session() as session:
 answers["newest others"] = [run for _, run, *_ in told(["a"], None, ["backfill"])]
 runs, away, gone = read(["b"]), Reading(error="away"), Reading(error="gone")
 answers["whole"] = [whole(away, runs), whole(runs, gone), whole(Reading(), runs), whole(away, gone)]
+answers["readable"] = [
+    reading.is_readable_run(*asked)
+    for asked in (
+        ("of some", {{"ingest_a", "ingest_b"}}), ("of some", {{"ingest_b"}}),
+        ("of some", set()), ("nothing", {{"ingest_a"}}),
+    )
+]
 with create_session() as session:
     session.execute(text("DROP TABLE task_instance"))
 answers["away"] = read(["a"], "a.x").error
+with create_session() as session:
+    session.execute(text("ALTER TABLE dag_run RENAME TO gone"))
+try:
+    reading.is_readable_run("good", {{"ingest_b"}})
+except HTTPException as error:
+    answers["unreadable"] = [error.status_code, error.detail]
 print(json.dumps(answers))
 """
 
@@ -198,6 +211,11 @@ def test_a_table_has_no_part_in_what_failed_for_others_alone(answers: dict[str, 
     assert all(every <= set(runs) for runs in told.values())
     assert "task table failed" in told["a.v"]["of some"]  # its own, though another table's failed first
     assert answers["newest"] == [HOSTILE, "by hand"]  # what is left out takes the place of nothing
+
+
+def test_a_run_is_found_among_readable_dags_only(answers: dict[str, Any]) -> None:
+    assert answers["readable"] == [True, False, False, False]
+    assert answers["unreadable"] == [503, "Airflow's database did not answer. Retry."]
 
 
 def test_they_are_found_by_the_indexes_of_runs(answers: dict[str, Any]) -> None:

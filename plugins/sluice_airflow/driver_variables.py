@@ -1,0 +1,50 @@
+"""Which of the worker's environment variables a Spark driver gets: those on a list, and never Airflow's secrets.
+
+A driver runs code of jars and connectors, and Spark shows parts of its environment. It needs no access to Airflow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+MORE_VARIABLE = "SLUICE_DRIVER_ENV"
+"""Environment variable with the names of more variables for the driver, separated by commas; `*` at the end of a name
+stands for any ending."""
+
+NAMES = (
+    # the system and the locale
+    "HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER",
+    # Python and Java
+    "CLASSPATH", "CONDA_PREFIX", "JAVA_HOME", "JAVA_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "VIRTUAL_ENV",
+    "_JAVA_OPTIONS",
+    # certificates and proxies
+    "ALL_PROXY", "CURL_CA_BUNDLE", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR", "SSL_CERT_FILE", "all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy",
+    # the schema registry
+    "SCHEMA_REGISTRY_URL",
+)  # fmt: skip
+PREFIXES = (
+    # the system, Python, native libraries
+    "LC_", "LD_", "MALLOC_", "OMP_", "PYTHON", "XDG_",
+    # Spark and what it runs on
+    "HADOOP_", "HIVE_", "KRB5", "KUBERNETES_", "PYSPARK_", "SPARK_", "YARN_",
+    # storage: the SDKs of AWS, Azure and Google, and Arrow
+    "ARROW_", "AWS_", "AZURE_", "CLOUDSDK_", "GCE_METADATA_", "GCLOUD_", "GCS_", "GOOGLE_", "IDENTITY_", "MSI_", "S3_",
+    # Sluice and its libraries
+    "GX_", "KAFKA_", "PYICEBERG_", "SCHEMA_REGISTRY_", "SLUICE_",
+)  # fmt: skip
+# Airflow's own, whatever SLUICE_DRIVER_ENV lists; and the login of the embedded stack's pages.
+_NEVER = re.compile(r"_*AIRFLOW_(_|CONN_|VAR_)|SLUICE_PAGES_|.*(FERNET|JWT)", re.IGNORECASE)
+
+
+def select_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a driver gets."""
+    more = [name.strip() for name in env.get(MORE_VARIABLE, "").split(",") if name.strip()]
+    names = {*NAMES, *(name for name in more if not name.endswith("*"))}
+    prefixes = (*PREFIXES, *(name[:-1] for name in more if name.endswith("*")))
+    return {
+        name: value
+        for name, value in env.items()
+        if (name in names or name.startswith(prefixes)) and not _NEVER.match(name)
+    }

@@ -1,0 +1,40 @@
+"""A write that outlived the youngest age at which orphan files are removed never lands."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from sluice.contract.settings import MIN_ORPHAN_AGE
+from sluice.errors import FencedError
+from sluice.ingest.branch_write import BranchWrite
+from sluice.ingest.context import Context
+from tests.unit.maintain.test_assess import append, batch, filled, promise
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(("seconds", "lands"), [(-60, True), (0, False), (3600, False)])
+def test_a_write_as_old_as_orphan_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, lands: bool
+) -> None:
+    (tmp_path / "warehouse").mkdir()
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+    typed, _ = filled(catalog, promise(tmp_path), 1)
+    context = Context(None, catalog, "lake", {}, "late")  # type: ignore[arg-type]
+    with BranchWrite(context, ("shop", "orders"), batch(2)) as write:
+        append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties()}, write.branch)
+        now = time.monotonic() + MIN_ORPHAN_AGE.total_seconds() + seconds
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        if lands:
+            landed = write.fast_forward_main().snapshot_id
+        else:
+            landed = typed.metadata.current_snapshot_id
+            with pytest.raises(FencedError, match=r"orphan clean-up may have removed.*shop\.orders.*next run writes"):
+                write.fast_forward_main()
+    metadata = catalog.load_table("shop.orders").metadata
+    assert metadata.current_snapshot_id == landed
+    assert write.branch not in metadata.refs
