@@ -54,10 +54,11 @@ def page() -> str:
     lines = ["```mermaid", "graph TD"]
     lines += [f"    {room} --> {to}" for room, to in arrows(rooms)]
     lines += ["```", ""]
-    for room in [*rooms, "", "embedded", "demo"]:
-        folder = package / room
-        title = f"`{room}/`" if room else "the root of the package"
-        about = summary(folder / "__init__.py") if room else "Values and errors that every room uses."
+    folders = {f"`{room}/`": package / room for room in (*rooms, "embedded", "demo")}
+    folders["the root of the package"] = package
+    folders |= {f"`plugins/{name}/`": REPOSITORY / "plugins" / name for name in ("sluice_airflow", "sluice_web")}
+    for title, folder in folders.items():
+        about = "Values and errors that every room uses." if folder == package else summary(folder / "__init__.py")
         lines += [f"**{title}** {about}", "", "| module | what it holds |", "| --- | --- |"]
         lines += [
             f"| `{path.stem}` | {summary(path)} |"

@@ -137,7 +137,7 @@ def preview_rollback(
 
     Raises:
         ContractError: no contract defines the table.
-        RefusedError: there is no such snapshot, or it carries no offsets.
+        RefusedError: there is no such snapshot, or the snapshots that carried its offsets have expired.
         LedgerError: the batches to publish again are unknown.
     """
     contract = contracts.table(name)

@@ -1,6 +1,7 @@
-"""Plan: topic cursors and watermarks become offset ranges to stage, and staged batches become batches to publish.
+"""Plan: topic cursors and watermarks become frozen batches, written to the ledger by compare-and-set.
 
-Runs on the Airflow worker, without a JVM. `make_plan` changes nothing; `write_plan` writes the plan into the ledger.
+Runs on the Airflow worker, without a JVM. `make_plan` changes nothing and lists what is to be staged and published;
+`write_plan` writes it.
 """
 
 from __future__ import annotations

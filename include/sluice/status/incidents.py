@@ -1,4 +1,4 @@
-"""Incidents: states of tables that need attention, each reported once.
+"""Incidents: states of tables that need attention, each reported once, and the text of their alerts.
 
 In: a status, the `alerts` settings, the known incidents. Out: new, continuing and resolved incidents.
 """
