@@ -90,7 +90,7 @@ def test_exactly_what_was_accepted_is_missing(lake: Callable[..., Lake], mode: s
         head = it.catalog.load_table(name).current_snapshot()
         assert head is not None
         assert snapshots.summary(head)[GAPS] == '{"0":[[10,13]],"1":[[10,12]]}'
-    with pytest.raises(RefusedError, match="is lost"):
+    with pytest.raises(RefusedError, match=r"that .* still needs are lost"):
         accept(it, table)
     # What comes later is as if nothing had been.
     fill(it, 200)
@@ -287,6 +287,6 @@ def test_a_topic_that_was_created_again_has_no_gap_accepted(lake: Callable[..., 
     accept(it, table)
     it.delete_topic()
     it.create_topic(1)
-    with pytest.raises(RefusedError, match="is lost"):
+    with pytest.raises(RefusedError, match=r"that .* still needs are lost"):
         accept(it, table)
     assert "created again" in it.run()[table]["error"]

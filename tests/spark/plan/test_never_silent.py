@@ -279,7 +279,7 @@ def test_a_number_that_another_plan_gave_out_is_not_taken_for_this_one(lake: Cal
     # What a driver does that was at work when its plan was lost together with the ledger.
     assert stage(it.context(), shorter, gaps_expected=False).records == 4
     assert stage(it.context(), shorter, gaps_expected=False).snapshot_id is None
-    with pytest.raises(PlanLostError, match="another plan gave out the number"):
+    with pytest.raises(PlanLostError, match="which another plan gave the same number"):
         stage(it.context(), longer, gaps_expected=False)
     it.catalog.drop_table(table_names.LEDGER)
     it.drain(table)
