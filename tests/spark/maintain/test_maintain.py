@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from sluice.batch import CURSOR_TAG, NEXT_OFFSETS, PUBLISHED_THROUGH
-from sluice.iceberg import cursor, own_table, refs, snapshots, table_names, tables
+from sluice.iceberg import cursor, own_table, refs, snapshots, table_names
 from sluice.ingest.branch_write import BranchWrite
 from sluice.ledger import maintenance_table
 from sluice.ledger.maintenance_table import Action, ActionResult
@@ -561,8 +561,10 @@ def test_an_hourly_rewrite_expires_the_ledgers_snapshots_and_deletes_their_files
     lists = [Path(s.manifest_list.removeprefix("file://")) for s in before.metadata.snapshots]
     assert len(lists) > 8
     # The oldest have gone from the metadata alone, as where maintenance did not come.
-    for name, value in (("SPARE", 2), ("DROPPED", 2), ("OWN_LEAST", 3), ("OWN_AGE", timedelta(0))):
-        monkeypatch.setattr(tables, name, value)
+    monkeypatch.setattr(own_table, "MAX_EXCESS_SNAPSHOTS", 2)
+    monkeypatch.setattr(own_table, "EXPIRE_AT_ONCE", 2)
+    monkeypatch.setattr(own_table, "MIN_SNAPSHOTS", 3)
+    monkeypatch.setattr(own_table, "MAX_SNAPSHOT_AGE", timedelta(0))
     own_table.expire_excess_snapshots(it.catalog.load_table(table_names.LEDGER))
     own = targets.OWN_SETTINGS.model_copy(update={"snapshot_age": timedelta(0), "min_snapshots": 2})
     monkeypatch.setattr(targets, "OWN_SETTINGS", own)

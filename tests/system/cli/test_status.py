@@ -153,7 +153,7 @@ def test_a_backfill_is_told_until_it_has_landed_and_what_was_kept_of_a_refused_o
     shown = " ".join(sluice("status", "db.events")[1].split())
     assert "slice -1" not in shown
     assert f"{light_lake.topic} slice -2 failed at" in shown
-    assert f"0: [2, 3); kept as branch {kept}; a row stands twice" in shown
+    assert f"0: [2, 3); kept on branch {kept}; a row stands twice" in shown
     light_lake.catalog.drop_table(table_names.LEDGER)
     assert [(s.number, s.state, s.branch) for s in light_lake.status().slices] == [(-2, "unknown", kept)]
 
