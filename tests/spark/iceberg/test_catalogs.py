@@ -201,7 +201,7 @@ def test_what_spark_submit_was_given_wins_over_our_defaults(lake_folder: Path, t
     script = tmp_path / "told.py"
     script.write_text(
         "from sluice.ingest import session\n"
-        "spark = session.build('told').newSession()\n"
+        "spark = session.build_session('told').newSession()\n"
         "names = ('shuffle.partitions', 'session.timeZone', 'ansi.enabled')\n"
         "print('told', *(spark.conf.get(f'spark.sql.{name}') for name in names))\n"
     )
