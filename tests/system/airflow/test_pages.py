@@ -51,7 +51,10 @@ def test_every_address_of_the_pages_asks_for_a_login_and_the_right_to_look(stack
         "/api/tables/no.such/readiness",
     ):
         assert stack.ask(path).status_code == 404, path
-    for role, words in (("viewer", "you may not start ingest_mixed, backfill"), ("op", "you may start ingest_mixed, ")):
+    for role, words in (
+        ("viewer", "you may not trigger ingest_mixed, backfill"),
+        ("op", "you may trigger ingest_mixed, "),
+    ):
         (access,) = [
             line for line in stack.ask("/api/tables/mixed.bad/readiness", role).json() if line["subject"] == "Access"
         ]
