@@ -189,14 +189,6 @@ class PublishedOffsets:
     next_offsets: Offsets
 
 
-@dataclass(frozen=True)
-class LedgerCursor:
-    """A table's cursor as the ledger has it: the position per topic, and when it was settled (epoch ms)."""
-
-    published: Mapping[str, PublishedOffsets]
-    committed_ms: int
-
-
 def encode_published_through(published: Mapping[str, PublishedOffsets]) -> str:
     """Return the value of `sluice.published-through`: the table's position in every topic, as JSON."""
     return json.dumps(

@@ -238,11 +238,11 @@ class EqualityDeletesError(TerminalError):
 
 
 class CursorUnknownError(TerminalError):
-    """Neither the table's snapshots, nor its tag, nor the ledger records which offsets the table holds."""
+    """Neither the table's snapshots, nor its tag, nor its earlier metadata files record which offsets it holds."""
 
     advice = (
         "Roll the table back to a snapshot that carries `sluice.published-through` or `sluice.next-offsets`, "
-        "or restore the tag."
+        "or restore the tag. If none is left, see CursorUnknownError in docs/operating.md."
     )
 
 

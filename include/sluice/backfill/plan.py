@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
@@ -142,7 +141,7 @@ def plan_backfill(request: Request, inputs: PlanInputs, *, max_slices: int = MAX
             next_step="Backfill their offsets from staging, or from Kafka.",
         )
     typed = tables.load(catalog, table_names.typed(contract))
-    published = cursor.read_table_cursor(typed, partial(ledger.last_settled_cursor, contract.table) if ledger else None)
+    published = cursor.read_table_cursor(typed)
     known = slices.read_slice_rows(ledger, topic)
     sources = _find_sources(request, inputs, topic, known, published)
     resolved = backfill_ranges.resolve_ranges(request, sources, inputs.client)
@@ -262,7 +261,7 @@ def _check_no_open_batches(
         RefusedError: with the batches' numbers.
     """
     broken: dict[str, SluiceError] = {}
-    loaded = backlog.load_staging(catalog, [whole.topic], ledger, broken)
+    loaded = backlog.load_staging(catalog, [whole.topic], broken)
     if broken:
         raise broken[whole.topic]
     known = backlog.find_known_batches([contract], loaded, {contract.table: through}, ledger).for_topic(whole.topic)

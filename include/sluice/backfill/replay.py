@@ -90,7 +90,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     active = active_contract.resolve_publish_contract(write.base, contract)
     expected: int | None = None
     if origin == Origin.KAFKA and slices.find_replay_snapshot_id(write.base, active.table, piece, known) is None:
-        _published_above(write, active, piece, ledger)
+        _published_above(write, active, piece)
         expected = _stage_slice(context, piece, gaps_expected=gaps_expected)
         # Live ingest went on meanwhile, and the files of the ledger that was read may be gone.
         ledger.refresh()
@@ -104,7 +104,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
             snapshot = write.base.snapshot_by_id(done)
             at = snapshots.committed_at(snapshot) if snapshot else None
             return ReplayResult(done, at, seconds=time.monotonic() - began)
-    published = _published_above(write, active, piece, ledger)
+    published = _published_above(write, active, piece)
     refs.drop_branches(context.catalog, write.identifier, slices.find_slice_branches(write.base, [piece]))
     check_staging = _staging_check(source, ledger, expected)
     check_staging()
@@ -141,11 +141,9 @@ def _stage_slice(context: Context, piece: Batch, *, gaps_expected: bool) -> int:
     return slices.count_rows_staged(context.catalog.load_table(table_names.staging(piece.topic)), piece)
 
 
-def _published_above(
-    write: BranchWrite, contract: Contract, piece: Batch, ledger: Ledger
-) -> Mapping[str, PublishedOffsets]:
+def _published_above(write: BranchWrite, contract: Contract, piece: Batch) -> Mapping[str, PublishedOffsets]:
     """The table's cursors, after a check that the slice is below the one of its topic."""
-    published = cursor.read_table_cursor(write.base, lambda: ledger.last_settled_cursor(contract.table))
+    published = cursor.read_table_cursor(write.base)
     ranges.check_below_cursor(contract.table, piece, published.get(piece.topic))
     return published
 

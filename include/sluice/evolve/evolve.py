@@ -26,7 +26,6 @@ from sluice.evolve.pending_change import PendingChange, ReviewDecision
 from sluice.iceberg import cursor, schema, table_names, tables
 from sluice.iceberg.active_contract import ContractVersion, add_masks, resolve_active_contract
 from sluice.ledger import schemas_table
-from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.schemas_table import SchemaRow, SchemaState
 
 log = logging.getLogger(__name__)
@@ -172,7 +171,7 @@ def _apply_once(catalog: Catalog, change: PendingChange, run_id: str) -> bool:
     if change.active:
         schemas_table.record_versions(catalog, [table], run_id)
     decided = _review_answers(catalog, change)[-1] if change.review else None
-    through = cursor.read_table_cursor(table, lambda: Ledger(catalog).last_settled_cursor(name))
+    through = cursor.read_table_cursor(table)
     version = ContractVersion(
         version=change.version + 1 if change.active else 1,
         id=shape_id(change.new),

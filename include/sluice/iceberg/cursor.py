@@ -3,14 +3,15 @@
 Lookup order:
 1. the nearest ancestor of main's current snapshot that carries offsets (or nothing, if the ancestry is complete);
 2. the tag `sluice_cursor`, if expiry cut the ancestry and the tag's snapshot is older than what is left of it;
-3. the ledger, if its entry is older than all that is left of the ancestry: nothing was rolled back since.
+3. the earlier metadata files of the table, which still have the snapshots that expiry removed, with their parents.
 Otherwise the table stops with `CursorUnknownError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -20,7 +21,6 @@ from sluice.batch import (
     NEXT_OFFSETS,
     PUBLISHED_THROUGH,
     Batch,
-    LedgerCursor,
     PublishedOffsets,
     decode_published_through,
 )
@@ -57,57 +57,35 @@ def find_offset_snapshot(table: Table, offset_property: str, at: Snapshot | None
     if tagged and offset_property in snapshots.summary(tagged) and _is_not_newer(tagged, oldest):
         return tagged
     raise CursorUnknownError(
-        "Neither a snapshot nor the cursor tag gives the offsets that the table holds.",
+        "Neither a snapshot, nor the cursor tag, nor an earlier metadata file gives the offsets that the table holds.",
         table=".".join(table.name()),
         head=start.snapshot_id if start else None,
     )
 
 
-def read_staging_cursor(
-    table: Table | None, ask_ledger: Callable[[], tuple[Batch, int] | None] | None = None
-) -> Batch | None:
+def read_staging_cursor(table: Table | None) -> Batch | None:
     """Return the last batch in a staging table, with the topic's cursor after it.
 
     Args:
         table: the staging table; None if it does not exist.
-        ask_ledger: step 3: returns the last batch that the ledger has as staged, and when (epoch ms).
 
     Raises:
         CursorUnknownError: the table has data, and no step of the lookup gives its offsets.
     """
-    if table is None:
-        return None
-    try:
-        snapshot = find_offset_snapshot(table, NEXT_OFFSETS)
-    except CursorUnknownError:
-        entry = ask_ledger() if ask_ledger else None
-        if entry and _is_ancestry_newer_than(table, entry[1]):
-            return entry[0]
-        raise
+    snapshot = _find_carrier(table, NEXT_OFFSETS) if table else None
     return Batch.from_properties(snapshots.summary(snapshot)) if snapshot else None
 
 
-def read_table_cursor(
-    table: Table | None, ask_ledger: Callable[[], LedgerCursor | None] | None = None
-) -> Mapping[str, PublishedOffsets]:
+def read_table_cursor(table: Table | None) -> Mapping[str, PublishedOffsets]:
     """Return a typed table's position per topic, without topics that were never published.
 
     Args:
         table: the typed table; None if it does not exist.
-        ask_ledger: step 3: returns the cursor that the ledger has.
 
     Raises:
         CursorUnknownError: the table has data, and no step of the lookup gives its offsets.
     """
-    if table is None:
-        return {}
-    try:
-        snapshot = find_offset_snapshot(table, PUBLISHED_THROUGH)
-    except CursorUnknownError:
-        entry = ask_ledger() if ask_ledger else None
-        if entry and _is_ancestry_newer_than(table, entry.committed_ms):
-            return entry.published
-        raise
+    snapshot = _find_carrier(table, PUBLISHED_THROUGH) if table else None
     return decode_published_through(snapshots.summary(snapshot)[PUBLISHED_THROUGH]) if snapshot else {}
 
 
@@ -130,9 +108,31 @@ def _is_not_newer(snapshot: Snapshot, other: Snapshot) -> bool:
     return (snapshot.sequence_number or 0) <= (other.sequence_number or 0)
 
 
-def _is_ancestry_newer_than(table: Table, time_ms: int) -> bool:
-    """Whether every ancestor that is left was committed at or after a time, so that main was not rolled back since.
+def _find_carrier(table: Table, offset_property: str) -> Snapshot | None:
+    """All steps of the lookup order; None if no snapshot up to the table's first one carries offsets."""
+    try:
+        return find_offset_snapshot(table, offset_property)
+    except CursorUnknownError:
+        if carrier := _find_in_earlier_metadata(table, offset_property):
+            return carrier
+        raise
 
-    Main's current snapshot alone does not show it: another engine may have committed after a rollback.
+
+def _find_in_earlier_metadata(table: Table, offset_property: str) -> Snapshot | None:
+    """Follow main's ancestry through the metadata files that the table still names, newest first.
+
+    The parents decide, and no time does: a snapshot that main was rolled back from is no ancestor.
     """
-    return min((s.timestamp_ms for s in snapshots.ancestors(table.metadata)), default=-1) >= time_ms
+    oldest = list(snapshots.ancestors(table.metadata))[-1]
+    for entry in reversed(table.metadata.metadata_log):
+        try:
+            earlier = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+        except FileNotFoundError:
+            return None
+        chain = list(snapshots.ancestors(earlier, oldest.snapshot_id))
+        if not chain:  # this file is older than the oldest ancestor that is known
+            return None
+        if carrier := next((s for s in chain if offset_property in snapshots.summary(s)), None):
+            return carrier
+        oldest = chain[-1]
+    return None

@@ -92,9 +92,7 @@ def publish(
     tables.ensure_typed(context.catalog, contract)
     write = BranchWrite(context, table_names.typed(contract), batches[-1])
     active = active_contract.resolve_publish_contract(write.base, contract)
-    offsets = dict(
-        cursor.read_table_cursor(write.base, lambda: Ledger(context.catalog).last_settled_cursor(contract.table))
-    )
+    offsets = dict(cursor.read_table_cursor(write.base))
     topic, last = batches[-1].topic, batches[-1].seq
     published = offsets.get(topic)
     if replay:

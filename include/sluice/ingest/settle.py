@@ -77,7 +77,7 @@ class _Settlement:
             load = partial(tables.load, self.catalog, identifier)
             table = availability.isolate_table_failure(self.catalog, load, table=name)
             unfinished_rollback.finish_pending_rollback(self.catalog, self.ledger, contract, table)
-            offsets = cursor.read_table_cursor(table, partial(self.ledger.last_settled_cursor, name))
+            offsets = cursor.read_table_cursor(table)
         except SluiceError as error:
             outcome.state, outcome.error = "stopped", str(error)
             return outcome

@@ -23,7 +23,6 @@ from sluice.ingest.branch_write import BranchWrite
 from sluice.ingest.context import Context
 from sluice.kafka import broker, java_settings, login
 from sluice.ledger import slices
-from sluice.ledger.offsets_table import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +119,7 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> StageResult
             return StageResult(batch, None, None, time.monotonic() - began)
         refs.drop_branches(context.catalog, identifier, slices.find_slice_branches(write.base, [batch]))
     else:
-        last = cursor.read_staging_cursor(write.base, lambda: Ledger(context.catalog).last_staged_batch(batch.topic))
+        last = cursor.read_staging_cursor(write.base)
         if last and last.seq >= batch.seq:
             _check_same_batch(write.base, batch, last)
             return StageResult(batch, None, None, time.monotonic() - began)

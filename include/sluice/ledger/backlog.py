@@ -34,18 +34,15 @@ class StagingState(NamedTuple):
     last: Batch | None
 
 
-def load_staging(
-    catalog: Catalog, topics: list[str], ledger: Ledger | None, broken: dict[str, SluiceError]
-) -> dict[str, StagingState]:
+def load_staging(catalog: Catalog, topics: list[str], broken: dict[str, SluiceError]) -> dict[str, StagingState]:
     """Load the staging tables of topics; the error of a topic whose staging cannot be read is added to `broken`."""
     loaded: dict[str, StagingState] = {}
     for topic in topics:
-        ask_ledger = partial(ledger.last_staged_batch, topic) if ledger else None
         try:
             table = availability.isolate_table_failure(
                 catalog, partial(tables.load_staging, catalog, topic), topic=topic
             )
-            loaded[topic] = StagingState(table, cursor.read_staging_cursor(table, ask_ledger))
+            loaded[topic] = StagingState(table, cursor.read_staging_cursor(table))
         except SluiceError as error:
             broken[topic] = error
     return loaded

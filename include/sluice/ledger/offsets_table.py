@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 from math import inf
 
@@ -19,7 +19,6 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
-from sluice.batch import Batch, LedgerCursor, PublishedOffsets
 from sluice.errors import RetryableError
 from sluice.iceberg import availability, own_table, scan, table_names, tables
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most, equal, one_of
@@ -28,7 +27,6 @@ from sluice.ledger.ledger_rows import (
     SPEC,
     LedgerRow,
     LedgerState,
-    batches_from_rows,
     row_from_record,
     rows_to_arrow,
 )
@@ -130,43 +128,6 @@ class Ledger:
         row_filter = And(one_of("topic", sorted(topics)), equal("state", str(LedgerState.GAP)))
         found = self.table.scan(row_filter=row_filter).to_arrow().sort_by([("at", "ascending")])
         return [row_from_record(r) for r in found.to_pylist()]
-
-    def last_settled_cursor(self, table: str) -> LedgerCursor | None:
-        """Return a table's cursor as of its last settled batches, for a table whose snapshots no longer give it."""
-        if self.table.metadata.current_snapshot_id is None:
-            return None
-        row_filter = one_of("state", [str(LedgerState.SETTLED), str(LedgerState.ROLLED_BACK)])
-        found = [row_from_record(r) for r in self.table.scan(row_filter=row_filter).to_arrow().to_pylist()]
-        settled = [r for r in found if r.state == LedgerState.SETTLED and table in (r.snapshots or {})]
-        rollbacks = (r.at for r in found if r.state == LedgerState.ROLLED_BACK and r.table == table)
-        last_rollback = max(rollbacks, default=datetime.min.replace(tzinfo=UTC))
-        # The last batch is the one whose snapshot of this table was first seen last. Not the highest number: after a
-        # rollback, lower ones come again. Nor the newest row: a batch is settled again for other tables.
-        first_seen: dict[tuple[str, int, int], datetime] = {}
-        for row in settled:
-            key = row.topic, row.batch_seq or 0, (row.snapshots or {})[table]
-            first_seen[key] = min(first_seen.get(key, row.at), row.at)
-        last = {
-            topic: (seq, at)
-            for (topic, seq, _), at in sorted(first_seen.items(), key=lambda each: (each[1], each[0]))
-            if at > last_rollback
-        }
-        if not last:
-            return None
-        batches = batches_from_rows(settled)
-        published = {
-            topic: PublishedOffsets(seq, batches[topic, seq].topic_id, batches[topic, seq].next_offsets)
-            for topic, (seq, _) in last.items()
-        }
-        return LedgerCursor(published, int(max(at for _, at in last.values()).timestamp() * 1000))
-
-    def last_staged_batch(self, topic: str) -> tuple[Batch, int] | None:
-        """Return the topic's last staged batch and when (epoch ms), for staging whose snapshots no longer give it."""
-        rows = self.rows({topic: 0})
-        done = (LedgerState.STAGED, LedgerState.SETTLED)
-        first_at = {r.batch_seq: r.at for r in reversed(rows) if r.batch_seq and r.state in done}
-        last = batches_from_rows(rows).get((topic, max(first_at, default=0)))
-        return (last, int(first_at[last.seq].timestamp() * 1000)) if last else None
 
     def last_settled(self, topic: str, most: int) -> int:
         """Return the topic's last batch up to number `most` that all its tables hold; 0 if there is none."""

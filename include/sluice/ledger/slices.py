@@ -200,7 +200,7 @@ def find_staged_batches(
     """
     if staging is None:
         return []
-    last = cursor.read_staging_cursor(staging, (lambda: ledger.last_staged_batch(topic)) if ledger else None)
+    last = cursor.read_staging_cursor(staging)
     trimmed = tables.trimmed_through(staging)
     batches = {seq: b for seq, (b, _) in cursor.read_staged_batches(staging, trimmed).items()}
     if ledger:

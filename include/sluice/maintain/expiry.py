@@ -284,7 +284,7 @@ def plan_trim(inputs: AssessmentInputs, staging: Table, needs: RollbackNeeds, re
     ledger = inputs.ledger
     if ledger is None:
         return None
-    last = cursor.read_staging_cursor(staging, lambda: ledger.last_staged_batch(needs.topic))
+    last = cursor.read_staging_cursor(staging)
     trimmed = tables.trimmed_through(staging)
     settled = ledger.settled_before(needs.topic, inputs.now - retention, trimmed)
     # The newest batch always stays: it carries the topic's cursor.

@@ -233,7 +233,7 @@ def _plan_backfills(catalog: Catalog, old: Contract, file: Contract, opened: Sch
     Records above the table's cursor belong to a blocked batch, which a later run publishes.
     """
     table = catalog.load_table(table_names.typed(file))
-    published = cursor.read_table_cursor(table, lambda: Ledger(catalog).last_settled_cursor(file.table))
+    published = cursor.read_table_cursor(table)
     # If either contract drops raw records, quarantine may lack them; staging has them.
     origin = Origin.STAGING if file.drops_raw_records or old.drops_raw_records else Origin.QUARANTINE
     found = []

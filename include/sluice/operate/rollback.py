@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -180,11 +179,11 @@ def _find_undone_batches(
 ) -> dict[str, tuple[StagedRows, ...]]:
     """Per topic, the batches between the target's offsets and the table's, and how many rows staging holds of them."""
     try:
-        now = cursor.read_table_cursor(table, partial(ledger.last_settled_cursor, contract.table) if ledger else None)
+        now = cursor.read_table_cursor(table)
     except CursorUnknownError:  # perhaps the very reason for the rollback
         now = {}
     errors: dict[str, SluiceError] = {}
-    staging = backlog.load_staging(catalog, list(contract.topics), ledger, errors)
+    staging = backlog.load_staging(catalog, list(contract.topics), errors)
     if errors:
         raise next(iter(errors.values()))
     gaps = ledger.gaps(contract.topics) if ledger else []

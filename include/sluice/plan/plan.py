@@ -76,7 +76,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     topics = sorted({t for c in chosen for t in c.topics})
     kafka = broker.describe_topics(inputs.client, topics)
     broken: dict[str, SluiceError] = {t: s for t, s in kafka.items() if isinstance(s, SluiceError)}
-    staging = backlog.load_staging(catalog, topics, ledger, broken)
+    staging = backlog.load_staging(catalog, topics, broken)
     progress = {c.table: _read_table(c, inputs, kafka, follow_registry=extend) for c in chosen}
     stops |= {name: each.error for name, each in progress.items() if each.error}
     readable = {name: each.published for name, each in progress.items() if each.error is None}
@@ -131,13 +131,12 @@ def _find_unrecorded(names: Sequence[str], staging: backlog.StagingState | None)
 
 def _read_table(contract: Contract, inputs: PlanInputs, kafka: TopicStates, *, follow_registry: bool) -> _TableProgress:
     """What the table has published, and what its contract asks of it; an error stops this table alone."""
-    catalog, ledger = inputs.catalog, inputs.ledger
-    remembered = partial(ledger.last_settled_cursor, contract.table) if ledger else None
+    catalog = inputs.catalog
     found = _TableProgress()
 
     def read() -> None:
         table = tables.load(catalog, table_names.typed(contract))
-        found.published = cursor.read_table_cursor(table, remembered)
+        found.published = cursor.read_table_cursor(table)
         found.change = change = _find_change(catalog, table, contract, follow_registry=follow_registry)
         # Batches are published by the active contract; the file's may still wait for a review.
         _check_deletes_stay(contract if change is None else change.new if change.due else change.old, kafka)

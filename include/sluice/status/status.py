@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
@@ -118,7 +117,6 @@ def _fill_table(entry: TableStatus, contract: Contract, inputs: StatusSources) -
     through: Mapping[str, PublishedOffsets] | None = None
     table: Table | None = None
     if inputs.catalog:
-        remembered = partial(inputs.ledger.last_settled_cursor, contract.table) if inputs.ledger else None
         try:
             table = tables.load(inputs.catalog, table_names.typed(contract))
             entry.exists = table is not None
@@ -126,7 +124,7 @@ def _fill_table(entry: TableStatus, contract: Contract, inputs: StatusSources) -
             quarantine = tables.load_quarantine(inputs.catalog, contract)
             entry.quarantined = quarantine.scan().count() if quarantine and quarantine.current_snapshot() else 0
             entry.day_apart = day.count_quarantined(quarantine) if day else None
-            through = cursor.read_table_cursor(table, remembered)
+            through = cursor.read_table_cursor(table)
             carrier = cursor.find_offset_snapshot(table, PUBLISHED_THROUGH) if table else None
             entry.snapshot = SnapshotStatus.from_snapshot(table.metadata, carrier) if table and carrier else None
         except SluiceError as error:

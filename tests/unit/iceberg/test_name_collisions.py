@@ -44,7 +44,7 @@ def test_a_topic_that_is_named_like_anothers_staging_table_stops(catalog: Catalo
     assert tables.load_staging(catalog, first) == tables.ensure_staging(catalog, first) == made
     # A plan stops that topic alone.
     broken: dict[str, SluiceError] = {}
-    assert list(backlog.load_staging(catalog, [first, second], None, broken)) == [first]
+    assert list(backlog.load_staging(catalog, [first, second], broken)) == [first]
     assert list(broken) == [second] and isinstance(broken[second], NameCollisionError)
 
 
