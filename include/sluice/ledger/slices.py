@@ -52,7 +52,7 @@ def read_slice_rows(ledger: Ledger | None, *topics: str) -> list[LedgerRow]:
 
 
 def planned_slices(rows: Iterable[LedgerRow], run_id: str | None = None) -> dict[int, Batch]:
-    """Return the planned slices by number, newest number last; with `run_id`, those of one run."""
+    """Return one topic's planned slices by number, newest number last; with `run_id`, those of one run."""
     planned = [r for r in rows if r.state == LedgerState.PLANNED and run_id in (None, r.run_id)]
     return {
         seq: replace(b, next_offsets={}) for (_, seq), b in sorted(batches_from_rows(planned).items(), reverse=True)
@@ -60,7 +60,7 @@ def planned_slices(rows: Iterable[LedgerRow], run_id: str | None = None) -> dict
 
 
 def unfinished_slices(rows: Iterable[LedgerRow], now: datetime) -> dict[int, Batch]:
-    """Return the slices by number that are not replayed and may still be, within `GRACE_PERIOD`."""
+    """Return one topic's slices by number that are not replayed and may still be, within `GRACE_PERIOD`."""
     known = list(rows)
     # By the run's last row: a run of a thousand slices may take longer, and writes a row for each.
     last_row: dict[str | None, datetime] = {}
@@ -253,5 +253,9 @@ def find_abandoned_branches(table: Table, ledger: Ledger, topics: Sequence[str],
     if not branches:
         return set()
     ledger.refresh()  # must have every slice that was planned before the table was loaded
-    unfinished = unfinished_slices(read_slice_rows(ledger, *topics), now)
-    return branches - find_slice_branches(table, unfinished.values())
+    by_topic: dict[str, list[LedgerRow]] = {}
+    for row in read_slice_rows(ledger, *topics):
+        by_topic.setdefault(row.topic, []).append(row)
+    # Topic by topic: each numbers its slices from -1.
+    unfinished = [piece for rows in by_topic.values() for piece in unfinished_slices(rows, now).values()]
+    return branches - find_slice_branches(table, unfinished)
