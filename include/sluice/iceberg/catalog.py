@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.utils.config import Config
 
@@ -48,11 +48,7 @@ def load(name: str | None = None) -> Catalog:
         if str(config.get("uri", "")).startswith("postgresql"):
             # Tests a pooled connection before use: a restarted server has closed it.
             config.setdefault("pool_pre_ping", "true")
-        is_custom = "py-catalog-impl" in config
-        catalog_type = str(config.get("type") or (None if is_custom else infer_catalog_type(name, config))).lower()
-        if clock_check.is_clock_checked(catalog_type):
-            return clock_check.open_checked(catalog_type, name, config)
-        return load_catalog(name, **config)
+        return clock_check.add_clock_check(load_catalog(name, **config))
     except (ValueError, KeyError, NoSuchPropertyException) as error:
         raise ConfigError(
             f"PyIceberg cannot open the catalog {name!r}: {error}",

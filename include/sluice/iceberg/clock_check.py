@@ -1,18 +1,17 @@
 """PyIceberg's catalogs, extended: a commit is refused if this machine's clock is behind the table's last commit.
 
 Java's Iceberg rejects metadata that is stamped more than a minute before an earlier commit; PyIceberg writes it anyway.
-A REST catalog's server stamps commits itself, so only catalogs whose client writes the metadata are listed here.
+A REST catalog's server stamps commits itself, so only catalogs whose client writes the metadata (`MetastoreCatalog`)
+are checked.
 """
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NotInstalledError
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.table import CommitTableResponse, Table
 
 from sluice.errors import ClockBehindError
@@ -23,35 +22,23 @@ if TYPE_CHECKING:
 MAX_BEHIND_S = 45
 """Below Java's limit of 60 s, because another writer may commit after the table was read."""
 
-_CLASSES = {
-    "sql": ("pyiceberg.catalog.sql", "SqlCatalog"),
-    "glue": ("pyiceberg.catalog.glue", "GlueCatalog"),
-    "hive": ("pyiceberg.catalog.hive", "HiveCatalog"),
-}
 
+def add_clock_check(catalog: Catalog) -> Catalog:
+    """Return the catalog; if its client writes the metadata, its `commit_table` raises `ClockBehindError` from now on.
 
-def is_clock_checked(catalog_type: str) -> bool:
-    """Return whether catalogs of this PyIceberg type need the check."""
-    return catalog_type in _CLASSES
+    The object is changed, not its class: a configuration may name any class (`py-catalog-impl`).
+    """
+    if isinstance(catalog, MetastoreCatalog):
+        commit = catalog.commit_table
 
-
-def open_checked(catalog_type: str, name: str, properties: dict[str, Any]) -> Catalog:
-    """Open a catalog whose `commit_table` raises `ClockBehindError` instead of writing metadata that Java rejects."""
-    module, class_name = _CLASSES[catalog_type]
-    try:
-        base = getattr(import_module(module), class_name)
-    except ImportError as error:
-        raise NotInstalledError(f"{error}; install PyIceberg with its extra for {catalog_type}") from error
-
-    class ClockChecked(base):  # type: ignore[valid-type, misc]
         def commit_table(
-            self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+            table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
         ) -> CommitTableResponse:
             check_clock(table)
-            return super().commit_table(table, requirements, updates)  # type: ignore[no-any-return]
+            return commit(table, requirements, updates)
 
-    opened: Catalog = ClockChecked(name, **properties)
-    return opened
+        catalog.commit_table = commit_table  # type: ignore[method-assign]
+    return catalog
 
 
 def check_clock(table: Table) -> None:

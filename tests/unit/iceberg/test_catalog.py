@@ -80,10 +80,14 @@ def test_files_are_reached_by_their_addresses_scheme_and_a_store_of_ones_own_by_
     assert told("sqlite:////x.db", S3__FORCE_VIRTUAL_ADDRESSING="true", **own)["s3.path-style-access"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("TYPE", "sql"), ("TYPE", "in-memory"), ("PY_CATALOG_IMPL", "pyiceberg.catalog.sql.SqlCatalog")],
+)
 def test_a_clock_that_is_behind_writes_no_metadata_that_java_takes_for_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
 ) -> None:
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{setting}", value)
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", f"file://{tmp_path}")
     lake, now = iceberg_catalog.load("lake"), time.time()
