@@ -117,14 +117,10 @@ def _altered(was: Column, now: Column, *, key: bool, place: bool) -> Iterator[Co
     if was.doc != now.doc:
         yield ContractChange("document", f"changes the doc of column {now.name}", now.name)
     differing = dict.fromkeys(name for name, _ in sorted(_reading(was) ^ _reading(now)))
-    if was.mask and "mask" in differing and not key:
-        del differing["mask"]
-        shown = f"{was.mask} to {now.mask}" if now.mask else f"removes {was.mask}, so that its values can be read"
-        yield ContractChange("change_mask", f"changes the mask of column {now.name}: {shown}", now.name)
-    elif now.mask and "mask" in differing and not key:
-        del differing["mask"]
-        stay = "existing rows and raw records in quarantine stay as they are"
-        yield ContractChange(READ, f"masks column {now.name} ({now.mask}) from now on: {stay}", now.name)
+    if "mask" in differing:
+        yield from _mask_change(was, now, key=key)
+        if not key:  # a key with another mask is also read differently
+            del differing["mask"]
     if differing:
         names = ", ".join(differing)
         if key:
@@ -134,6 +130,15 @@ def _altered(was: Column, now: Column, *, key: bool, place: bool) -> Iterator[Co
             yield ContractChange("change_key", f"{what}: {_KEEP_ORDER}", now.name)
         else:
             yield ContractChange(READ, f"reads column {now.name} differently ({names})", now.name)
+
+
+def _mask_change(was: Column, now: Column, *, key: bool) -> Iterator[ContractChange]:
+    if was.mask:
+        shown = f"{was.mask} to {now.mask}" if now.mask else f"removes {was.mask}, so that its values can be read"
+        yield ContractChange("change_mask", f"changes the mask of column {now.name}: {shown}", now.name)
+    elif not key:
+        stay = "existing rows and raw records in quarantine stay as they are"
+        yield ContractChange(READ, f"masks column {now.name} ({now.mask}) from now on: {stay}", now.name)
 
 
 def _reading(column: Column) -> set[tuple[str, str]]:

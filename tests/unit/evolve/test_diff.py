@@ -197,7 +197,7 @@ CASES: dict[str, tuple[Contract, Contract, list[tuple[str, str]]]] = {
     ),
     "identifier that is masked no more": (
         contract([{**TEXT_ID, "mask": "sha256"}, *BASE[1:]], **UPSERT), contract([TEXT_ID, *BASE[1:]], **UPSERT),
-        [("change_key", "id")],
+        [("change_mask", "id"), ("change_key", "id")],
     ),
     "another format of a key that is the identifier": (
         contract([{**TEXT_ID, "source": "$key.a"}, *BASE[1:]], **UPSERT, key={"format": "json"}),
