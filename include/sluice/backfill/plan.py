@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -311,7 +311,7 @@ def write_backfill(
         max_slices: how many instances of a task Airflow maps.
 
     Raises:
-        RefusedError: as `plan_backfill`; or no reason is given.
+        RefusedError: as `plan_backfill`; or no reason is given, or the run id belongs to another backfill.
         PlanLostError: the ledger changed during each attempt.
     """
     if not request.why.strip():
@@ -322,9 +322,11 @@ def write_backfill(
     topic = _choose_topic(request, contract)
     for _ in range(ATTEMPTS):
         ledger = Ledger(inputs.catalog)
-        own = slices.planned_slices(slices.read_slice_rows(ledger, topic), run_id)
-        if own:
-            return _frozen_plan(request, contract, topic, tuple(own.values()))
+        known = slices.read_slice_rows(ledger, topic)
+        if own := slices.planned_slices(known, run_id):
+            frozen = _frozen_plan(request, contract, topic, tuple(own.values()))
+            _check_same_request(request, frozen, {r.table for r in known if r.batch_seq in own}, run_id)
+            return frozen
         found = plan_backfill(request, replace(inputs, ledger=ledger), max_slices=max_slices)
         # A repaired contract must be active before records are replayed by it.
         evolve.apply_pending(inputs.catalog, contract, run_id=run_id)
@@ -343,3 +345,27 @@ def _frozen_plan(request: Request, contract: Contract, topic: str, own: tuple[Ba
     """The plan of slices that are in the ledger already; its numbers are not computed again."""
     ranges = merge_ranges(sorted(own, key=lambda s: -s.seq))
     return BackfillPlan(contract.table, contract.group, topic, request.origin, ranges, own, frozen=True)
+
+
+def _check_same_request(request: Request, frozen: BackfillPlan, tables_of: Set[str | None], run_id: str) -> None:
+    """Refuse a run id that was given to another backfill before, as Airflow allows once the earlier run is deleted.
+
+    Args:
+        request: what an operator asks for.
+        frozen: the slices of that run id.
+        tables_of: the tables that these were planned for.
+        run_id: the run.
+
+    Raises:
+        RefusedError: the slices are of another table, or of other ranges.
+    """
+    wanted = {p: tuple(bounds) for p, bounds in request.ranges.items()}
+    if tables_of == {request.table} and wanted in ({}, {p: tuple(r) for p, r in frozen.ranges.items()}):
+        return
+    before = f"{', '.join(sorted(filter(None, tables_of)))} {encode_ranges(frozen.ranges)}"
+    raise RefusedError(
+        f"Run {run_id} planned other slices before: {before}.",
+        table=request.table,
+        topic=frozen.topic,
+        next_step="Trigger the backfill with a run id that was not used before.",
+    )

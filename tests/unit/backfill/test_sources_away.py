@@ -162,3 +162,17 @@ def test_a_backfill_has_no_more_slices_than_airflow_maps(promises, catalog, tmp_
     monkeypatch.setattr(plan, "MAX_SLICES", 3)
     with pytest.raises(RefusedError, match="more than 3 slices"):
         looked(small, catalog, Origin.KAFKA, {0: (0, 20)})
+
+
+@pytest.mark.parametrize(("table", "ranges"), [("shop.orders", {0: (5, 9)}), ("shop.other", {0: (3, 20)})])
+def test_a_run_id_that_was_used_for_something_else_is_refused(promises, catalog, away, table, ranges):
+    before = replace(LIVE, seq=-1, ranges={0: OffsetRange(3, 20)}, next_offsets={})
+    Ledger(catalog).append(slices.slice_plan_rows(before, table, who="ann", why="a hole"), run_id="r")
+    request = Request("shop.orders", ranges, origin=Origin.STAGING, why="another hole")
+    inputs = PlanInputs(promises, catalog, None)  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match=rf"Run r planned other slices before: {table} .*\"0\":\[3,20\]"):
+        plan.write_backfill(request, inputs, who="ann", run_id="r")
+    found = plan.write_backfill(request, inputs, who="ann", run_id="s")
+    for _ in range(2):
+        assert [(s.seq, dict(s.ranges)) for s in found.slices] == [(-2, ranges)]
+        found = plan.write_backfill(request, inputs, who="ann", run_id="s")
