@@ -33,8 +33,7 @@ def measure(lab: Lab, *, quick: bool, records: int | None) -> None:
 def main(span: int) -> dict[str, Any]:
     """Run in the driver; return the seconds of the ingestion, of a backfill of missing rows, and of the same again."""
     from bench.spark import run, session
-    from sluice.backfill import outcome, plan
-    from sluice.backfill import run as backfill_run
+    from sluice.backfill import backfill_outcome, backfill_plan, slice_run
     from sluice.backfill.ranges import Request
     from sluice.contract import folder as contract_folder
     from sluice.iceberg import catalog as iceberg_catalog
@@ -55,12 +54,12 @@ def main(span: int) -> dict[str, Any]:
     for case in ("hole", "again"):
         began = time.monotonic()
         request = Request("db.target", ranges, why=case)
-        found = plan.write_backfill(request, PlanInputs(promises, lake, client), who="bench", run_id=case)
+        found = backfill_plan.write_backfill(request, PlanInputs(promises, lake, client), who="bench", run_id=case)
         context = Context(spark, lake, table_names.catalog_name(), kafka, case)
         for seq in found.to_xcom()["slices"]:
-            task = backfill_run.SliceTask(found.table, found.topic, seq, found.origin)
-            backfill_run.run_slice(context, promises, client, task)
-        outcomes = outcome.collect_outcome(promises, lake, found.to_xcom())
+            task = slice_run.SliceTask(found.table, found.topic, seq, found.origin)
+            slice_run.run_slice(context, promises, client, task)
+        outcomes = backfill_outcome.collect_outcome(promises, lake, found.to_xcom())
         if any(each["snapshot_id"] is None for each in outcomes):
             raise RuntimeError(str(outcomes))
         seconds[case] = time.monotonic() - began

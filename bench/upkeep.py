@@ -131,7 +131,7 @@ def _assess(promises: Any, lake: Any) -> float:
     """Return the seconds of the slowest of the three actions' assessments of the table."""
     from sluice.ledger import maintenance_table
     from sluice.maintain import assess, targets
-    from sluice.maintain.expiry import AssessmentInputs
+    from sluice.maintain.expiry_plan import AssessmentInputs
 
     subject = next(s for s in targets.list_targets(promises) if s.name == TABLE)
     longest = 0.0

@@ -36,7 +36,7 @@ RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 @task.branch(task_id=PLAN, **RETRIES)
 def plan(*, params: Any = None, dag_run: Any = None, run_id: Any = None, ti: Any = None) -> list[str]:
     """Resolve and show the ranges; unless this is a dry run, freeze the slices and continue with the table's group."""
-    from sluice.backfill import plan as backfill_plan
+    from sluice.backfill import backfill_plan
     from sluice.backfill.ranges import Request, parse_time
     from sluice.ledger.offsets_table import Ledger
     from sluice.ledger.slices import Origin
@@ -90,7 +90,7 @@ def outcome(*, ti: Any = None, outlet_events: Any = None) -> list[dict[str, Any]
 
     Emits the asset event if it succeeds, and an OpenLineage event in any case.
     """
-    from sluice.backfill import outcome as backfill_outcome
+    from sluice.backfill import backfill_outcome
 
     promised = ti.xcom_pull(task_ids=PLAN, key=PROMISED)
     if promised is None:

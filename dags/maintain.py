@@ -58,7 +58,7 @@ def assess(action: str, seconds: float = 480.0, *, params: Any = None, ti: Any =
     from sluice.ledger import maintenance_table
     from sluice.maintain import assess as assessing
     from sluice.maintain import targets
-    from sluice.maintain.expiry import AssessmentInputs
+    from sluice.maintain.expiry_plan import AssessmentInputs
     from sluice.plan import resolve_topics
 
     deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""The Spark job of one slice of a backfill: arguments → `sluice.backfill.run.run` → exit code.
+"""The Spark job of one slice of a backfill: arguments → `sluice.backfill.slice_run.run_slice` → exit code.
 
 Exit codes: 0 the table holds the slice, 2 a retry may help, 3 action required, 1 a bug.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sluice.backfill import run
+from sluice.backfill import slice_run
 from sluice.contract import folder as contract_folder
 from sluice.ingest import application
 from sluice.kafka import broker
@@ -29,11 +29,11 @@ def main(argv: list[str] | None = None) -> int:
     contracts = contract_folder.load_contracts(strict=False)
     kafka = broker.librdkafka_config()
     with application.start_spark(f"sluice backfill {arguments.table}", arguments.run_id, kafka) as context:
-        run.run_slice(
+        slice_run.run_slice(
             context,
             resolve_topics.resolve(contracts, context.catalog, None),
             broker.make_admin_client(kafka),
-            run.SliceTask(arguments.table, arguments.topic, arguments.slice, Origin(arguments.source)),
+            slice_run.SliceTask(arguments.table, arguments.topic, arguments.slice, Origin(arguments.source)),
         )
     return 0
 

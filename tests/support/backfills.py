@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice import batch
-from sluice.backfill import outcome, plan, run
-from sluice.backfill.plan import BackfillPlan
+from sluice.backfill import backfill_outcome, backfill_plan, slice_run
+from sluice.backfill.backfill_plan import BackfillPlan
 from sluice.backfill.ranges import Request
 from sluice.batch import CURSOR_TAG
 from sluice.iceberg import cursor, snapshots, table_names
@@ -23,17 +23,19 @@ def backfill_request(table: str, ranges: Mapping[int, Sequence[int]] | None = No
 
 
 def plan_backfill(it: Lake, request: Request, run_id: str = "by hand") -> BackfillPlan:
-    return plan.write_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin), who="ann", run_id=run_id)
+    return backfill_plan.write_backfill(
+        request, PlanInputs(it.contracts, it.catalog, it.admin), who="ann", run_id=run_id
+    )
 
 
 def run_slices(it: Lake, found: BackfillPlan, *numbers: int, run_id: str = "by hand") -> None:
     for seq in numbers or found.to_xcom()["slices"]:
-        task = run.SliceTask(found.table, found.topic, seq, found.origin)
-        run.run_slice(it.context(run_id), it.contracts, it.admin, task)
+        task = slice_run.SliceTask(found.table, found.topic, seq, found.origin)
+        slice_run.run_slice(it.context(run_id), it.contracts, it.admin, task)
 
 
 def read_outcome(it: Lake, found: BackfillPlan) -> list[dict[str, Any]]:
-    return outcome.collect_outcome(it.contracts, it.catalog, found.to_xcom())
+    return backfill_outcome.collect_outcome(it.contracts, it.catalog, found.to_xcom())
 
 
 def run_backfill(it: Lake, request: Request, run_id: str = "by hand") -> list[dict[str, Any]]:

@@ -127,7 +127,7 @@ def _rollback(contracts: Callable[[], Contracts], given: argparse.Namespace) -> 
 
 
 def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
-    from sluice.backfill import plan
+    from sluice.backfill import backfill_plan
     from sluice.backfill.ranges import Request, parse_time
     from sluice.iceberg import availability
     from sluice.kafka import broker as kafka_broker
@@ -152,7 +152,7 @@ def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, client if request.needs_kafka else None)
         ledger = Ledger(catalog, existing) if existing else None
-        found = plan.plan_backfill(request, PlanInputs(known, catalog, client, ledger))
+        found = backfill_plan.plan_backfill(request, PlanInputs(known, catalog, client, ledger))
     print("\n".join(found.lines()))
     print("Nothing was changed. Start it with DAG backfill.")
     return 0

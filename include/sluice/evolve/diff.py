@@ -16,7 +16,7 @@ from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
 from sluice.contract.partitioning import PartitionField
 from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct, is_primitive
-from sluice.evolve.unmasked import Masks, find_past_masks
+from sluice.evolve.mask_exposure import Masks, find_past_masks
 
 READ = "read"
 """The kind of a change that only affects how records are read, not the table: it takes effect at once."""

@@ -10,7 +10,7 @@ from sluice.contract.contract import Contract
 from sluice.contract.partitioning import PartitionField
 from sluice.contract.shape import previous_columns
 from sluice.evolve.diff import READING, TYPE_KINDS, ContractChange
-from sluice.evolve.unmasked import fields_read
+from sluice.evolve.mask_exposure import fields_read
 
 Skipped = set[tuple[str, str]]
 _FIELDS = {

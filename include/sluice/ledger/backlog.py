@@ -21,9 +21,9 @@ from sluice.errors import LedgerError, SchemaChangeError, SluiceError, StagingTr
 from sluice.iceberg import availability, cursor, snapshots, table_names, tables
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most
 from sluice.ledger.accepted_gaps import add_accepted_gaps, is_skipped_by_table, missing_gap_rows
-from sluice.ledger.from_snapshots import BatchSnapshot, staged_rows
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, split_batches
 from sluice.ledger.offsets_table import Ledger
+from sluice.ledger.recorded_batches import BatchSnapshot, staged_rows
 from sluice.offsets import encode_ranges
 
 

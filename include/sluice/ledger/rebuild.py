@@ -23,13 +23,6 @@ from sluice.errors import CatalogUnavailableError, LedgerError
 from sluice.iceberg import compat, own_table, table_names, tables
 from sluice.ledger import slices
 from sluice.ledger.accepted_gaps import missing_gap_rows
-from sluice.ledger.from_snapshots import (
-    RecoveredBatch,
-    RecoveredState,
-    load_typed_tables,
-    read_batches,
-    staged_rows,
-)
 from sluice.ledger.ledger_rows import (
     SCHEMA,
     SPEC,
@@ -42,6 +35,13 @@ from sluice.ledger.ledger_rows import (
     rows_to_arrow,
 )
 from sluice.ledger.offsets_table import Ledger
+from sluice.ledger.recorded_batches import (
+    RecoveredBatch,
+    RecoveredState,
+    load_typed_tables,
+    read_batches,
+    staged_rows,
+)
 
 log = logging.getLogger(__name__)
 

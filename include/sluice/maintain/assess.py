@@ -23,8 +23,8 @@ from sluice.errors import CatalogUnavailableError, SluiceError, first_line
 from sluice.iceberg import availability, tables
 from sluice.ledger import consumers, maintenance_table
 from sluice.ledger.maintenance_table import Action, LastCleanup
-from sluice.maintain import active_partitions, expiry, file_stats, targets
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain import active_partitions, expiry_plan, file_stats, targets
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.file_stats import PartitionFiles, TableFiles
 from sluice.maintain.targets import TableKind, Target
 from sluice.timestamps import utc_from_micros
@@ -153,7 +153,7 @@ def _assess_rewrite(target: Target, table: Table, now: datetime, until: float) -
 
 def _add_snapshots(found: Assessment, target: Target, table: Table, now: datetime) -> Assessment:
     """Add the step `snapshots` to the rewrite of one of Sluice's own tables that has too many of them."""
-    expired = len(expiry.plan_expiry(table, target.settings, now, lambda _: True).expired)
+    expired = len(expiry_plan.plan_expiry(table, target.settings, now, lambda _: True).expired)
     if expired < MANY_SNAPSHOTS:
         return found
     reason = f"{found.reason}; {expired:,} snapshots can expire"
@@ -209,28 +209,28 @@ def _partitions(count: int) -> str:
     return "1 partition" if count == 1 else f"{count:,} partitions"
 
 
-def oldest_snapshot_rule(target: Target, table: Table, inputs: AssessmentInputs) -> expiry.SnapshotPredicate:
+def oldest_snapshot_rule(target: Target, table: Table, inputs: AssessmentInputs) -> expiry_plan.SnapshotPredicate:
     """Which snapshots may be the oldest of this table's kept chain."""
     if target.kind == TableKind.TYPED:
-        return expiry.carries_published
+        return expiry_plan.carries_published
     if needs := _rollback_needs(target, table, inputs):
-        return expiry.carries_staged(needs.published_through)
+        return expiry_plan.carries_staged(needs.published_through)
     return lambda _: True
 
 
-def _rollback_needs(target: Target, table: Table, inputs: AssessmentInputs) -> expiry.RollbackNeeds | None:
+def _rollback_needs(target: Target, table: Table, inputs: AssessmentInputs) -> expiry_plan.RollbackNeeds | None:
     """What rollbacks may need of this table, if it is a staging table."""
     if target.kind != TableKind.STAGING or target.topic is None:
         return None
     return inputs.rollback_needs(target.topic, consumers.read_consumers(table))
 
 
-def plan_trim(target: Target, table: Table, inputs: AssessmentInputs) -> expiry.TrimPlan | None:
+def plan_trim(target: Target, table: Table, inputs: AssessmentInputs) -> expiry_plan.TrimPlan | None:
     """The raw records that may be deleted, if this is a staging table; None: none."""
     needs = _rollback_needs(target, table, inputs)
     if needs is None:
         return None
-    return expiry.plan_trim(inputs, table, needs, targets.staging_retention(inputs.contracts, needs.topic))
+    return expiry_plan.plan_trim(inputs, table, needs, targets.staging_retention(inputs.contracts, needs.topic))
 
 
 def _assess_expiry(target: Target, table: Table, inputs: AssessmentInputs) -> tuple[tuple[str, ...], str]:
@@ -238,11 +238,11 @@ def _assess_expiry(target: Target, table: Table, inputs: AssessmentInputs) -> tu
     if target.kind == TableKind.STAGING and problems:
         # A table with a broken contract is unknown here, and may not have published yet.
         return (), f"skipped while a contract is broken: {problems[0]}"
-    plan = expiry.plan_expiry(table, target.settings, now, oldest_snapshot_rule(target, table, inputs))
+    plan = expiry_plan.plan_expiry(table, target.settings, now, oldest_snapshot_rule(target, table, inputs))
     if target.kind == TableKind.TYPED:
         inputs.add_window(target.name, plan.kept)
     trim = plan_trim(target, table, inputs)
-    cutoff = expiry.history_cutoff(table, target.history, now) if target.history else None
+    cutoff = expiry_plan.history_cutoff(table, target.history, now) if target.history else None
     steps, reasons = [], []
     if trim:
         steps.append("trim")

@@ -12,9 +12,9 @@ from pyiceberg.table.update import AssertRefSnapshotId
 from sluice.iceberg import refs, table_names, tables
 from sluice.iceberg.sql_literals import sql_literal
 from sluice.ingest.context import Context
-from sluice.maintain import assess, expiry, procedures
+from sluice.maintain import assess, expiry_plan, procedures
 from sluice.maintain.assess import Assessment
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import Target
 from sluice.timestamps import utc_from_micros
 
@@ -30,7 +30,7 @@ def expire_snapshots(context: Context, target: Target, found: Assessment, inputs
         done["deleted_through"] = cutoff.isoformat()
     table = context.catalog.load_table(target.identifier)
     rule = assess.oldest_snapshot_rule(target, table, inputs.refreshed())
-    plan = expiry.plan_expiry(table, target.settings, inputs.now, rule)
+    plan = expiry_plan.plan_expiry(table, target.settings, inputs.now, rule)
     if not plan.expired:
         return done
     if plan.reset_main_retention:

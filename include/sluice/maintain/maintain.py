@@ -27,7 +27,7 @@ from sluice.ledger import maintenance_table
 from sluice.ledger.maintenance_table import Action, ActionResult, LastCleanup
 from sluice.maintain import assess, expire, file_stats, orphan_guard, remove_orphans, rewrite, table_locations, targets
 from sluice.maintain.assess import Assessment
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.table_locations import TableFolders
 from sluice.maintain.targets import TableKind, Target
 

@@ -19,9 +19,8 @@ from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
 from sluice.ledger import maintenance_table, schemas_table
 from sluice.offsets import OffsetRange
-from sluice.pages import active_contract, trends
-from sluice.pages import quarantine as pages_quarantine
-from sluice.pages.quarantine import QuarantineSummary
+from sluice.pages import active_contract, quarantine_summary, trends
+from sluice.pages.quarantine_summary import QuarantineSummary
 from sluice.pages.trends import MAX_BATCHES, Trend
 from sluice.plan import resolve_topics, retention_warnings
 from sluice.status import readiness
@@ -143,7 +142,7 @@ def _read(catalog: Catalog, known: Contracts, contract: Contract, kafka: Mapping
     )
     through = _published_offsets(table)
     quarantine = parts.read(
-        "quarantine", lambda: pages_quarantine.read_quarantine(catalog, contract, through), QuarantineSummary()
+        "quarantine", lambda: quarantine_summary.read_quarantine(catalog, contract, through), QuarantineSummary()
     )
     return TableDetail(
         parts.read("batches", lambda: _list_batches(table, quarantine.by_batch, results) if table else (), ()),

@@ -26,7 +26,7 @@ from sluice.errors import ConfigError, NameCollisionError
 from sluice.iceberg import availability, snapshots, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.ledger import quality_table
-from sluice.pages import quarantine, render, trends
+from sluice.pages import quarantine_summary, render, trends
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def write_report(
         table = tables.load(catalog, table_names.typed(contract))
         results = quality_table.read_run_results(catalog, contract.table, run_id) if contract.expectations else []
         count = outcome["rejected"] != 0 or outcome["red"]
-        groups = quarantine.read_quarantine(catalog, contract).groups if count else ()
+        groups = quarantine_summary.read_quarantine(catalog, contract).groups if count else ()
     text = render.render_page(
         "report.html", contract=contract, outcome=outcome, run_id=run_id, error_groups=groups,
         trends=trends.group_results(results),

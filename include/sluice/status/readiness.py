@@ -26,7 +26,7 @@ from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import assess, targets
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.operate import rollback
 from sluice.operate.rollback_target import RestorePoint
 from sluice.status import timeline

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sluice.backfill import plan
+from sluice.backfill import backfill_plan
 from sluice.backfill.ranges import Request
 from sluice.backfill.source import SliceSource
 from sluice.batch import CURSOR_TAG, Batch
@@ -52,7 +52,7 @@ def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
 
 def shown(it: Lake, request: Request) -> str:
     return "\n".join(
-        plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, Ledger(it.catalog))).lines()
+        backfill_plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, Ledger(it.catalog))).lines()
     )
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluice.backfill import outcome as backfill_outcome
-from sluice.backfill import replay
+from sluice.backfill import backfill_outcome, replay
 from sluice.batch import CURSOR_TAG, Batch
 from sluice.errors import StagingTrimmedError
 from sluice.iceberg import refs, table_names

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from sluice.backfill import plan
+from sluice.backfill import backfill_plan
 from sluice.cli import main
 from sluice.errors import ContractError, RefusedError, StagingTrimmedError, TopicMissingError, TopicRecreatedError
 from sluice.iceberg import table_names
@@ -22,7 +22,7 @@ from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
 from sluice.ledger.slices import Origin
 from sluice.maintain import assess, maintain
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.plan.model import PlanInputs
 from tests.support.backfills import (
     backfill_request,
@@ -47,7 +47,7 @@ def refused(
 ) -> None:
     inputs = PlanInputs(it.contracts, it.catalog, it.admin, Ledger(it.catalog))
     with pytest.raises(kind, match=says):
-        plan.plan_backfill(backfill_request(table, ranges, **more), inputs)
+        backfill_plan.plan_backfill(backfill_request(table, ranges, **more), inputs)
 
 
 def expire(it: Lake) -> dict[str, str | None]:
@@ -182,7 +182,7 @@ def test_what_kafka_has_lost_staging_gives_until_it_is_trimmed(
     refused(it, "log start offset is 25.*staging has all: use source staging", table, since=long_ago, until=moments[2])
     for since, until, offsets in ((None, 0, (0, 10)), (long_ago, 1, (0, 20)), (moments[0], 2, (10, 30))):
         request = backfill_request(table, since=since, until=moments[until], origin=Origin.STAGING)
-        found = plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, ledger))
+        found = backfill_plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, ledger))
         assert found.ranges == {0: offsets, 1: offsets}
     delete_rows(it, table, "_kafka_offset BETWEEN 3 AND 27")
     monkeypatch.setenv("SLUICE_CONTRACTS", str(it.folder))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice.backfill import plan
+from sluice.backfill import backfill_plan
 from sluice.errors import RefusedError
 from sluice.formats import masks
 from sluice.iceberg import table_names
@@ -79,7 +79,7 @@ def test_one_topic_feeds_several_tables(lake: Callable[..., Lake], monkeypatch: 
     }
     request = backfill_request(bills, origin=Origin.QUARANTINE)
     with pytest.raises(RefusedError, match="holds no raw records"):
-        plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, Ledger(it.catalog)))
+        backfill_plan.plan_backfill(request, PlanInputs(it.contracts, it.catalog, it.admin, Ledger(it.catalog)))
 
     # What was set apart before a mask was thought of is taken out by hand, as docs/contracts.md says.
     held = table_names.spark_name("lake", table_names.quarantine(it.contract_of(everything)))

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from sluice.iceberg import tables
 from sluice.ledger.maintenance_table import Action, ActionResult
 from sluice.maintain import assess, file_stats, maintain, targets
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import TableKind
 from tests.support import table_files
 from tests.support.faults import StepThread

@@ -22,8 +22,8 @@ from sluice.iceberg import cursor, own_table, refs, snapshots, table_names
 from sluice.ingest.branch_write import BranchWrite
 from sluice.ledger import maintenance_table
 from sluice.ledger.maintenance_table import Action, ActionResult
-from sluice.maintain import assess, expire, expiry, maintain, procedures, targets
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain import assess, expire, expiry_plan, maintain, procedures, targets
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.plan import resolve_topics
 from tests.support import runbook
 from tests.support import table_files as support
@@ -653,7 +653,7 @@ def test_what_is_rolled_back_within_the_window_while_snapshots_expire_is_all_the
     for name, mode in ((appended, "append"), (merged, "upsert")):
         it.contract(table=name, mode=mode, maintenance={**STRICT, "snapshot_age": window, "staging_retention": window})
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "datetime", Began)
+        patch.setattr(expiry_plan, "datetime", Began)
         patch.setattr(maintain, "datetime", Began)
         if when == "before expire_snapshots":
             pause = PausedCall(

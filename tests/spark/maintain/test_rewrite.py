@@ -22,7 +22,7 @@ from sluice.ledger.maintenance_table import Action, ActionResult
 from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import active_partitions, assess, file_stats, maintain
 from sluice.maintain.assess import Assessment
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import OWN_SETTINGS
 from tests.support.lake import Lake
 

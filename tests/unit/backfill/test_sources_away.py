@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice.backfill import plan, ranges
+from sluice.backfill import backfill_plan, ranges
 from sluice.backfill.ranges import Request
 from sluice.batch import PUBLISHED_THROUGH, Batch, PublishedOffsets, encode_published_through
 from sluice.contract import folder as contract_folder
@@ -100,9 +100,11 @@ def away(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def looked(promises: Contracts, catalog: Catalog, origin: Origin, ranges: Any = None, **more: Any) -> plan.BackfillPlan:
+def looked(
+    promises: Contracts, catalog: Catalog, origin: Origin, ranges: Any = None, **more: Any
+) -> backfill_plan.BackfillPlan:
     request = Request("shop.orders", ranges or {}, origin=origin, why="a hole", **more)
-    return plan.plan_backfill(request, PlanInputs(promises, catalog, None, Ledger(catalog)))  # type: ignore[arg-type]
+    return backfill_plan.plan_backfill(request, PlanInputs(promises, catalog, None, Ledger(catalog)))  # type: ignore[arg-type]
 
 
 def test_what_is_read_elsewhere_needs_no_kafka(promises, catalog, away):
@@ -155,11 +157,11 @@ def test_a_backfill_has_no_more_slices_than_airflow_maps(promises, catalog, tmp_
     small, same = contract_folder.load_contracts(tmp_path / "contracts"), {"who": "ann", "run_id": "r"}
     inputs = PlanInputs(small, catalog, None)  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match="more than 3 slices"):
-        plan.write_backfill(request, inputs, max_slices=3, **same)
+        backfill_plan.write_backfill(request, inputs, max_slices=3, **same)
     assert not slices.read_slice_rows(Ledger(catalog), "orders")
-    found = plan.write_backfill(request, inputs, max_slices=4, **same)
+    found = backfill_plan.write_backfill(request, inputs, max_slices=4, **same)
     assert [dict(s.ranges) for s in found.slices] == [{0: (n, n + 5)} for n in range(0, 20, 5)]
-    monkeypatch.setattr(plan, "MAX_SLICES", 3)
+    monkeypatch.setattr(backfill_plan, "MAX_SLICES", 3)
     with pytest.raises(RefusedError, match="more than 3 slices"):
         looked(small, catalog, Origin.KAFKA, {0: (0, 20)})
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluice.backfill.plan import MAX_SLICES
+from sluice.backfill.backfill_plan import MAX_SLICES
 from sluice.backfill.ranges import Request
 from sluice.embedded.home import REPOSITORY, cache_folder
 from sluice.embedded.java import find_java
@@ -725,7 +725,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.configuration import conf
 bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
 plan, outcome = (bag.dags["backfill"].get_task(name).python_callable for name in ("plan", "outcome"))
-from sluice.backfill import plan as backfill
+from sluice.backfill import backfill_plan
 from sluice.iceberg import catalog
 params = dict(table="shop.orders", ranges={{}}, since=None, until=None, topic=None, why="lost", dry_run=True)
 ti = types.SimpleNamespace(xcom_pull=lambda **_: dict(table="shop.orders", topic="shop.orders", slices=[-1]))
@@ -741,7 +741,7 @@ for ask in (
         told.append([type(error).__name__, str(error)])
 mapped = []
 catalog.load = lambda: types.SimpleNamespace(list_namespaces=lambda: [], list_tables=lambda *_: [])
-backfill.write_backfill = lambda *_, max_slices, **__: mapped.append(max_slices) or 1 / 0
+backfill_plan.write_backfill = lambda *_, max_slices, **__: mapped.append(max_slices) or 1 / 0
 for most in (500, 5000):
     conf.set("core", "max_map_length", str(most))
     try:
@@ -761,7 +761,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 bag = DagBag(dag_folder={dags!r}, bundle_name="dags")
 outcome = bag.dags["backfill"].get_task("outcome").python_callable
 module = next(m for n, m in sys.modules.items() if n.endswith("backfill") and hasattr(m, "slices_of"))
-from sluice.backfill import outcome as backfill_end
+from sluice.backfill import backfill_outcome
 module.open_catalog = lambda: (None, None)
 told, lineage = [], []
 module.lineage.emit_lineage = lambda found: lineage.append(found["batches"])
@@ -770,7 +770,7 @@ ti = types.SimpleNamespace(xcom_pull=lambda **_: promised)
 there = dict(slice=-1, snapshot_id=7, told="landed")
 news = dict(table="shop.orders", location="file:///x", backfill=True, batches=dict(t=[-1]), snapshot_id=7)
 for found, new in (([there], news), ([there], None), ([there, dict(there, slice=-2, snapshot_id=None)], news)):
-    backfill_end.collect_outcome, backfill_end.asset_event = lambda *_: found, lambda *_: new
+    backfill_outcome.collect_outcome, backfill_outcome.asset_event = lambda *_: found, lambda *_: new
     events = OutletEventAccessors()
     try:
         state = len(outcome(ti=ti, outlet_events=events))

@@ -13,7 +13,7 @@ from sluice.contract.shape import shape_id
 from sluice.contract.types import parse_type
 from sluice.evolve.diff import READ, compare_contracts, nested_steps
 from sluice.evolve.ignore import omit_changes
-from sluice.evolve.unmasked import fields_read
+from sluice.evolve.mask_exposure import fields_read
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from sluice.iceberg import deletes_table, table_names, tables
 from sluice.ledger import backlog
 from sluice.ledger.maintenance_table import Action
 from sluice.maintain import assess
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 from tests.unit.maintain.test_assess import NOW, filled, promise
 
 pytestmark = pytest.mark.unit

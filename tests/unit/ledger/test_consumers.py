@@ -26,7 +26,7 @@ from sluice.ledger import consumers, ledger_rows
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
 from sluice.maintain import assess, targets
-from sluice.maintain.expiry import AssessmentInputs, TrimPlan
+from sluice.maintain.expiry_plan import AssessmentInputs, TrimPlan
 from sluice.offsets import OffsetRange
 from sluice.operate import retire_consumer
 from sluice.operate.operator_input import Decision

@@ -21,7 +21,7 @@ from sluice.ledger.maintenance_table import Action
 from sluice.maintain import active_partitions, assess, file_stats
 from sluice.maintain.active_partitions import TimePartitionField
 from sluice.maintain.assess import Assessment
-from sluice.maintain.expiry import AssessmentInputs
+from sluice.maintain.expiry_plan import AssessmentInputs
 
 pytestmark = pytest.mark.unit
 

@@ -23,8 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from sluice.backfill import outcome as backfill_outcome
-from sluice.backfill import run
+from sluice.backfill import backfill_outcome, slice_run
 from sluice.backfill.ranges import cut_by_quarantine
 from sluice.backfill.replay import ReplayResult
 from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch, PublishedOffsets, encode_published_through
@@ -38,8 +37,8 @@ from sluice.ledger import backlog, ledger_rows, maintenance_table, slices
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.maintenance_table import Action, ActionResult, FileCounts
 from sluice.ledger.offsets_table import Ledger
-from sluice.maintain import assess, expiry, file_stats, maintain, procedures, targets
-from sluice.maintain.expiry import AssessmentInputs, RollbackNeeds
+from sluice.maintain import assess, expiry_plan, file_stats, maintain, procedures, targets
+from sluice.maintain.expiry_plan import AssessmentInputs, RollbackNeeds
 from sluice.offsets import OffsetRange
 from sluice.operate import rollback
 from sluice.operate.accept_gap import Gap
@@ -309,15 +308,15 @@ def test_the_rollback_window_keeps_its_first_head_and_a_snapshot_with_offsets(tm
     typed, _ = filled(catalog, promises, 3)
     settings = promises.table("shop.orders").maintenance
     # All within the window: nothing goes.
-    assert expiry.plan_expiry(typed, settings, NOW, expiry.carries_published).expired == ()
+    assert expiry_plan.plan_expiry(typed, settings, NOW, expiry_plan.carries_published).expired == ()
     # All before it: the head was the table when the window began, and stays.
-    found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
+    found = expiry_plan.plan_expiry(typed, settings, LATER, expiry_plan.carries_published)
     assert [s.snapshot_id for s in found.kept] == [typed.current_snapshot().snapshot_id]
     assert len(found.expired) == 2
     # A head without offsets, as a rewrite leaves it, keeps its carrier however old that is.
     append(typed, 9, {})
     append(typed, 9, {})
-    found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
+    found = expiry_plan.plan_expiry(typed, settings, LATER, expiry_plan.carries_published)
     assert len(found.kept) == 3
     assert PUBLISHED_THROUGH in found.kept[-1].summary.additional_properties
     assert {s.snapshot_id for s in found.expired}.isdisjoint(s.snapshot_id for s in found.kept)
@@ -339,7 +338,7 @@ def test_the_rollback_window_counts_from_when_main_moved(tmp_path, catalog):
 
     def looked(began: datetime) -> tuple[int, list[int], int]:
         now = began + timedelta(hours=1)
-        found = expiry.plan_expiry(typed, settings, now, expiry.carries_published)
+        found = expiry_plan.plan_expiry(typed, settings, now, expiry_plan.carries_published)
         doomed = [s.snapshot_id for s in found.expired]
         return (
             len(found.kept),
@@ -359,12 +358,12 @@ def test_a_table_that_was_told_to_keep_more_keeps_more(tmp_path, catalog):
     def doomed(**told: object) -> int:
         with typed.transaction() as transaction:
             transaction.set_properties({f"history.expire.{k.replace('_', '-')}": str(v) for k, v in told.items()})
-        found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
+        found = expiry_plan.plan_expiry(typed, settings, LATER, expiry_plan.carries_published)
         # What Iceberg is given keeps as much, whatever the table says.
         assert found.retain_last == max(1, told.get("min_snapshots_to_keep", 1)) and len(found.kept) == 4 - len(
             found.expired
         )
-        assert expiry.AssessmentInputs(catalog, promises, LATER).rollback_needs(
+        assert expiry_plan.AssessmentInputs(catalog, promises, LATER).rollback_needs(
             "orders", ()
         ).published_through == 1 + len(found.expired)
         return len(found.expired)
@@ -395,7 +394,7 @@ def test_what_main_was_told_to_keep_by_itself_cuts_no_cursor_off(tmp_path, catal
     keeping = {"max_snapshot_age_ms": own[0], "min_snapshots_to_keep": own[1]}
     refs.commit(catalog, typed, (), (here.model_copy(update=keeping),))
     typed, settings = catalog.load_table("shop.orders"), promises.table("shop.orders").maintenance
-    found = expiry.plan_expiry(typed, settings, LATER, expiry.carries_published)
+    found = expiry_plan.plan_expiry(typed, settings, LATER, expiry_plan.carries_published)
     assert [s.snapshot_id for s in found.kept] == ids[:1:-1]  # to the carrier
     assert (found.reset_main_retention, sorted(ids.index(s.snapshot_id) for s in found.expired)) == (short, doomed)
 
@@ -406,7 +405,9 @@ def test_a_chain_without_offsets_is_never_cut(tmp_path, catalog):
     typed = tables.ensure_typed(catalog, promises.table("shop.orders"))
     for n in range(3):
         append(typed, n, {})
-    found = expiry.plan_expiry(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
+    found = expiry_plan.plan_expiry(
+        typed, promises.table("shop.orders").maintenance, LATER, expiry_plan.carries_published
+    )
     assert (len(found.kept), found.expired) == (3, ())
 
 
@@ -416,7 +417,9 @@ def test_branches_tags_and_the_least_number_stay(tmp_path, catalog):
     ids = [s.snapshot_id for s in sorted(typed.metadata.snapshots, key=lambda s: s.sequence_number)]
     refs.commit(catalog, typed, (), (refs.set_ref("mine", ids[0], tag=True), refs.set_ref("sluice_abcdef_1", ids[2])))
     typed = catalog.load_table("shop.orders")
-    found = expiry.plan_expiry(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
+    found = expiry_plan.plan_expiry(
+        typed, promises.table("shop.orders").maintenance, LATER, expiry_plan.carries_published
+    )
     # A branch keeps as many of its own as main does.
     assert [ids.index(s.snapshot_id) for s in found.expired] == [3]
 
@@ -511,13 +514,13 @@ def test_raw_records_of_old_slices_stay_while_a_running_one_may_read_them(tmp_pa
         append(staging, seq, {"sluice.step": "stage"})
     plan(-3, 8, 0)
     staging = catalog.load_table(table_names.staging("orders"))
-    found = expiry.plan_trim(
+    found = expiry_plan.plan_trim(
         AssessmentInputs(catalog, promises, NOW), staging, RollbackNeeds("orders", 0, {}), timedelta(days=2)
     )
     assert found is not None and found.slices == (-2,)
     ended = LedgerRow("orders", LedgerState.REPLAYED, "id", -3, table="shop.orders", snapshots={"shop.orders": 1})
     ledger.append([ended], run_id="r")
-    found = expiry.plan_trim(
+    found = expiry_plan.plan_trim(
         AssessmentInputs(catalog, promises, NOW), staging, RollbackNeeds("orders", 0, {}), timedelta(days=2)
     )
     assert found is not None and found.slices == (-2, -1)
@@ -578,7 +581,7 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
 
     def tell(landed: Snapshot) -> None:
         done = ReplayResult(landed.snapshot_id, snapshots.committed_at(landed))
-        ledger.append([run.replayed_row(piece, "shop.orders", done)], run_id="r")
+        ledger.append([slice_run.replayed_row(piece, "shop.orders", done)], run_id="r")
 
     def expire(*gone: Snapshot) -> None:
         append(catalog.load_table("shop.orders"), 10, {})
@@ -905,5 +908,7 @@ def test_tag_of_a_table_is_no_snapshot_to_expire(tmp_path, catalog):
     typed, _ = filled(catalog, promises, 2)
     refs.repair_cursor_tag(catalog, catalog.load_table("shop.orders"))
     typed = catalog.load_table("shop.orders")
-    found = expiry.plan_expiry(typed, promises.table("shop.orders").maintenance, LATER, expiry.carries_published)
+    found = expiry_plan.plan_expiry(
+        typed, promises.table("shop.orders").maintenance, LATER, expiry_plan.carries_published
+    )
     assert typed.metadata.refs[CURSOR_TAG].snapshot_id not in {s.snapshot_id for s in found.expired}

@@ -33,8 +33,8 @@ from sluice.ledger import backlog, restore_deletes, slices, unfinished_rollback
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, plan_rows
 from sluice.ledger.maintenance_table import Action
 from sluice.ledger.offsets_table import Ledger
-from sluice.maintain import expiry
-from sluice.maintain.expiry import AssessmentInputs, RollbackNeeds
+from sluice.maintain import expiry_plan
+from sluice.maintain.expiry_plan import AssessmentInputs, RollbackNeeds
 from sluice.offsets import OffsetRange
 from sluice.operate import rollback
 from sluice.operate.operator_input import Decision
@@ -353,8 +353,8 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
     # All was planned and published long ago; what a slice brought that landed just now is read again if it is undone.
     staging = catalog.load_table(table_names.staging("orders"))
 
-    def going(undoable: Mapping[int, Batch]) -> expiry.TrimPlan | None:
-        return expiry.plan_trim(
+    def going(undoable: Mapping[int, Batch]) -> expiry_plan.TrimPlan | None:
+        return expiry_plan.plan_trim(
             AssessmentInputs(catalog, promises, LATER),
             staging,
             RollbackNeeds("orders", 3, undoable),
@@ -362,8 +362,8 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
         )
 
     assert going(inside) is None
-    assert going({-2: inside[-2]}) == expiry.TrimPlan(1, 1)
-    assert going({}) == expiry.TrimPlan(1, 2, (-1,))
+    assert going({-2: inside[-2]}) == expiry_plan.TrimPlan(1, 1)
+    assert going({}) == expiry_plan.TrimPlan(1, 2, (-1,))
     # Once no rollback leads back to before them.
     append(catalog.load_table("shop.orders"), 9, THROUGH)
     assert AssessmentInputs(catalog, promises, LATER).rollback_needs("orders", ()).slices == {}

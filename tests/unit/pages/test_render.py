@@ -22,7 +22,7 @@ from sluice.offsets import OffsetRange
 from sluice.pages import detail, feed, history, last_known, quality_overview, render, trends
 from sluice.pages.feed import Feed
 from sluice.pages.quality_overview import TableQuality
-from sluice.pages.quarantine import ErrorGroup, QuarantineSummary
+from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.trends import Trend
 from sluice.plan.risk import RiskStatus
 from sluice.status import text, verdicts

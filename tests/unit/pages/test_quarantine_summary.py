@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sluice.batch import PublishedOffsets
 from sluice.contract.contract import Contract
 from sluice.iceberg import tables
-from sluice.pages import quarantine
+from sluice.pages import quarantine_summary
 
 pytestmark = pytest.mark.unit
 
@@ -34,9 +34,9 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
     body = {"table": "db.t", "topic": ["t", "u"], "group": "g", "owner": "me"}
     contract = Contract.model_validate(body | {"columns": [{"name": "id", "type": "long"}]})
-    assert quarantine.read_quarantine(catalog, contract) == quarantine.QuarantineSummary()
+    assert quarantine_summary.read_quarantine(catalog, contract) == quarantine_summary.QuarantineSummary()
     table = tables.ensure_quarantine(catalog, contract)
-    assert quarantine.read_quarantine(catalog, contract) == quarantine.QuarantineSummary()
+    assert quarantine_summary.read_quarantine(catalog, contract) == quarantine_summary.QuarantineSummary()
     rows = [bad(n) for n in (*range(5, 25), 90)]
     rows += [bad(7, topic="u"), bad(40, batch=-1), bad(3, partition=1), bad(95, batch=2)]  # the last is not published
     rows += [bad(6, field=None), bad(99, field=None, batch=2)]
@@ -44,7 +44,9 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     rows = [{name: row.get(name) for name in names} for row in rows]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
 
-    found = quarantine.read_quarantine(catalog, contract, {topic: PublishedOffsets(1, "id", {0: 95}) for topic in "tu"})
+    found = quarantine_summary.read_quarantine(
+        catalog, contract, {topic: PublishedOffsets(1, "id", {0: 95}) for topic in "tu"}
+    )
     misfit, malformed = found.groups
     assert (misfit.error_class, misfit.field, misfit.records) == ("misfit", "id", 25)
     assert misfit.ranges == {"t": {0: [5, 91], 1: [3, 4]}, "u": {0: [7, 8]}}
@@ -54,7 +56,7 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     assert found.by_batch == {("t", 1): 23, ("u", 1): 1, ("t", -1): 1, ("t", 2): 2} and found.counted is None
     assert not any("secret" in str(row) for wrong in found.groups for row in wrong.newest)
     # Of a table whose offsets nobody can tell, nothing is offered to be replayed.
-    assert [each.ranges for each in quarantine.read_quarantine(catalog, contract).groups] == [{}, {}]
-    monkeypatch.setattr(quarantine, "MAX_COUNTED", 4)
-    few = quarantine.read_quarantine(catalog, contract)
+    assert [each.ranges for each in quarantine_summary.read_quarantine(catalog, contract).groups] == [{}, {}]
+    monkeypatch.setattr(quarantine_summary, "MAX_COUNTED", 4)
+    few = quarantine_summary.read_quarantine(catalog, contract)
     assert few.counted == 4 and sum(each.records for each in few.groups) == 4
