@@ -157,7 +157,7 @@ def _write_history(lake: Any, plans: list[Any], batches: int) -> None:
         field = schema.field("topic")
         names = pa.array([batch.topic] * len(history), field.type)
         data = history.set_column(schema.get_field_index(field.name), field, names)
-        compat.lean_copy(ledger.table).append(pa.concat_tables([data, frame(batch_rows(batch, now))]))
+        compat.with_current_snapshot_only(ledger.table).append(pa.concat_tables([data, frame(batch_rows(batch, now))]))
 
 
 def _stage(lake: Any, plans: list[Any]) -> None:

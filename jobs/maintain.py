@@ -38,13 +38,15 @@ def main(argv: list[str] | None = None) -> int:
     action = Action(arguments.action)
     with application.start_spark(f"sluice {action}", arguments.run_id, {}) as context:
         contracts = resolve_topics.resolve(contracts, context.catalog, None)
-        untried = maintenance_table.find_untried(context.catalog, action, names, run_id=arguments.run_id)
+        remaining = maintenance_table.find_tables_without_result(
+            context.catalog, action, names, run_id=arguments.run_id
+        )
         # If the task was cleared after all tables were tried, all are tried again.
-        chosen, deadline = untried or names, time.monotonic() + arguments.seconds
+        chosen, deadline = remaining or names, time.monotonic() + arguments.seconds
         effects = maintain.maintain_tables(
             maintain.MaintenanceRun(context, contracts, action, dry_run=arguments.dry_run), chosen, deadline=deadline
         )
-    return TABLES_WAIT if len(effects) < len(untried) else 0
+    return TABLES_WAIT if len(effects) < len(remaining) else 0
 
 
 def read_table_names(text: str) -> list[str]:

@@ -207,7 +207,7 @@ def _find_sources(
     return RangeSources(
         state=state,
         staged=slices.find_staged_batches(staging, topic, known, ledger),
-        cutover=backfill_ranges.find_cutover(ledger, staging, topic),
+        live_ingest_start=backfill_ranges.find_live_ingest_start(ledger, staging, topic),
         quarantine=tables.load_quarantine(catalog, contract),
         cursor=published[topic].next_offsets,
         staging=staging,

@@ -39,7 +39,7 @@ class Request:
     Attributes:
         ranges: `{partition: [start, end)}`; or else a time by `since` and `until`.
         since: default: from the first offset that there is.
-        until: default: the first offset of live ingest (the cutover).
+        until: default: the first offset of live ingest.
         origin: where the records are read.
         topic: one of the table's topics; may be empty where it has only one.
         why: the reason, kept in the ledger.
@@ -66,7 +66,7 @@ class RangeSources:
     Attributes:
         state: Kafka's answer for the topic, or a stand-in where `kafka_error` is set.
         staged: the batches and slices whose rows staging holds completely.
-        cutover: per partition the first offset of live ingest; None where neither ledger nor staging has it.
+        live_ingest_start: per partition the first offset of live ingest; None where neither ledger nor staging has it.
         cursor: per partition the table's cursor.
         staging: the topic's raw records.
         kafka_error: why Kafka has no answer for the topic; empty where it has.
@@ -74,7 +74,7 @@ class RangeSources:
 
     state: broker.TopicState
     staged: Sequence[Batch]
-    cutover: Mapping[int, int] | None
+    live_ingest_start: Mapping[int, int] | None
     quarantine: Table | None
     cursor: Mapping[int, int] = field(default_factory=dict)
     staging: Table | None = None
@@ -231,7 +231,7 @@ def cut_by_quarantine(whole: Batch, quarantine: Table | None, cap: int) -> list[
 
 
 def _ranges_between_times(request: Request, sources: RangeSources, client: AdminClient) -> ResolvedRanges:
-    state, ends = sources.state, dict(sources.cutover or {})
+    state, ends = sources.state, dict(sources.live_ingest_start or {})
 
     def offsets_at(time: datetime) -> offsets_at_time.OffsetsAtTime:
         index = None if sources.kafka_error else client
@@ -239,7 +239,7 @@ def _ranges_between_times(request: Request, sources: RangeSources, client: Admin
 
     if request.until:
         ends = offsets_at(request.until).offsets
-    elif sources.cutover is None:
+    elif sources.live_ingest_start is None:
         raise RefusedError(
             "The first offset of live ingest is unknown: neither the ledger nor staging has it.",
             table=request.table,
@@ -286,8 +286,8 @@ def _earliest_offsets(request: Request, sources: RangeSources) -> dict[int, int]
     return {p: staged.get(p, r.start) for p, r in sources.state.watermarks.items()}
 
 
-def find_cutover(ledger: Ledger | None, staging: Table | None, topic: str) -> dict[int, int] | None:
-    """Per partition where the topic's first batch started, by the ledger or by staging's snapshots."""
+def find_live_ingest_start(ledger: Ledger | None, staging: Table | None, topic: str) -> dict[int, int] | None:
+    """Per partition the start of the topic's first batch, by the ledger or by staging's snapshots; None if unknown."""
     first: Batch | None = None
     if ledger is not None and ledger.table.metadata.current_snapshot_id is not None:
         wanted = And(equal("topic", topic), equal("batch_seq", 1))

@@ -100,7 +100,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
     done = slices.find_replay_snapshot_id(write.base, active.table, piece, known)
     if done is not None:
         source = replace(source, replayed=True)
-        if not source.has_released_records():
+        if not source.has_quarantined_records_that_pass():
             snapshot = write.base.snapshot_by_id(done)
             at = snapshots.committed_at(snapshot) if snapshot else None
             return ReplayResult(done, at, seconds=time.monotonic() - began)
@@ -127,7 +127,7 @@ def replay(context: Context, contract: Contract, piece: Batch, origin: Origin, *
         # Again: rows that were deleted from staging during the read would be missing silently.
         check_staging()
         snapshot = write.fast_forward_main()
-    source.release()
+    source.remove_passing_from_quarantine()
     seconds = time.monotonic() - began
     at = snapshots.committed_at(snapshot)
     return ReplayResult(snapshot.snapshot_id, at, counts, compared.before, compared.after, compared.added, seconds)

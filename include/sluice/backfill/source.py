@@ -92,11 +92,11 @@ class SliceSource:
         found = tables.load_quarantine(self.context.catalog, self.contract)
         return found is not None and bool(range_scan.plan_slice_files(found, self.piece))
 
-    def has_released_records(self) -> bool:
+    def has_quarantined_records_that_pass(self) -> bool:
         """Whether quarantined records of the slice pass now."""
         return self.may_be_quarantined() and not self.good_records().isEmpty()
 
-    def release(self) -> None:
+    def remove_passing_from_quarantine(self) -> None:
         """Remove the records that pass now from quarantine; a second call finds none."""
         if self.may_be_quarantined():
             merge.delete_quarantined(self.good_records().select(*KAFKA_COLUMNS[:3]), self.quarantine, self.piece)

@@ -221,7 +221,7 @@ def _check_order(contract: ContractFields, errors: FieldErrors) -> None:
 def _check_partitions(contract: ContractFields, errors: FieldErrors) -> None:
     types = {**{column.name: column.type for column in contract.columns}, **KAFKA_TYPES}
     names: dict[str, PartitionField] = {}
-    families: dict[tuple[str, str], PartitionField] = {}
+    by_redundancy_key: dict[tuple[str, str], PartitionField] = {}
     for index, text in enumerate(contract.partition_by):
         try:
             field = parse_partition(text)
@@ -236,7 +236,7 @@ def _check_partitions(contract: ContractFields, errors: FieldErrors) -> None:
             if kind is None
             else type_mismatch(field, kind)
         )
-        if not problem and (twin := families.setdefault(field.family, field)) is not field:
+        if not problem and (twin := by_redundancy_key.setdefault(field.redundancy_key, field)) is not field:
             problem = f"{field} and {twin} are redundant: keep one"
         if not problem and field.transform != "identity" and field.name.lower() in {each.lower() for each in types}:
             problem = f"the partition field would be called {field.name!r}, which is a column"

@@ -56,8 +56,8 @@ class PartitionField:
         return self.column + _SUFFIX.get(self.transform, f"_{self.transform}")
 
     @property
-    def family(self) -> tuple[str, str]:
-        """Two fields of one family are redundant, which Iceberg rejects."""
+    def redundancy_key(self) -> tuple[str, str]:
+        """Two fields with the same key are redundant, and Iceberg rejects the second."""
         kind = "time" if self.transform in {"year", "month", "day", "hour"} else self.transform
         return self.column, kind
 

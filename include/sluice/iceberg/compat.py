@@ -19,7 +19,7 @@ def without_commit_retries(table: Table) -> Table:
     return _copy(table, properties={**table.metadata.properties, "commit.retry.num-retries": "0"})
 
 
-def lean_copy(table: Table) -> Table:
+def with_current_snapshot_only(table: Table) -> Table:
     """Return a copy for a small append, with the current snapshot alone; the catalog's metadata stays complete.
 
     PyIceberg (as of 0.12) copies all metadata several times per append: with 2,000 snapshots an append took 3.3 s,

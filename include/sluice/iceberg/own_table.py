@@ -43,7 +43,7 @@ def append(table: Table, data: pa.Table, *, retry: bool = True, **properties: st
     Raises:
         CommitFailedException: another writer came first; with `retry`, each time that PyIceberg tried.
     """
-    writer = compat.lean_copy(table if retry else compat.without_commit_retries(table))
+    writer = compat.with_current_snapshot_only(table if retry else compat.without_commit_retries(table))
     writer.append(data, snapshot_properties=properties)
     expire_excess_snapshots(writer)
 

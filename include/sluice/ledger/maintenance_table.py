@@ -208,7 +208,7 @@ def last_attempts(catalog: Catalog, action: Action) -> dict[str, datetime]:
     return {r.table: r.at for r in read_results(catalog, where, columns=_KEY_COLUMNS, newest_only=True)}
 
 
-def find_untried(catalog: Catalog, action: Action, names: Iterable[str], *, run_id: str) -> list[str]:
+def find_tables_without_result(catalog: Catalog, action: Action, names: Iterable[str], *, run_id: str) -> list[str]:
     """Return those of the tables without a result of the action in this run: an earlier application ran out of time."""
     where = ResultFilter(run_id=run_id, action=action, states=ENDED)
     tried = {r.table for r in read_results(catalog, where, columns=_KEY_COLUMNS)}

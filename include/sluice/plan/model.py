@@ -87,7 +87,7 @@ class GroupPlan:
         topics: in the order in which they are staged: the one that has waited longest comes first.
         stops: tables that need attention, with the error that stops them.
         broken: topics that can't be read, with the error; they stop their tables.
-        heal: rows that the ledger lacks and the tables' snapshots have.
+        missing_ledger_rows: rows that the ledger lacks and the tables' snapshots have.
         warnings: what does not stop a table yet.
         pending_changes: per existing table the change that its contract asks for.
     """
@@ -97,7 +97,7 @@ class GroupPlan:
     tables: Mapping[str, TablePlan]
     stops: Mapping[str, SluiceError]
     broken: Mapping[str, SluiceError] = field(default_factory=dict)
-    heal: tuple[LedgerRow, ...] = ()
+    missing_ledger_rows: tuple[LedgerRow, ...] = ()
     warnings: tuple[Risk, ...] = ()
     pending_changes: Mapping[str, PendingChange] = field(default_factory=dict)
 

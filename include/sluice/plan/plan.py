@@ -83,7 +83,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     gaps = ledger.gaps(topics) if ledger else []
     known = backlog.find_known_batches(chosen, staging, readable, ledger, gaps)
     broken |= known.errors
-    batches, heal = known.by_topic, known.missing_rows
+    batches = known.by_topic
     topic_plans: dict[str, TopicPlan] = {}
     for topic in sorted(topics, key=lambda t: backlog.last_staged_ms(staging.get(t))):
         state, last = kafka[topic], staging[topic][1] if topic in staging else None
@@ -118,7 +118,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
                 stops.setdefault(contract.table, with_table(broken[topic], contract.table))
     changes = {name: each.change for name, each in progress.items() if each.change}
     warnings = plan_warnings.find_risks(inputs, topic_plans, table_plans, staging) if extend else ()
-    return GroupPlan(group.name, topic_plans, table_plans, stops, broken, heal, warnings, changes)
+    return GroupPlan(group.name, topic_plans, table_plans, stops, broken, known.missing_rows, warnings, changes)
 
 
 def _find_unrecorded(names: Sequence[str], staging: backlog.StagingState | None) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:
         plan = _ensure_tables(group, inputs, plan, run_id)
         plan = _ensure_staging(group, inputs, plan)
         fresh = [b for t in plan.topics.values() if not t.frozen for b in t.to_stage]
-        rows = [*plan.heal, *(row for batch in fresh for row in ledger_rows.plan_rows(batch))]
+        rows = [*plan.missing_ledger_rows, *(row for batch in fresh for row in ledger_rows.plan_rows(batch))]
         try:
             ledger.append(rows, run_id=run_id, if_unchanged=True)
             return plan

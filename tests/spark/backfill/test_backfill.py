@@ -168,7 +168,7 @@ def test_history_before_the_live_feed_is_backfilled(lake: Callable[..., Lake], m
         it.send(((n % 2, f"k{n}", None) for n in range(20, 24)), timestamp_ms=now)
     it.run()
     live = read_checked_cursor(it, table)
-    # Up to the cutover, in slices, which land in whatever order.
+    # Up to the start of live ingest, in slices, which are committed in whatever order.
     found = plan_backfill(it, backfill_request(table))
     assert len(found.slices) == 3
     assert found.ranges == ({0: (0, 43), 1: (0, 42)} if mode == "upsert" else {0: (0, 40), 1: (0, 40)})
@@ -207,7 +207,7 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(
     assert "records 8\n" in shown(it, backfill_request(table, origin=Origin.QUARANTINE))
     # What another attempt, by an older contract, sets apart meanwhile did not come in with it: there it stays.
     quarantine = ".".join(table_names.quarantine(it.contracts.table(table)))
-    taken_out = SliceSource.release
+    taken_out = SliceSource.remove_passing_from_quarantine
 
     def late(source: SliceSource) -> None:
         raw = it.spark.table(".".join(("lake", *table_names.staging(it.topic))))
@@ -220,7 +220,7 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(
 
     delete_rows(it, table, "_kafka_partition = 0 AND _kafka_offset = 7")
     with monkeypatch.context() as patch:
-        patch.setattr(SliceSource, "release", late)
+        patch.setattr(SliceSource, "remove_passing_from_quarantine", late)
         (rest,) = run_backfill(it, backfill_request(table, origin=Origin.QUARANTINE), "the rest")
     assert (rest["records"], rest["rejected"]) == (8, 1)
     assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == [7, 20]

@@ -208,7 +208,7 @@ def test_a_kill_half_way_through_removing_files_costs_no_file_that_is_needed(
     if action == "expire_snapshots":
         # Commits that add nothing, so that removing their files takes long enough to be killed in.
         for _ in range(200):
-            table = compat.lean_copy(table)
+            table = compat.with_current_snapshot_only(table)
             table.append(table.schema().as_arrow().empty_table())
     orphans = [Path(table.location().removeprefix("file://"), "data", f"orphan-{n}.parquet") for n in range(2000)]
     if action == "remove_orphan_files":

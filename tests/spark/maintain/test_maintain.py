@@ -514,11 +514,11 @@ def test_tables_that_had_no_time_come_first_in_the_next_run(
 
     def turn(run: str) -> list[str]:
         context = it.context(run)
-        left = maintenance_table.find_untried(it.catalog, Action.REWRITE, names, run_id=run)
+        left = maintenance_table.find_tables_without_result(it.catalog, Action.REWRITE, names, run_id=run)
         done = maintain.maintain_tables(
             maintain.MaintenanceRun(context, it.contracts, Action.REWRITE), left or names, deadline=took[0] + 0.5
         )
-        assert len(maintenance_table.find_untried(it.catalog, Action.REWRITE, names, run_id=run)) == max(
+        assert len(maintenance_table.find_tables_without_result(it.catalog, Action.REWRITE, names, run_id=run)) == max(
             len(left) - 1, 0
         )
         return [e.table for e in done]

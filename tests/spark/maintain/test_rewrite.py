@@ -331,7 +331,9 @@ def test_what_sluice_itself_writes_down_is_put_away_by_time(lake: Callable[..., 
             for at, state in enumerate(("planned", "staged", "settled"))
             for p in (0, 1)
         ]
-        compat.lean_copy(ledger.table).append(pa.Table.from_pylist(rows, schema=ledger.table.schema().as_arrow()))
+        compat.with_current_snapshot_only(ledger.table).append(
+            pa.Table.from_pylist(rows, schema=ledger.table.schema().as_arrow())
+        )
         ledger.refresh()
     (effect,) = rewrite(it, "sluice.offsets").values()
     ((*paths,),) = files_by_partition(it, "sluice.offsets").values()

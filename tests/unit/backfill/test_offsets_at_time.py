@@ -144,7 +144,7 @@ def test_a_time_that_lies_in_what_nobody_has_is_refused(catalog, monkeypatch):
             resolved(sources, STAGING, since=since)
     # Unless nothing of it would be taken: the partition's live feed had begun by then.
     with pytest.raises(RefusedError, match="nothing in that time"):
-        resolved(replace(sources, cutover={0: 100}), STAGING, since=300)
+        resolved(replace(sources, live_ingest_start={0: 100}), STAGING, since=300)
     # What Kafka still tells is no business of staging's.
     assert resolved(known(state, None), STAGING, since=1001) == (1001, CURSOR)
 
@@ -161,7 +161,7 @@ def test_a_time_that_ends_behind_the_tables_cursor_is_cut_to_it(catalog, monkeyp
     with pytest.raises(RefusedError, match=r"nothing in that time.*\{0: \(1600, 1500\)\}.*cursor \{0: 1500\}"):
         resolved(sources, origin, since=1600, until=1700)
     # A table that was rolled back behind where its live feed began.
-    assert resolved(replace(sources, cutover={0: 1400}, cursor={0: 1300}), origin, since=1200) == (1200, 1300)
+    assert resolved(replace(sources, live_ingest_start={0: 1400}, cursor={0: 1300}), origin, since=1200) == (1200, 1300)
     # What is named by hand is meant as it is named: `check_below` refuses it.
     assert resolve_ranges(Request("shop.orders", {0: (1100, 1600)}), sources, ASKED).ranges == {0: (1100, 1600)}
 

@@ -30,9 +30,9 @@ def batch(seq: int, **ranges: tuple[int, int]) -> Batch:
     return Batch("t", "id", seq, found, {p: r.end for p, r in found.items()} if seq > 0 else {})
 
 
-def sources(*staged: Batch, cutover: dict[int, int] | None = None) -> RangeSources:
+def sources(*staged: Batch, live_ingest_start: dict[int, int] | None = None) -> RangeSources:
     reached = {p: r.end for p, r in MARKS.items()}
-    return RangeSources(TopicState("t", "id", MARKS, False, -1), staged, cutover, None, reached)
+    return RangeSources(TopicState("t", "id", MARKS, False, -1), staged, live_ingest_start, None, reached)
 
 
 def resolved(known: RangeSources, ranges: dict[int, Any] | None = None, **more: Any) -> dict[int, OffsetRange]:
@@ -95,11 +95,11 @@ def test_ranges_that_are_named_well_are_taken() -> None:
 
 
 def test_without_a_time_it_is_all_before_the_live_feed() -> None:
-    assert resolved(sources(cutover={0: 200, 1: 0})) == {0: (100, 200)}
+    assert resolved(sources(live_ingest_start={0: 200, 1: 0})) == {0: (100, 200)}
     # A partition that was added later has no history, though Kafka has records of it.
-    assert resolved(sources(cutover={0: 200})) == {0: (100, 200)}
+    assert resolved(sources(live_ingest_start={0: 200})) == {0: (100, 200)}
     staged = batch(-1, p0=(20, 100))
-    assert resolved(sources(staged, cutover={0: 200}), origin=Origin.STAGING) == {0: (20, 200)}
+    assert resolved(sources(staged, live_ingest_start={0: 200}), origin=Origin.STAGING) == {0: (20, 200)}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_it_is_told_when_staging_holds_what_kafka_has_lost() -> None:
 
 def test_nothing_before_the_live_feed_is_nothing_to_do() -> None:
     with pytest.raises(RefusedError, match="nothing in that time"):
-        resolved(sources(cutover={0: 100, 1: 0}))
+        resolved(sources(live_ingest_start={0: 100, 1: 0}))
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-31T06:00:00", "2026-01-31"])

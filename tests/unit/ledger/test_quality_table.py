@@ -115,14 +115,14 @@ def test_a_table_made_before_a_column_was_thought_of_learns_it_with_the_next_bat
 def test_of_two_attempts_at_one_batch_the_results_stand_once(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry and a zombie both find nothing of the batch, and write."""
     quality_table.write_results(catalog, [replace(RESULT, table="db.other")], run_id="other")
-    lean_copy, meanwhile = compat.lean_copy, [RESULT]
+    original, meanwhile = compat.with_current_snapshot_only, [RESULT]
 
     def between(table: Table) -> Table:
         if meanwhile:
             quality_table.write_results(catalog, [meanwhile.pop()], run_id="zombie")
-        return lean_copy(table)
+        return original(table)
 
-    monkeypatch.setattr(compat, "lean_copy", between)
+    monkeypatch.setattr(compat, "with_current_snapshot_only", between)
     quality_table.write_results(catalog, [RESULT], run_id="retry")
     rows = catalog.load_table(table_names.QUALITY).scan().to_arrow().to_pylist()
     assert [r["run_id"] for r in rows if r["table"] == "db.a"] == ["retry"]

@@ -891,7 +891,7 @@ def test_a_contract_that_went_while_a_run_is_under_way_leaves_the_others_their_t
         found = maintain.maintain_tables(
             maintain.MaintenanceRun(context, promises, Action.REWRITE), names, deadline=past
         )
-        assert maintenance_table.find_untried(catalog, Action.REWRITE, names, run_id="r") == []
+        assert maintenance_table.find_tables_without_result(catalog, Action.REWRITE, names, run_id="r") == []
         return {e.table: (e.state, e.reason) for e in found}
 
     gone = told()
