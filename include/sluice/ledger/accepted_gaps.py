@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sluice import offsets
 from sluice.batch import Batch
-from sluice.ledger.ledger_rows import LedgerRow, LedgerState
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, rows_by_partition
 from sluice.offsets import OffsetRange, Ranges
 
 RECOVERED_REASON = "The ledger lost the operator's reason; the snapshot of batch {seq} in staging records the gap."
@@ -80,20 +80,8 @@ def gap_rows(lost: LostRanges, *, why: str, who: str | None = None, table: str |
         who: the operator.
         table: the table that alone skips them; by default all tables of the topic.
     """
-    return [
-        LedgerRow(
-            topic=lost.topic,
-            state=LedgerState.GAP,
-            topic_id=lost.topic_id,
-            partition=p,
-            start_offset=r.start,
-            end_offset=r.end,
-            table=table,
-            who=who,
-            why=why,
-        )
-        for p, r in sorted(lost.ranges.items())
-    ]
+    row = LedgerRow(lost.topic, LedgerState.GAP, lost.topic_id, table=table, who=who, why=why)
+    return rows_by_partition(row, lost.ranges)
 
 
 def missing_gap_rows(batch: Batch, gaps: Iterable[LedgerRow]) -> list[LedgerRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -16,7 +16,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedFi
 
 from sluice.batch import Batch
 from sluice.errors import LedgerError
-from sluice.offsets import OffsetRange
+from sluice.offsets import OffsetRange, Ranges
 
 BatchKey = tuple[str, int]
 """Topic and batch number."""
@@ -114,23 +114,17 @@ def rows_to_arrow(rows: Iterable[LedgerRow], schema: pa.Schema, run_id: str) -> 
     return pa.Table.from_pylist(records, schema=schema)
 
 
+def rows_by_partition(row: LedgerRow, ranges: Ranges) -> list[LedgerRow]:
+    """Return a row once per partition, with that partition's range."""
+    return [replace(row, partition=p, start_offset=r.start, end_offset=r.end) for p, r in sorted(ranges.items())]
+
+
 def plan_rows(
     batch: Batch, state: LedgerState = LedgerState.PLANNED, snapshots: Mapping[str, int] | None = None
 ) -> list[LedgerRow]:
     """Return a batch as ledger rows, one per partition; the range is empty if there is nothing to read."""
-    return [
-        LedgerRow(
-            topic=batch.topic,
-            topic_id=batch.topic_id,
-            batch_seq=batch.seq,
-            partition=p,
-            start_offset=start,
-            end_offset=batch.next_offsets[p],
-            state=state,
-            snapshots=snapshots,
-        )
-        for p, start in sorted(batch.start_offsets.items())
-    ]
+    row = LedgerRow(batch.topic, state, batch.topic_id, batch.seq, snapshots=snapshots)
+    return rows_by_partition(row, {p: OffsetRange(s, batch.next_offsets[p]) for p, s in batch.start_offsets.items()})
 
 
 def batches_from_rows(rows: Iterable[LedgerRow]) -> dict[BatchKey, Batch]:

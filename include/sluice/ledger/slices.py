@@ -20,7 +20,7 @@ from sluice.iceberg import cursor, refs, snapshots, tables
 from sluice.iceberg.filters import And, at_most, equal, one_of
 from sluice.ledger import backlog
 from sluice.ledger.accepted_gaps import add_accepted_gaps
-from sluice.ledger.ledger_rows import LedgerRow, LedgerState, batches_from_rows, row_from_record
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState, batches_from_rows, row_from_record, rows_by_partition
 from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange, Ranges
 
@@ -73,21 +73,8 @@ def unfinished_slices(rows: Iterable[LedgerRow], now: datetime) -> dict[int, Bat
 
 def slice_plan_rows(piece: Batch, table: str, *, who: str | None, why: str | None) -> list[LedgerRow]:
     """Return a slice as ledger rows, one per partition."""
-    return [
-        LedgerRow(
-            topic=piece.topic,
-            state=LedgerState.PLANNED,
-            topic_id=piece.topic_id,
-            batch_seq=piece.seq,
-            partition=p,
-            start_offset=r.start,
-            end_offset=r.end,
-            table=table,
-            who=who,
-            why=why,
-        )
-        for p, r in sorted(piece.ranges.items())
-    ]
+    row = LedgerRow(piece.topic, LedgerState.PLANNED, piece.topic_id, piece.seq, table=table, who=who, why=why)
+    return rows_by_partition(row, piece.ranges)
 
 
 def lowest_slice_number(catalog: Catalog, names: Iterable[str], topic: str, rows: Iterable[LedgerRow]) -> int:
