@@ -143,7 +143,7 @@ def install_stops() -> None:  # noqa: C901 - a catalogue of points
         # The same in publish.
         "publish: branch made": lambda point: around(point, merge_batch, "merge_batch", before=lambda *_: True),
         "publish: merged": lambda point: around(point, merge_batch, "merge_batch", after=lambda *_: True),
-        "publish: before land": lambda point: around(point, BranchWrite, "fast_forward_main", before=typed),
+        "publish: before fast-forward": lambda point: around(point, BranchWrite, "fast_forward_main", before=typed),
         "published": lambda point: around(point, BranchWrite, "fast_forward_main", after=typed),
         # Only the run's ledger rows are missing.
         "before the ledger": lambda point: around(point, Ledger, "append", before=lambda *_: True),

@@ -282,9 +282,9 @@ def _file_events(catalog: Catalog, since: datetime, contracts: Sequence[Contract
             table = tables.load(catalog, table_names.typed(contract))
         except SluiceError:  # its metadata is missing: the status reports it
             continue
-        landed = snapshots.visible_times(table.metadata) if table else {}
+        visible = snapshots.visible_times(table.metadata) if table else {}
         for snapshot in table.metadata.snapshots if table else ():
-            summary, at = snapshots.summary(snapshot), landed[snapshot.snapshot_id]
+            summary, at = snapshots.summary(snapshot), visible[snapshot.snapshot_id]
             data, deletes, gone = (
                 int(summary.get(name, "0")) for name in ("added-data-files", "added-delete-files", "deleted-data-files")
             )

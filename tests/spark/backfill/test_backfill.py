@@ -96,7 +96,7 @@ def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Or
         run_backfill(it, backfill_request(table, ranges, origin=origin), f"again {ranges}")
     assert sorted(it.rows(table), key=str) == rows
     assert read_checked_cursor(it, table) == before
-    # A slice that landed is found, not brought again; a task that is tried again takes its own slices.
+    # A slice that was replayed is found, not brought again; a task that is tried again takes its own slices.
     head = it.catalog.load_table(table).metadata.current_snapshot_id
     again = plan_backfill(it, request)
     assert again.frozen
@@ -259,7 +259,7 @@ def test_rejected_records_of_a_backfill_are_quarantined_once_and_come_in_when_th
         (outcome,) = read_outcome(it, found)
         assert (outcome["records"], outcome["rejected"]) == counts
         assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == sorted(others)
-    # Run again after the contract was repaired, slices that landed bring what they set apart, and nothing else.
+    # Run again after the contract was repaired, slices that were replayed bring what they set apart, and nothing else.
     delete_rows(it, table, "_kafka_offset IN (4, 14)")
     it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
     it.plan()  # which brings the change into force

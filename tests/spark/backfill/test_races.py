@@ -38,7 +38,7 @@ from tests.support.lake import Lake
 
 pytestmark = pytest.mark.timeout(600)
 
-KILLED_AT = ["stage: written", "staged", "publish: files written", "publish: before land", "published"]
+KILLED_AT = ["stage: written", "staged", "publish: files written", "publish: before fast-forward", "published"]
 
 
 def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
@@ -131,7 +131,7 @@ def test_two_slices_side_by_side_both_land(lake: Callable[..., Lake]) -> None:
         each.end()
         assert each.error is None
     hold(it, table, "append")
-    # Twice the same slice at once: one of them finds that it has landed.
+    # Twice the same slice at once: one of them finds that it was replayed.
     delete_rows(it, table, "_kafka_offset > 5")
     again = plan_backfill(it, backfill_request(table, {0: [0, 40]}), "again")
     drivers = [StepThread(lambda: run_slices(it, again, run_id="again")) for _ in range(2)]

@@ -199,7 +199,7 @@ def test_what_kafka_has_lost_staging_gives_until_it_is_trimmed(
     # Slices read from Kafka leave staging by their own age, live batches by theirs.
     run_backfill(it, backfill_request(table, {0: [26, 30]}), "from kafka")
     assert staged(it) == {1, 2, 3, -3}
-    # What a slice that has not landed may still read stays, but not for ever: batches and other slices.
+    # What a slice that is not replayed may still read stays, but not for ever: batches and other slices.
     late = plan_backfill(it, backfill_request(table, {0: [13, 30]}, origin=Origin.STAGING), "late")
     assert expire(it) == {}
     assert staged(it) == {2, 3, -3}

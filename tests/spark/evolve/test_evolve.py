@@ -81,7 +81,7 @@ def test_safe_changes_come_into_force_between_batches_and_what_was_read_by_the_o
     ]
     for name, mode in ((kept, "append"), (folded, "upsert")):
         changed(it, name, mode=mode, columns=new, schema_policy={"change_nested": "auto"})
-    # A driver that has read and written by the old contract, and lands late.
+    # A driver that has read and written by the old contract, and fast-forwards main late.
     attempt = BranchWrite(it.context("zombie"), table_names.typed(it.contract_of(kept)), Batch(it.topic, "", 2, {}, {}))
     with attempt:
         session = it.context().session({})

@@ -84,7 +84,7 @@ def way(it: Lake) -> tuple[str, str]:
     ]
     assert not it.plan().has_work
 
-    # Two publish one batch: one lands. The other table was left after stage, and the next run goes on with it.
+    # Two publish one batch: one succeeds. The other table was left after stage, and the next run goes on with it.
     upkeep.fill(it, 500)
     (batch,) = it.plan().topics[it.topic].to_stage
     assert stage(it.context("early"), batch, gaps_expected=False).records == 20

@@ -40,12 +40,12 @@ KILLED_AT = [
     "publish: branch made",
     "publish: files written",
     "publish: merged",
-    "publish: before land",
+    "publish: before fast-forward",
     "published",
     "before the ledger",
     "after the ledger",
 ]
-STOPPED_AT = ["stage: written", "publish: before land"]
+STOPPED_AT = ["stage: written", "publish: before fast-forward"]
 
 
 def record(n: int) -> dict[str, object]:

@@ -96,21 +96,21 @@ class World:
             self.it.contract(table=table, limits={"records_per_batch": cap, "batches_per_run": 3}, **more)
         self.it.run()
 
-    def killed(self, number: int, landed: bool) -> None:
+    def killed(self, number: int, after: bool) -> None:
         """A run whose driver dies at one of its commits, before it or after; nothing is tidied up."""
         calls = itertools.count()
         original = BranchWrite.fast_forward_main
 
-        def land(attempt: BranchWrite) -> Any:
+        def stopped(attempt: BranchWrite) -> Any:
             if next(calls) != number:
                 return original(attempt)
-            if landed:
+            if after:
                 original(attempt)
             attempt._opened = False
             raise Killed
 
         with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-            patch.setattr(BranchWrite, "fast_forward_main", land)
+            patch.setattr(BranchWrite, "fast_forward_main", stopped)
             self.it.run()
 
     def overtaken(self, number: int, back: int) -> None:
@@ -118,14 +118,14 @@ class World:
         calls = itertools.count()
         original = BranchWrite.fast_forward_main
 
-        def land(attempt: BranchWrite) -> Any:
+        def stopped(attempt: BranchWrite) -> Any:
             if next(calls) == number:
                 for table in self.settings:
                     self._roll_back(table, back)
             return original(attempt)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(BranchWrite, "fast_forward_main", land)
+            patch.setattr(BranchWrite, "fast_forward_main", stopped)
             self.it.run()
 
     def _roll_back(self, table: str, back: int) -> None:

@@ -137,15 +137,15 @@ def test_both_land_in_the_same_moment_and_one_wins(
     it.create_topic(2)
     table = it.contract(mode=mode)
     fill(it, 0)
-    it.run()  # or one may see the other make the first, empty snapshot, and stop before it lands
+    it.run()  # or one may see the other make the first, empty snapshot, and stop before it fast-forwards main
     fill(it, 100)
     batch = planned(it)
     barrier = threading.Barrier(2, timeout=60)
-    land = BranchWrite.fast_forward_main
+    original = BranchWrite.fast_forward_main
 
     def together(attempt: BranchWrite) -> Any:
         barrier.wait()
-        return land(attempt)
+        return original(attempt)
 
     with monkeypatch.context() as patch:
         patch.setattr(BranchWrite, "fast_forward_main", together)
@@ -372,7 +372,7 @@ def test_the_catalog_is_away_for_a_while(
     assert running.error is None
     assert running.result[table]["state"] == "published"
     check(it, table)
-    # An attempt that was made again is told of; where landing waits by itself, its commit's seconds tell.
+    # An attempt that was made again is told of; where the fast-forward waits by itself, its commit's seconds tell.
     told = Ledger(it.catalog).rows({it.topic: 0}, (LedgerState.RETRIED,))
     assert bool(told) == (name != "fast_forward_main") and {error_causes.classify(r.exception) for r in told} <= {
         Cause.CATALOG

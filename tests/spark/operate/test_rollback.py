@@ -101,8 +101,8 @@ def test_back_to_before_a_run_and_forth_again(lake: Callable[..., Lake], mode: s
     it = lake()
     table = prepared(it, mode)
     head = it.catalog.load_table(table).metadata.current_snapshot_id
-    landed = [tuple(row)[2:] for row in runbook.run_sql(it, "SELECT DISTINCT snapshot_id", table=table)]
-    assert [(run, seq) for run, seq in landed if seq] == [(f"{it.group}-{n}", str(n)) for n in range(1, 5)]
+    listed = [tuple(row)[2:] for row in runbook.run_sql(it, "SELECT DISTINCT snapshot_id", table=table)]
+    assert [(run, seq) for run, seq in listed if seq] == [(f"{it.group}-{n}", str(n)) for n in range(1, 5)]
     shown = runbook.run_command(it, "rollback TABLE --before-run RUN_ID --why x", TABLE=table, RUN_ID=f"{it.group}-2")
     found = look(it, table, before_run=f"{it.group}-2")
     assert "\n".join(found.lines()) in shown
@@ -192,7 +192,7 @@ def test_what_moved_since_it_was_looked_at_is_refused(
     assert len(it.rows(table)) == rows
     assert not it_acts(it)
 
-    # The other way round: a publish that is about to land when the table is rolled back is refused.
+    # The other way round: a publish that is about to fast-forward main when the table is rolled back is refused.
     fill(it, 400)
     pause = PausedCall(monkeypatch, BranchWrite, "fast_forward_main", lambda attempt: attempt.identifier[0] == "db")
     driver = StepThread(it.run)
@@ -237,7 +237,7 @@ def test_a_run_that_goes_on_after_a_rollback_leaves_out_no_batch_of_another_part
 def test_rewritten_deletes_that_land_on_what_was_rolled_back_to_are_taken_back(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rewrite of manifests stands for that of deletes: to Iceberg either may land on any head."""
+    """A rewrite of manifests stands for that of deletes: to Iceberg either may be committed on any head."""
     it = lake()
     table = prepared(it, "upsert", 3, maintenance={"min_input_files": 2})
     found = look(it, table, before_run=f"{it.group}-3")
@@ -258,7 +258,7 @@ def test_rewritten_deletes_that_land_on_what_was_rolled_back_to_are_taken_back(
     assert "rolled back meanwhile" in effect.reason
     now = it.catalog.load_table(table)
     assert now.metadata.current_snapshot_id == found.target.snapshot_id
-    assert now.snapshots()[-1].summary.operation == Operation.REPLACE  # it had landed
+    assert now.snapshots()[-1].summary.operation == Operation.REPLACE  # it was committed
     it.drain(table)
     it.assert_folded(table)
 

@@ -767,7 +767,7 @@ told, lineage = [], []
 module.lineage.emit_lineage = lambda found: lineage.append(found["batches"])
 promised = dict(table="shop.orders", topic="t", slices=[-1])
 ti = types.SimpleNamespace(xcom_pull=lambda **_: promised)
-there = dict(slice=-1, snapshot_id=7, told="landed")
+there = dict(slice=-1, snapshot_id=7, told="replayed")
 news = dict(table="shop.orders", location="file:///x", backfill=True, batches=dict(t=[-1]), snapshot_id=7)
 for found, new in (([there], news), ([there], None), ([there, dict(there, slice=-2, snapshot_id=None)], news)):
     backfill_outcome.collect_outcome, backfill_outcome.asset_event = lambda *_: found, lambda *_: new

@@ -299,10 +299,10 @@ def test_a_batch_that_lands_first_moves_the_offsets_that_the_version_begins_at(c
     new = contract([*COLUMNS, {"name": "x", "type": "date"}])
     seen = evolve.find_pending_change(catalog, table, new)
     fill(catalog.load_table("ns.t"), id=1, n=1)
-    landed = catalog.load_table("ns.t").metadata.current_snapshot_id
+    head = catalog.load_table("ns.t").metadata.current_snapshot_id
     evolve.apply_pending(catalog, new, seen, run_id="r")
     now = catalog.load_table("ns.t")
-    assert ContractVersion.from_table(now).snapshot_id == now.current_snapshot().parent_snapshot_id == landed
+    assert ContractVersion.from_table(now).snapshot_id == now.current_snapshot().parent_snapshot_id == head
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A write that outlived the youngest age at which orphan files are removed never lands."""
+"""A write that outlived the youngest age at which orphan files are removed never moves main."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.unit.maintain.test_assess import append, batch, filled, promise
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(("seconds", "lands"), [(-60, True), (0, False), (3600, False)])
+@pytest.mark.parametrize(("seconds", "moves"), [(-60, True), (0, False), (3600, False)])
 def test_a_write_as_old_as_orphan_files_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, lands: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, moves: bool
 ) -> None:
     (tmp_path / "warehouse").mkdir()
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
@@ -29,12 +29,12 @@ def test_a_write_as_old_as_orphan_files_is_refused(
         append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties()}, write.branch)
         now = time.monotonic() + MIN_ORPHAN_AGE.total_seconds() + seconds
         monkeypatch.setattr(time, "monotonic", lambda: now)
-        if lands:
-            landed = write.fast_forward_main().snapshot_id
+        if moves:
+            head = write.fast_forward_main().snapshot_id
         else:
-            landed = typed.metadata.current_snapshot_id
+            head = typed.metadata.current_snapshot_id
             with pytest.raises(FencedError, match=r"orphan clean-up may have removed.*shop\.orders.*next run writes"):
                 write.fast_forward_main()
     metadata = catalog.load_table("shop.orders").metadata
-    assert metadata.current_snapshot_id == landed
+    assert metadata.current_snapshot_id == head
     assert write.branch not in metadata.refs

@@ -33,7 +33,7 @@ def catalog(tmp_path: Path) -> Catalog:
     return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
 
 
-def landed(catalog: Catalog, seq: int, run_id: str, *, staging: bool = True) -> int:
+def commit_batch(catalog: Catalog, seq: int, run_id: str, *, staging: bool = True) -> int:
     """A batch staged and published, of which the ledger is told nothing; the snapshot that published it."""
     about = {RUN_ID: run_id, **batch(seq).properties()}
     if staging:
@@ -59,7 +59,7 @@ def test_what_a_killed_application_left_untold_is_told_once(tmp_path: Path, cata
         promised = {"tables": {"shop.orders": {"orders": list(seqs)}}, "stops": {}, "warnings": {}}
         return settle.settle(promises.group("shop"), catalog, promised, run_id=run_id)["shop.orders"]
 
-    # Batch 2 had landed when it was killed.
+    # Batch 2 was committed when it was killed.
     assert after("a", 2)["state"] == "published"
     (row,) = told(catalog)
     assert (row.state, row.batch_seq, row.table, row.run_id) == (LedgerState.PUBLISHED, 2, "shop.orders", "a")
@@ -129,7 +129,7 @@ def test_what_runs_left_open_that_never_settled_is_closed_by_the_next(tmp_path: 
     ledger = Ledger(catalog)
     # Batches 2 to 4 were published, by runs that were marked a success by hand before they could tell.
     for seq in (2, 3, 4):
-        landed(catalog, seq, f"run {seq}")
+        commit_batch(catalog, seq, f"run {seq}")
         ledger.append(plan_rows(batch(seq)), run_id=f"run {seq}")
     promised = {"tables": {"shop.orders": {"orders": [4]}}, "stops": {}, "warnings": {}}
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_what_runs_left_open_that_never_settled_is_closed_by_the_next(tmp_path: 
     # What is published again after a rollback by hand stands in another snapshot, and the ledger tells of that.
     typed = catalog.load_table("shop.orders")
     typed.manage_snapshots().set_current_snapshot(places[3]).commit()
-    again = landed(catalog, 4, "run 5", staging=False)
+    again = commit_batch(catalog, 4, "run 5", staging=False)
     settle.settle(promises.group("shop"), catalog, promised, run_id="run 5")
     assert [(r.run_id, r.snapshots) for r in told(catalog)][3:] == [("run 5", {"shop.orders": again})]
     *before, last = Ledger(catalog).rows({"orders": 0}, (LedgerState.SETTLED,))
@@ -158,7 +158,7 @@ def test_what_runs_left_open_that_never_settled_is_closed_by_the_next(tmp_path: 
 def test_a_contract_that_leaves_the_group_while_a_run_is_under_way(tmp_path: Path, catalog: Catalog, edit: str) -> None:
     promises = promise(tmp_path)
     filled(catalog, promises, 1)
-    landed(catalog, 2, "a")
+    commit_batch(catalog, 2, "a")
     Ledger(catalog).append(plan_rows(batch(2)), run_id="a")
     folder = tmp_path / "contracts"
     mine = folder / "shop.orders.yaml"
@@ -171,7 +171,7 @@ def test_a_contract_that_leaves_the_group_while_a_run_is_under_way(tmp_path: Pat
     # Nobody asked whether the table holds the batch: whoever has the contract next closes it.
     assert [r.batch_seq for r in Ledger(catalog).rows({"orders": 0}, (LedgerState.SETTLED,))] == [1]
     mine.write_text(text)
-    landed(catalog, 3, "b")
+    commit_batch(catalog, 3, "b")
     Ledger(catalog).append(plan_rows(batch(3)), run_id="b")
     promised["tables"] = {"shop.orders": {"orders": [3]}}
     settle.settle(promises.group("shop"), catalog, promised, run_id="b")

@@ -51,7 +51,7 @@ class Site:
         tables.ensure_staging(self.catalog, "t")
         tables.ensure_typed(self.catalog, self.contracts.table(NAME))
 
-    def land(self, name: str, seq: int, run_id: str = "") -> int:
+    def commit(self, name: str, seq: int, run_id: str = "") -> int:
         """What a stage commit adds, or a publish commit; its snapshot."""
         table = self.catalog.load_table(name)
         schema = table.schema().as_arrow()
@@ -73,7 +73,7 @@ class Site:
         """A batch planned, staged, published and settled, as runs tell it: two records, of which one was rejected."""
         mine, run_id = batch(seq), f"run {seq}"
         self.tell(*plan_rows(mine), run_id=run_id)
-        places = {STAGING: self.land(STAGING, seq), NAME: self.land(NAME, seq)}
+        places = {STAGING: self.commit(STAGING, seq), NAME: self.commit(NAME, seq)}
         now = datetime.now(UTC)
         measured: dict[str, Any] = {"records": 2, "seconds": 3.5, "commit_seconds": 0.5}
         self.tell(
@@ -165,8 +165,8 @@ def test_what_planning_heals_is_told_so_too(site: Site) -> None:
     assert [(r.batch_seq, r.partition, r.records, r.run_id, r.who) for r in staged] == [
         (seq, None, 2, f"run {seq}", "plan") for seq in (1, 2)
     ]
-    landed = snapshots.visible_times(site.catalog.load_table(STAGING).metadata)
-    assert [r.at for r in staged] == [landed[(r.snapshots or {})[STAGING]] for r in staged]
+    visible = snapshots.visible_times(site.catalog.load_table(STAGING).metadata)
+    assert [r.at for r in staged] == [visible[(r.snapshots or {})[STAGING]] for r in staged]
     assert (
         batches_from_rows(site.rows())
         == {("t", seq): b for seq, b in known.for_topic("t").items()}
@@ -177,7 +177,7 @@ def test_what_planning_heals_is_told_so_too(site: Site) -> None:
 
 
 def test_what_the_tables_tell_otherwise_is_corrected(site: Site) -> None:
-    places = {STAGING: site.land(STAGING, 1), NAME: site.land(NAME, 1)}
+    places = {STAGING: site.commit(STAGING, 1), NAME: site.commit(NAME, 1)}
     wrong = replace(batch(1), ranges={0: OffsetRange(0, 4)}, next_offsets={0: 4, 1: 5, 2: 5})
     site.tell(
         *plan_rows(wrong),
@@ -207,7 +207,7 @@ def test_what_was_rolled_back_since_is_history(site: Site) -> None:
     site.rebuild()
     kept = [r for r in before if r.state != LedgerState.SETTLED or r.batch_seq == 1]
     assert measures(site.rows()) == measures(kept), "that all tables hold the second batch is no longer so"
-    again = site.land(NAME, 2, "run 3")
+    again = site.commit(NAME, 2, "run 3")
     site.rebuild()
     rows = [r for r in site.rows(LedgerState.PUBLISHED) if r.batch_seq == 2]
     assert [(r.run_id, r.rejected) for r in rows] == [("run 2", 1), ("run 3", None)]

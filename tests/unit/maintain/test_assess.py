@@ -533,7 +533,7 @@ def test_an_event_tells_of_the_slices_that_changed_the_table(tmp_path, catalog):
     for seq, count in records.items():
         piece = Batch("orders", "id", seq, {0: OffsetRange(-10 * seq, 10 - 10 * seq)}, {})
         ledger.append(slices.slice_plan_rows(piece, "shop.orders", who=None, why=""), run_id="r")
-        if seq == -4:  # it never landed
+        if seq == -4:  # it was never replayed
             continue
         typed = catalog.load_table("shop.orders")
         told = {"sluice.step": "replay", **piece.properties()}
@@ -573,14 +573,14 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
         (found,) = backfill_outcome.collect_outcome(promises, catalog, promised)
         return found["snapshot_id"]
 
-    def land() -> Snapshot:
+    def replay_slice() -> Snapshot:
         append(catalog.load_table("shop.orders"), 9, {"sluice.step": "replay", **piece.properties()})
         snapshot = catalog.load_table("shop.orders").current_snapshot()
         assert snapshot is not None
         return snapshot
 
-    def tell(landed: Snapshot) -> None:
-        done = ReplayResult(landed.snapshot_id, snapshots.committed_at(landed))
+    def tell(replayed: Snapshot) -> None:
+        done = ReplayResult(replayed.snapshot_id, snapshots.committed_at(replayed))
         ledger.append([slice_run.replayed_row(piece, "shop.orders", done)], run_id="r")
 
     def expire(*gone: Snapshot) -> None:
@@ -589,7 +589,7 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
 
     first, before = typed.snapshots()
     assert outcome() is None
-    undone = land()
+    undone = replay_slice()
     assert outcome() == undone.snapshot_id
     found = rollback.preview_rollback(
         "shop.orders", promises, catalog, ledger, RestorePoint(snapshot_id=before.snapshot_id)
@@ -602,10 +602,10 @@ def test_a_slice_that_landed_is_in_the_table_though_its_snapshot_expired(tmp_pat
     ledger.table.delete(equal("state", str(LedgerState.ROLLED_BACK)))
     expire(first, undone)
     assert outcome() is None
-    landed = land()
-    tell(landed)
-    expire(landed)
-    assert outcome() == landed.snapshot_id
+    replayed = replay_slice()
+    tell(replayed)
+    expire(replayed)
+    assert outcome() == replayed.snapshot_id
     catalog.drop_table("shop.orders")
     again, _ = filled(catalog, promises, 2)
     expire(again.snapshots()[0])

@@ -71,7 +71,7 @@ def head(catalog: Catalog) -> Snapshot:
 
 
 def bring(catalog: Catalog, seq: int, start: int, end: int, *, staged: bool) -> None:
-    """A slice that was planned and has landed, from staging or quarantine; or from Kafka, by way of staging."""
+    """A slice that was planned and replayed, from staging or quarantine; or from Kafka, by way of staging."""
     piece = Batch("orders", "id", seq, {0: OffsetRange(start, end)}, {})
     ledger = Ledger(catalog)
     ledger.append(slices.slice_plan_rows(piece, "shop.orders", who="ann", why="a hole"), run_id="r")
@@ -175,7 +175,7 @@ def test_an_attempt_that_began_where_a_table_is_taken_back_to_does_not_land_ther
     with BranchWrite(context, ("shop", "orders"), batch(2)) as attempt:
         if written == "before":
             write(attempt.branch)
-            attempt.written_snapshot()  # it has looked, and is about to land
+            attempt.written_snapshot()  # it has looked, and is about to fast-forward main
         append(catalog.load_table("shop.orders"), 2, {"sluice.step": "publish", **batch(2).properties(), **THROUGH})
         found = look(catalog, promises, target)
         assert found.branches == (attempt.branch,)
@@ -265,7 +265,7 @@ def test_a_rollback_restores_the_deletes_table_by_what_its_commits_name(
     if between:
         append(typed, 9, {"sluice.step": "rewrite_data_files"})
     target = head(catalog)
-    append(deletes, 3, deletes_of(3, target))  # of the one that landed
+    append(deletes, 3, deletes_of(3, target))  # of the one that was replayed
     append(typed, 3, {"sluice.step": "publish", **batch(3).properties(), **THROUGH})
     log = [e.model_copy(update={"timestamp_ms": e.timestamp_ms - behind_ms}) for e in typed.metadata.snapshot_log]
     monkeypatch.setattr(typed, "metadata", typed.metadata.model_copy(update={"snapshot_log": log}))
@@ -350,7 +350,7 @@ def test_raw_records_of_a_slice_stay_as_long_as_it_may_be_undone(tmp_path: Path,
     bring(catalog, -2, 1, 2, staged=False)  # from staging
     inside = AssessmentInputs(catalog, promises, NOW + timedelta(days=1)).rollback_needs("orders", ()).slices
     assert sorted(inside) == [-2, -1]
-    # All was planned and published long ago; what a slice brought that landed just now is read again if it is undone.
+    # All was planned and published long ago; the rows of a slice replayed just now are read again if it is undone.
     staging = catalog.load_table(table_names.staging("orders"))
 
     def going(undoable: Mapping[int, Batch]) -> expiry_plan.TrimPlan | None:

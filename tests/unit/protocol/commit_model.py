@@ -258,7 +258,7 @@ def fast_forward_main(state: State, who: int, rules: Rules) -> Iterator[State]:
     now = _now(state, rules)
     through = driver.through if driver.replay else driver.batch
     new = Snapshot(state.next_id, driver.base, driver.rows, through, now)
-    landed = state._replace(
+    moved = state._replace(
         snapshots=(*state.snapshots, new),
         main=new.id,
         tag=state.tag if driver.replay or not rules.tag_moves else new.id,
@@ -267,7 +267,7 @@ def fast_forward_main(state: State, who: int, rules: Rules) -> Iterator[State]:
         clock=now,
         next_id=state.next_id + 1,
     )
-    yield _with(landed, who, Driver())
+    yield _with(moved, who, Driver())
 
 
 # --- the operator, and maintenance

@@ -37,7 +37,7 @@ class Site:
         self.table = tables.ensure_typed(self.catalog, self.contracts.table("db.t"))
         self.minutes = 0
 
-    def land(self, **through: int) -> None:
+    def publish(self, **through: int) -> None:
         """Let the table hold each topic up to a batch."""
         self.table.refresh()
         value = encode_published_through({t: PublishedOffsets(seq, "id", {0: seq}) for t, seq in through.items()})
@@ -86,26 +86,26 @@ def test_runs_are_counted_topic_by_topic(site: Site) -> None:
 
 
 def test_what_lands_of_one_topic_cures_no_other(site: Site) -> None:
-    site.land(a=4, b=6)
+    site.publish(a=4, b=6)
     site.refuse("run", ("b", 7, LedgerState.BLOCKED), ("a", 5, LedgerState.FAILED))
     both = site.look()
     assert [(v.word, v.why) for v in verdicts.list_verdicts(both)][:2] == [("blocked", "b 7"), ("failed", "a 5")]
-    site.land(a=5, b=6)
+    site.publish(a=5, b=6)
     one = site.look()
     assert one.last_error and (one.last_error.topic, one.last_error.open, one.further_errors) == ("b", True, [])
-    site.land(a=5, b=7)
+    site.publish(a=5, b=7)
     none = site.look()
     assert none.last_error and (none.last_error.topic, none.last_error.open, none.open_errors) == ("a", False, [])
 
 
 def test_of_a_run_that_is_refused_several_batches_the_first_that_waits_is_told(site: Site) -> None:
-    site.land(a=4)
+    site.publish(a=4)
     for n in range(3):  # a commit of several, then the first of them alone, and one more that can't be staged
         several = [("a", 8 + n, LedgerState.FAILED), ("a", 5, LedgerState.BLOCKED), ("a", 20 + n, LedgerState.FAILED)]
         site.refuse(f"run{n}", *several)
     (found,) = site.look().open_errors
     assert (found.batch, found.state, found.runs) == (5, "blocked", 3)
-    site.land(a=9)
+    site.publish(a=9)
     (later,) = site.look().open_errors
     assert (later.batch, later.runs) == (10, 1)
 

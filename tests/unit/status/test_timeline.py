@@ -128,11 +128,11 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
     told = {**batch.properties(), STEP: "publish", PUBLISHED_THROUGH: encode_published_through({"t": through(2)})}
     rows = pa.Table.from_pylist([row(table)], schema=table.schema().as_arrow())
     table.append(rows, snapshot_properties=told, branch="b")
-    landed = table.refs()["b"].snapshot_id
+    head = table.refs()["b"].snapshot_id
     time.sleep(0.05)  # somebody looks at it, and the clock goes on
-    refs.commit(catalog, table, (), (refs.set_ref(refs.MAIN, landed),))
+    refs.commit(catalog, table, (), (refs.set_ref(refs.MAIN, head),))
     table = catalog.load_table(NAME)
-    snapshot = table.snapshot_by_id(landed)
+    snapshot = table.snapshot_by_id(head)
     assert snapshot is not None and seq_at(table, snapshots.committed_at(snapshot)) == 1
     seen = snapshots.visible_at(table.metadata, snapshot)
     assert (seq_at(table, seen), SnapshotStatus.from_snapshot(table.metadata, snapshot).at) == (2, seen)
@@ -143,7 +143,7 @@ def test_a_click_on_a_snapshot_shows_the_moment_from_which_readers_saw_it(
         verdicts=list(verdicts.list_verdicts(status(NAME))), reports=False, readable=(),
     )  # fmt: skip
     link = f"/sluice/tables/{NAME}/timeline?at={quote(seen.isoformat())}#then"
-    assert re.findall(rf'<a href="(.*?)" title="The table at that time"><code>{landed}<', html) == [link] * 2
+    assert re.findall(rf'<a href="(.*?)" title="The table at that time"><code>{head}<', html) == [link] * 2
     # What an application that was killed left untold, and a ledger that is written anew.
     promises = contract_folder.load_contracts(tmp_path)
     promised = {"tables": {NAME: {"t": [2]}}, "stops": {}, "warnings": {}}
