@@ -21,6 +21,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.typedef import Identifier
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from sluice.batch import BRANCH_PREFIX, CURSOR_TAG, NEXT_OFFSETS
 from sluice.iceberg import snapshots
@@ -113,23 +114,16 @@ def _topic_hash(topic: str) -> str:
     return hashlib.sha256(topic.encode()).hexdigest()[:6]
 
 
+@retry(retry=retry_if_exception_type(CommitFailedException), stop=stop_after_attempt(MAX_DROP_ATTEMPTS), reraise=True)
 def drop_branches(catalog: Catalog, identifier: Identifier, names: set[str]) -> None:
     """Drop the branches that exist among `names`.
 
     Raises:
         CommitFailedException: other commits came first, at each attempt.
     """
-    for attempt in range(MAX_DROP_ATTEMPTS):
-        table = catalog.load_table(identifier)
-        present = sorted(names & set(table.metadata.refs))
-        if not present:
-            return
-        try:
-            commit(catalog, table, (), tuple(RemoveSnapshotRefUpdate(ref_name=name) for name in present))
-            return
-        except CommitFailedException:
-            if attempt == MAX_DROP_ATTEMPTS - 1:
-                raise
+    table = catalog.load_table(identifier)
+    if present := sorted(names & set(table.metadata.refs)):
+        commit(catalog, table, (), tuple(RemoveSnapshotRefUpdate(ref_name=name) for name in present))
 
 
 def repair_cursor_tag(catalog: Catalog, table: Table) -> None:

@@ -6,7 +6,6 @@ published.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BooleanType, DoubleType, LongType, NestedField, StringType, TimestamptzType
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_incrementing
 
 from sluice.iceberg import compat, own_table, table_names, tables
 from sluice.iceberg.filters import And, BooleanExpression, above, at_most, equal, one_of
@@ -115,6 +115,12 @@ class ExpectationResult:
         return f"{name}: {', '.join(parts) or ('passed' if self.success else 'failed')}"
 
 
+@retry(
+    retry=retry_if_exception_type((CommitFailedException, ValidationException)),  # the latter: files were rewritten
+    stop=stop_after_attempt(MAX_WRITE_ATTEMPTS),
+    wait=wait_incrementing(0.1, 0.1, max=1.0),
+    reraise=True,
+)
 def write_results(catalog: Catalog, results: Sequence[ExpectationResult], *, run_id: str) -> None:
     """Write the results of one table and topic in one commit; they replace earlier results of these batches.
 
@@ -128,23 +134,14 @@ def write_results(catalog: Catalog, results: Sequence[ExpectationResult], *, run
         And(equal("topic", results[0].topic), one_of("batch_seq", {r.batch_seq for r in results})),
     )
     records = [asdict(r) | {"run_id": run_id} for r in results]
-    for attempt in range(MAX_WRITE_ATTEMPTS):
-        table = own_table.add_missing_columns(
-            tables.ensure_table(catalog, table_names.QUALITY, SCHEMA, _BY_TABLE), SCHEMA
-        )
-        data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
-        try:
-            if tables.plan_files(table, same_batches):
-                writer = compat.without_commit_retries(table)
-                writer.overwrite(data, overwrite_filter=same_batches)
-                own_table.expire_excess_snapshots(writer)
-            else:
-                own_table.append(table, data, retry=False)  # two writers may both find nothing: one must look again
-            return
-        except (CommitFailedException, ValidationException):  # the latter if files were rewritten meanwhile
-            if attempt == MAX_WRITE_ATTEMPTS - 1:
-                raise
-            time.sleep(0.1 * min(attempt + 1, 10))
+    table = own_table.add_missing_columns(tables.ensure_table(catalog, table_names.QUALITY, SCHEMA, _BY_TABLE), SCHEMA)
+    data = pa.Table.from_pylist(records, schema=table.schema().as_arrow())
+    if tables.plan_files(table, same_batches):
+        writer = compat.without_commit_retries(table)
+        writer.overwrite(data, overwrite_filter=same_batches)
+        own_table.expire_excess_snapshots(writer)
+    else:
+        own_table.append(table, data, retry=False)  # two writers may both find nothing: one must look again
 
 
 def read_previous_statistics(

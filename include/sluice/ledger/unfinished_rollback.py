@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, SetSnapshotRefUpdate, TableUpdate
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_incrementing
 
 from sluice.batch import STEP, Batch
 from sluice.contract.contract import Contract
@@ -222,18 +223,17 @@ def _restore_deletes(catalog: Catalog, contract: Contract, note: RollbackNote) -
         restore_deletes.restore_snapshot(deletes, catalog, restore_to)
 
 
+@retry(
+    retry=retry_if_exception_type(ConflictError),
+    stop=stop_after_attempt(MAX_APPEND_ATTEMPTS),
+    wait=wait_incrementing(0.05, 0.05),
+    retry_error_callback=lambda _: False,
+)
 def record_rollback(ledger: Ledger, note: RollbackNote) -> bool:
     """Write the rollback into the ledger, once; return whether it is there."""
-    for attempt in range(MAX_APPEND_ATTEMPTS):
-        time.sleep(0.05 * attempt)
-        if is_recorded(ledger, note):
-            return True
-        try:
-            ledger.append(note.rows(), run_id=note.run, if_unchanged=True)
-            return True
-        except ConflictError:
-            continue
-    return False
+    if not is_recorded(ledger, note):
+        ledger.append(note.rows(), run_id=note.run, if_unchanged=True)
+    return True
 
 
 def is_recorded(ledger: Ledger, note: RollbackNote) -> bool:

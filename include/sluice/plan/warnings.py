@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
+from sluice.errors import SluiceError
 from sluice.iceberg import cursor, snapshots, tables
 from sluice.iceberg.filters import above
 from sluice.ledger import backlog
@@ -82,8 +83,9 @@ def _unpublished_leftovers(catalog: Catalog, table: TablePlan, contracts: Contra
             last = cursor.read_staging_cursor(staging)
             after = max(done.seq, tables.trimmed_through(staging) if staging else 0)
             rows = backlog.count_rows_by_batch(staging, above("batch_seq", after))
-        except Exception as error:  # noqa: BLE001 - a failed check of a warning stops nothing
-            log.info("%s: staged records of topic %s were not checked: %s", table.contract.table, topic, error)
+        except Exception as error:
+            trace, name = not isinstance(error, SluiceError), table.contract.table
+            log.info("%s: staged records of topic %s were not checked: %s", name, topic, error, exc_info=trace)
             continue
         if last and (count := sum(rows.values())):
             at = dict(done.next_offsets)
