@@ -173,8 +173,8 @@ def test_a_run_id_that_was_used_for_something_else_is_refused(promises, catalog,
     request = Request("shop.orders", ranges, origin=Origin.STAGING, why="another hole")
     inputs = PlanInputs(promises, catalog, None)  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match=rf"Run r planned other slices before: {table} .*\"0\":\[3,20\]"):
-        plan.write_backfill(request, inputs, who="ann", run_id="r")
-    found = plan.write_backfill(request, inputs, who="ann", run_id="s")
+        backfill_plan.write_backfill(request, inputs, who="ann", run_id="r")
+    found = backfill_plan.write_backfill(request, inputs, who="ann", run_id="s")
     for _ in range(2):
         assert [(s.seq, dict(s.ranges)) for s in found.slices] == [(-2, ranges)]
-        found = plan.write_backfill(request, inputs, who="ann", run_id="s")
+        found = backfill_plan.write_backfill(request, inputs, who="ann", run_id="s")
