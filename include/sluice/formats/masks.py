@@ -7,6 +7,7 @@ cannot be guessed by trying. The key reaches Spark as data, so that no plan, log
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 
 from pyspark.sql import Column, DataFrame
@@ -50,6 +51,21 @@ def hmac_pads(contract: Contract) -> tuple[bytearray, bytearray]:
     Raises:
         ConfigError: The key is missing or too short.
     """
+    key = _key(contract)
+    block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
+    return bytearray(b ^ 0x36 for b in block), bytearray(b ^ 0x5C for b in block)
+
+
+def key_fingerprint(contract: Contract) -> str:
+    """What tells two keys apart, and neither of them.
+
+    Raises:
+        ConfigError: The key is missing or too short.
+    """
+    return hmac.new(_key(contract), b"sluice.mask-key", hashlib.sha256).hexdigest()[:16]
+
+
+def _key(contract: Contract) -> bytes:
     key = os.environ.get(KEY_VARIABLE, "").encode()
     if len(key) < MIN_KEY_BYTES:
         raise ConfigError(
@@ -58,5 +74,4 @@ def hmac_pads(contract: Contract) -> tuple[bytearray, bytearray]:
             "Keep it unchanged as long as hashes are compared.",
             table=contract.table,
         )
-    block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
-    return bytearray(b ^ 0x36 for b in block), bytearray(b ^ 0x5C for b in block)
+    return key

@@ -9,16 +9,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.update import SetPropertiesUpdate
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.batch import RUN_ID, Batch, deletes_properties
 from sluice.contract.contract import Contract
-from sluice.errors import OrderUnknownError
+from sluice.errors import ConfigError, OrderUnknownError
+from sluice.formats import masks
 from sluice.formats.internal_columns import DELETE, ERROR, OP
-from sluice.iceberg import deletes_table, own_table, schema, snapshots, table_names
+from sluice.iceberg import deletes_table, own_table, refs, schema, snapshots, table_names
 from sluice.ingest import check, merge, merge_history
 from sluice.ingest.branch_write import BranchWrite
+
+MASK_KEY = "sluice.mask-key"
+"""Property of a typed table: the fingerprint of the key that its masked values are hashed with."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,11 @@ def merge_batch(write: BranchWrite, given: MergeInput) -> None:
     """Commit the good records to the branch.
 
     Raises:
+        ConfigError: the table's values are hashed with another masking key.
         OrderUnknownError: a key occurs in two partitions, and the contract does not say which version is newer.
     """
     contract, batch, target = given.contract, given.batch, write.spark_branch
+    check_mask_key(write.context.catalog, write.base, contract)
     if not batch.span:  # an empty commit carries the offsets on
         given.decoded.sparkSession.table(target).limit(0).writeTo(target).append()
         return
@@ -62,6 +71,39 @@ def merge_batch(write: BranchWrite, given: MergeInput) -> None:
         rows.drop(OP).writeTo(target).append()
     else:
         merge.insert_missing(rows.drop(OP), target, contract, batch)
+
+
+def check_mask_key(catalog: Catalog, table: Table, contract: Contract) -> None:
+    """Compare the driver's masking key with the one of the table's rows; the first one is recorded.
+
+    With another key the same value would get another hash in silence: an upsert table would double its rows, and
+    deletes would miss them.
+
+    Args:
+        catalog: where the table is.
+        table: the typed table, before rows of the contract are written to it.
+        contract: the one that they are read by.
+
+    Raises:
+        ConfigError: the key is another one, missing, or too short.
+    """
+    if not any(column.mask == "sha256" for column in contract.columns):
+        return
+    mine = masks.key_fingerprint(contract)
+    if MASK_KEY not in table.properties:  # another writer may have recorded its own since
+        table = catalog.load_table(table.name())
+    known = table.properties.get(MASK_KEY)
+    if known is None:
+        refs.commit(catalog, table, (), (SetPropertiesUpdate(updates={MASK_KEY: mine}),))
+    elif known != mine:
+        raise ConfigError(
+            f"The masking key {masks.KEY_VARIABLE} is not the one that the table's values are hashed with: the same "
+            "value would get another hash.",
+            table=contract.table,
+            next_step=f"Set {masks.KEY_VARIABLE} to the earlier secret where the Spark driver runs. If the hashes are "
+            "not compared with earlier ones (the table has no such key, and is not joined by them): ALTER TABLE "
+            f"{contract.table} UNSET TBLPROPERTIES ('{MASK_KEY}').",
+        )
 
 
 def _merge_by_key(write: BranchWrite, given: MergeInput, rows: DataFrame) -> None:
