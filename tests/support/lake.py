@@ -26,6 +26,20 @@ from sluice.maintain import targets
 from sluice.plan import plan, resolve_topics
 from sluice.plan.model import GroupPlan, PlanInputs
 
+COLUMNS = [
+    {"name": "id", "type": "string", "source": "$key"},
+    {"name": "n", "type": "long"},
+    {"name": "text", "type": "string"},
+]
+"""The columns of a contract that names none."""
+TEXT_REQUIRED = [*COLUMNS[:2], {**COLUMNS[2], "required": True}]
+"""The same, but a record without a text is quarantined."""
+
+
+def record(n: int) -> dict[str, object]:
+    """A record that has a value for each column."""
+    return {"n": n, "text": f"record {n}"}
+
 
 def _wait_until(condition: Callable[[], bool]) -> None:
     until = time.monotonic() + 20
@@ -67,6 +81,12 @@ class Lake:
 
     def add_partitions(self, total: int) -> None:
         self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
+
+    def delete_records(self, before: Mapping[int, int]) -> None:
+        """Do what retention does: delete all records below these offsets, by partition."""
+        wanted = [TopicPartition(self.topic, p, offset) for p, offset in before.items()]
+        for future in self.admin.delete_records(wanted).values():
+            future.result(30)
 
     def send(
         self,
@@ -117,11 +137,7 @@ class Lake:
             "group": self.group,
             "owner": "tests",
             "mode": "append",
-            "columns": [
-                {"name": "id", "type": "string", "source": "$key"},
-                {"name": "n", "type": "long"},
-                {"name": "text", "type": "string"},
-            ],
+            "columns": COLUMNS,
             **changes,
         }
         if body["mode"] == "upsert":
@@ -231,6 +247,10 @@ class Lake:
         assert not lost and not extra, f"lost {lost[:5]} ({len(lost)}), never sent {extra[:5]} ({len(extra)})"
         for at, (key, value) in expected.items():
             assert found[at]["id"] == key and found[at]["n"] == value.get("n"), (at, found[at], value)
+
+    def assert_published(self, table: str) -> None:
+        """Assert that the table has what its mode, append or upsert, makes of all records that were sent."""
+        (self.assert_folded if self.contract_of(table).upsert else self.assert_appended)(table)
 
     def assert_folded(self, table: str, fold: Mapping[str, Any] | None = None) -> None:
         """Assert that the table has the last value of each key that is not deleted."""

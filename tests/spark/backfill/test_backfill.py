@@ -36,7 +36,7 @@ from tests.support.backfills import (
     run_slices,
     run_sql,
 )
-from tests.support.lake import Lake
+from tests.support.lake import TEXT_REQUIRED, Lake
 
 HOUR_MS = 3_600_000
 
@@ -174,16 +174,16 @@ def test_history_before_the_live_feed_is_backfilled(lake: Callable[..., Lake], m
     assert found.ranges == ({0: (0, 43), 1: (0, 42)} if mode == "upsert" else {0: (0, 40), 1: (0, 40)})
     run_slices(it, found, *sorted(s.seq for s in found.slices))
     assert all(o["snapshot_id"] for o in read_outcome(it, found))
-    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+    it.assert_published(table)
     assert read_checked_cursor(it, table) == live
     it.send((n % 2, f"k{n % 30}", {"n": n}) for n in range(200, 240))
     it.drain(table)
-    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+    it.assert_published(table)
     # A part of it by time, again; to Kafka a millisecond before its time begins would be the end.
     since, until = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), start - timedelta(hours=1, minutes=30)
     outcomes = run_backfill(it, backfill_request(table, since=since, until=until), "by time")
     assert sum(o["records"] for o in outcomes) == 80
-    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+    it.assert_published(table)
 
 
 def test_quarantine_is_replayed_when_the_contract_was_repaired(
@@ -191,15 +191,13 @@ def test_quarantine_is_replayed_when_the_contract_was_repaired(
 ) -> None:
     it = lake()
     it.create_topic(2)
-    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
-    text = {"name": "text", "type": "string"}
-    table = it.contract(columns=[*columns, {**text, "required": True}], errors={"max_ratio": 1.0})
+    table = it.contract(columns=TEXT_REQUIRED, errors={"max_ratio": 1.0})
     it.send((n % 2, f"k{n}", {"n": n, **({"text": "x"} if n % 4 else {})}) for n in range(40))
     it.send([(0, "broken", b"{not json")])
     it.run()
     assert len(it.quarantined(table)) == 11
     assert len(it.rows(table)) == 30
-    it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
+    it.contract(table=table, errors={"max_ratio": 0.0})
     # A selection, then all of it.
     (first,) = run_backfill(it, backfill_request(table, {0: [0, 5]}, origin=Origin.QUARANTINE), "a part")
     assert (first["records"], first["rejected"]) == (3, 0)
@@ -244,9 +242,7 @@ def test_rejected_records_of_a_backfill_are_quarantined_once_and_come_in_when_th
 ) -> None:
     it = lake()
     it.create_topic(1)
-    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
-    text = {"name": "text", "type": "string"}
-    table = it.contract(columns=[*columns, {**text, "required": True}], errors={"max_ratio": 0.5})
+    table = it.contract(columns=TEXT_REQUIRED, errors={"max_ratio": 0.5})
     others = {3: {"n": 3}, 8: {"n": 8}, 13: {"n": 13}} | dict.fromkeys(range(0, 20, 5), b'{"n": "a word"}')
     it.send((0, f"k{n}", others.get(n, {"n": n, "text": "x"})) for n in range(20))
     it.run()
@@ -261,7 +257,7 @@ def test_rejected_records_of_a_backfill_are_quarantined_once_and_come_in_when_th
         assert sorted(r["_kafka_offset"] for r in it.quarantined(table)) == sorted(others)
     # Run again after the contract was repaired, slices that were replayed bring what they set apart, and nothing else.
     delete_rows(it, table, "_kafka_offset IN (4, 14)")
-    it.contract(table=table, columns=[*columns, text], errors={"max_ratio": 0.0})
+    it.contract(table=table, errors={"max_ratio": 0.0})
     it.plan()  # which brings the change into force
     for found, left in zip(pieces, [{0, 5, 10, 13, 15}, {0, 5, 10, 15}], strict=True):
         for _ in range(2):

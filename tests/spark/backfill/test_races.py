@@ -49,8 +49,8 @@ def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
     return table
 
 
-def hold(it: Lake, table: str, mode: str) -> None:
-    (it.assert_folded if mode == "upsert" else it.assert_appended)(table)
+def hold(it: Lake, table: str) -> None:
+    it.assert_published(table)
     assert set(it.catalog.load_table(table).metadata.refs) == {"main", CURSOR_TAG}
     assert set(it.catalog.load_table(table_names.staging(it.topic)).metadata.refs) == {"main", CURSOR_TAG}
 
@@ -81,7 +81,7 @@ def test_live_batches_land_between_a_slices_branch_and_its_landing(
     assert read_checked_cursor(it, table) == live
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(600, 610))
     it.run()
-    hold(it, table, mode)
+    hold(it, table)
 
 
 def test_a_slice_lets_the_live_batch_land_that_is_at_work(
@@ -118,7 +118,7 @@ def test_a_slice_lets_the_live_batch_land_that_is_at_work(
     killed.create_branch()
     run_slices(it, found)
     refs.drop_branches(it.catalog, killed.identifier, {killed.branch})
-    hold(it, table, "append")
+    hold(it, table)
 
 
 def test_two_slices_side_by_side_both_land(lake: Callable[..., Lake]) -> None:
@@ -130,7 +130,7 @@ def test_two_slices_side_by_side_both_land(lake: Callable[..., Lake]) -> None:
     for each in drivers:
         each.end()
         assert each.error is None
-    hold(it, table, "append")
+    hold(it, table)
     # Twice the same slice at once: one of them finds that it was replayed.
     delete_rows(it, table, "_kafka_offset > 5")
     again = plan_backfill(it, backfill_request(table, {0: [0, 40]}), "again")
@@ -165,7 +165,7 @@ def test_all_maintenance_comes_between_a_slices_branch_and_its_landing(
     assert backfill.error is None
     assert all(o["snapshot_id"] for o in read_outcome(it, found))
     assert read_checked_cursor(it, table) == live
-    hold(it, table, mode)
+    hold(it, table)
 
 
 @pytest.mark.parametrize("origin", [Origin.KAFKA, Origin.STAGING])
@@ -195,7 +195,7 @@ def test_raw_records_that_go_while_a_slice_reads_them_are_missed_before_it_lands
         with pytest.raises(StagingTrimmedError, match=r"0: \[\(10, 20\)\]"):
             plan_backfill(it, backfill_request(table, {0: [10, 40]}, origin=origin), "again")
     run_backfill(it, backfill_request(table, {0: [0, 40], 1: [0, 40]}), "from kafka")
-    hold(it, table, "append")
+    hold(it, table)
 
 
 def test_a_plan_that_was_killed_behind_the_ledger_is_the_one_that_is_carried_out(
@@ -227,7 +227,7 @@ def test_a_plan_that_was_killed_behind_the_ledger_is_the_one_that_is_carried_out
     assert slices.read_slice_rows(Ledger(it.catalog), it.topic) == known
     run_slices(it, again)
     assert all(o["snapshot_id"] for o in read_outcome(it, again))
-    hold(it, table, "append")
+    hold(it, table)
 
 
 def test_a_slice_is_killed_and_goes_on_when_it_runs_again(
@@ -236,17 +236,16 @@ def test_a_slice_is_killed_and_goes_on_when_it_runs_again(
     killed, jobs = [], []
     for point in KILLED_AT:
         it = lake()
-        mode = "append" if point == "publish: files written" else "upsert"
-        table = prepared(it, mode)
+        table = prepared(it, "append" if point == "publish: files written" else "upsert")
         delete_rows(it, table, "n BETWEEN 20 AND 70")
         found = plan_backfill(it, backfill_request(table, {0: [0, 40]}))
         other = plan_backfill(it, backfill_request(table, {1: [0, 40]}), "other")
         arguments = ("--table", table, "--topic", it.topic, "--slice", "-1", "--source", "kafka")
         jobs.append(StoppingJob(it, point, "jobs.backfill", arguments))
-        killed.append((it, mode, table, found, other))
+        killed.append((it, table, found, other))
     with stopped_driver(lake_folder, *jobs) as process:
         kill_driver(process)
-    for point, (it, mode, table, found, other) in zip(KILLED_AT, killed, strict=True):
+    for point, (it, table, found, other) in zip(KILLED_AT, killed, strict=True):
         with subtests.test(point):
             # The outcome tells what is true, and takes the branch of the killed attempt away.
             (outcome,) = backfill_outcome.collect_outcome(it.contracts, it.catalog, found.to_xcom())
@@ -257,4 +256,4 @@ def test_a_slice_is_killed_and_goes_on_when_it_runs_again(
             run_slices(it, other, run_id="other")
             states = [r.state for r in slices.read_slice_rows(Ledger(it.catalog), it.topic) if r.batch_seq == -1]
             assert states == [LedgerState.PLANNED, LedgerState.REPLAYED]
-            hold(it, table, mode)
+            hold(it, table)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sluice.backfill import backfill_plan
@@ -33,7 +32,7 @@ from tests.support.backfills import (
     run_backfill,
     run_slices,
 )
-from tests.support.lake import Lake
+from tests.support.lake import TEXT_REQUIRED, Lake
 
 STRICT = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1}
 
@@ -102,9 +101,7 @@ def test_a_topic_that_kafka_no_longer_has_is_backfilled_from_what_was_staged(
 ) -> None:
     it = lake()
     it.create_topic(2)
-    columns = [{"name": "id", "type": "string", "source": "$key"}, {"name": "n", "type": "long"}]
-    text = {"name": "text", "type": "string"}
-    table = it.contract(columns=[*columns, {**text, "required": True}], errors={"max_ratio": 0.5})
+    table = it.contract(columns=TEXT_REQUIRED, errors={"max_ratio": 0.5})
     it.send((n % 2, f"k{n}", {"n": n, **({"text": "x"} if n % 8 else {})}) for n in range(40))
     it.run()
     bad = [(0, n) for n in range(0, 20, 4)]
@@ -135,7 +132,7 @@ def test_a_topic_that_kafka_no_longer_has_is_backfilled_from_what_was_staged(
     assert (outcome["records"], outcome["rejected"]) == (40, 5)
     it.assert_appended(table, without=bad)
     # What was set apart, once the contract is repaired.
-    it.contract(table=table, columns=[*columns, text])
+    it.contract(table=table)
     (outcome,) = run_backfill(it, backfill_request(table, since=since, origin=Origin.QUARANTINE), "repaired")
     assert (outcome["records"], outcome["rejected"]) == (5, 0)
     it.assert_appended(table)
@@ -173,9 +170,7 @@ def test_what_kafka_has_lost_staging_gives_until_it_is_trimmed(
         it.run()
         moments.append(datetime.now(UTC))
         time.sleep(0.01)
-    gone = [TopicPartition(it.topic, p, 25) for p in (0, 1)]
-    for future in it.admin.delete_records(gone).values():
-        future.result(30)
+    it.delete_records({0: 25, 1: 25})
     refused(it, "log start offset is 25.*staging has all: use source staging", table, {0: [3, 30]})
     # So where it is a time: what Kafka's index no longer reaches staging tells.
     long_ago, ledger = datetime(2020, 1, 1, tzinfo=UTC), Ledger(it.catalog)

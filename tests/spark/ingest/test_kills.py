@@ -27,7 +27,7 @@ from sluice.maintain import maintain
 from tests.spark.maintain.test_maintain import STRICT
 from tests.support import table_files
 from tests.support.killable_driver import SETTLE, StoppingJob, kill_driver, stopped_driver
-from tests.support.lake import Lake
+from tests.support.lake import Lake, record
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -46,10 +46,6 @@ KILLED_AT = [
     "after the ledger",
 ]
 STOPPED_AT = ["stage: written", "publish: before fast-forward"]
-
-
-def record(n: int) -> dict[str, object]:
-    return {"n": n, "text": f"record {n}"}
 
 
 def prepared(it: Lake) -> tuple[str, str]:

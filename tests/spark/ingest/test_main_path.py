@@ -23,13 +23,9 @@ from sluice.kafka import broker, java_settings
 from sluice.offsets import OffsetRange
 from tests.support import runbook
 from tests.support.faults import PausedCall, StepThread
-from tests.support.lake import Lake
+from tests.support.lake import Lake, record
 
 pytestmark = pytest.mark.usefixtures("generated_code")
-
-
-def record(n: int) -> dict[str, object]:
-    return {"n": n, "text": f"record {n}"}
 
 
 def test_appended_records_land_once_in_several_batches(lake: Callable[..., Lake]) -> None:

@@ -27,15 +27,11 @@ from sluice.ledger.error_causes import Cause
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
 from tests.support.faults import PausedCall, StepThread, by_run, catalog_away, lose_commit
-from tests.support.lake import Lake
+from tests.support.lake import Lake, record
 
 # How long the catalog stays away; a minute and more passes as well, but takes that long.
 AWAY_S = float(os.environ.get("SLUICE_TEST_AWAY_S", "5"))
 MODES = ("append", "upsert")
-
-
-def record(n: int) -> dict[str, object]:
-    return {"n": n, "text": f"record {n}"}
 
 
 def driver(it: Lake, run_id: str) -> Context:
@@ -57,10 +53,7 @@ def check(it: Lake, table: str) -> None:
     """Whatever happened: further runs find their way, the oracle holds, and nothing is left lying about."""
     fill(it, 1000)
     it.drain(table)
-    if it.contract_of(table).upsert:
-        it.assert_folded(table)
-    else:
-        it.assert_appended(table)
+    it.assert_published(table)
     staging = it.catalog.load_table(table_names.staging(it.topic))
     rows = staging.scan(selected_fields=("_kafka_partition", "_kafka_offset")).to_arrow().to_pylist()
     assert sorted((r["_kafka_partition"], r["_kafka_offset"]) for r in rows) == sorted(

@@ -21,11 +21,7 @@ from sluice.plan import plan
 from sluice.plan.model import GroupPlan, PlanInputs
 from tests.support import runbook
 from tests.support.faults import StepThread
-from tests.support.lake import Lake
-
-
-def record(n: int) -> dict[str, object]:
-    return {"n": n, "text": f"record {n}"}
+from tests.support.lake import Lake, record
 
 
 def fill(it: Lake, first: int, count: int = 20) -> None:

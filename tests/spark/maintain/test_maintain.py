@@ -28,13 +28,9 @@ from sluice.plan import resolve_topics
 from tests.support import runbook
 from tests.support import table_files as support
 from tests.support.faults import PausedCall, StepThread, by_run
-from tests.support.lake import Lake
+from tests.support.lake import Lake, record
 
 STRICT = {"snapshot_age": "1s", "staging_retention": "1s", "min_snapshots": 1, "min_input_files": 2}
-
-
-def record(n: int) -> dict[str, object]:
-    return {"n": n, "text": f"record {n}"}
 
 
 def fill(it: Lake, first: int, count: int = 20) -> None:

@@ -24,14 +24,10 @@ from sluice.maintain import active_partitions, assess, file_stats, maintain
 from sluice.maintain.assess import Assessment
 from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import OWN_SETTINGS
-from tests.support.lake import Lake
+from tests.support.lake import Lake, record
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 RARELY = {"min_input_files": 6, "delete_ratio": 1.0}
-
-
-def record(n: int) -> dict[str, object]:
-    return {"n": n, "text": f"record {n}"}
 
 
 def need(it: Lake, table: str) -> Assessment:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from sluice.batch import GAPS, batches_from_summary
 from sluice.errors import RefusedError, TerminalError
@@ -32,13 +31,6 @@ def fill(it: Lake, first: int, count: int = 20) -> None:
     it.send((n % 2, f"k{n}", {"n": n}) for n in range(first, first + count))
 
 
-def lose(it: Lake, before: dict[int, int]) -> None:
-    """What retention does: everything below these offsets is gone."""
-    wanted = [TopicPartition(it.topic, p, offset) for p, offset in before.items()]
-    for future in it.admin.delete_records(wanted).values():
-        future.result(30)
-
-
 def accept(it: Lake, name: str, named: dict[int, list[int]] | None = None, *, dry_run: bool = False) -> list[Gap]:
     return accept_gap.accept_gaps(
         name, named, PlanInputs(it.contracts, it.catalog, it.admin), Decision("ann", WHY, "by hand"), dry_run=dry_run
@@ -57,7 +49,7 @@ def test_exactly_what_was_accepted_is_missing(lake: Callable[..., Lake], mode: s
     fill(it, 0)
     it.run()
     fill(it, 100)
-    lose(it, {0: 13, 1: 12})
+    it.delete_records({0: 13, 1: 12})
     assert it.run()[table]["state"] == "stopped"
 
     # Looking changes nothing; what is named must be what is lost; and a reason must be given.
@@ -110,7 +102,7 @@ def test_ledger_and_status_tell_and_a_rebuild_keeps_it(
     fill(it, 0)
     it.run()
     fill(it, 100)
-    lose(it, {0: 13, 1: 12})
+    it.delete_records({0: 13, 1: 12})
     accept(it, table)
     it.drain(table)
     told = [(r.partition, r.start_offset, r.end_offset, r.who, r.why) for r in Ledger(it.catalog).gaps([it.topic])]
@@ -145,16 +137,16 @@ def test_a_gap_that_has_grown_since_needs_a_new_word(lake: Callable[..., Lake]) 
     fill(it, 0)
     it.run()
     fill(it, 100)
-    lose(it, {0: 13})
+    it.delete_records({0: 13})
     accept(it, table)
     # Before the next plan, and again after it.
-    lose(it, {0: 15})
+    it.delete_records({0: 15})
     outcome = it.run()[table]
     assert outcome["state"] == "stopped"
     assert "{0: (13, 15)}" in outcome["error"]
     accept(it, table, {0: [13, 15]})
     assert it.plan().topics[it.topic].to_stage
-    lose(it, {0: 16})
+    it.delete_records({0: 16})
     outcome = it.run()[table]
     assert outcome["state"] == "stopped"
     assert "{0: (15, 16)}" in outcome["error"]
@@ -171,7 +163,7 @@ def test_everything_unread_is_lost(lake: Callable[..., Lake]) -> None:
     it.run()
     before = it.rows(table)
     fill(it, 100)
-    lose(it, {0: 20, 1: 20})
+    it.delete_records({0: 20, 1: 20})
     assert ": 20 offsets, missing in" in runbook.run_command(it, "gap accept TABLE --why x", TABLE=table)
     assert not Ledger(it.catalog).gaps([it.topic])
     runbook.run_command(it, "gap accept TABLE --why '…' --yes", TABLE=table)
@@ -199,7 +191,7 @@ def test_a_gap_in_plans_that_are_frozen(
     assert len(frozen) == 5
     # The first batch is lost whole, the next in part; of the other partition a part of the first.
     second = frozen[1].ranges[0]
-    lose(it, {0: second.start + 2, 1: 7})
+    it.delete_records({0: second.start + 2, 1: 7})
     assert it.run()[table]["state"] == "stopped"
     (gap,) = accept(it, table)
     assert gap.ranges == {0: (5, second.start + 2), 1: (5, 7)}
@@ -231,7 +223,7 @@ def test_a_gap_in_plans_that_are_frozen(
         it.run()
         for start in (300, 400):
             fill(it, start, 4)
-            lose(it, {0: max(it.sent[0])})
+            it.delete_records({0: max(it.sent[0])})
             accept(it, table)
             it.run()
     it.drain(table)
@@ -283,7 +275,7 @@ def test_a_topic_that_was_created_again_has_no_gap_accepted(lake: Callable[..., 
     it.send((0, f"k{n}", {"n": n}) for n in range(10))
     it.run()
     it.send((0, f"k{n}", {"n": n}) for n in range(10, 20))
-    lose(it, {0: 15})
+    it.delete_records({0: 15})
     accept(it, table)
     it.delete_topic()
     it.create_topic(1)

@@ -32,13 +32,9 @@ from sluice.plan.model import PlanInputs
 from sluice.status import status
 from tests.support import runbook
 from tests.support.backfills import delete_by_equality, delete_rows, run_sql
-from tests.support.lake import Lake
+from tests.support.lake import Lake, record
 
 pytestmark = pytest.mark.usefixtures("generated_code")
-
-
-def record(n: int) -> dict[str, object]:
-    return {"n": n, "text": f"record {n}"}
 
 
 def beside(it: Lake) -> tuple[Lake, str]:
@@ -60,13 +56,6 @@ def fill(it: Lake, first: int, count: int = 20, partitions: int = 2) -> None:
     it.send((n % partitions, f"k{n}", record(n)) for n in range(first, first + count))
 
 
-def delete_records(it: Lake, before: dict[int, int]) -> None:
-    """What retention does: everything below these offsets is gone."""
-    wanted = [TopicPartition(it.topic, p, offset) for p, offset in before.items()]
-    for future in it.admin.delete_records(wanted).values():
-        future.result(30)
-
-
 def stopped(outcome: dict[str, Any], *parts: str) -> None:
     """The table is red, and the error says all of this."""
     assert outcome["red"], outcome
@@ -82,7 +71,7 @@ def test_retention_overtakes_the_cursor(lake: Callable[..., Lake]) -> None:
     before = it.rows(table)
     fill(it, 100)
     fill(other, 100, partitions=1)
-    delete_records(it, {0: 13})
+    it.delete_records({0: 13})
     for _ in range(2):  # it does not wear off
         outcomes = it.run()
         stopped(outcomes[table], table, it.topic, "{0: (10, 13)}", "no longer holds", "Next step")
@@ -98,7 +87,7 @@ def test_retention_overtakes_a_plan_that_is_frozen(lake: Callable[..., Lake]) ->
     table = it.contract(limits={"records_per_batch": 22})
     fill(it, 0, 40)
     assert [b.ranges[0] for b in it.plan().topics[it.topic].to_stage] == [(0, 10), (10, 20)]
-    delete_records(it, {0: 15, 1: 3})
+    it.delete_records({0: 15, 1: 3})
     stopped(it.run()[table], table, "{0: (0, 15), 1: (0, 3)}")
     assert it.rows(table) == []
 
@@ -127,7 +116,7 @@ def test_what_is_staged_is_published_though_kafka_has_lost_the_rest(lake: Callab
     it.send([(0, "bad", b"{")])
     assert it.run()[table]["state"] == "blocked"
     fill(it, 100, 20, partitions=1)
-    delete_records(it, {0: 25})
+    it.delete_records({0: 25})
     it.contract(table=table, errors={"max_ratio": 1.0})
     stopped(it.run()[table], "{0: (10, 25)}")
     it.assert_appended(table, without=[(0, 9), *((0, o) for o in range(10, 30))])
@@ -536,7 +525,7 @@ def test_a_start_that_kafka_does_not_hold(lake: Callable[..., Lake]) -> None:
     it.create_topic(1)
     table = it.contract(start={0: 3})
     fill(it, 0, 10, partitions=1)
-    delete_records(it, {0: 8})
+    it.delete_records({0: 8})
     stopped(it.run()[table], table, "{0: (3, 8)}")
     it.contract(table=table, start={0: 30})
     stopped(it.run()[table], table, "{0: (30, 10)}")
@@ -571,6 +560,14 @@ def test_a_change_of_the_contract_that_its_policy_refuses(lake: Callable[..., La
     it.assert_appended(unharmed)
 
 
+def go_on_by_order(it: Lake, within: str, across: str) -> None:
+    """An order is named for one of two stopped tables: that one goes on from staging."""
+    it.contract(table=across, mode="upsert", order=["_kafka_timestamp"])
+    outcomes = it.run()
+    assert outcomes[across]["state"] == "published"
+    stopped(outcomes[within], "met in two partitions")
+
+
 def test_a_key_in_two_partitions_needs_an_order(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(2)
@@ -587,11 +584,7 @@ def test_a_key_in_two_partitions_needs_an_order(lake: Callable[..., Lake]) -> No
             places = f"{it.topic} partition 0 offset 0 and {it.topic} partition 1 offset 1"
             stopped(outcomes[name], name, "met in two partitions", places, "Set `order:`")
             assert it.rows(name) == before
-    # Named for one of them, that one goes on from staging.
-    it.contract(table=across, mode="upsert", order=["_kafka_timestamp"])
-    outcomes = it.run()
-    assert outcomes[across]["state"] == "published"
-    stopped(outcomes[within], "met in two partitions")
+    go_on_by_order(it, within, across)
     it.assert_folded(across, {"a": record(3), "b": record(2)})
 
 
@@ -631,10 +624,7 @@ def test_a_key_that_was_deleted_in_another_partition_needs_an_order(lake: Callab
         for name in (within, across):
             stopped(outcomes[name], name, "met in two partitions", places, "Set `order:`")
             assert it.rows(name) == before
-    it.contract(table=across, mode="upsert", order=["_kafka_timestamp"])
-    outcomes = it.run()
-    assert outcomes[across]["state"] == "published"
-    stopped(outcomes[within], "met in two partitions")
+    go_on_by_order(it, within, across)
     it.assert_folded(across, {"b": record(2), "c": record(3)})
 
 

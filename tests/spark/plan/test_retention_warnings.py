@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from confluent_kafka import TopicPartition
 
 from sluice.kafka import broker
 from sluice.plan import retention_warnings
@@ -73,7 +72,7 @@ def test_by_size(lake: Callable[..., Lake]) -> None:
     send(it, 10, minutes_ago=30)
     send(it, 4, minutes_ago=1)
     assert it.plan().warnings == ()  # its beginning is still there: the size is not reached
-    it.admin.delete_records([TopicPartition(it.topic, 0, 8)])[TopicPartition(it.topic, 0, 8)].result(30)
+    it.delete_records({0: 8})
     # Four records in ten minutes: the next four that Kafka deletes are 8 to 11, of which 10 and 11 are unread.
     assert "{0: 2}" in str(it.plan().warnings[0])
     it.drain(table)
@@ -100,7 +99,7 @@ def test_when_stagings_copy_is_the_last(lake: Callable[..., Lake]) -> None:
     outcomes = it.run()
     assert outcomes[table]["warnings"] == [str(warning)]
     assert outcomes[beside]["warnings"] == []
-    it.admin.delete_records([TopicPartition(it.topic, 0, 9)])[TopicPartition(it.topic, 0, 9)].result(30)
+    it.delete_records({0: 9})
     (warning,) = it.plan().warnings
     assert "{0: (3, 9)}" in str(warning)
 
