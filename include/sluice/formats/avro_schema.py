@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from sluice.formats.convert import SchemaMismatchError, resolved_references
+from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, resolved_references, too_many_fields
 from sluice.formats.internal_columns import join_path
 from sluice.kafka.registry import WriterSchema
 
@@ -242,12 +242,14 @@ class SchemaBuilder:
             records that go deeper are unreadable.
         enclosing: Full names of the records around the current position.
         built: The names of the types built so far, by full name and wanted part or level.
+        sizes: How many fields the records built so far have, by name; see `size`.
     """
 
     names: NamedTypes
     strict: bool = False
     enclosing: tuple[str, ...] = ()
     built: dict[tuple[str, T.StructType | int | None], str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def build(self, schema: Any, path: str = "", want: T.DataType | None = None) -> Any:
         """Build a schema.
@@ -293,7 +295,20 @@ class SchemaBuilder:
             {"name": f["name"], "type": self.build(f["type"], join_path(path, f["name"]), inner)} for f, inner in fields
         ]
         self.enclosing = outer
+        self.sizes[unique] = sum(1 + self.size(each["type"]) for each in built)
+        if self.strict and self.sizes[unique] > MAX_FIELDS:
+            raise too_many_fields(path)
         return {**known, "name": unique, "fields": built}
+
+    def size(self, built: Any) -> int:
+        """How many fields are in a built schema, with those of a record counted at each use."""
+        if isinstance(built, list):
+            return sum(map(self.size, built))
+        if isinstance(built, str):
+            return self.sizes.get(built, 0)
+        if built["type"] in ("array", "map"):
+            return self.size(built.get("items") or built["values"])
+        return self.sizes.get(built.get("name", ""), 0)
 
     def _union(self, branches: list[Any], path: str, want: T.DataType | None) -> Any:
         kinds = [each for each in branches if each != "null"]

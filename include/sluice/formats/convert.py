@@ -19,6 +19,9 @@ from sluice.formats.internal_columns import Expression, join_path
 from sluice.formats.logical_types import read_text
 from sluice.kafka.registry import WriterSchema
 
+MAX_FIELDS = 10_000
+"""Of a type, with a named type's fields counted at each use: thirty records, each with two fields of the next, are a
+billion fields."""
 _INTEGER_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 
 
@@ -38,6 +41,11 @@ class SchemaMismatchError(Exception):
     def message(self) -> str:
         """The reason with the field's name."""
         return f"field {self.path!r} {self.reason}" if self.path else self.reason
+
+
+def too_many_fields(path: str) -> SchemaMismatchError:
+    """The error for a type of more than `MAX_FIELDS` fields."""
+    return SchemaMismatchError(path, f"has more than {MAX_FIELDS:,} fields, with those of a type counted at each use")
 
 
 def resolved_references(schema: WriterSchema) -> tuple[tuple[str, str], ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.convert import SchemaMismatchError
+from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, too_many_fields
 from sluice.formats.logical_types import DEBEZIUM
 from sluice.kafka.registry import WriterSchema
 
@@ -59,12 +59,15 @@ def infer_avro_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[S
     if record is None or record["type"] != "record":
         raise SchemaMismatchError("", "the root is not a record with fields; list a column with source: $value")
     checker = SchemaBuilder(names, strict=True, enclosing=(str(root),))
+    fields = 0
     with invalid_schema_as_mismatch():
         for each in record["fields"]:
             if each["name"] in skip:
                 yield SchemaField(each["name"], None)
                 continue
-            checker.build(each["type"], each["name"])
+            fields += 1 + checker.size(checker.build(each["type"], each["name"]))
+            if fields > MAX_FIELDS:
+                raise too_many_fields(each["name"])
             yield SchemaField(each["name"], iceberg_type_from_avro(each["type"], names.types), each["doc"])
 
 
@@ -200,11 +203,17 @@ def _only_choice(choices: Any, path: str) -> Any:
     return kinds[0]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _JsonSchemaReader:
-    """Reads the types of a JSON Schema; `references` are the documents that the registry lists for it, by name."""
+    """Reads the types of a JSON Schema.
+
+    Attributes:
+        references: The documents that the registry lists for it, by name.
+        read: How many types were read.
+    """
 
     references: dict[str, Any]
+    read: int = 0
 
     def resolve(self, node: _Node) -> _Node:
         """Follow `$ref` to the schema that it refers to."""
@@ -227,6 +236,9 @@ class _JsonSchemaReader:
 
     def type_of(self, node: _Node) -> IcebergType:
         """The Iceberg type of a schema."""
+        self.read += 1
+        if self.read > MAX_FIELDS:
+            raise too_many_fields(node.path)
         node = self.resolve(node)
         schema = node.schema
         if not isinstance(schema, dict):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as T
 
-from sluice.formats.convert import SchemaMismatchError, resolved_references
+from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, resolved_references, too_many_fields
 from sluice.formats.internal_columns import join_path
 from sluice.kafka.registry import WriterSchema
 
@@ -188,6 +188,7 @@ class _MessagePruner:
 
     files: dict[str, Any]
     copies: int = 0
+    fields: int = 0
     enclosing: tuple[str, ...] = ()
 
     def add_copy(self, message: Descriptor, want: T.DataType | None, path: str) -> str:
@@ -211,6 +212,9 @@ class _MessagePruner:
         copy.options.CopyFrom(original.options)
         full_name = f"{message.file.package}.{copy.name}".lstrip(".")
         fields = [f for f in original.field if wanted is None or f.name in wanted]
+        self.fields += len(fields)
+        if self.fields > MAX_FIELDS:
+            raise too_many_fields(path)
         oneofs = sorted({f.oneof_index for f in fields if f.HasField("oneof_index")})
         copy.oneof_decl.extend(original.oneof_decl[index] for index in oneofs)
         for each in fields:

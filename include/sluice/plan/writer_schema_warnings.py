@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _UNWRAP_FIELDS = ("__op", "__deleted")
 """Fields that Debezium's unwrap adds on request; without them every record with a row is a change."""
 
+MAX_UNREAD_FIELDS = 100
+"""A schema with more fields that no column holds is not compared: it is read once more for each of them."""
 REGISTRY_SECONDS = 20.0
 """How long one plan asks the registry, apart from the last request: a warning is not worth more."""
 
@@ -132,7 +134,7 @@ def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergTyp
 
     kind, read = FIELD_READERS[contract.value.format]
     skip: set[str] = set()
-    while schema.kind == kind:
+    while schema.kind == kind and len(skip) <= MAX_UNREAD_FIELDS:
         try:
             with schema_failures_as_mismatch():
                 return {each.name: each.type for each in read(schema, skip)}

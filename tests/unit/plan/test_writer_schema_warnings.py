@@ -12,6 +12,7 @@ import pytest
 from sluice.contract.contract import Contract
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import RegistryUnavailableError
+from sluice.formats import avro_schema
 from sluice.kafka.registry import SchemaRegistry, WriterSchema
 from sluice.plan import writer_schema_warnings
 
@@ -101,6 +102,15 @@ def test_only_what_is_read_and_is_not_there_is_told(schema: WriterSchema | None,
     assert [r.table for r in found] == (["db.t"] if said else [])
     assert said is None or said in str(found[0])
     assert said is None or "the newest schema of t-value (id 7)" in str(found[0])
+
+
+def test_a_schema_of_many_fields_that_no_column_holds_is_not_read_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time the whole schema was parsed again: some 10,000 fields added up to many minutes of a plan."""
+    read, times = avro_schema.parse_schema, list[WriterSchema]()
+    monkeypatch.setattr(avro_schema, "parse_schema", lambda schema: times.append(schema) or read(schema))  # type: ignore[func-returns-value]
+    odd = [{"name": f"odd{i}", "type": ["int", "string"]} for i in range(300)]
+    assert writer_schema_warnings.find_schema_risks(contract(), Answers(avro(*odd, N))) == []
+    assert len(times) < 150
 
 
 LOOP = {"type": "record", "name": "Loop", "fields": [{"name": "v", "type": "int"}, {"name": "me", "type": "Loop"}]}

@@ -1,0 +1,59 @@
+"""Small schemas of huge types: a type that is used twice at each of many levels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql import types as T
+
+from sluice.formats.convert import SchemaMismatchError
+from sluice.formats.inferred_columns import FIELD_READERS
+from sluice.formats.schema_compat import find_incompatible_field
+from sluice.kafka.registry import WriterSchema
+
+pytestmark = pytest.mark.unit
+
+FORMATS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
+
+
+def doubled(kind: str, levels: int) -> WriterSchema:
+    """A schema whose types each have two fields of the next type."""
+    if kind == "AVRO":
+        record: dict[str, Any] = {"type": "record", "name": f"R{levels}", "fields": [{"name": "x", "type": "string"}]}
+        for at in reversed(range(levels)):
+            fields = [{"name": "a", "type": record}, {"name": "b", "type": ["null", f"R{at + 1}"]}]
+            record = {"type": "record", "name": f"R{at}", "fields": fields}
+        return WriterSchema(1, kind, json.dumps(record))
+    if kind == "PROTOBUF":
+        messages = [f"message R{at} {{ R{at + 1} a = 1; R{at + 1} b = 2; }}" for at in range(levels)]
+        return WriterSchema(
+            1, kind, "\n".join(['syntax = "proto3";', *messages, f"message R{levels} {{ string x = 1; }}"])
+        )
+    types: dict[str, Any] = {f"R{levels}": {"type": "string"}}
+    for at in range(levels):
+        inner = {"$ref": f"#/definitions/R{at + 1}"}
+        types[f"R{at}"] = {"type": "object", "properties": {"a": inner, "b": inner}}
+    return WriterSchema(1, kind, json.dumps({"definitions": types, **types["R0"]}))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_fields_of_a_type_that_doubles_at_each_level_are_not_listed(kind: str) -> None:
+    _, read = FIELD_READERS[FORMATS[kind]]
+    assert [each.name for each in read(doubled(kind, 8), ())] == ["a", "b"]
+    with pytest.raises(SchemaMismatchError, match="has more than 10,000 fields"):
+        list(read(doubled(kind, 14), ()))
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF"])
+def test_records_of_such_a_schema_are_read_for_the_fields_that_are_wanted(kind: str) -> None:
+    text = T.StructType([T.StructField("a", T.StringType())])
+    error = find_incompatible_field(FORMATS[kind], doubled(kind, 14), text)
+    assert error
+    assert "has more than 10,000 fields" in error.message
+    leaf: T.DataType = T.StringType()
+    for name in ("x", *["a"] * 14):
+        leaf = T.StructType([T.StructField(name, leaf)])
+    assert isinstance(leaf, T.StructType)
+    assert find_incompatible_field(FORMATS[kind], doubled(kind, 14), leaf) is None
