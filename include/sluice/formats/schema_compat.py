@@ -134,7 +134,7 @@ def is_closed(schema: WriterSchema) -> bool:
     """Whether a JSON Schema allows no fields that it does not name."""
     try:
         root = json.loads(schema.text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     open_keywords = {"patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
     return isinstance(root, dict) and root.get("additionalProperties") is False and not open_keywords & root.keys()

@@ -255,10 +255,12 @@ class SchemaRegistry:
         """Return name and text of all references, dependencies first; and what of them is missing, as text."""
         found: dict[str, str] = {}
         missing: list[str] = []
+        followed: set[str] = set()
 
         def follow(parent: Schema) -> None:
             for each in parent.references or ():
-                if each.name and each.name not in found:
+                if each.name and each.name not in followed:
+                    followed.add(each.name)
                     subject, version = each.subject or "", each.version or -1
                     what = f"version {version} of subject {subject!r}"
                     # Deleted versions too: records written with the schema are still in the topic.

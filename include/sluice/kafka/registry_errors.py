@@ -111,7 +111,7 @@ def call_registry(url: str, what: str, absent: tuple[int, ...], call: Callable[[
         ) from error
     except (OSError, OAuthTokenError) as error:
         raise _transport_error(url, what, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # The page of a proxy, or JSON that is no schema. The client's error may quote it with secrets: `from None`.
         raise RegistryUnavailableError(
             f"The schema registry at {url} answered HTTP 200 without a registry's JSON when asked for {what} "

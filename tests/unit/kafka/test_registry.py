@@ -113,6 +113,21 @@ def test_an_empty_text_that_was_kept_is_no_schema(answers: ScriptedRegistry, tmp
     assert SchemaRegistry()._read_cached(1) is None
 
 
+def test_an_answer_that_is_nested_too_deeply_is_no_answer_of_a_registry(answers: ScriptedRegistry) -> None:
+    answers.otherwise = lambda _: (200, '{"schema": ' + "[" * 100_000, {"Content-Type": "application/json"})
+    with pytest.raises(RegistryUnavailableError, match="without a registry's JSON"):
+        SchemaRegistry().schemas([77])
+
+
+def test_schemas_that_refer_to_each_other_are_followed_once(answers: ScriptedRegistry) -> None:
+    part = {"name": "t.P", "subject": "part", "version": 1}
+    answers.schemas[78] = {"schemaType": "JSON", "schema": "{}", "references": [part]}
+    answers.subjects["part"] = {"subject": "part", "version": 1, "id": 3, **answers.schemas[78]}
+    found = SchemaRegistry().schemas([78])[78]
+    assert found is not None
+    assert found.references == (("t.P", "{}"),)
+
+
 def test_a_look_that_fails_stops_no_plan(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fails(*_: Any) -> Any:
         raise ZeroDivisionError
