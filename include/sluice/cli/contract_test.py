@@ -143,7 +143,7 @@ def read_file(path: Path) -> list[Raw]:
                 raise ValueError("it must be an object with `value` and, optionally, `key` and `headers`")
             headers = [(name, _to_bytes(value)) for name, value in (found.get("headers") or {}).items()]
             key, value = (_field_bytes(found, name) for name in ("key", "value"))
-        except (ValueError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 f"Line {number} of {path} is not a record: {error}.",
                 next_step='Write {"key": "k1", "value": {…}} on each line; see docs/contracts.md.',

@@ -84,7 +84,13 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     assert tables.load(it.catalog, table_names.QUALITY) is None
 
 
-@pytest.mark.parametrize("line", ["[1]", "{", '{"n": 1}', '{"value": 1, "valu": 2}', '{"value_base64": "%"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("[1]", "{", '{"n": 1}', '{"value": 1, "valu": 2}', '{"value_base64": "%"}', '{"value_base64": 1}'),
+        pytest.param('{"value": ' + "[" * 100_000, id="deep"),
+    ],
+)
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "records.jsonl"
     file.write_text('{"value": {}}\n\n' + line)
