@@ -39,6 +39,9 @@ _MAX_LONG_DIGITS = 18
 # Recursive types are read down to this many levels of fields, items and values. Avro's readers recurse for each level,
 # also in fields that nobody reads; at some thousands the stack overflows, which Spark treats as fatal.
 MAX_NESTING = 64
+MAX_NESTED_FIELDS = 100_000
+"""Fields of a writer's record, with those of the records in it: Avro's reader lists them one by one, and wanted fields
+or not, 60 million take the heap of the application."""
 _TOO_LONG_BYTES = 64 << 20  # the size of a fixed that no record has room for, given the session's limits
 _PATH_PARTS = {"[]": "items", "{}": "values"}
 _PATH_PART = re.compile(r"\[\]|\{\}|[^.\[{]+")
@@ -296,16 +299,21 @@ class SchemaBuilder:
         ]
         self.enclosing = outer
         self.sizes[unique] = sum(1 + self.size(each["type"]) for each in built)
-        if self.strict and self.sizes[unique] > MAX_FIELDS:
-            raise too_many_fields(path)
+        if self.sizes[unique] > (MAX_FIELDS if self.strict else MAX_NESTED_FIELDS):
+            raise too_many_fields(path, MAX_FIELDS if self.strict else MAX_NESTED_FIELDS)
         return {**known, "name": unique, "fields": built}
 
     def size(self, built: Any) -> int:
-        """How many fields are in a built schema, with those of a record counted at each use."""
+        """How many fields are in a built schema, with those of a record counted at each use.
+
+        In a writer schema, without those in unions, arrays and maps.
+        """
         if isinstance(built, list):
-            return sum(map(self.size, built))
+            return sum(map(self.size, built)) if self.strict else 0
         if isinstance(built, str):
             return self.sizes.get(built, 0)
+        if not self.strict and built["type"] in ("array", "map"):
+            return 0
         if built["type"] in ("array", "map"):
             return self.size(built.get("items") or built["values"])
         return self.sizes.get(built.get("name", ""), 0)

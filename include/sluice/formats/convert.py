@@ -43,9 +43,10 @@ class SchemaMismatchError(Exception):
         return f"field {self.path!r} {self.reason}" if self.path else self.reason
 
 
-def too_many_fields(path: str) -> SchemaMismatchError:
-    """The error for a type of more than `MAX_FIELDS` fields."""
-    return SchemaMismatchError(path, f"has more than {MAX_FIELDS:,} fields, with those of a type counted at each use")
+def too_many_fields(path: str, most: int = MAX_FIELDS) -> SchemaMismatchError:
+    """The error for a type of more fields than Sluice reads."""
+    reason = f"more than {most:,} fields, with those of a type counted at each use"
+    return SchemaMismatchError(path, f"has {reason}" if path else f"the schema has {reason}")
 
 
 def resolved_references(schema: WriterSchema) -> tuple[tuple[str, str], ...]:

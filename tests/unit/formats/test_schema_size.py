@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
+from sluice.formats.avro_schema import SchemaBuilder, parse_schema
 from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.inferred_columns import FIELD_READERS
 from sluice.formats.schema_compat import find_incompatible_field
@@ -57,3 +58,17 @@ def test_records_of_such_a_schema_are_read_for_the_fields_that_are_wanted(kind: 
         leaf = T.StructType([T.StructField(name, leaf)])
     assert isinstance(leaf, T.StructType)
     assert find_incompatible_field(FORMATS[kind], doubled(kind, 14), leaf) is None
+
+
+def test_avro_is_not_given_a_writer_schema_whose_fields_fill_the_heap() -> None:
+    """Its reader lists the fields of records in records, also where none of them is wanted."""
+    root, names = parse_schema(doubled("AVRO", 14))
+    assert SchemaBuilder(names).build(root)
+    text = doubled("AVRO", 17).text
+    plain, optional = text.replace('["null", ', "").replace('"]', '"'), text
+    root, names = parse_schema(WriterSchema(1, "AVRO", plain))
+    with pytest.raises(SchemaMismatchError, match="has more than 100,000 fields"):
+        SchemaBuilder(names).build(root)
+    # What is behind a union is read when it is met.
+    root, names = parse_schema(WriterSchema(1, "AVRO", optional))
+    assert SchemaBuilder(names).build(root)
