@@ -8,9 +8,18 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+# Control characters but the line feed and the tab, also those that change the direction of a text; and halves of
+# characters, which no UTF-8 file or terminal takes.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped: names in schemas may hold sequences that terminals obey."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
 
 class SluiceError(Exception):
-    """Base of all errors.
+    """Base of all errors. Control characters in their texts are escaped.
 
     Args:
         message: what is wrong, in one sentence.
@@ -21,10 +30,10 @@ class SluiceError(Exception):
     advice: ClassVar[str] = ""
 
     def __init__(self, message: str, *, next_step: str | None = None, **fields: Any) -> None:
-        self.message = message
-        self.next_step = self.advice if next_step is None else next_step
+        self.message = message = printable(message)
+        self.next_step = self.advice if next_step is None else printable(next_step)
         self.fields = fields
-        where = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
+        where = printable(", ".join(f"{name} {value}" for name, value in fields.items() if value is not None))
         super().__init__(
             message + (f" [{where}]" if where else "") + (f" Next step: {self.next_step}" if self.next_step else "")
         )
@@ -348,7 +357,7 @@ def with_table(error: SluiceError, table: str) -> SluiceError:
 
 def first_line(error: BaseException) -> str:
     """Return the error's type and the first line of its text, at most 300 characters."""
-    text = (str(error).strip().splitlines() or [""])[0]
+    text = (printable(str(error)).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {text}"[:300].rstrip(": ")
 
 

@@ -13,12 +13,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.cli import ledger, operate, schema, sql
-from sluice.errors import SluiceError, exit_code
+from sluice.errors import SluiceError, exit_code, printable
 
 if TYPE_CHECKING:
     from sluice.contract.folder import Contracts
@@ -35,7 +36,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 done; 1 a bug; 2 a service did not answer, try again; 3 action required; 64 wrong usage.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
+    with redirect_stdout(_Printable(sys.stdout)), redirect_stderr(_Printable(sys.stderr)):
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+class _Printable:
+    """A stream that escapes control characters: a record, a schema or a contract could drive the terminal by them."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return int(self._stream.write(printable(text)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _main(given: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         chosen = _parser().parse_args(given)

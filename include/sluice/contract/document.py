@@ -12,6 +12,8 @@ from pathlib import Path
 
 import yaml
 
+from sluice.errors import printable
+
 Location = tuple[str | int, ...]
 """Where a value stands: keys and list indices from the top."""
 
@@ -53,7 +55,8 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
+        text = f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
+        return printable(text).replace("\n", "\\n")  # keys and tags are quoted as they are
 
 
 @dataclass
@@ -100,7 +103,8 @@ def read_document(path: Path, name: str) -> Document:
     """
     document = Document(name)
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             document.problems.append(Problem(name, 0, "", f"is larger than {MAX_BYTES:,} bytes"))
             return document

@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.errors import printable
 from sluice.formats.internal_columns import Expression, join_path
 from sluice.formats.logical_types import read_text
 from sluice.kafka.registry import WriterSchema
@@ -22,6 +23,7 @@ from sluice.kafka.registry import WriterSchema
 MAX_FIELDS = 10_000
 """Of a type, with a named type's fields counted at each use: thirty records, each with two fields of the next, are a
 billion fields."""
+MAX_TEXT = 500
 _INTEGER_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 
 
@@ -34,6 +36,8 @@ class SchemaMismatchError(Exception):
     """
 
     def __init__(self, path: str, reason: str) -> None:
+        # Names and types of the schema: as one line that is not longer than a log or a quarantined record can bear.
+        path, reason = (printable(each).replace("\n", "\\n")[:MAX_TEXT] for each in (path, reason))
         super().__init__(f"{path} {reason}")
         self.path, self.reason = path, reason
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, printable
 from sluice.iceberg.catalog import spark_conf
 from sluice.ingest import compat
 from sluice.jvm import THREAD_STACK_SIZE
@@ -63,9 +63,18 @@ DEFAULTS[EXECUTOR_OPTIONS] = " ".join(
 )
 
 
+class _OneRecord(logging.Formatter):
+    """Indents further lines of a record: none looks like a record of its own, whatever the text holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record)).replace("\n", "\n  ")
+
+
 def log_to_stdout() -> None:
     """Log to standard output, which becomes the task's log; of some libraries warnings only."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s sluice %(message)s", stream=sys.stdout)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_OneRecord("%(levelname)s sluice %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     for name in ("py4j", "pyiceberg"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

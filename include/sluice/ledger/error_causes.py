@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, TypedDict
 
-from sluice.errors import SluiceError, with_table
+from sluice.errors import SluiceError, printable, with_table
 
 
 class Cause(StrEnum):
@@ -63,7 +63,7 @@ def error_columns(error: Exception, table: str | None = None) -> ErrorColumns:
     if isinstance(error, SluiceError):
         text = str(with_table(error, table) if table else error)
     else:
-        text = f"{type(error).__name__}: {str(error)[:500]}"
+        text = f"{type(error).__name__}: {printable(str(error)[:500])}"
     return {"error": text, "exception": exception_name(error)}
 
 

@@ -272,3 +272,18 @@ def test_an_act_by_a_user_without_a_name_is_told_by_its_number(
     monkeypatch.setattr(os, "getuid", lambda: 1_234_567)
     assert operator_input.current_user() == "uid 1234567"
     assert main.main(["ledger", "rebuild"]) == 0, capsys.readouterr().err
+
+
+def test_a_terminal_does_not_obey_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        print("row: \x9b2J\u202e\ttext")
+        print("stopped: \x1b[2J\ud800", file=sys.stderr)
+        raise OffsetsLostError("no field \x1b]0;t\x07", topic="\x1b[31m")
+
+    monkeypatch.setattr(main, "_load_contracts", fails)
+    assert main.main(["status"]) == 3
+    shown = capsys.readouterr()
+    assert shown.out == "row: \\x9b2J\\u202e\ttext\n"
+    assert shown.err.startswith("stopped: \\x1b[2J\\ud800\nerror: no field \\x1b]0;t\\x07\n  where: topic \\x1b[31m\n")

@@ -125,3 +125,17 @@ def test_a_file_that_is_too_long(read):
 def test_huge_numbers_and_messages_are_bounded(read):
     assert "not allowed" in read("a: " + "9" * 5000).problems[0].message
     assert len(str(read("a: !x " + "9" * 5000).problems[0])) < 200
+
+
+def test_a_key_or_a_tag_does_not_reach_the_terminal_as_it_is(read):
+    document = read('"a\\e[2J\\nb": 1\n"a\\e[2J\\nb": 2\nc: !%1b 1\n')
+    assert list(map(str, document.problems)) == [
+        r"x.yaml:2: a\x1b[2J\nb: is a duplicate of line 1",
+        r"x.yaml:3: c: the value '1' with the tag !\x1b is not allowed: use plain values",
+    ]
+
+
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path):
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    (problem,) = read_document(tmp_path / "zero.yaml", "zero.yaml").problems
+    assert "larger than" in problem.message

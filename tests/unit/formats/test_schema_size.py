@@ -72,3 +72,12 @@ def test_avro_is_not_given_a_writer_schema_whose_fields_fill_the_heap() -> None:
     # What is behind a union is read when it is met.
     root, names = parse_schema(WriterSchema(1, "AVRO", optional))
     assert SchemaBuilder(names).build(root)
+
+
+def test_an_error_quotes_a_schema_as_one_short_line() -> None:
+    name = "a\x1b[2J\nERROR sluice \ud800"
+    error = SchemaMismatchError(f"x.{name}", f"is struct<{name * 1000}>")
+    assert error.path == r"x.a\x1b[2J\nERROR sluice \ud800"
+    assert error.message.isprintable()
+    assert len(error.message) < 600
+    error.message.encode()

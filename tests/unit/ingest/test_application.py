@@ -80,3 +80,9 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
     while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
         assert time.monotonic() < until, "the driver lives on"
         time.sleep(0.1)
+
+
+def test_a_log_record_is_one_record_whatever_it_quotes() -> None:
+    record = logging.LogRecord("x", logging.ERROR, "", 0, "no field %s", ("a\x1b[2J\nERROR sluice done",), None)
+    shown = session._OneRecord("%(levelname)s sluice %(message)s").format(record)
+    assert shown == "ERROR sluice no field a\\x1b[2J\n  ERROR sluice done"
