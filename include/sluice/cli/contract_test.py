@@ -30,7 +30,7 @@ from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
 from sluice.formats.decode import decode
 from sluice.formats.internal_columns import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, STAGED_COLUMNS
-from sluice.ingest import expectations, librdkafka_source, session
+from sluice.ingest import expectations, librdkafka_source, quarantine, session
 from sluice.kafka import broker, login
 from sluice.ledger.quality_table import ExpectationResult
 from sluice.offsets import OffsetRange, Ranges
@@ -99,7 +99,8 @@ def evaluate_sample(
     try:
         names = [c for c in marked.columns if not c.startswith(("_kafka_", "_sluice_"))]
         row = F.to_json(F.struct(*names), JSON_OPTIONS)
-        columns = marked.select(*KAFKA_COLUMNS[1:3], OP, ERROR, FIELD, DETAIL, row.alias("row"))
+        field = quarantine.failed_field(contract).alias(FIELD)
+        columns = marked.select(*KAFKA_COLUMNS[1:3], OP, ERROR, field, DETAIL, row.alias("row"))
         found = [_sample_result(each) for each in columns.orderBy(*KAFKA_COLUMNS[1:3]).collect()]
         if not contract.expectations:
             return found, []
@@ -234,7 +235,7 @@ def local_session() -> SparkSession:
 
     os.environ.setdefault("JAVA_HOME", str(find_java(cache_folder()).home))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.Builder().appName("sluice contract test").master("local[2]")
+    builder = session.use_this_python(SparkSession.Builder().appName("sluice contract test").master("local[2]"))
     for name, value in {**session.DEFAULTS, "spark.sql.shuffle.partitions": "2"}.items():
         builder = builder.config(name, value)
     with suppress(ConfigError):  # JSON needs no jars

@@ -5,7 +5,7 @@ Used by the check step, and wherever staged records are read as a table's rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -40,6 +40,7 @@ from sluice.formats.internal_columns import (
     RecordPart,
     problem,
 )
+from sluice.formats.json import DEFERRED_TYPES
 from sluice.formats.json_connect import PAYLOAD
 from sluice.formats.logical_types import read_text, spark_type
 from sluice.formats.value_checks import lowercase_uuids, partition_path_checks, truncate_transform_checks, type_checks
@@ -231,20 +232,20 @@ def _value(contract: Contract, each: Input, *, key_has_fields: bool) -> Column |
     key = _key(contract)
     key_as_target = key if isinstance(target, T.BinaryType) else read_text(key, target)
     if each.from_key:
-        return _at(KEY.fields, each.key_path) if key_has_fields else key_as_target
+        return _at(F.col(KEY.fields), each.key_path) if key_has_fields else key_as_target
     if each.is_valid_to:
         return F.lit(None).cast(target)  # set by the MERGE
     if each.from_envelope:
         return change_events.special_value(contract, each)
     if not each.path:
         return None
-    value = _at(change_events.ROW if contract.cdc else FIELDS, each.path)
+    value = _at(F.col(change_events.ROW if contract.cdc else FIELDS), each.path)
     is_tombstone_column = each.name == contract.tombstone_column
     return F.when(F.col(TOMBSTONE), key_as_target).otherwise(value) if is_tombstone_column else value
 
 
-def _at(column: str, path: Sequence[str]) -> Column:
-    return reduce(lambda at, name: at[name], path, F.col(column))
+def _at(value: Column, path: Sequence[str]) -> Column:
+    return reduce(lambda at, name: at[name], path, value)
 
 
 def _key(contract: Contract) -> Column:
@@ -318,18 +319,42 @@ def _first_violation(contract: Contract) -> Column:
 
 def find_failed_field(contract: Contract) -> Column:
     """The first field of a malformed record that is present but could not be read as the contract's type."""
-    if contract.value.format not in ("json", "json_connect", "json_schema"):
-        return F.col(FIELD)
-    start = PREFIX_BYTES + 1 if contract.value.format == "json_schema" else 1
-    payload = (PAYLOAD,) if contract.value.format == "json_connect" else ()
-    text = F.expr(f"substring({STAGED_COLUMNS['value']}, {start})").cast("string")
-    checks = []
-    for column in contract.columns:
-        if not column.path or column.from_envelope:
-            continue
-        for outer in row_paths(contract):
-            names = (part.replace("'", "") for part in (*payload, *outer, *column.path))
-            value = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in names))
-            checks.append(F.when(value.isNotNull() & F.col(column.name).isNull(), F.lit(".".join(column.path))))
     found = F.col(FIELD)
+    checks = [*_failed_fields(contract, VALUE), *_failed_fields(contract, KEY)]
     return F.coalesce(F.when(found != change_events.BEFORE, found), *checks, found)
+
+
+def _failed_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
+    """The name of each JSON field that is present but could not be read, else null."""
+    form = contract.key.format if part is KEY else contract.value.format
+    if form not in ("json", "json_connect", "json_schema"):
+        return
+    start = PREFIX_BYTES + 1 if form == "json_schema" else 1
+    text = F.expr(f"substring({STAGED_COLUMNS[part.raw]}, {start})").cast("string")
+    payload = (PAYLOAD,) if form == "json_connect" else ()
+    for each in (*contract.columns, *contract.inputs):
+        path = each.key_path if part is KEY else each.path
+        if not path or path == (part.root,) or each.from_envelope:
+            continue
+        names = (part.root, *path) if part is KEY else path
+        for outer in ((),) if part is KEY else row_paths(contract):
+            whole = (*payload, *outer, *path)
+            read = F.col(each.name) if each in contract.columns else _parsed_input(text, whole, each)
+            for inner in _inner_paths(spark_type(each.type)):
+                steps = "".join(f"['{step.replace(chr(39), '')}']" for step in (*whole, *inner))
+                is_lost = F.get_json_object(text, f"${steps}").isNotNull() & _at(read, inner).isNull()
+                yield F.when(is_lost, F.lit(".".join((*names, *inner))))
+
+
+def _inner_paths(kind: T.DataType) -> Iterator[tuple[str, ...]]:
+    """The paths in a value of a type to itself and to the fields of its structs."""
+    yield ()
+    if isinstance(kind, T.StructType):
+        yield from ((f.name, *inner) for f in kind.fields for inner in _inner_paths(f.dataType))
+
+
+def _parsed_input(text: Column, path: Sequence[str], each: Input) -> Column:
+    """An input, which decoded records no longer have."""
+    tree: dict[str, Any] = {}
+    _add(tree, path, DEFERRED_TYPES.parse_schema(spark_type(each.type)))
+    return _at(F.from_json(text, _struct(tree)), path)

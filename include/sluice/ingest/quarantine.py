@@ -88,8 +88,8 @@ def rejected_rows(decoded: DataFrame, contract: Contract, refused: Sequence[Reje
         raw = [F.lit(None).cast(decoded.schema[STAGED_COLUMNS[name]].dataType).alias(name) for name in RAW]
         # Empty, not null: when replayed, a record whose value was dropped must not look like a delete.
         raw[1] = F.when(F.col(STAGED_COLUMNS["value"]).isNotNull(), F.lit(b"")).alias("value")
-    failed_field = _failed_field(contract)
-    why = [F.when(failed_field.rlike(each.fields), F.lit(each.text)) for each in refused]
+    field = failed_field(contract)
+    why = [F.when(field.rlike(each.fields), F.lit(each.text)) for each in refused]
     error = F.nullif(F.concat_ws("; ", F.col(DETAIL), *why), F.lit("")) if why else F.col(DETAIL)
     return check.filter_decoded(decoded, F.col(ERROR).isNotNull()).select(
         F.col(SEQ).alias("batch_seq"),
@@ -97,7 +97,7 @@ def rejected_rows(decoded: DataFrame, contract: Contract, refused: Sequence[Reje
         *raw,
         F.col(ERROR).alias("error_class"),
         error.alias("error"),
-        failed_field.alias("field"),
+        field.alias("field"),
         F.current_timestamp().alias("quarantined_at"),
     )
 
@@ -107,7 +107,7 @@ def has_raw() -> Column:
     return F.expr("key IS NOT NULL OR headers IS NOT NULL OR length(value) > 0")
 
 
-def _failed_field(contract: Contract) -> Column:
+def failed_field(contract: Contract) -> Column:
     """The field that a record's error is about."""
     return F.when(F.col(ERROR) == "malformed", find_failed_field(contract)).otherwise(F.col(FIELD))
 
@@ -116,7 +116,7 @@ def count_rejected_for(decoded: DataFrame, contract: Contract, fields: str) -> d
     """How many records were rejected for these fields (a regular expression), by batch number."""
     rows = (
         check.filter_decoded(decoded, F.col(ERROR).isNotNull())
-        .where(_failed_field(contract).rlike(fields))
+        .where(failed_field(contract).rlike(fields))
         .groupBy(SEQ)
         .count()
     )

@@ -103,6 +103,12 @@ def merge_defaults(given: Mapping[str, str]) -> dict[str, str]:
     return ours
 
 
+def use_this_python(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Have local Python workers, which decode Protobuf, use this interpreter and this package."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return builder.config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+
+
 def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Build the application's session.
 
@@ -113,9 +119,7 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
         compat.start_jvm()
     given = dict(SparkConf().getAll())
     if str({**given, **(conf or {})}.get("spark.master", "")).startswith("local"):
-        # Python workers decode Protobuf. They need this interpreter, and the package on their path.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+        builder = use_this_python(builder)
     own = {**merge_defaults(given), **(conf or {}), **FIXED_SETTINGS}
     compat.start_jvm(own)  # the catalog's settings, which may be secret, follow later
     for key, value in {**own, **spark_conf()}.items():

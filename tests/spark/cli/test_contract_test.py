@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sluice.cli import contract_test, main
 from sluice.errors import ConfigError
@@ -102,3 +105,20 @@ def test_a_line_ends_where_json_lines_do(tmp_path: Path) -> None:
     file, text = tmp_path / "r.jsonl", "a\u2028b\x85c\x0bd"
     file.write_text("\r\n".join(json.dumps({"value": each}, ensure_ascii=False) for each in (text, "e")), newline="")
     assert [value.decode() for *_, value, _ in contract_test.read_file(file)] == [text, "e"]
+
+
+def test_workers_of_the_sample_use_the_command_s_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protobuf is decoded in Python; whatever `python3` is, it may lack the libraries."""
+
+    class StartedError(Exception):
+        pass
+
+    def start(_: SparkSession.Builder) -> None:
+        raise StartedError
+
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    with pytest.raises(StartedError):
+        contract_test.local_session()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
