@@ -458,16 +458,8 @@ def units(micros: int, bounds: tuple[int, int] = MICROS) -> Read:
     return read
 
 
-def protobuf_record(
-    messages: Mapping[tuple[int, tuple[int, ...]], Any],
-    fields: Mapping[str, Read],
-    doubtful: Callable[[Any, bytes], bool] = lambda *_: False,
-) -> Read:
-    """Bytes with a schema's id and one of its messages' indexes to columns.
-
-    Args:
-        doubtful: of a message's class and bytes: whether they are set apart though they can be read.
-    """
+def protobuf_record(messages: Mapping[tuple[int, tuple[int, ...]], Any], fields: Mapping[str, Read]) -> Read:
+    """Bytes with a schema's id and one of its messages' indexes to columns."""
     from google.protobuf.message import DecodeError
 
     def read(raw: bytes) -> dict[str, Any]:
@@ -480,19 +472,11 @@ def protobuf_record(
         try:
             message.ParseFromString(payload)
         except DecodeError as error:
-            if has_invalid_field_number(payload):
-                raise UndefinedError from None  # others pass it over, as they do any field that they don't know
             raise RefusedError from error
-        refuse_unless(not doubtful(kind, payload))
         there = kind.DESCRIPTOR.fields_by_name
         return {name: fields[name](message_field(message, there[name])) if name in there else None for name in fields}
 
     return read
-
-
-def has_invalid_field_number(payload: bytes) -> bool:
-    """Whether there is what may be a field's number of more than 32 bits."""
-    return any(len(each) > 5 or each[4] > 0x0F for each in re.findall(rb"[\x80-\xff]{4,}.", payload, re.DOTALL))
 
 
 def indexes(raw: bytes) -> tuple[tuple[int, ...], bytes]:

@@ -6,8 +6,8 @@ executors decode whole batches, without a Python object per record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache, reduce
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -19,6 +19,7 @@ from sluice.formats.convert import SchemaMismatchError
 from sluice.formats.internal_columns import RecordPart, problem
 from sluice.formats.logical_types import FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US
 from sluice.formats.protobuf_descriptors import (
+    BATCH,
     DescriptorFiles,
     descriptor_files,
     find_descriptor,
@@ -29,7 +30,7 @@ from sluice.formats.wire_format import Decoded, RecordGroup, RegistryFormat, Sch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 MAX_NESTING = 8
 """Levels of message types within others."""
@@ -42,9 +43,8 @@ NO_MESSAGE = (
     f"has no valid message index: truncated or damaged, beyond the first {MAX_MESSAGE_INDEX} messages of a file, "
     f"or nested more than {MAX_NESTING} deep"
 )
-LONG_PAYLOAD_BYTES = 32 << 10
-"""Longer payloads are checked by Google's library first: the Rust library follows nested groups without a limit, one
-byte each on the wire, and above some 100,000 of them overflows the stack, which kills the process."""
+CHUNK_BYTES = 16 << 20
+"""Of payloads that are decoded at once."""
 MAX_DURATION_US = 315_576_000_000_999_999
 """Protobuf's limit of 10,000 years. Durations far beyond it have been cut off to 64 bits."""
 # Message indexes in hexadecimal: their count, then as many zigzag numbers of one or two bytes; a single zero is [0].
@@ -120,7 +120,9 @@ def _decode(group: RecordGroup, wanted: T.StructType, part: RecordPart) -> Decod
 
 def spark_arrow_schema(files: DescriptorFiles, name: str) -> pa.Schema:
     """The Arrow schema that a message is decoded to, limited to types that Spark has."""
-    return _spark_schema(_handler(files, name).schema())
+    import pyarrow as pa
+
+    return pa.schema(_spark_type(_handler(files, name).schema(), find_descriptor(files, name)))
 
 
 @cache
@@ -129,7 +131,13 @@ def _handler(files: DescriptorFiles, name: str) -> Any:
 
     message = find_descriptor(files, name)
     config = PtarsConfig(enum_repr="string", timestamp_unit="us", time_unit="us", duration_unit="us")
-    return HandlerPool([message.file], config).get_for_message(message)
+    try:
+        return HandlerPool([message.file], config).get_for_message(message)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the Rust library is not an Exception
+        reason = str(error).rpartition("value: ")[2]
+        raise SchemaMismatchError("", f"the schema's descriptors cannot be read: {reason}") from error
 
 
 def _reader(files: DescriptorFiles, name: str) -> Callable[[pa.Array], pa.Array]:
@@ -144,8 +152,7 @@ def _decode_payloads(handler: Any, message: Descriptor, payloads: pa.Array) -> p
     """Messages as a struct array; null for what is not a message."""
     import pyarrow as pa
 
-    target = pa.struct(_spark_schema(handler.schema()))
-    payloads = _without_deep_groups(message, payloads)
+    target = _spark_type(handler.schema(), message)
     present = payloads.drop_null()
     chunks = _decode_chunks(handler, message, present, target)
     structs = pa.concat_arrays(chunks) if chunks else pa.array([], target)
@@ -156,39 +163,20 @@ def _decode_payloads(handler: Any, message: Descriptor, payloads: pa.Array) -> p
     return structs.take(positions)
 
 
-def _without_deep_groups(message: Descriptor, payloads: pa.Array) -> pa.Array:
-    """The payloads, with null for long ones that Google's library refuses, such as deeply nested groups."""
-    import pyarrow as pa
-    from google.protobuf.message import DecodeError
-    from google.protobuf.message_factory import GetMessageClass
-    from pyarrow import compute
-
-    accepted = [True] * len(payloads)
-    for at in compute.indices_nonzero(compute.greater(compute.binary_length(payloads), LONG_PAYLOAD_BYTES)).to_pylist():
-        try:
-            GetMessageClass(message).FromString(payloads[at].as_py())
-        except (DecodeError, RecursionError):
-            accepted[at] = False
-    return payloads if all(accepted) else compute.if_else(pa.array(accepted), payloads, None)
-
-
 def _decode_chunks(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:
     """Decode payloads; on a failure halve them until only the bad ones are left, which become null."""
     import pyarrow as pa
 
     if not len(payloads):
         return []
-    try:
-        return [_decode_chunk(handler, message, payloads, target)]
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 - a panic of the Rust library is not an Exception
-        if len(payloads) == 1:
-            payload = payloads[0].as_py()
-            normalized = None if isinstance(error, ValueError) else _normalized(message, payload)
-            if normalized in (None, payload):
+    if len(payloads) == 1 or pa.compute.sum(pa.compute.binary_length(payloads)).as_py() <= CHUNK_BYTES:
+        try:
+            return [_decode_chunk(handler, message, payloads, target)]
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - a panic of the Rust library is not an Exception
+            if len(payloads) == 1:
                 return [pa.nulls(1, target)]
-            return _decode_chunks(handler, message, pa.array([normalized], payloads.type), target)
     middle = len(payloads) // 2
     return [
         *_decode_chunks(handler, message, payloads[:middle], target),
@@ -199,45 +187,56 @@ def _decode_chunks(handler: Any, message: Descriptor, payloads: pa.Array, target
 def _decode_chunk(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    batch = handler.array_to_record_batch(payloads)
-    arrays = [a.cast(f.type) for a, f in zip(batch.columns, target, strict=True)]
+    batch = handler.array_to_record_batch(_checked(message, payloads))
     if any(map(_out_of_range, batch.columns)):
         raise ValueError("a timestamp or a duration is out of Protobuf's range")
-    if _has_oneof_conflict(message, dict(zip(target.names, arrays, strict=True))):
-        raise ValueError("several members of a oneof are set")
+    arrays = [_converted(a, f.type) for a, f in zip(batch.columns, target, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=list(target))
 
 
-def _normalized(message: Descriptor, payload: bytes) -> bytes | None:
-    """The message rewritten by Google's library, which writes map entries in full; None if it is not a message."""
-    from google.protobuf.message import DecodeError
-    from google.protobuf.message_factory import GetMessageClass
-
-    try:
-        return bytes(GetMessageClass(message).FromString(payload).SerializeToString(deterministic=True))
-    except (DecodeError, RecursionError):
-        return None
-
-
-def _has_oneof_conflict(message: Descriptor, fields: Mapping[str, pa.Array]) -> bool:
-    """Whether a record has several members of a oneof: the last on the wire counts, and the order is already lost."""
+def _converted(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """An array as another type, whose structs may have other names; a cast would take them for other fields."""
     import pyarrow as pa
 
-    for oneof in message.oneofs:
-        present = [fields[f.name].is_valid().cast("int8") for f in oneof.fields]
-        if len(present) > 1 and pa.compute.any(pa.compute.greater(reduce(pa.compute.add, present), 1)).as_py():
-            return True
-    for field in message.fields:
-        inner, array = field.message_type, fields[field.name]
-        if pa.types.is_map(array.type):
-            inner, array = inner.fields_by_name["value"].message_type, array.items
-        elif pa.types.is_list(array.type):
-            array = array.flatten()
-        if inner and pa.types.is_struct(array.type):
-            members = dict(zip(array.type.names, array.flatten(), strict=True))
-            if _has_oneof_conflict(inner, members):
-                return True
-    return False
+    if pa.types.is_struct(target):
+        members = [_converted(array.field(index), field.type) for index, field in enumerate(target)]
+        return pa.StructArray.from_arrays(members, fields=list(target), mask=array.is_null())
+    if pa.types.is_map(target):
+        keys, items = _converted(array.keys, target.key_type), _converted(array.items, target.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=target)
+    if pa.types.is_list(target):
+        return pa.ListArray.from_arrays(array.offsets, _converted(array.values, target.value_type), type=target)
+    return array.cast(target)
+
+
+def _checked(message: Descriptor, payloads: pa.Array) -> pa.Array:
+    """Messages that Google's library takes, with each field written once and each entry of a map in full.
+
+    The Rust library needs that: it passes over what is damaged in fields that it skips or takes in bulk, overflows the
+    stack with nested groups, and does not merge what was written twice. All are parsed in one call, and written again
+    only if that changes a size.
+
+    Raises:
+        DecodeError: One of them is damaged.
+    """
+    import pyarrow as pa
+    from google.protobuf.message_factory import GetMessageClass
+    from pyarrow import compute
+
+    sizes = compute.binary_length(payloads).dictionary_encode()
+    tags = pa.array([b"\x0a" + _varint(size) for size in sizes.dictionary.to_pylist()], payloads.type)
+    joined = compute.binary_join_element_wise(tags.take(sizes.indices), payloads, b"")
+    _, offsets, data = joined.buffers()
+    framed = memoryview(data)[: memoryview(offsets).cast("i")[len(joined)]]
+    batch = GetMessageClass(message.file.message_types_by_name[BATCH]).FromString(framed)
+    if batch.ByteSize() == len(framed):
+        return payloads
+    return pa.array([each.SerializeToString() for each in batch.records], payloads.type)
+
+
+def _varint(number: int) -> bytes:
+    low, high = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
 
 
 def _out_of_range(array: pa.Array) -> bool:
@@ -262,22 +261,26 @@ def _out_of_range(array: pa.Array) -> bool:
     return bool(ends["min"].as_py() < least or ends["max"].as_py() > most)
 
 
-def _spark_schema(schema: pa.Schema) -> pa.Schema:
+def _spark_type(fields: Iterable[pa.Field], message: Descriptor) -> pa.StructType:
+    """The struct that a message is decoded to: with its fields' own names, and types that Spark has."""
     import pyarrow as pa
 
-    return pa.schema([pa.field(f.name, _spark_compatible(f.type)) for f in schema])
+    known = message.fields_by_name
+    return pa.struct([pa.field(known[f.name].json_name, _spark_compatible(f.type, known[f.name])) for f in fields])
 
 
-def _spark_compatible(kind: pa.DataType) -> pa.DataType:
+def _spark_compatible(kind: pa.DataType, field: FieldDescriptor) -> pa.DataType:
     """A type that Spark has, with room for all values: Spark lacks unsigned numbers, and Iceberg durations."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _spark_compatible(f.type)) for f in kind])
+        return _spark_type(kind, field.message_type)
     if pa.types.is_map(kind):
-        return pa.map_(_spark_compatible(kind.key_type), _spark_compatible(kind.item_type))
+        entry = field.message_type.fields_by_name
+        key, value = _spark_compatible(kind.key_type, entry["key"]), _spark_compatible(kind.item_type, entry["value"])
+        return pa.map_(key, value)
     if pa.types.is_list(kind):
-        return pa.list_(_spark_compatible(kind.value_type))
+        return pa.list_(_spark_compatible(kind.value_type, field))
     if pa.types.is_uint32(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
         return pa.int64()
     return pa.decimal128(20, 0) if pa.types.is_uint64(kind) else kind

@@ -541,6 +541,7 @@ message M {
   In st = 23; Node node = 24; optional string at = 25;
   sint32 s3 = 26; sfixed32 f3 = 27; sfixed64 f6 = 28; fixed64 u6 = 29;
   optional string day = 30; optional string face = 31; optional string dec = 32;
+  repeated double rd = 33;
   message Nested { int32 i = 1; }
 }
 message Second { string s = 1; }
@@ -566,6 +567,7 @@ PROTO_TYPES: dict[str, tuple[str, Any, Any]] = {
     "os": ("string", None, None),
     "ol": ("long", 0, None),
     "li": ("list<long>", [1, 2], []),
+    "rd": ("list<double>", [0.5], []),
     "ins": ("list<struct<c: int, s: list<string>>>", [IN], []),
     "m": ("map<string, double>", [("x", 1.5)], []),
     "mi": ("map<string, struct<c: long>>", [("3", {"c": 4})], []),
@@ -598,7 +600,7 @@ def test_protobuf_through_the_whole_way(lake: Callable[..., Lake], client: Schem
         return ProtobufSerializer(type(value), client)(value, context(subject)) or b""
 
     full = message("M", i=-7, l=2**60, u=2**32 - 1, ul=2**64 - 1, si=-(2**60), fx=2**32 - 1, f=0.5, d=1e300, bo=True,
-                   s=HTML, by=b"\x00\xff", en=1, op=0, ol=0, li=[1, 2], ins=[IN], m={"x": 1.5}, st=IN,
+                   s=HTML, by=b"\x00\xff", en=1, op=0, ol=0, li=[1, 2], rd=[0.5], ins=[IN], m={"x": 1.5}, st=IN,
                    s3=-(2**31), f3=-7, f6=-(2**60), u6=2**64 - 1, day="2013-01-31", dec="-12.5")  # fmt: skip
     full.mi[3].c = 4
     full.ts.FromDatetime(MOMENT)
