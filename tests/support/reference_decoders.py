@@ -291,7 +291,8 @@ def json_record(fields: Mapping[str, Read]) -> Read:
 # --- JSON with Connect's schema -------------------------------------------------------------------------------------
 
 _CONNECT, _DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
-_UNITS = {f"{_CONNECT}Timestamp": 1000, f"{_DEBEZIUM}Timestamp": 1000, f"{_DEBEZIUM}MicroTimestamp": 1}
+_NANOS = {f"{_CONNECT}Timestamp": 10**6, f"{_DEBEZIUM}Timestamp": 10**6, f"{_DEBEZIUM}MicroTimestamp": 1000}
+_NANOS |= {f"{_DEBEZIUM}NanoTimestamp": 1}
 _NODE = {"type": text, "field": text, "name": text}
 ConnectRead = Callable[[Any, Any], Any]
 
@@ -349,12 +350,15 @@ def connect_decimal(precision: int, scale: int) -> ConnectRead:
             refuse_unless(not sound or int(given) <= scale)
             return decimal(precision, scale)(value)
         refuse_unless(sound)
-        refuse_unless(-38 <= int(given) <= scale)
+        refuse_unless(-38 <= int(given) <= scale + 38)
         raw = binary(value)
-        refuse_unless(1 <= len(raw) <= 16)
-        return round_decimal(
-            Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-int(given), WIDE), precision, scale
-        )
+        refuse_unless(raw != b"")
+        unscaled = int.from_bytes(raw, "big", signed=True)
+        refuse_unless(abs(unscaled) < 10**38)
+        exact = Decimal(unscaled).scaleb(-int(given), WIDE)
+        found = round_decimal(exact, precision, scale)
+        refuse_unless(found == exact)
+        return found
 
     return read
 
@@ -364,16 +368,22 @@ def connect_epoch_day(value: Any, node: Any) -> int:
         found = integer(32)(value)
         refuse_unless(_named(node) in (f"{_CONNECT}Date", f"{_DEBEZIUM}Date") and DAYS[0] <= found <= DAYS[1])
         return found
-    return epoch_day(value)
+    return epoch_day(_without_z(value, node, "IsoDate"))
+
+
+def _without_z(value: Any, node: Any, name: str) -> Any:
+    """A text without the Z of Debezium's types that have no zone."""
+    is_iso = isinstance(value, str) and _named(node) == f"{_DEBEZIUM}{name}"
+    return value.removesuffix("Z") if is_iso else value
 
 
 def connect_utc_micros(of_text: Read) -> ConnectRead:
     def read(value: Any, node: Any) -> int:
         if isinstance(value, JsonToken):
-            at = integer(64)(value) * _UNITS.get(_named(node) or "", 0)
-            refuse_unless(_named(node) in _UNITS and MICROS[0] <= at <= MICROS[1])
+            at = integer(64)(value) * _NANOS.get(_named(node) or "", 0) // 1000
+            refuse_unless(_named(node) in _NANOS and MICROS[0] <= at <= MICROS[1])
             return at
-        return int(of_text(value))
+        return int(of_text(_without_z(value, node, "IsoTimestamp") if of_text is local_micros else value))
 
     return read
 

@@ -19,6 +19,9 @@ from sluice.formats.avro_schema import (
     NamedTypes,
     SchemaBuilder,
     invalid_schema_as_mismatch,
+    is_decimal,
+    is_unlimited_decimal,
+    logical_type,
     parse_schema,
     root_type_name,
     select_fields,
@@ -106,7 +109,7 @@ def _decode(group: RecordGroup, wanted: T.StructType, part: RecordPart) -> Decod
 
 
 def logical_conversions(root: Any, names: NamedTypes, root_path: str = "") -> LogicalConversion:
-    """Conversions for Kafka Connect's named types, decimals read with more digits, and dates beyond the calendar.
+    """Conversions for logical types: Spark's reader is given their base types, and some decimals with more digits.
 
     Args:
         root: The schema's root.
@@ -115,21 +118,37 @@ def logical_conversions(root: Any, names: NamedTypes, root_path: str = "") -> Lo
     """
 
     def conversion(path: str, have: T.DataType, want: T.DataType) -> Expression | None:
-        schema_path = path.removeprefix(root_path).removeprefix(".")
-        if isinstance(have, T.DecimalType):
-            declared = widened_decimal(names.type_at(root, schema_path))
-            return restore_precision(declared, want, path) if declared else None
-        if isinstance(have, (T.DateType, T.TimestampType, T.TimestampNTZType)):
-            return (lambda value: logical_types.within_calendar(value, have)) if have == want else None
-        name = names.connect_name(root, schema_path)
-        if name in logical_types.DATES and isinstance(want, T.DateType):
-            return logical_types.date_from_days
-        if name in logical_types.TIMESTAMP_UNITS and isinstance(want, (T.TimestampType, T.TimestampNTZType)):
-            micros = logical_types.TIMESTAMP_UNITS[name]
-            return lambda units: logical_types.timestamp_from_units(units, F.lit(micros).cast("long"), want)
-        return None
+        schema = names.type_at(root, path.removeprefix(root_path).removeprefix("."))
+        if is_decimal(schema):
+            return _decimal_conversion(schema, have, want, path)
+        kind = logical_type(schema)
+        if kind is None:
+            return None
+        reader = kind.reader(want)
+        if reader is None and kind.base not in kind.columns:
+            raise SchemaMismatchError(path, f"is {kind.columns[0]}, but its column is {want.simpleString()}")
+        return reader
 
     return conversion
+
+
+def _decimal_conversion(schema: dict[str, Any], have: T.DataType, want: T.DataType, path: str) -> Expression | None:
+    """The conversion of a decimal, read as such or as bytes, to a decimal or its text; None to the bytes themselves."""
+    scale = schema.get("scale", 0)
+    if is_unlimited_decimal(schema) and isinstance(want, (T.DecimalType, T.StringType)):
+        kind = (
+            want
+            if isinstance(want, T.DecimalType)
+            else T.DecimalType(logical_types.MAX_DIGITS, min(scale, logical_types.MAX_DIGITS))
+        )
+        read: Expression = lambda raw: logical_types.decimal_from_unscaled(raw, F.lit(scale), kind)  # noqa: E731
+        return read if kind is want else lambda raw: read(raw).cast("string")
+    if not isinstance(have, T.DecimalType):
+        return None
+    declared = widened_decimal(schema) or have
+    if isinstance(want, T.StringType):
+        return lambda value: value.try_cast(declared).cast("string")
+    return restore_precision(declared, want, path) if declared != have else None
 
 
 def _with_end_marker(schema: Any) -> dict[str, Any]:

@@ -17,23 +17,13 @@ from pyspark.sql import types as T
 
 from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, resolved_references, too_many_fields
 from sluice.formats.internal_columns import join_path
+from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, DECIMAL, MAX_DIGITS, LogicalType
 from sluice.kafka.registry import WriterSchema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
-# Other logical types are read as the type they annotate: Spark has no type for them that Iceberg accepts.
-_LOGICAL_TYPES = frozenset(
-    {
-        "decimal",
-        "date",
-        "timestamp-millis",
-        "timestamp-micros",
-        "local-timestamp-millis",
-        "local-timestamp-micros",
-    }
-)
 _ATTRIBUTES = frozenset({"type", "logicalType", "precision", "scale", "size", "symbols", "connect.name"})
-_MAX_DIGITS = 38
+_MAX_INT = 2**31 - 1
 # For decimals of up to this many digits Spark's reader uses only the last 64 bits of the bytes.
 _MAX_LONG_DIGITS = 18
 # Recursive types are read down to this many levels of fields, items and values. Avro's readers recurse for each level,
@@ -172,11 +162,6 @@ class NamedTypes:
             ]
         return full
 
-    def connect_name(self, schema: Any, path: str) -> str | None:
-        """The name of the Kafka Connect type at a path, as in `type_at`."""
-        name = self.type_at(schema, path).get("connect.name")
-        return name if isinstance(name, str) else None
-
     def type_at(self, schema: Any, path: str) -> dict[str, Any]:
         """The type at a path through records, lists (`[]`) and maps (`{}`); empty if there is none."""
         for part in (*_PATH_PART.findall(path), None):
@@ -225,7 +210,45 @@ class NamedTypes:
 
 
 def _attributes(schema: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name in _ATTRIBUTES}
+    """What matters of a schema; an invalid logical type does not, as Avro's specification says."""
+    kept = {name: value for name, value in schema.items() if name in _ATTRIBUTES}
+    if not _has_valid_logical_type(schema):
+        kept.pop("logicalType", None)
+    return kept
+
+
+def _has_valid_logical_type(schema: dict[str, Any]) -> bool:
+    """Whether a schema's logical type is known and allowed on it, by the rules of Avro's Java library."""
+    name = schema.get("logicalType")
+    if not isinstance(name, str):
+        return False
+    if name != DECIMAL:
+        return name in AVRO_TYPES and AVRO_TYPES[name].base == schema["type"]
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int:  # a boolean is an int, too
+        return False
+    return 0 <= scale <= precision and 0 < precision <= min(_MAX_INT, _room(schema))
+
+
+def logical_type(schema: dict[str, Any]) -> LogicalType | None:
+    """What the values of a schema of `NamedTypes` mean beyond its base type; None for nothing, and for a decimal."""
+    found = CONNECT_TYPES.get(str(schema.get("connect.name")))
+    if found and found.base == schema.get("type"):
+        return found
+    return AVRO_TYPES.get(schema.get("logicalType", ""))
+
+
+def is_decimal(schema: dict[str, Any]) -> bool:
+    """Whether a schema of `NamedTypes` is a decimal."""
+    return bool(schema.get("logicalType") == DECIMAL)
+
+
+def is_unlimited_decimal(schema: dict[str, Any]) -> bool:
+    """Whether a decimal declares more digits than any column has, as Connect's converter does without being told.
+
+    Its precision then says nothing about its values.
+    """
+    return is_decimal(schema) and schema["precision"] > MAX_DIGITS
 
 
 def select_fields(fields: list[Any], want: T.StructType) -> list[tuple[Any, T.DataType]]:
@@ -251,7 +274,7 @@ class SchemaBuilder:
     names: NamedTypes
     strict: bool = False
     enclosing: tuple[str, ...] = ()
-    built: dict[tuple[str, T.StructType | int | None], str] = field(default_factory=dict)
+    built: dict[tuple[str, T.DataType | int | None], str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
     def build(self, schema: Any, path: str = "", want: T.DataType | None = None) -> Any:
@@ -275,7 +298,8 @@ class SchemaBuilder:
         known = self.names.types.get(name)
         if known is None:
             raise SchemaMismatchError(path, f"is of type {name!r}, which the schema does not define")
-        part = want if isinstance(want, T.StructType) and known["type"] == "record" else None
+        makes_another = T.BinaryType if is_decimal(known) else T.StructType if known["type"] == "record" else ()
+        part = want if isinstance(want, makes_another) else None
         if self.strict and part is None and name in self.enclosing:
             raise SchemaMismatchError(path, f"is recursive ({name}), which no column type holds")
         level = None
@@ -286,13 +310,16 @@ class SchemaBuilder:
             return self.built[key]
         # Other parts and levels of a record are other types and need other names; a record's name does not matter.
         is_known = any(each == name for each, _ in self.built)
+        if is_known and known["type"] == "fixed":  # whose name matters
+            raise SchemaMismatchError(path, f"is of type {name!r}, which other columns read as another type")
         unique = f"{name}_sluice_{len(self.built)}" if is_known else name
         self.built[key] = unique
         if level == MAX_NESTING:
             return {**known, "type": "fixed", "name": unique, "size": _TOO_LONG_BYTES, "fields": []}
         if known["type"] != "record":
-            return self._unnamed(known, path)
-        fields = [(f, None) for f in known["fields"]] if part is None else select_fields(known["fields"], part)
+            return self._unnamed(known, path, part)
+        every = [(f, None) for f in known["fields"]]
+        fields = select_fields(known["fields"], part) if isinstance(part, T.StructType) else every
         outer, self.enclosing = self.enclosing, (*self.enclosing, name)
         built = [
             {"name": f["name"], "type": self.build(f["type"], join_path(path, f["name"]), inner)} for f, inner in fields
@@ -332,30 +359,32 @@ class SchemaBuilder:
             return {**schema, part: self.build(schema[part], path + mark, _wanted_inner(want, kind))}
         if not self.strict:
             return schema
-        if schema.get("logicalType") == "decimal" and schema.get("precision", 0) > _MAX_DIGITS:
-            reason = f"is a decimal of {schema['precision']} digits, but Iceberg holds {_MAX_DIGITS}"
-            raise SchemaMismatchError(path, reason)
-        if schema.get("logicalType") not in _LOGICAL_TYPES:
+        # Spark reads only decimals as such. Other logical types are converted afterwards: see `logical_conversions`.
+        if not is_decimal(schema) or is_unlimited_decimal(schema) or isinstance(want, T.BinaryType):
             return {k: v for k, v in schema.items() if k != "logicalType"}
         return {**schema, "precision": _byte_digits(schema)} if widened_decimal(schema) else schema
 
 
 def widened_decimal(schema: dict[str, Any]) -> T.DecimalType | None:
     """The type of a decimal that must be read with more digits than it declares, since its bytes may exceed 64 bits."""
-    digits, scale = schema.get("precision"), schema.get("scale", 0)
-    if schema.get("logicalType") != "decimal" or not isinstance(digits, int) or not isinstance(scale, int):
+    if not is_decimal(schema) or schema["precision"] > min(_MAX_LONG_DIGITS, _byte_digits(schema)):
         return None
-    is_valid = 0 <= scale <= digits and 0 < digits <= min(_MAX_LONG_DIGITS, _byte_digits(schema))
-    return T.DecimalType(digits, scale) if is_valid and _byte_digits(schema) > _MAX_LONG_DIGITS else None
+    declared = T.DecimalType(schema["precision"], schema.get("scale", 0))
+    return declared if _byte_digits(schema) > _MAX_LONG_DIGITS else None
 
 
 def _byte_digits(schema: dict[str, Any]) -> int:
     """How many digits a decimal's bytes have room for, up to Iceberg's limit."""
+    return min(MAX_DIGITS, _room(schema))
+
+
+def _room(schema: dict[str, Any]) -> int:
+    """How many digits fit into the bytes of a type; 0 if it has none."""
     match schema:
         case {"type": "bytes"}:
-            return _MAX_DIGITS
+            return _MAX_INT
         case {"type": "fixed", "size": int(size)}:
-            return min(_MAX_DIGITS, int((8 * size - 1) * log10(2)))
+            return int((8 * size - 1) * log10(2)) if size > 0 else 0
     return 0
 
 

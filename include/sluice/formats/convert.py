@@ -17,7 +17,12 @@ from pyspark.sql import types as T
 
 from sluice.errors import printable
 from sluice.formats.internal_columns import Expression, join_path
-from sluice.formats.logical_types import read_text
+from sluice.formats.logical_types import (
+    ExactTimestampType,
+    decimal_from_unscaled,
+    read_text,
+    timestamp_from_seconds,
+)
 from sluice.kafka.registry import WriterSchema
 
 MAX_FIELDS = 10_000
@@ -86,6 +91,7 @@ LossCheck = Callable[[Column, Column], Column]
 LogicalConversion = Callable[[str, T.DataType, T.DataType], Expression | None]
 """From a field's path, its type and the wanted type to the conversion that the schema's logical type asks for; None if
 there is none."""
+_PROTOBUF_TIMESTAMP = T.StructType([T.StructField("seconds", T.LongType()), T.StructField("nanos", T.IntegerType())])
 _PARSED_TYPES = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType)
 
 
@@ -222,11 +228,22 @@ def _mismatch(path: str, have: T.DataType, want: T.DataType) -> SchemaMismatchEr
 
 def _parsing(have: T.DataType, want: T.DataType, path: str, logical: LogicalConversion) -> Expression | None:
     """The conversion that yields null for values not of the wanted type; None if the types need no such conversion."""
+    if converted := logical(path, have, want):
+        return converted
     if isinstance(have, T.StringType) and isinstance(want, _PARSED_TYPES):
         return lambda value: read_text(value, want)
-    if (type(have) in _INTEGER_DIGITS and isinstance(want, _PARSED_TYPES)) or isinstance(have, _PARSED_TYPES):
-        return logical(path, have, want)
+    if isinstance(have, T.StructType) and isinstance(want, T.DecimalType) and _is_scaled_number(have):
+        return lambda value: decimal_from_unscaled(value["value"], value["scale"], want)
+    if have == _PROTOBUF_TIMESTAMP and isinstance(want, ExactTimestampType):
+        return lambda value: timestamp_from_seconds(value["seconds"], value["nanos"], want)
     return None
+
+
+def _is_scaled_number(have: T.StructType) -> bool:
+    """Whether a struct is Debezium's VariableScaleDecimal or confluent.type.Decimal."""
+    kinds = {f.name: f.dataType for f in have.fields}
+    is_scaled = isinstance(kinds.get("value"), T.BinaryType) and isinstance(kinds.get("scale"), T.IntegerType)
+    return is_scaled and kinds.keys() <= {"value", "scale", "precision"}
 
 
 def _struct_conversion(

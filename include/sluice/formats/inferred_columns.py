@@ -15,7 +15,8 @@ from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, too_many_fields
-from sluice.formats.logical_types import DEBEZIUM
+from sluice.formats.internal_columns import join_path
+from sluice.formats.logical_types import CONNECT_DECIMAL, CONNECT_TYPES, JSON_FORMATS, MAX_DIGITS, LogicalType
 from sluice.kafka.registry import WriterSchema
 
 if TYPE_CHECKING:
@@ -32,21 +33,6 @@ class SchemaField:
 
 
 STRING = Primitive("string")
-_AVRO_LOGICAL = {
-    "date": "date",
-    "timestamp-millis": "timestamptz",
-    "timestamp-micros": "timestamptz",
-    "local-timestamp-millis": "timestamp",
-    "local-timestamp-micros": "timestamp",
-    "uuid": "uuid",
-}
-_AVRO_BASE = {"int": {"date"}, "string": {"uuid"}, "long": {k for k in _AVRO_LOGICAL if "timestamp" in k}}
-_DEBEZIUM = {
-    ("int", f"{DEBEZIUM}Date"): "date",
-    ("long", f"{DEBEZIUM}Timestamp"): "timestamp",
-    ("long", f"{DEBEZIUM}MicroTimestamp"): "timestamp",
-    ("string", f"{DEBEZIUM}ZonedTimestamp"): "timestamptz",
-}
 _AVRO_NAMES = {"bytes": "binary", "enum": "string"}
 
 
@@ -68,34 +54,37 @@ def infer_avro_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[S
             fields += 1 + checker.size(checker.build(each["type"], each["name"]))
             if fields > MAX_FIELDS:
                 raise too_many_fields(each["name"])
-            yield SchemaField(each["name"], iceberg_type_from_avro(each["type"], names.types), each["doc"])
+            yield SchemaField(
+                each["name"], iceberg_type_from_avro(each["type"], names.types, each["name"]), each["doc"]
+            )
 
 
-def iceberg_type_from_avro(schema: Any, named: dict[str, dict[str, Any]]) -> IcebergType:
+def iceberg_type_from_avro(schema: Any, named: dict[str, dict[str, Any]], path: str = "") -> IcebergType:
     """The Iceberg type of a schema that a strict SchemaBuilder accepts: no recursion, one branch besides null."""
     if isinstance(schema, list):
-        return iceberg_type_from_avro(next(each for each in schema if each != "null"), named)
+        return iceberg_type_from_avro(next(each for each in schema if each != "null"), named, path)
     if isinstance(schema, str):
         known = named.get(schema)
-        return iceberg_type_from_avro(known, named) if known else Primitive(_AVRO_NAMES.get(schema, schema))
-    kind, logical = schema["type"], schema.get("logicalType")
-    name = _AVRO_LOGICAL[logical] if logical in _AVRO_BASE.get(kind, ()) else _AVRO_NAMES.get(kind, kind)
-    name = _DEBEZIUM.get((kind, str(schema.get("connect.name"))), name)
-    inferred: IcebergType
-    match kind:
+        return iceberg_type_from_avro(known, named, path) if known else Primitive(_AVRO_NAMES.get(schema, schema))
+    from sluice.formats.avro_schema import is_decimal, logical_type
+
+    if is_decimal(schema):
+        if schema.get("scale", 0) > MAX_DIGITS:
+            raise SchemaMismatchError(path, f"is a decimal of scale {schema['scale']}, but Iceberg holds {MAX_DIGITS}")
+        return Decimal(min(schema["precision"], MAX_DIGITS), schema.get("scale", 0))
+    logical = logical_type(schema)
+    match logical.columns[0] if logical else schema["type"]:
         case "array":
-            inferred = ListOf(iceberg_type_from_avro(schema["items"], named))
+            return ListOf(iceberg_type_from_avro(schema["items"], named, f"{path}[]"))
         case "map":
-            inferred = MapOf(STRING, iceberg_type_from_avro(schema["values"], named))
+            return MapOf(STRING, iceberg_type_from_avro(schema["values"], named, f"{path}{{}}"))
         case "record":
-            inferred = Struct(tuple((f["name"], iceberg_type_from_avro(f["type"], named)) for f in schema["fields"]))
-        case "bytes" | "fixed" if logical == "decimal":
-            inferred = Decimal(schema["precision"], schema.get("scale", 0))
+            fields = ((f["name"], f["type"], join_path(path, f["name"])) for f in schema["fields"])
+            return Struct(tuple((name, iceberg_type_from_avro(kind, named, at)) for name, kind, at in fields))
         case "fixed":
-            inferred = Fixed(schema["size"])
-        case _:
-            inferred = Primitive(name)
-    return inferred
+            return Fixed(schema["size"])
+        case kind:
+            return Primitive(_AVRO_NAMES.get(kind, kind))
 
 
 def infer_protobuf_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
@@ -143,7 +132,8 @@ def _arrow_type(kind: pa.DataType, path: str) -> IcebergType:
 
 
 _JSON_TYPES = {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}
-_JSON_FORMATS = {"date": "date", "date-time": "timestamptz", "uuid": "uuid"}
+_JSON_BASES = {"integer": ("int", "long"), "string": ("string",)}
+"""JSON Schema type to the bases of the logical types that Connect's converter writes as it."""
 _JSON_UNTYPED = ("oneOf", "anyOf", "allOf")
 
 
@@ -166,6 +156,31 @@ def infer_json_schema_fields(schema: WriterSchema, skip: Collection[str]) -> Ite
         raise SchemaMismatchError("", "the schema's types are nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise SchemaMismatchError("", f"the JSON Schema cannot be followed ({type(error).__name__})") from error
+
+
+@dataclass(frozen=True)
+class NamedType(Primitive):
+    """A type by Kafka Connect's name for it.
+
+    Attributes:
+        logical: What the name means.
+    """
+
+    logical: LogicalType
+
+
+def find_connect_names(schema: WriterSchema, wanted: T.StructType) -> dict[str, Any] | None:
+    """What a JSON Schema says of the wanted fields in Kafka Connect's words, in the form of an embedded Connect schema.
+
+    Returns:
+        None if it names no logical type of Connect or Debezium, or cannot be followed.
+    """
+    try:
+        reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references})
+        document = json.loads(schema.text)
+        return reader.connect_names(_Node(document, document, ""), wanted)
+    except (RecursionError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return None
 
 
 class _Node(NamedTuple):
@@ -201,6 +216,27 @@ def _only_choice(choices: Any, path: str) -> Any:
     if len(kinds) != 1:
         raise SchemaMismatchError(path, "may be of several types, which no column type holds")
     return kinds[0]
+
+
+def _json_scalar_type(schema: dict[str, Any], kind: str) -> IcebergType:
+    title, given = schema.get("title"), schema.get("format")
+    logical = CONNECT_TYPES.get(title) if isinstance(title, str) else None
+    if title == CONNECT_DECIMAL and kind in ("string", "number"):
+        precision = (schema.get("connect.parameters") or {}).get("connect.decimal.precision")
+        digits = int(str(precision)) if str(precision).isdecimal() else MAX_DIGITS
+        scale = _connect_scale(schema)
+        return Decimal(min(max(digits, scale), MAX_DIGITS), scale)
+    if logical and logical.base in _JSON_BASES.get(kind, ()):
+        first = logical.columns[0]
+        return NamedType(_JSON_TYPES[kind] if first == logical.base else first, logical)
+    if kind == "string" and given in JSON_FORMATS:
+        return Primitive(JSON_FORMATS[given].columns[0])
+    return Primitive("binary" if (kind, schema.get("connect.type")) == ("string", "bytes") else _JSON_TYPES[kind])
+
+
+def _connect_scale(schema: dict[str, Any]) -> int:
+    """The scale of Connect's Decimal in a JSON Schema."""
+    return int((schema.get("connect.parameters") or {}).get("scale", 0))
 
 
 @dataclass
@@ -252,9 +288,37 @@ class _JsonSchemaReader:
             return self._object_type(node)
         if kind == "array":
             return ListOf(self.type_of(node.inner(schema.get("items"), "[]")))
-        if kind == "string" and schema.get("format") in _JSON_FORMATS:
-            return Primitive(_JSON_FORMATS[schema["format"]])
-        return Primitive(_JSON_TYPES[kind])
+        return _json_scalar_type(schema, kind)
+
+    def connect_names(self, node: _Node, want: T.DataType) -> dict[str, Any] | None:
+        """The logical types' names in a schema as far as it is wanted; None if there are none."""
+        try:
+            node = self.resolve(node)
+            while choices := [name for name in _JSON_UNTYPED if name in _check_properties(node)]:
+                node = self.resolve(node.inner(_only_choice(node.schema[choices[0]], node.path), ""))
+        except SchemaMismatchError:  # of several types: read without a name
+            return None
+        schema = node.schema
+        match want:
+            case T.StructType(fields=fields):
+                known = schema.get("properties", {})
+                inner = (
+                    (f, self.connect_names(node.inner(known[f.name], ""), f.dataType))
+                    for f in fields
+                    if f.name in known
+                )
+                found = [{**names, "field": f.name} for f, names in inner if names]
+                return {"fields": found} if found else None
+            case T.ArrayType(elementType=element) if isinstance(schema.get("items"), dict):
+                names = self.connect_names(node.inner(schema["items"], ""), element)
+                return names and {"items": names}
+            case T.MapType(valueType=value) if isinstance(schema.get("additionalProperties"), dict):
+                names = self.connect_names(node.inner(schema["additionalProperties"], ""), value)
+                return names and {"values": names}
+        name = schema.get("title")
+        if name not in CONNECT_TYPES and name != CONNECT_DECIMAL:
+            return None
+        return {"name": name, "parameters": {"scale": str(_connect_scale(schema))}}
 
     def _object_type(self, node: _Node) -> IcebergType:
         if properties := node.schema.get("properties"):

@@ -12,6 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.formats import json_connect
+from sluice.formats.inferred_columns import find_connect_names
 from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, problem
 from sluice.formats.json_parsing import (
     PARSED,
@@ -19,7 +21,9 @@ from sluice.formats.json_parsing import (
     DeferredTypes,
     add_parsed_object,
     find_parse_problem,
+    of_field,
     variant_decimal,
+    variant_text,
 )
 from sluice.formats.logical_types import read_json_scalar
 from sluice.formats.wire_format import look_up_schemas
@@ -36,18 +40,32 @@ def _convert_scalar(value: Column, _: Column | None, want: T.DataType) -> Column
     return variant_decimal(value, want) if isinstance(want, T.DecimalType) else read_json_scalar(value, want)
 
 
+def _convert_named_scalar(value: Column, schema: Column | None, want: T.DataType) -> Column:
+    """A variant as the logical type that a JSON Schema names for it, or else like any other."""
+    assert schema is not None  # noqa: S101 - tells mypy that these records have a schema
+    plain = value if isinstance(want, T.DecimalType) else variant_text(value)
+    named = json_connect.DEFERRED_TYPES.convert_scalar(value, schema, want)
+    return F.when(schema["name"].isNotNull(), named).otherwise(_convert_scalar(plain, None, want))
+
+
 DEFERRED_TYPES = DeferredTypes(_parse_type, _convert_scalar)
 """Spark's parser would expand a decimal with an exponent of nine digits, and would read a time without a date as
 today's. Decimals are parsed as variants, since a number parsed as a string has only the digits that a double keeps."""
+NAMED_TYPES = DeferredTypes(json_connect.DEFERRED_TYPES.parse_type, _convert_named_scalar)
+"""The same for records whose JSON Schema names logical types of Kafka Connect."""
+_NAMES = "_sluice_names"
 
 
 def add_json_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart = VALUE) -> DataFrame:
     """Add the wanted fields of a JSON object."""
-    return _add_fields(frame, F.col(part.raw), wanted, part)
+    return _add_fields(frame, F.col(part.raw), wanted, part, DEFERRED_TYPES)
 
 
 def add_json_schema_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart) -> DataFrame:
-    """Add the wanted fields of JSON in Confluent's wire format; the schema is only asked for its title."""
+    """Add the wanted fields of JSON in Confluent's wire format.
+
+    The schema is asked for its title, and for the logical types that Kafka Connect's converter names in it.
+    """
     ids = look_up_schemas(frame, part, "JSON")
     readable = [
         number
@@ -56,7 +74,16 @@ def add_json_schema_fields(frame: DataFrame, wanted: T.StructType, part: RecordP
     ]
     # -1 keeps the list from being empty; no schema has it.
     text = F.when(ids.number.isin([*readable, -1]), ids.payload)
-    frame = _add_fields(frame, text, wanted, part).withColumns(ids.other_type_column())
+    kind = json_connect.schema_type([wanted])
+    named = F.lit(None).cast(kind)
+    types = DEFERRED_TYPES
+    for number in readable:
+        if names := find_connect_names(ids.known[number], wanted):
+            types = NAMED_TYPES
+            named = F.when(ids.number == number, F.from_json(F.lit(json.dumps(names)), kind)).otherwise(named)
+    if types is NAMED_TYPES:
+        frame = frame.withColumn(_NAMES, named)
+    frame = _add_fields(frame, text, wanted, part, types).drop(_NAMES).withColumns(ids.other_type_column())
     return frame.withColumn(part.problem, F.coalesce(ids.find_problem(F.lit(True)), F.col(part.problem)))
 
 
@@ -70,17 +97,19 @@ def schema_title(schema: WriterSchema) -> str | None:
     return title if isinstance(title, str) else None
 
 
-def _add_fields(frame: DataFrame, text: Column, wanted: T.StructType, part: RecordPart) -> DataFrame:
-    parsed = F.col(PARSED)
+def _add_fields(
+    frame: DataFrame, text: Column, wanted: T.StructType, part: RecordPart, types: DeferredTypes
+) -> DataFrame:
+    parsed, names = F.col(PARSED), F.col(_NAMES) if types is NAMED_TYPES else None
     parse_schema = T.StructType(
-        [T.StructField(f.name, DEFERRED_TYPES.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
+        [T.StructField(f.name, types.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
     )
     frame = add_parsed_object(frame, text, parse_schema, part)
-    fields = [DEFERRED_TYPES.convert(parsed[f.name], None, f.dataType).alias(f.name) for f in wanted.fields]
+    fields = [types.convert(parsed[f.name], of_field(names, f), f.dataType).alias(f.name) for f in wanted.fields]
     frame = frame.withColumn(part.fields, F.struct(*fields) if fields else F.struct(F.lit(None).alias(CORRUPT)))
     checks = [
         (lost, problem(f"field {path!r} is not a {kind}", path))
-        for path, kind, lost in DEFERRED_TYPES.find_lost_values(parsed, F.col(part.fields), wanted)
+        for path, kind, lost in types.find_lost_values(parsed, F.col(part.fields), wanted)
     ]
     found = find_parse_problem(part, parse_schema, "a JSON object with fields of the contract's types", checks)
     return frame.withColumn(part.problem, found).drop(*WORK_COLUMNS)

@@ -24,7 +24,6 @@ from sluice.formats.json_parsing import (
 )
 
 SCHEMA, PAYLOAD = "schema", "payload"
-_MAX_DIGITS, _MAX_DECIMAL_BYTES = 38, 16
 _ENVELOPE = '{"schema": …, "payload": …}'
 
 
@@ -35,7 +34,7 @@ def add_connect_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart)
     wanted_fields = wanted if wanted.fields else T.StructType([T.StructField(CORRUPT, T.StringType())])
     want = wanted[part.root].dataType if is_scalar else wanted_fields
     payload_type = DEFERRED_TYPES.parse_schema(want)
-    envelope = T.StructType([T.StructField(SCHEMA, _schema_type([want])), T.StructField(PAYLOAD, payload_type)])
+    envelope = T.StructType([T.StructField(SCHEMA, schema_type([want])), T.StructField(PAYLOAD, payload_type)])
     frame = add_parsed_object(frame, F.col(part.raw), envelope, part)
     schema, payload = F.col(PARSED)[SCHEMA], F.col(PARSED)[PAYLOAD]
     converted = DEFERRED_TYPES.convert(payload, schema, want)
@@ -57,18 +56,18 @@ def _envelope_check(part: RecordPart, schema: Column, payload: Column) -> tuple[
     return ~(schema.isNotNull() & payload.isNotNull()) & ~has_both, bare
 
 
-def _schema_type(wants: list[T.DataType]) -> T.StructType:
+def schema_type(wants: list[T.DataType]) -> T.StructType:
     """The type to parse an embedded schema as: what is needed to read values of these types."""
     text = T.StringType()
     scale = T.StructType([T.StructField("scale", text)])
     members: dict[str, T.DataType] = {"type": text, "field": text, "name": text, "parameters": scale}
     deferred = [want for want in wants if DEFERRED_TYPES.within(want)]
     if inner := [f.dataType for want in deferred if isinstance(want, T.StructType) for f in want]:
-        members["fields"] = T.ArrayType(_schema_type(inner))
+        members["fields"] = T.ArrayType(schema_type(inner))
     if inner := [want.elementType for want in deferred if isinstance(want, T.ArrayType)]:
-        members["items"] = _schema_type(inner)
+        members["items"] = schema_type(inner)
     if inner := [want.valueType for want in deferred if isinstance(want, T.MapType)]:
-        members["values"] = _schema_type(inner)
+        members["values"] = schema_type(inner)
     return T.StructType([T.StructField(name, kind) for name, kind in members.items()])
 
 
@@ -81,51 +80,28 @@ def _convert_scalar(value: Column, schema: Column | None, want: T.DataType) -> C
     assert schema is not None  # noqa: S101 - tells mypy that these records have a schema
     if isinstance(want, T.DecimalType):
         return _decimal(value, schema, want)
-    return _date(value, schema) if isinstance(want, T.DateType) else _timestamp(value, schema, want)
+    units, text = F.try_variant_get(value, "$", "bigint"), variant_text(value)
+    number, other = _read_by_name(units, schema, want, "number"), _read_by_name(text, schema, want, "string")
+    return F.when(variant_is(value, "BIGINT"), number).when(
+        variant_is(value, "STRING"), F.coalesce(other, logical_types.read_text(text, want))
+    )
+
+
+def _read_by_name(value: Column, schema: Column, want: T.DataType, form: str) -> Column:
+    """A JSON number or string as the logical type that its schema names; null if it names none of that form."""
+    found = F.lit(None).cast(want)
+    for name, kind in logical_types.CONNECT_TYPES.items():
+        if (kind.base == "string") == (form == "string") and (reader := kind.reader(want)):
+            found = F.when(schema["name"] == name, reader(value)).otherwise(found)
+    return found
 
 
 def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
     """Connect's Decimal: a text is the base64 of the unscaled number's bytes, a number is the number itself."""
     raw = F.try_to_binary(variant_text(value), F.lit("base64"))
-    given = schema["parameters"]["scale"].try_cast("int")
-    scale = F.when(given.between(-_MAX_DIGITS, want.scale), given)
-    scaled = F.concat(_unscaled(raw).cast("string"), F.lit("E"), (-scale).cast("string"))
-    is_short = F.length(raw).between(1, _MAX_DECIMAL_BYTES)
-    is_bytes = (schema["name"] == logical_types.DECIMAL) & variant_is(value, "STRING")
-    return F.when(is_bytes, F.when(is_short, scaled).try_cast(want)).when(
-        (schema["name"] != logical_types.DECIMAL) | given.isNull() | (given <= want.scale), variant_decimal(value, want)
-    )
-
-
-def _unscaled(raw: Column) -> Column:
-    """The number in up to 16 bytes of two's complement, the most significant byte first."""
-    digits = F.hex(raw)
-    sign = F.when(F.conv(F.substring(digits, 1, 1), 16, 10).cast("int") >= 8, "F").otherwise("0")
-    padded = F.lpad(digits, 2 * _MAX_DECIMAL_BYTES, sign)
-    wide = T.DecimalType(_MAX_DIGITS, 0)
-    half = F.lit(str(2**64)).cast(T.DecimalType(20, 0))
-    high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
-    # A negative number borrows one from its upper half, which alone could have more digits than a decimal holds.
-    borrow = F.when(sign == "F", 1).otherwise(0)
-    return F.try_add(F.try_multiply((high + borrow).cast(wide), half), low.cast(wide) - half * borrow)
-
-
-def _date(value: Column, schema: Column) -> Column:
-    days = F.try_variant_get(value, "$", "int")
-    is_date = F.coalesce(schema["name"].isin(*logical_types.DATES), F.lit(False))
-    return F.when(is_date & variant_is(value, "BIGINT"), logical_types.date_from_days(days)).when(
-        variant_is(value, "STRING"), logical_types.read_text(variant_text(value), T.DateType())
-    )
-
-
-def _timestamp(value: Column, schema: Column, want: T.DataType) -> Column:
-    units = F.try_variant_get(value, "$", "bigint")
-    micros = F.lit(None).cast("long")
-    for name, factor in logical_types.TIMESTAMP_UNITS.items():
-        micros = F.when(schema["name"] == name, F.lit(factor).cast("long")).otherwise(micros)
-    timestamp = logical_types.timestamp_from_units(units, micros, want)
-    return F.when(variant_is(value, "BIGINT"), timestamp).when(
-        variant_is(value, "STRING"), logical_types.read_text(variant_text(value), want)
+    given, is_decimal = schema["parameters"]["scale"].try_cast("int"), schema["name"] == logical_types.CONNECT_DECIMAL
+    return F.when(is_decimal & variant_is(value, "STRING"), logical_types.decimal_from_unscaled(raw, given, want)).when(
+        ~is_decimal | given.isNull() | (given <= want.scale), variant_decimal(value, want)
     )
 
 

@@ -26,7 +26,7 @@ from sluice.formats.internal_columns import (
     join_path,
     problem,
 )
-from sluice.formats.logical_types import to_decimal
+from sluice.formats.logical_types import decimal_from_unscaled, to_decimal
 
 PARSED = "_sluice_read"
 """Struct of the wanted fields, the marker member and Spark's corrupt-record column."""
@@ -183,7 +183,7 @@ class DeferredTypes(NamedTuple):
             return value
         match want:
             case T.StructType(fields=fields):
-                members = [self.convert(value[f.name], _of_field(schema, f), f.dataType).alias(f.name) for f in fields]
+                members = [self.convert(value[f.name], of_field(schema, f), f.dataType).alias(f.name) for f in fields]
                 return F.when(value.isNotNull(), F.struct(*members))
             case T.ArrayType(elementType=element):
                 return F.transform(value, lambda each: self.convert(each, _of_part(schema, "items"), element))
@@ -224,7 +224,7 @@ class DeferredTypes(NamedTuple):
         return F.exists(F.zip_with(parsed, converted, is_lost), lambda it: it)
 
 
-def _of_field(schema: Column | None, field: T.StructField) -> Column | None:
+def of_field(schema: Column | None, field: T.StructField) -> Column | None:
     """A field's schema within a struct's."""
     return None if schema is None else F.get(F.filter(schema["fields"], lambda each: each["field"] == field.name), 0)
 
@@ -255,14 +255,18 @@ def variant_text(value: Column) -> Column:
 _AT_MOST_15_DIGITS = r"^-?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:E-?[0-9]+)?$"
 _LONG_NUMBER = r"[:,\[]\s*-?(?:[0-9.]{17,}[eE]|[0-9.]{40,})"
 """A number with more digits than a double keeps, though the double may look like fewer."""
+_SCALED_NUMBER = "OBJECT<scale: BIGINT, value: STRING>"
+"""Debezium's VariableScaleDecimal as a variant."""
 
 
 def variant_decimal(value: Column, want: T.DecimalType) -> Column:
-    """A variant's string or number as a decimal; null if it is none, or if it has lost digits.
+    """A variant's string, number or VariableScaleDecimal as a decimal; null if it is none, or if it has lost digits.
 
     A variant keeps 38 digits, but stores a number with an exponent or more digits as a double. Up to 15 digits of a
     double are exact, unless the parsed text contains a longer number.
     """
     text = variant_text(value)
     exact = ~variant_is(value, "DOUBLE") | (text.rlike(_AT_MOST_15_DIGITS) & ~F.col(TEXT).rlike(_LONG_NUMBER))
-    return to_decimal(F.when(exact, text), want)
+    raw = F.try_to_binary(F.try_variant_get(value, "$.value", "string"), F.lit("base64"))
+    scaled = decimal_from_unscaled(raw, F.try_variant_get(value, "$.scale", "int"), want)
+    return F.when(variant_is(value, _SCALED_NUMBER), scaled).otherwise(to_decimal(F.when(exact, text), want))

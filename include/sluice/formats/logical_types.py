@@ -1,15 +1,19 @@
-"""Dates, timestamps and decimals from the numbers and texts that Kafka Connect, Debezium and JSON write for them.
+"""The logical types of all formats in one table, and the conversions from numbers, texts and bytes to them.
 
-Used by all readers. Each function returns null for a value that is not of the wanted type.
+Used by all readers, by `columns: auto` and by plan's warnings; `.ci/types.py` writes the table into docs/contracts.md.
+Each conversion returns null for a value that is not of the wanted type.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.formats.internal_columns import Expression
 
 _PRIMITIVES: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -25,11 +29,90 @@ _PRIMITIVES: dict[str, T.DataType] = {
     "binary": T.BinaryType(),
 }
 
+
+@dataclass(frozen=True)
+class LogicalType:
+    """What a schema's name for a type means.
+
+    Attributes:
+        base: The type of the values that have it: int or long, string, or binary.
+        columns: The column types that it is read as. The first is that of `columns: auto`. Where the base is among
+            them, so are the types that the base widens to.
+        nanos: Nanoseconds of one unit, if the values count since 1970; 0 for days.
+        note: What the documentation says of it.
+    """
+
+    base: str
+    columns: tuple[str, ...]
+    nanos: int = 0
+    note: str = ""
+
+    def reader(self, want: T.DataType) -> Expression | None:
+        """The conversion to a wanted type; None if the base is read like any other value of its type."""
+        if not any(isinstance(want, type(_PRIMITIVES[name])) for name in self.columns if name != self.base):
+            return None
+        if self.base == "string":
+            # A date and a local time have no zone: the Z is part of the notation.
+            is_local = isinstance(want, (T.DateType, T.TimestampNTZType))
+            return (lambda text: read_text(F.regexp_replace(text, r"Z\z", ""), want)) if is_local else None
+        if isinstance(want, T.DateType):
+            return date_from_days
+        if isinstance(want, (T.TimestampType, T.TimestampNTZType)):
+            return lambda units: _timestamp_from_nanos(units.cast("long"), self.nanos, want)
+        return None
+
+
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
-DECIMAL = f"{CONNECT}Decimal"
-DATES = (f"{CONNECT}Date", f"{DEBEZIUM}Date")
-TIMESTAMP_UNITS = {f"{CONNECT}Timestamp": 1000, f"{DEBEZIUM}Timestamp": 1000, f"{DEBEZIUM}MicroTimestamp": 1}
-"""Microseconds per unit. Debezium's timestamps have no zone: they are local time counted as if it were UTC."""
+DECIMAL, CONNECT_DECIMAL = "decimal", f"{CONNECT}Decimal"
+"""Avro's and Kafka Connect's name for a decimal's unscaled number in two's complement; the schema has its scale."""
+_MILLI, _MICRO, _NANO = 1_000_000, 1000, 1
+AVRO_TYPES = {
+    "date": LogicalType("int", ("date",), note="days since 1970"),
+    "time-millis": LogicalType("int", ("int",), note="milliseconds of the day"),
+    "time-micros": LogicalType("long", ("long",), note="microseconds of the day"),
+    "timestamp-millis": LogicalType("long", ("timestamptz",), _MILLI),
+    "timestamp-micros": LogicalType("long", ("timestamptz",), _MICRO),
+    "timestamp-nanos": LogicalType("long", ("long", "timestamptz"), _NANO, "a timestamp has microseconds"),
+    "local-timestamp-millis": LogicalType("long", ("timestamp",), _MILLI),
+    "local-timestamp-micros": LogicalType("long", ("timestamp",), _MICRO),
+    "local-timestamp-nanos": LogicalType("long", ("long", "timestamp"), _NANO, "a timestamp has microseconds"),
+    "uuid": LogicalType("string", ("uuid", "string")),
+}
+"""Avro's `logicalType` on a schema of the base type; see `avro_schema.valid_logical_type`."""
+_LOCAL = "no zone: local time"
+CONNECT_TYPES = {
+    f"{CONNECT}Date": LogicalType("int", ("date", "int"), note="days since 1970"),
+    f"{CONNECT}Time": LogicalType("int", ("int",), note="milliseconds of the day"),
+    f"{CONNECT}Timestamp": LogicalType("long", ("timestamptz", "timestamp", "long"), _MILLI, "milliseconds"),
+    f"{DEBEZIUM}Date": LogicalType("int", ("date", "int"), note="days since 1970"),
+    f"{DEBEZIUM}Time": LogicalType("int", ("int",), note="milliseconds of the day"),
+    f"{DEBEZIUM}MicroTime": LogicalType("long", ("long",), note="microseconds of the day"),
+    f"{DEBEZIUM}NanoTime": LogicalType("long", ("long",), note="nanoseconds of the day"),
+    f"{DEBEZIUM}Timestamp": LogicalType(
+        "long", ("timestamp", "timestamptz", "long"), _MILLI, f"milliseconds; {_LOCAL}"
+    ),
+    f"{DEBEZIUM}MicroTimestamp": LogicalType(
+        "long", ("timestamp", "timestamptz", "long"), _MICRO, f"microseconds; {_LOCAL}"
+    ),
+    f"{DEBEZIUM}NanoTimestamp": LogicalType(
+        "long", ("long", "timestamp", "timestamptz"), _NANO, f"nanoseconds; {_LOCAL}; a timestamp has microseconds"
+    ),
+    f"{DEBEZIUM}ZonedTimestamp": LogicalType("string", ("timestamptz", "string")),
+    f"{DEBEZIUM}ZonedTime": LogicalType("string", ("string",)),
+    f"{DEBEZIUM}IsoDate": LogicalType("string", ("date", "string"), note="`2017-09-15Z`"),
+    f"{DEBEZIUM}IsoTimestamp": LogicalType(
+        "string", ("timestamp", "timestamptz", "string"), note=f"`2017-09-15T15:55:21Z`; {_LOCAL}"
+    ),
+    f"{DEBEZIUM}IsoTime": LogicalType("string", ("string",), note="`15:55:21Z`"),
+}
+"""Kafka Connect's and Debezium's names. They are `connect.name` in Avro, `name` in an embedded schema, and `title` in
+JSON Schema."""
+JSON_FORMATS = {
+    "date": LogicalType("string", ("date", "string")),
+    "date-time": LogicalType("string", ("timestamptz", "string")),
+    "uuid": LogicalType("string", ("uuid", "string")),
+}
+"""JSON Schema's `format` of a string."""
 FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The years 1 to 9999: many query engines cannot read dates beyond them."""
@@ -44,6 +127,59 @@ _ISO: dict[type[T.DataType], str] = {
 _FIRST_DATE, _LAST_DATE = "0001-01-01", "9999-12-31"
 _SECONDS = r"^-?[0-9]{1,12}\z"
 _NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
+_FEW_DIGITS = r"^[+-]?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
+"""A number that a double keeps exactly enough to tell it from others."""
+MAX_DIGITS, _DECIMAL_BYTES = 38, 16
+_WIDE_HEX = r"^(?:0+[0-7]|F+[89A-F])[0-9A-F]{31}\z"
+"""More than 16 bytes in hexadecimal, of which those before the last 16 only repeat the sign."""
+
+
+class _Exact(T.DataType):
+    """The type of a key's column: rounding would make one row of two, so a value with more digits is none of it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, T.DataType) and self.json() == other.json()
+
+    def __hash__(self) -> int:
+        return hash(self.json())
+
+    @classmethod
+    def typeName(cls) -> str:  # noqa: N802
+        """Spark's name of the type."""
+        return str(cls.__mro__[2].typeName())  # type: ignore[attr-defined]
+
+    def simpleString(self) -> str:  # noqa: N802
+        """The type in messages."""
+        return f"{super().simpleString()} without rounding"
+
+
+class ExactDecimalType(_Exact, T.DecimalType):
+    """A decimal of a key."""
+
+
+class ExactTimestampType(_Exact, T.TimestampType):
+    """A timestamptz of a key."""
+
+
+class ExactTimestampNTZType(_Exact, T.TimestampNTZType):
+    """A timestamp of a key."""
+
+
+_EXACT_TIMESTAMPS = (ExactTimestampType, ExactTimestampNTZType)
+_EXACT_MICROS = r"[.][0-9]{6}0*[1-9]"
+"""A fraction of a second that a timestamp has no room for."""
+
+
+def exact(kind: T.DataType) -> T.DataType:
+    """The type of a key: like the type, but no value is rounded to it."""
+    match kind:
+        case T.DecimalType(precision=precision, scale=scale):
+            return ExactDecimalType(precision, scale)
+        case T.TimestampType():
+            return ExactTimestampType()
+        case T.TimestampNTZType():
+            return ExactTimestampNTZType()
+    return kind
 
 
 def to_decimal(text: Column, want: T.DecimalType) -> Column:
@@ -51,7 +187,37 @@ def to_decimal(text: Column, want: T.DecimalType) -> Column:
 
     Longer exponents are rejected before the cast: the JVM would expand them to gigabytes of digits.
     """
-    return F.when(text.rlike(_NUMBER), text).try_cast(want)
+    number = F.when(text.rlike(_NUMBER), text).try_cast(want)
+    if not isinstance(want, ExactDecimalType):
+        return number
+    has_room = text.rlike(rf"^[+-]?[0-9]*(?:[.][0-9]{{0,{want.scale}}}0*)?\z")
+    same = text.rlike(_FEW_DIGITS) & (text.try_cast("double") == number.cast("double"))
+    return F.when(has_room | same, number)
+
+
+def decimal_from_unscaled(raw: Column, scale: Column, want: T.DecimalType) -> Column:
+    """The decimal that bytes and a scale stand for; null if its own digits do not fit: it is never rounded.
+
+    Args:
+        raw: The unscaled number in two's complement, the most significant byte first.
+        scale: How many of its digits are after the point.
+        want: The wanted type.
+    """
+    digits, width = F.hex(raw), 2 * _DECIMAL_BYTES
+    sign = F.when(F.substring(digits, 1, 1) >= "8", "F").otherwise("0")
+    short = F.when(F.length(digits).between(1, width), digits).when(
+        digits.rlike(_WIDE_HEX), F.right(digits, F.lit(width))
+    )
+    padded = F.lpad(short, width, sign)
+    wide = T.DecimalType(MAX_DIGITS, 0)
+    half = F.lit(str(2**64)).cast(T.DecimalType(20, 0))
+    high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
+    # A negative number borrows one from its upper half, which alone could have more digits than a decimal holds.
+    borrow = F.when(sign == "F", 1).otherwise(0)
+    text = F.try_add(F.try_multiply((high + borrow).cast(wide), half), low.cast(wide) - half * borrow).cast("string")
+    given = F.when(scale.between(-MAX_DIGITS, want.scale + MAX_DIGITS), scale).cast("int")
+    fits = (text == "0") | F.endswith(text, F.repeat(F.lit("0"), given - want.scale))
+    return F.when(fits, F.concat(text, F.lit("E"), (-given).cast("string"))).try_cast(want)
 
 
 def date_from_days(days: Column) -> Column:
@@ -61,17 +227,30 @@ def date_from_days(days: Column) -> Column:
 
 def timestamp_from_units(units: Column, micros: Column, want: T.DataType) -> Column:
     """Units of `micros` microseconds each since 1970 as a timestamp; null beyond the years 1 to 9999."""
-    since = F.try_multiply(units.cast("long"), micros)
+    return _timestamp_from_micros(F.try_multiply(units.cast("long"), micros), want)
+
+
+def timestamp_from_seconds(seconds: Column, nanos: Column, want: T.DataType) -> Column:
+    """Seconds since 1970 and nanoseconds after them as a timestamp; null if it has no room for the nanoseconds."""
+    whole = F.when(nanos.between(0, 999_999_999) & (F.pmod(nanos, F.lit(_MICRO)) == 0), nanos)
+    micros = F.call_function("div", whole, F.lit(_MICRO))
+    return _timestamp_from_micros(F.try_add(F.try_multiply(seconds, F.lit(_MILLI).cast("long")), micros), want)
+
+
+def _timestamp_from_micros(since: Column, want: T.DataType) -> Column:
     return F.timestamp_micros(F.when(since.between(FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US), since)).cast(want)
 
 
-def within_calendar(value: Column, kind: T.DataType) -> Column:
-    """A date or a timestamp; null beyond the years 1 to 9999."""
-    if isinstance(kind, T.DateType):
-        first, last = (F.date_from_unix_date(F.lit(each)) for each in (FIRST_DAY, LAST_DAY))
-    else:
-        first, last = (F.timestamp_micros(F.lit(each)).cast(kind) for each in (FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US))
-    return F.when(value.between(first, last), value)
+def _timestamp_from_nanos(units: Column, nanos: int, want: T.DataType) -> Column:
+    """Units of `nanos` nanoseconds each since 1970 as a timestamp; what is below a microsecond is cut off."""
+    if nanos > _MICRO:
+        return timestamp_from_units(units, F.lit(nanos // _MICRO).cast("long"), want)
+    if nanos == _MICRO:
+        return _timestamp_from_micros(units, want)
+    rest = F.pmod(units, F.lit(_MICRO))
+    if isinstance(want, _EXACT_TIMESTAMPS):
+        units = F.when(rest == 0, units)
+    return _timestamp_from_micros(F.call_function("div", F.try_subtract(units, rest), F.lit(_MICRO)), want)
 
 
 def convert_number(value: Column, want: T.DataType) -> Column:
@@ -93,12 +272,14 @@ def read_text(text: Column, want: T.DataType) -> Column:
     """An ISO 8601 text or a number's text as the wanted type; null if a zone in it would be lost."""
     if isinstance(want, T.DecimalType):
         return to_decimal(text, want)
-    pattern = _ISO.get(type(want))
+    pattern = next((each for kind, each in _ISO.items() if isinstance(want, kind)), None)
     if pattern is None:
         return text.try_cast(want)
     text = text.cast("string")
     if isinstance(want, T.TimestampType):  # Spark does not accept a lower-case z
         text = F.when(F.endswith(text, F.lit("z")), F.upper(text)).otherwise(text)
+    if isinstance(want, _EXACT_TIMESTAMPS):
+        text = F.when(~text.rlike(_EXACT_MICROS), text)
     read = F.when(text.rlike(rf"^{pattern}\z"), text).try_cast(want)
     if not isinstance(want, T.TimestampType):
         return read

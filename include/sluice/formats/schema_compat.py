@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from sluice.contract.types import IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats import compat
 from sluice.formats.avro import logical_conversions
 from sluice.formats.avro_schema import NamedTypes, SchemaBuilder, parse_schema, root_type_name, select_branch
@@ -22,6 +22,7 @@ from sluice.formats.convert import (
     no_logical_types,
     schema_failures_as_mismatch,
 )
+from sluice.formats.inferred_columns import NamedType, iceberg_type_from_avro
 from sluice.formats.internal_columns import join_path
 from sluice.formats.json import schema_title
 from sluice.formats.logical_types import spark_type
@@ -76,8 +77,6 @@ def select_schema(form: str, schema: WriterSchema, types: Collection[str]) -> Wr
 
 
 def _avro(schema: WriterSchema, wanted: T.StructType) -> DecodedType:
-    from sluice.formats.inferred_columns import iceberg_type_from_avro
-
     root, names = parse_schema(schema)
     text = json.dumps(SchemaBuilder(names, strict=True).build(root, want=wanted))
     # Spark decodes Connect's named types as numbers; `logical_conversions` converts them.
@@ -140,6 +139,18 @@ def is_closed(schema: WriterSchema) -> bool:
     return isinstance(root, dict) and root.get("additionalProperties") is False and not open_keywords & root.keys()
 
 
+def _readable_as(have: IcebergType) -> tuple[type[T.DataType], ...]:
+    """The wanted types that values of a JSON Schema's scalar can be read as."""
+    match have:
+        case NamedType(logical=kind) if kind.base != "string":
+            return (*_NUMBERS, *(type(spark_type(Primitive(name))) for name in kind.columns))
+        case Primitive(name):
+            return _READABLE_AS.get(name, _FROM_TEXT)
+        case Decimal():  # Connect's, a number or the bytes of one
+            return (T.DecimalType, T.DoubleType, T.FloatType, T.BinaryType)
+    return ()
+
+
 def _incompatible(have: IcebergType, want: T.DataType, path: str) -> Iterator[SchemaMismatchError]:
     match have, want:
         case _, T.StringType():
@@ -156,7 +167,6 @@ def _incompatible(have: IcebergType, want: T.DataType, path: str) -> Iterator[Sc
         case (Struct(), T.MapType()) | (MapOf(), T.StructType()):
             return
         case _:
-            readable = _READABLE_AS.get(have.name, _FROM_TEXT) if isinstance(have, Primitive) else ()
-            if not isinstance(want, readable):
+            if not isinstance(want, _readable_as(have)):
                 found = spark_type(have).simpleString()
                 yield SchemaMismatchError(path, f"is {found}, but its column is {want.simpleString()}")

@@ -157,7 +157,11 @@ def test_types_are_those_that_the_decoder_is_proved_with_and_never_wider() -> No
         "st": "struct<a: int, b: list<struct<c: date, x: string>>>",
         "tx_day": "string", "tx_at": "string", "tx_face": "string", "tx_dec": "string", "tx_li": "list<string>",
         "dz_at": "timestamp", "dz_raw": "timestamp", "dz_ms_at": "timestamp", "dz_ms_raw": "timestamp",
-        "dz_days": "date", "dz_tx": "timestamptz", "u_tx": "uuid",
+        "dz_days": "date", "dz_tx": "timestamptz", "u_tx": "uuid", "dz_ns": "long", "dz_ns_old": "long",
+        "dz_iso_at": "timestamp", "dz_iso_tx": "date", "co_at": "timestamptz", "dec_64": "decimal(38, 4)",
+        "dec_64_2": "decimal(38, 4)", "dec_64_by": "decimal(38, 4)", "dec_64_tx": "decimal(38, 4)",
+        "dec_64_li": "list<decimal(38, 1)>", "dec_tx": "decimal(9, 2)", "dec_by": "decimal(9, 2)",
+        "vsd": "struct<scale: int, value: binary>", "vsd_st": "struct<scale: int, value: binary>",
     }  # fmt: skip
 
 

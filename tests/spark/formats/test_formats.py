@@ -90,6 +90,14 @@ def debezium(kind: str, name: str) -> dict[str, Any]:
     return {"type": kind, "connect.version": 1, "connect.name": f"io.debezium.time.{name}"}
 
 
+LOCAL = MOMENT.replace(tzinfo=None)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+NINES = 10**38 - 1
+UNLIMITED = logical("bytes", "decimal", precision=64, scale=4)
+VARIABLE = record(scale="int", value="bytes") | {
+    "name": "VariableScaleDecimal", "connect.name": "io.debezium.data.VariableScaleDecimal"
+}  # fmt: skip
+
 # Avro's type, the column's, what the producer gives, what the table has.
 AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
     "bo": ("boolean", "boolean", True, True),
@@ -151,6 +159,35 @@ AVRO_TYPES: dict[str, tuple[Any, str, Any, Any]] = {
     "dz_ms_at": (debezium("long", "Timestamp"), "timestamptz", 1359619200123, MOMENT.replace(microsecond=123000)),
     "dz_ms_raw": (debezium("long", "Timestamp"), "long", 1359619200123, 1359619200123),
     "dz_tx": (debezium("string", "ZonedTimestamp"), "string", "2013-01-31T08:00:00Z", "2013-01-31T08:00:00Z"),
+    "dz_ns": (debezium("long", "NanoTimestamp"), "timestamp", 1359619200123456789, MOMENT.replace(tzinfo=None)),
+    "dz_ns_raw": (debezium("long", "NanoTimestamp"), "long", 1359619200123456789, 1359619200123456789),
+    "dz_ns_old": (debezium("long", "NanoTimestamp"), "timestamptz", -1, EPOCH - dt.timedelta(microseconds=1)),
+    "dz_iso_day": (debezium("string", "IsoDate"), "date", "2017-09-15Z", dt.date(2017, 9, 15)),
+    "dz_iso": (debezium("string", "IsoTimestamp"), "timestamp", "2013-01-31T08:00:00.123456Z", LOCAL),
+    "dz_iso_at": (debezium("string", "IsoTimestamp"), "timestamptz", "2013-01-31T08:00:00.123456Z", MOMENT),
+    "dz_iso_time": (debezium("string", "IsoTime"), "string", "08:00:00Z", "08:00:00Z"),
+    "dz_iso_tx": (debezium("string", "IsoDate"), "string", "2017-09-15Z", "2017-09-15Z"),
+    "co_at": (
+        logical("long", "timestamp-millis", **{"connect.name": "org.apache.kafka.connect.data.Timestamp"}), "timestamp",
+        MOMENT, MOMENT.replace(microsecond=123000, tzinfo=None),
+    ),
+    "dec_64": (UNLIMITED, "decimal(20, 4)", Decimal("-12.34"), Decimal("-12.3400")),
+    "dec_64_2": (UNLIMITED, "decimal(5, 2)", Decimal("12.3400"), Decimal("12.34")),
+    "dec_64_38": (logical("bytes", "decimal", precision=64), "decimal(38, 0)", Decimal(-NINES), Decimal(-NINES)),
+    "dec_64_by": (UNLIMITED, "binary", Decimal("12.34"), b"\x01\xe2\x08"),
+    "dec_64_tx": (UNLIMITED, "string", Decimal("12.34"), "12.3400"),
+    "dec_64_f": (
+        {"type": "fixed", "name": "F30", "size": 30, "logicalType": "decimal", "precision": 70, "scale": 2},
+        "decimal(38, 2)", Decimal("-0.01"), Decimal("-0.01"),
+    ),
+    "dec_64_li": (
+        {"type": "array", "items": ["null", logical("bytes", "decimal", precision=64, scale=1)]}, "list<decimal(9, 1)>",
+        [None, Decimal("2.5")], [None, Decimal("2.5")],
+    ),
+    "dec_tx": (logical("bytes", "decimal", precision=9, scale=2), "string", Decimal("-1.50"), "-1.50"),
+    "dec_by": (logical("bytes", "decimal", precision=9, scale=2), "binary", Decimal("-0.01"), b"\xff"),
+    "vsd": (VARIABLE, "decimal(12, 4)", {"scale": 2, "value": b"\xfb\x2e"}, Decimal("-12.3400")),
+    "vsd_st": (VARIABLE | {"name": "V2"}, "struct<scale: int>", {"scale": 2, "value": b"\x01"}, {"scale": 2}),
     "dz_zone": (debezium("string", "ZonedTimestamp"), "timestamptz", "2013-01-31T08:00:00.123456Z", MOMENT),
     "dz_in": (
         record(at=["null", debezium("long", "Timestamp")]) | {"name": "Row"}, "struct<at: timestamp>", {"at": 1000},
@@ -330,7 +367,7 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
     values = [avro(client, outer, each) for each in (*good, *written)]
     values += [
         avro(client, record(us={**debezium("double", "Timestamp"), "connect.name": ["x"]}), {"us": 1.0}),
-        avro(client, record(us=debezium("long", "NanoTimestamp")), {"us": 1}),
+        avro(client, record(us=debezium("long", "NanoTime")), {"us": 1}),
         *(odd(**{**plain, path.split("[")[0]: each}) for path, each in wide),
     ]
     values[3:3] = [odd(**plain), odd(**most)]

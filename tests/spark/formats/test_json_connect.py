@@ -30,6 +30,16 @@ def decimal(name: str, scale: str) -> dict[str, Any]:
     return field(name, "bytes", f"{CONNECT}Decimal", version=1, parameters={"scale": scale})
 
 
+def debezium(name: str, kind: str, semantic: str) -> dict[str, Any]:
+    return field(name, kind, f"io.debezium.time.{semantic}")
+
+
+VARIABLE = field(
+    "d", "struct", "io.debezium.data.VariableScaleDecimal",
+    fields=[{"type": "int32", "field": "scale"}, {"type": "bytes", "field": "value"}],
+)  # fmt: skip
+
+
 def told(fields: list[dict[str, Any]] | None, payload: Any) -> bytes:
     schema = None if fields is None else {"type": "struct", "optional": False, "fields": fields}
     return json.dumps({"schema": schema, "payload": payload}).encode()
@@ -52,6 +62,13 @@ MILLIS = int(AT.replace(tzinfo=dt.UTC).timestamp()) * 1000
 GOOD: list[tuple[bytes, dict[str, Any]]] = [
     (told([decimal("d", "2")], {"d": coded(-123)}), {"d": Decimal("-1.23")}),
     (told([decimal("d", "2")], {"d": 1.5}), {"d": Decimal("1.50")}),
+    (told([decimal("d", "2")], {"d": coded(-1, 17)}), {"d": Decimal("-0.01")}),
+    (told([decimal("d", "4")], {"d": coded(12300)}), {"d": Decimal("1.23")}),
+    (told([VARIABLE], {"d": {"scale": 3, "value": coded(-1230)}}), {"d": Decimal("-1.23")}),
+    (told([debezium("day", "string", "IsoDate"), debezium("local", "string", "IsoTimestamp")],
+          {"day": "2013-01-31Z", "local": "2013-01-31T08:00:00Z"}), {"day": dt.date(2013, 1, 31), "local": AT}),
+    (told([debezium("at", "int64", "NanoTimestamp"), debezium("local", "int64", "NanoTimestamp")],
+          {"at": MILLIS * 10**6, "local": MILLIS * 10**6 + 7999}), {"at": AT, "local": AT.replace(microsecond=7)}),
     # Four digits are both a number and base64: the JSON's own type decides.
     (told([decimal("d", "0")], {"d": 1234}), {"d": Decimal("1234.00")}),
     (told([decimal("d", "0")], {"d": "1234"}), {"d": Decimal(0xD76DF8 - (1 << 24)).quantize(Decimal("1.00"))}),
@@ -90,7 +107,7 @@ BAD: list[tuple[bytes, str | None, str]] = [
     (told([], {"d": 1}).replace(b"1", b"[" * 2000 + b"]" * 2000), None, ENVELOPE),
     (told([decimal("d", "3")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": coded(10**11)}), "d", "decimal(10,2)"),
-    (told([decimal("d", "2")], {"d": coded(1, 17)}), "d", "decimal(10,2)"),
+    (told([decimal("d", "2")], {"d": coded(2**130 + 1, 17)}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": "no base64!"}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": ""}), "d", "decimal(10,2)"),
     (told([decimal("d", "999999999")], {"d": coded(1)}), "d", "decimal(10,2)"),
@@ -99,6 +116,13 @@ BAD: list[tuple[bytes, str | None, str]] = [
     (told([field("d", "bytes", f"{CONNECT}Decimal")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": {"x": 1}}), "d", "decimal(10,2)"),
     (told([decimal("d", "3")], {"d": 1.239}), "d", "decimal(10,2)"),
+    (told([VARIABLE], {"d": {"scale": 3, "value": coded(1)}}), "d", "decimal(10,2)"),
+    (told([debezium("day", "string", "IsoTimestamp")], {"day": "2013-01-31T08:00:00Z"}), "day", "date"),
+    (
+        told([debezium("local", "string", "ZonedTimestamp")], {"local": "2013-01-31T08:00:00Z"}),
+        "local",
+        "timestamp_ntz",
+    ),
     (told([field("day", "int32")], {"day": 1}), "day", "date"),
     (told([field("day", "int32", f"{CONNECT}Date")], {"day": 2**40}), "day", "date"),
     (told([field("at", "int64")], {"at": MILLIS}), "at", "timestamp"),

@@ -49,9 +49,17 @@ DEBEZIUM = [
     ("long", "MicroTimestamp", "timestamp"),
     ("string", "ZonedTimestamp", "timestamptz"),
     ("long", "NanoTimestamp", "long"),
+    ("string", "IsoDate", "date"),
+    ("string", "IsoTimestamp", "timestamp"),
+    ("string", "IsoTime", "string"),
     ("string", "Date", "string"),
 ]
 DECIMAL = {"logicalType": "decimal", "precision": 9, "scale": 2}
+
+INVALID = [
+    {"precision": "10"}, {"precision": None}, {"precision": 0}, {"precision": 2, "scale": 5}, {"scale": -1},
+    {"precision": True, "scale": 0}, {"precision": 10.0}, {"scale": "2"}, {"precision": 2**31}, {"precision": [9]},
+]  # fmt: skip
 
 
 def record(fields: dict[str, Any], name: str = "R") -> dict[str, Any]:
@@ -67,6 +75,13 @@ AVRO: list[tuple[Any, str]] = [
     ({"type": "bytes", **DECIMAL}, "decimal(9, 2)"),
     ({"type": "fixed", "name": "D", "size": 4, **DECIMAL}, "decimal(9, 2)"),
     ({"type": "bytes", "logicalType": "decimal", "precision": 5}, "decimal(5, 0)"),
+    ({"type": "bytes", **DECIMAL, "precision": 64}, "decimal(38, 2)"),
+    # What Avro's rules do not allow is no logical type.
+    *(({"type": "bytes", **DECIMAL, **wrong}, "binary") for wrong in INVALID),
+    ({"type": "fixed", "name": "D1", "size": 3, **DECIMAL}, "fixed[3]"),
+    ({"type": "string", **DECIMAL}, "string"),
+    ({"type": "long", "logicalType": "date"}, "long"),
+    ({"type": "int", "logicalType": ["date"]}, "int"),
     *(({"type": base, "connect.name": f"io.debezium.time.{name}"}, kind) for base, name, kind in DEBEZIUM),
     ({"type": "array", "items": {"type": "int", "connect.name": "io.debezium.time.Date"}}, "list<date>"),
     (
@@ -102,6 +117,15 @@ PROTO_TYPES = {
     "mm": "map<string, struct<name: string>>", "o": "int", "at": "timestamptz", "lasts": "long", "w": "string",
     "left": "string", "right": "long",
 }  # fmt: skip
+CONNECT = "org.apache.kafka.connect.data."
+CONNECT_JSON: list[tuple[str, str, Any, str]] = [
+    ("integer", "Timestamp", {}, "timestamptz"),
+    ("string", "Timestamp", {}, "string"),
+    ("integer", "Date", {}, "date"),
+    ("integer", "Time", {}, "long"),
+    ("number", "Decimal", {"connect.parameters": {"scale": "2"}}, "decimal(38, 2)"),
+    ("string", "Decimal", {"connect.parameters": {"scale": "2", "connect.decimal.precision": "9"}}, "decimal(9, 2)"),
+]
 JSON: list[tuple[Any, str]] = [
     ({"type": "boolean"}, "boolean"),
     ({"type": "integer"}, "long"),
@@ -117,6 +141,10 @@ JSON: list[tuple[Any, str]] = [
     ({"$ref": "other.json#/$defs/x"}, "long"),
     ({"type": "array", "items": {"$ref": "#/$defs/place"}}, "list<struct<city: string>>"),
     ({"type": "object", "additionalProperties": {"type": "number"}}, "map<string, double>"),
+    *(({"type": base, "title": f"{CONNECT}{name}", **more}, kind) for base, name, more, kind in CONNECT_JSON),
+    ({"type": "string", "connect.type": "bytes"}, "binary"),
+    ({"type": "integer", "connect.type": "int64"}, "long"),
+    ({"type": "string", "title": "io.debezium.time.ZonedTimestamp"}, "timestamptz"),
 ]
 DEFS = {
     "place": {"type": "object", "properties": {"city": {"type": "string"}}},
@@ -146,7 +174,7 @@ def test_every_type_of_each_format() -> None:
 UNFIT = [
     ("avro", record({"a": record({"b": ["int", "string"]}, "In")}), "a.b", "union of int, string"),
     ("avro", record({"a": {"type": "array", "items": ["null", "t.R"]}}), "a[]", "is recursive"),
-    ("avro", record({"a": {"type": "bytes", "logicalType": "decimal", "precision": 39}}), "a", "39 digits"),
+    ("avro", record({"a": {"type": "bytes", **DECIMAL, "precision": 64, "scale": 39}}), "a", "scale 39"),
     ("avro", "string", "", "not a record"),
     ("avro", {"type": "record", "name": "R"}, "", "not an Avro schema"),
     ("protobuf", 'syntax = "proto3"; message A { A a = 1; }', "a", "is recursive"),
