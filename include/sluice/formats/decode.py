@@ -42,7 +42,7 @@ from sluice.formats.internal_columns import (
 )
 from sluice.formats.json import DEFERRED_TYPES
 from sluice.formats.json_connect import PAYLOAD
-from sluice.formats.logical_types import read_text, spark_type
+from sluice.formats.logical_types import exact, read_text, spark_type
 from sluice.formats.value_checks import lowercase_uuids, partition_path_checks, truncate_transform_checks, type_checks
 from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.kafka.schema_fingerprint import with_topic
@@ -65,14 +65,20 @@ def wanted_fields(contract: Contract, part: RecordPart = VALUE) -> T.StructType:
     for each in (*contract.columns, *contract.inputs):
         if part is KEY:
             if each.from_key:
-                _add(row, each.key_path, spark_type(each.type))
+                _add(row, each.key_path, _read_type(contract, each))
         elif each.from_envelope and each.source not in (DELETED_SOURCE, OP_SOURCE):
-            _add(envelope, each.source.removeprefix("$").split("."), spark_type(each.type))
+            _add(envelope, each.source.removeprefix("$").split("."), _read_type(contract, each))
         elif each.path and not each.from_envelope:
-            _add(row, each.path, spark_type(each.type))
+            _add(row, each.path, _read_type(contract, each))
     if contract.cdc and part is VALUE:
         return change_events.envelope_fields(contract, _struct(row), _struct(envelope))
     return _struct(row)
+
+
+def _read_type(contract: Contract, each: Input) -> T.DataType:
+    """The type to read a column or input as; exact if an identifier column has the same source."""
+    identifiers = {contract.column(name).source for name in contract.identifier}
+    return exact(spark_type(each.type)) if each.source in identifiers else spark_type(each.type)
 
 
 def _add(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
@@ -228,7 +234,7 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
 
 def _value(contract: Contract, each: Input, *, key_has_fields: bool) -> Column | None:
     """The value of a column or input; None for a computed column."""
-    target = spark_type(each.type)
+    target = _read_type(contract, each)
     key = _key(contract)
     key_as_target = key if isinstance(target, T.BinaryType) else read_text(key, target)
     if each.from_key:
@@ -256,7 +262,7 @@ def _key(contract: Contract) -> Column:
 
 def _text_key_problem(contract: Contract) -> Column:
     """Why a key of format string cannot be read as the columns and inputs want it; null if it can."""
-    wanted = [spark_type(each.type) for each in (*contract.columns, *contract.inputs) if each.from_key]
+    wanted = [_read_type(contract, each) for each in (*contract.columns, *contract.inputs) if each.from_key]
     key, is_text = F.col("key"), F.is_valid_utf8(F.col("key").cast("string"))
     invalid = key.isNotNull() & ~is_text & F.lit(bool(wanted))
     found = F.when(invalid, problem("the key is not UTF-8 text", KEY.root))

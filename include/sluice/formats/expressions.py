@@ -24,7 +24,7 @@ from sluice.formats.compat import (
     reads_special_datetimes,
 )
 from sluice.formats.convert import contains_only_utf8
-from sluice.formats.logical_types import spark_type
+from sluice.formats.logical_types import ExactDecimalType, spark_type, to_decimal
 
 TRIED_PREFIX = "_sluice_tried_"
 WHERE = "where"
@@ -154,6 +154,8 @@ def _compile(frame: DataFrame, contract: Contract, name: str, text: str, kind: T
             table=contract.table,
         )
     value = _cast(guarded.column(), plain.schema[0].dataType, kind)
+    if kind and name in contract.identifier:
+        value = _reject_rounding(guarded.column(), plain.schema[0].dataType, value, kind)
     return CatalystNode.from_column(spark, F.struct(value.alias("v"))).try_eval().column()
 
 
@@ -172,6 +174,19 @@ def _cast(column: Column, have: T.DataType, want: T.DataType | None) -> Column:
         is_lost = column.isNotNull() & column.cast(want).isNull()
         return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
     return column.cast(want)
+
+
+def _reject_rounding(column: Column, have: T.DataType, value: Column, want: T.DataType) -> Column:
+    """The value of a key's column; an error where the cast rounded a number, which would make one row of two."""
+    if isinstance(have, T.StringType) and isinstance(want, T.DecimalType):
+        is_rounded = (
+            column.isNotNull() & to_decimal(F.trim(column), ExactDecimalType(want.precision, want.scale)).isNull()
+        )
+    elif isinstance(have, T.FractionalType) and isinstance(want, T.DecimalType | T.IntegerType | T.LongType):
+        is_rounded = ~value.cast(have).eqNullSafe(column)
+    else:
+        return value
+    return F.when(is_rounded, F.raise_error(F.lit("the number of a key would be rounded"))).otherwise(value)
 
 
 def _may_lack_date(have: T.DataType, want: T.DataType) -> bool:

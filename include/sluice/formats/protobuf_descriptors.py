@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 
 from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, resolved_references, too_many_fields
 from sluice.formats.internal_columns import join_path
+from sluice.formats.logical_types import ExactTimestampType
 from sluice.kafka.proto_text import restore, simplify
 from sluice.kafka.registry import WriterSchema
 
@@ -37,7 +38,7 @@ _SCALAR_MESSAGES = {
     f"google.protobuf.{name}" for name in ("Timestamp", "Duration", *(f"{each}Value" for each in _WRAPPED))
 }
 """Messages that are read as one value. google.type.Date and TimeOfDay are not: pruned copies have other names, since a
-partial date would be read as a wrong one, and nanoseconds would be lost."""
+partial date would be read as a wrong one, and nanoseconds would be lost. Nor is the Timestamp of a key."""
 DescriptorFiles = tuple[bytes, ...]
 """Serialized FileDescriptorProtos, dependencies first; the last one is the schema's own."""
 
@@ -267,7 +268,7 @@ class _MessagePruner:
         """Copy a message with the fields of a wanted struct, else with all fields; returns the copy's full name."""
         wanted = {f.name: f.dataType for f in want.fields} if isinstance(want, T.StructType) else None
         name = found.name[1:]
-        if name in _SCALAR_MESSAGES:
+        if name in _SCALAR_MESSAGES and not isinstance(want, ExactTimestampType):
             return name
         if wanted is None and name in self.enclosing:
             raise SchemaMismatchError(path, f"is recursive ({name}), which no column type holds")

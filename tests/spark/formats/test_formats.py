@@ -388,6 +388,65 @@ def test_avro_that_is_not_what_a_column_reads_from_it(spark: SparkSession, clien
     assert "is not a timestamp" in rows[3][DETAIL]
 
 
+KEYS = [
+    {"name": "amount", "type": "decimal(5, 2)"},
+    {"name": "at", "type": "timestamptz"},
+    {"name": "local", "type": "timestamp"},
+    {"name": "half", "type": "decimal(3, 1)", "expression": "number / 2"},
+    {"name": "other", "type": "decimal(5, 2)"},
+]
+OF_A_KEY: dict[str, Any] = {
+    "columns": KEYS,
+    "mode": "upsert",
+    "deletes": "ignore",
+    "identifier": ["amount", "at", "local", "half"],
+    "inputs": [{"name": "number", "type": "double"}],
+}
+
+
+def test_a_key_is_never_rounded_to_its_column(spark: SparkSession, client: SchemaRegistryClient) -> None:
+    """Else 0.005 and 0.01 would be one row. Other columns are rounded, as is documented."""
+    good = {"amount": "0.01", "at": "2013-01-31T08:00:00.123456Z", "local": "2013-01-31T08:00", "number": 3}
+    good["other"] = "0.005"
+    same = [{"amount": each} for each in (0.01, "+.010000", "1e-2", 1e-2, "0.1E-1", -12.3, 100)]
+    same += [{"at": "2013-01-31T08:00:00.123456000Z"}, {"at": 1359619200}, {"number": 4.2}]
+    bad = [("amount", each) for each in ("0.005", 0.005, 0.014, "5e-3", "0.01000000000000000000001e0", "0.0100001")]
+    bad += [("at", "2013-01-31T08:00:00.1234561Z"), ("local", "2013-01-31T08:00:00.000000001"), ("half", 0.25)]
+    rows = [good, *({**good, **each} for each in same)]
+    rows += [{**good, {"half": "number"}.get(field, field): value} for field, value in bad]
+    values = [json.dumps(each).encode() for each in rows]
+    found = read(spark, [(None, each) for each in values], value="json", **OF_A_KEY)
+    assert [row[ERROR] for row in found[: len(same) + 1]] == [None] * (len(same) + 1), found
+    assert (found[0]["amount"], found[0]["other"]) == (Decimal("0.01"), Decimal("0.01"))
+    told = [(row[ERROR], row[FIELD]) for row in found[len(same) + 1 :]]
+    assert told == [("expression" if field == "half" else "malformed", field) for field, _ in bad]
+    assert "is not a decimal(5,2) without rounding" in found[len(same) + 1][DETAIL]
+
+    # Avro's nanoseconds, and texts.
+    schema = record(amount="string", at=logical("long", "timestamp-nanos"), local="string", number="double")
+    fine = {"amount": "0.01", "at": 1_000_000_001_000, "local": good["local"], "number": 3.0}
+    written = [fine, {**fine, "amount": "0.005"}, {**fine, "at": 1_000_000_001_001}]
+    found = read(spark, [(None, avro(client, schema, each)) for each in written], value="avro", **OF_A_KEY)
+    assert [row[FIELD] for row in found] == [None, "amount", "at"]
+    assert found[0]["at"] == dt.datetime(1970, 1, 1, 0, 16, 40, 1)  # noqa: DTZ001
+
+    # Protobuf's Timestamp has nanoseconds, too.
+    text = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message M { string amount = 1; '
+    text += "google.protobuf.Timestamp at = 2; string local = 3; double number = 4; }"
+    files = compiled(text)
+    moments = [{"seconds": 1, "nanos": 1000}, {"seconds": -1, "nanos": 1}, {"seconds": 2**62}]
+    made = [message_of(files, "M", **{**fine, "at": each}) for each in moments]
+    found = read(spark, [(None, protobuf(client, each)) for each in made], value="protobuf", **OF_A_KEY)
+    assert [row[FIELD] for row in found] == [None, "at", "at"]
+    assert found[0]["at"] == dt.datetime(1970, 1, 1, 0, 0, 1, 1)  # noqa: DTZ001
+
+    # The record's own key.
+    own = [{"name": "id", "type": "decimal(5, 2)", "source": "$key"}]
+    more = {"mode": "upsert", "identifier": ["id"], "key": "string", "value": "json"}
+    found = read(spark, [(b"0.01", b"{}"), (b"0.005", b"{}"), (b"0.005", None)], own, **more)
+    assert [row[ERROR] for row in found] == [None, "malformed", "tombstone_key"]
+
+
 def test_what_a_row_was_is_not_held_against_its_change(spark: SparkSession, client: SchemaRegistryClient) -> None:
     """A change may be what repairs the row; of a delete it is all there is."""
     columns = [
