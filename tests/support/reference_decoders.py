@@ -347,8 +347,9 @@ def connect_decimal(precision: int, scale: int) -> ConnectRead:
         given = dict(parameters).get("scale") if isinstance(parameters, JsonObject) else None
         sound = isinstance(given, str) and bool(re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", given))
         if isinstance(value, JsonToken) or not named:
-            refuse_unless(not sound or int(given) <= scale)
-            return decimal(precision, scale)(value)
+            found = decimal(precision, scale)(value)
+            refuse_unless(not named or found == Decimal(value))
+            return found
         refuse_unless(sound)
         refuse_unless(-38 <= int(given) <= scale + 38)
         raw = binary(value)

@@ -135,3 +135,11 @@ def test_the_map_of_the_rooms_is_what_the_code_is() -> None:
 
     text = rooms.PAGE.read_text(encoding="utf-8")
     assert rooms.with_rooms(text) == text, "run: make rooms"
+
+
+def test_the_tables_of_types_are_what_the_decoders_do() -> None:
+    sys.path.insert(0, str(REPOSITORY / ".ci"))
+    import type_tables
+
+    text = type_tables.PAGE.read_text(encoding="utf-8")
+    assert type_tables.with_tables(text) == text, "run: make type-tables"

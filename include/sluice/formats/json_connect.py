@@ -100,9 +100,10 @@ def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
     """Connect's Decimal: a text is the base64 of the unscaled number's bytes, a number is the number itself."""
     raw = F.try_to_binary(variant_text(value), F.lit("base64"))
     given, is_decimal = schema["parameters"]["scale"].try_cast("int"), schema["name"] == logical_types.CONNECT_DECIMAL
-    return F.when(is_decimal & variant_is(value, "STRING"), logical_types.decimal_from_unscaled(raw, given, want)).when(
-        ~is_decimal | given.isNull() | (given <= want.scale), variant_decimal(value, want)
-    )
+    of_bytes = logical_types.decimal_from_unscaled(raw, given, want)
+    number = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
+    named = F.when(variant_is(value, "STRING"), of_bytes).otherwise(number)
+    return F.when(is_decimal, named).otherwise(variant_decimal(value, want))
 
 
 DEFERRED_TYPES = DeferredTypes(_parse_type, _convert_scalar)

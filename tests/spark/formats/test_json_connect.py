@@ -64,6 +64,7 @@ GOOD: list[tuple[bytes, dict[str, Any]]] = [
     (told([decimal("d", "2")], {"d": 1.5}), {"d": Decimal("1.50")}),
     (told([decimal("d", "2")], {"d": coded(-1, 17)}), {"d": Decimal("-0.01")}),
     (told([decimal("d", "4")], {"d": coded(12300)}), {"d": Decimal("1.23")}),
+    (told([decimal("d", "4")], {"d": 12.3400}), {"d": Decimal("12.34")}),
     (told([VARIABLE], {"d": {"scale": 3, "value": coded(-1230)}}), {"d": Decimal("-1.23")}),
     (told([debezium("day", "string", "IsoDate"), debezium("local", "string", "IsoTimestamp")],
           {"day": "2013-01-31Z", "local": "2013-01-31T08:00:00Z"}), {"day": dt.date(2013, 1, 31), "local": AT}),
