@@ -222,6 +222,7 @@ def utc_micros(value: Any) -> int:
     refuse_unless(found is not None)
     assert found
     *parts, sign, hours, minutes = found.groups()
+    refuse_unless(parts[3] is not None or len(value) == len("2013-01-31"))  # a day has no zone
     minutes = int(hours or 0) * 60 + int(minutes or 0)
     refuse_unless(int(found[10] or 0) < 60 and minutes <= 18 * 60)
     at = _micros(*parts) - (-1 if sign == "-" else 1) * minutes * 60_000_000

@@ -117,13 +117,16 @@ FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US = -62_135_596_800_000_000, 253_402_300_799
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The years 1 to 9999: many query engines cannot read dates beyond them."""
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_LOCAL_TIMESTAMP = rf"{_DATE}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:[.][0-9]{{1,9}})?)?)?"
+_TIME = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.][0-9]{1,9})?)?"
+_ZONE = r"(?:[Zz]| ?UTC|[+-][0-9]{2}(?::?[0-9]{2})?)"
 _ISO: dict[type[T.DataType], str] = {
     T.DateType: _DATE,
-    T.TimestampNTZType: _LOCAL_TIMESTAMP,
-    T.TimestampType: rf"{_LOCAL_TIMESTAMP}(?:[Zz]| ?UTC|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?",
+    T.TimestampNTZType: rf"{_DATE}(?:{_TIME})?",
+    T.TimestampType: rf"{_DATE}(?:{_TIME}{_ZONE}?)?",
 }
 """Accepted texts. Spark's cast would drop a zone or a time of day, and would read a time without a date as today's."""
+_SECONDS_AT = 17
+"""Position of the colon before the seconds, counted from 1."""
 _FIRST_DATE, _LAST_DATE = "0001-01-01", "9999-12-31"
 _SECONDS = r"^-?[0-9]{1,12}\z"
 _NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
@@ -276,11 +279,10 @@ def read_text(text: Column, want: T.DataType) -> Column:
     if pattern is None:
         return text.try_cast(want)
     text = text.cast("string")
-    if isinstance(want, T.TimestampType):  # Spark does not accept a lower-case z
-        text = F.when(F.endswith(text, F.lit("z")), F.upper(text)).otherwise(text)
     if isinstance(want, _EXACT_TIMESTAMPS):
         text = F.when(~text.rlike(_EXACT_MICROS), text)
-    read = F.when(text.rlike(rf"^{pattern}\z"), text).try_cast(want)
+    castable = _castable_timestamp(text) if isinstance(want, T.TimestampType) else text
+    read = F.when(text.rlike(rf"^{pattern}\z"), castable).try_cast(want)
     if not isinstance(want, T.TimestampType):
         return read
     # A zone shifts a timestamp out of the calendar only on its first and last day. Other texts are not compared: Spark
@@ -288,6 +290,17 @@ def read_text(text: Column, want: T.DataType) -> Column:
     at_edge = text.startswith(_FIRST_DATE) | text.startswith(_LAST_DATE)
     first, last = (F.timestamp_micros(F.lit(each)) for each in (FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US))
     return F.when(at_edge & ~read.between(first, last), None).otherwise(read)
+
+
+def _castable_timestamp(text: Column) -> Column:
+    """A timestamp's text as Spark's cast accepts it: with a capital Z, and with seconds before a zone.
+
+    Java's `OffsetDateTime` leaves out seconds that are zero.
+    """
+    minutes, zone = text.substr(1, _SECONDS_AT - 1), text.substr(_SECONDS_AT, len("+00:00"))
+    lacks_seconds = ~text.substr(_SECONDS_AT, 1).isin("", ":")
+    capital = F.when(F.endswith(text, F.lit("z")), F.upper(text)).otherwise(text)
+    return F.when(lacks_seconds, F.concat(minutes, F.lit(":00"), F.upper(zone))).otherwise(capital)
 
 
 def spark_type(kind: IcebergType) -> T.DataType:
