@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sluice.contract.values import ListField, Source, StrictModel
+from sluice.contract.values import ListField, Source, StrictModel, split_path
 
 DELETED_SOURCE, OP_SOURCE = "$deleted", "$op"
 """Sources of columns that hold whether or when the row was deleted, and the operation as the source wrote it."""
@@ -49,4 +49,4 @@ class Cdc(StrictModel):
     @property
     def op_path(self) -> tuple[str, ...]:
         """Path of the operation in the value; Debezium's unwrap adds it only if configured to."""
-        return tuple({"debezium": "op", "debezium_unwrapped": "__op"}.get(self.format, self.op or "").split("."))
+        return split_path({"debezium": "op", "debezium_unwrapped": "__op"}.get(self.format) or self.op or "")

@@ -12,7 +12,7 @@ from sluice.contract.checks_columns import check_auto, check_cdc, check_columns,
 from sluice.contract.columns import KAFKA_TYPES, REGISTRY_FORMATS, TEXT_AND_BYTES
 from sluice.contract.partitioning import PartitionField, parse_partition, type_mismatch
 from sluice.contract.types import Decimal, IcebergType, Struct, is_primitive
-from sluice.contract.values import FieldErrors
+from sluice.contract.values import FieldErrors, join_names
 
 if TYPE_CHECKING:
     from sluice.contract.fields import ContractFields
@@ -136,13 +136,13 @@ def _source_conflict(source: str, path: tuple[str, ...], kind: IcebergType | Non
         if other[:shorter] != _lower(path)[:shorter]:
             continue
         if there[:shorter] != path[:shorter]:
-            return f"{source!r} and {'.'.join(there)!r} differ only by case, which Spark does not distinguish"
+            return f"{source!r} and {join_names(there)!r} differ only by case, which Spark does not distinguish"
         if kind is None:
             if len(path) < len(other) or not _has_primitive(known, path[shorter:]):
-                return f"{source!r} is not a primitive value, since {'.'.join(there)!r} is read as {known}"
+                return f"{source!r} is not a primitive value, since {join_names(there)!r} is read as {known}"
             continue
         if len(other) != len(path):
-            return f"{source!r} and {'.'.join(there)!r}: one contains the other; read only the outer one"
+            return f"{source!r} and {join_names(there)!r}: one contains the other; read only the outer one"
         if kind != known:
             return f"field {source!r} is read as {known} by another column; use one type"
     return None

@@ -20,7 +20,7 @@ from sluice.contract.columns import (
 )
 from sluice.contract.suggestions import did_you_mean
 from sluice.contract.types import IcebergType, Primitive, is_primitive
-from sluice.contract.values import KEY_SOURCE, VALUE_SOURCE, FieldErrors
+from sluice.contract.values import KEY_SOURCE, VALUE_SOURCE, FieldErrors, split_path
 
 if TYPE_CHECKING:
     from sluice.contract.columns import Input
@@ -60,7 +60,7 @@ def check_cdc(contract: ContractFields, errors: FieldErrors) -> None:
 
 
 def _check_special(column: Input, cdc: Cdc | None, at: tuple[str | int, ...], errors: FieldErrors) -> None:
-    name, *rest = column.source.split(".")
+    name, *rest = split_path(column.source)
     takes: tuple[str, ...] = ()
     if cdc is None:
         known = f"with a $ there are '{KEY_SOURCE}', '{KEY_SOURCE}.field', '{VALUE_SOURCE}'; others need cdc:"

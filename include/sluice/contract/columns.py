@@ -13,11 +13,13 @@ from sluice.contract.values import (
     VALUE_SOURCE,
     ColumnName,
     ColumnType,
+    FieldName,
     Identifier,
     ListField,
     Source,
     StrictBool,
     StrictModel,
+    split_path,
 )
 
 KAFKA_TYPES: dict[str, IcebergType] = dict(
@@ -30,6 +32,7 @@ Format = Literal["json", "json_connect", "json_schema", "avro", "protobuf", "str
 format and need a schema registry; the last four have no fields."""
 
 TEXT_AND_BYTES = ("string", "bytes")
+JSON_FORMATS = ("json", "json_connect", "json_schema")
 REGISTRY_FORMATS = ("avro", "protobuf", "json_schema")
 INTEGER_FORMATS = {"int": ("int", "long"), "long": ("long",)}
 OBJECT_FORMATS = ("json", "json_schema", "protobuf")
@@ -49,7 +52,7 @@ class Input(StrictModel):
         type: As Iceberg writes it, for example `decimal(10, 2)` or `list<string>`.
         source: Field of the value, with dots for nested fields; `$key` for the record's key, `$key.a` for a field of
             it; `$value` for a value without fields; for change events also `$op`, `$deleted`, `$source.lsn` and others.
-            Default: the name.
+            A name that has a dot itself is in backticks (`values.split_path`). Default: the name.
     """
 
     name: ColumnName
@@ -75,12 +78,17 @@ class Input(StrictModel):
         """Path of the source in the key, outermost first; `$key` for the whole key, empty for a source in the value."""
         if not self.from_key:
             return ()
-        return tuple(self.source.split(".")[1:]) or (KEY_SOURCE,)
+        return split_path(self.source)[1:] or (KEY_SOURCE,)
 
     @property
     def from_envelope(self) -> bool:
         """Whether the source is in the envelope of a change event, not in its row."""
         return self.source.startswith("$") and self.source != VALUE_SOURCE and not (self.from_key or self.is_valid_to)
+
+    @property
+    def envelope_path(self) -> tuple[str, ...]:
+        """Path in the envelope of a source that is there, outermost first."""
+        return split_path(self.source.removeprefix("$"))
 
     @property
     def is_valid_to(self) -> bool:
@@ -90,7 +98,7 @@ class Input(StrictModel):
     @property
     def path(self) -> tuple[str, ...]:
         """Path of the source in the value, outermost first; empty for the key, and if no field is read."""
-        return () if self.from_key or self.is_valid_to or not self.source else tuple(self.source.split("."))
+        return () if self.from_key or self.is_valid_to or not self.source else split_path(self.source)
 
 
 class Auto(StrictModel):
@@ -102,7 +110,7 @@ class Auto(StrictModel):
     """
 
     subject: Annotated[str, Field(min_length=1)] | None = None
-    omit: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField] = ()
+    omit: Annotated[tuple[FieldName, ...], ListField] = ()
 
 
 def split_auto_columns(data: object) -> object:

@@ -6,6 +6,7 @@ The checks raise ValueError with a message for the contract's author; `contract.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, NoReturn
 
@@ -63,6 +64,7 @@ VALUE_SOURCE = "$value"
 """A column with this `source` holds the whole value of a record, where that has no fields."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAME = re.compile(r"`((?:[^`]|``)+)`|([^.`][^.]*)")
 _ENVELOPE = re.compile(r"\$(?!key\b)[a-z_]+(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _GROUP = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 _DURATION = re.compile(r"([1-9][0-9]{0,6}) ?([smhdw])")
@@ -161,6 +163,42 @@ def _group(value: str) -> str:
     return value
 
 
+def split_path(path: str) -> tuple[str, ...]:
+    """Return the names in a path, outermost first: joined by dots, and in backticks where a name has a dot itself.
+
+    Raises:
+        ValueError: It is not such a path.
+    """
+    names, at = list[str](), 0
+    while found := _NAME.match(path, at):
+        names.append(found[1].replace("``", "`") if found[1] else found[2])
+        at = found.end() + 1
+        if found.end() == len(path):
+            return tuple(names)
+        if path[found.end()] != ".":
+            break
+    _refuse(f"{quote(path)} is not a path: use a field name, or names joined by dots for nested fields")
+
+
+def root_name(path: str) -> str:
+    """Return the first name in the path of an error, which may continue into lists and maps (`a[].b`)."""
+    found = _NAME.match(path)
+    if not found:
+        return ""
+    return found[1].replace("``", "`") if found[1] else found[2].rstrip("[]{}")
+
+
+def quote_name(name: str) -> str:
+    """Return a field's name as it is written in a path."""
+    needs_quotes = "." in name or (name[:1] in {"`", "$"} and name not in (KEY_SOURCE, VALUE_SOURCE))
+    return "`" + name.replace("`", "``") + "`" if needs_quotes else name
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return the path of nested fields, outermost first."""
+    return ".".join(map(quote_name, names))
+
+
 def _source(value: str) -> str:
     known = value in (KEY_SOURCE, VALUE_SOURCE) or value.startswith(f"{KEY_SOURCE}.")
     if value.startswith("$") and not known and not _ENVELOPE.fullmatch(value):
@@ -168,9 +206,26 @@ def _source(value: str) -> str:
             f"{quote(value)} is not a source: with a $ there are '{KEY_SOURCE}', '{KEY_SOURCE}.field', "
             f"'{VALUE_SOURCE}', and with cdc: '$op', '$deleted', '$source.lsn' and others"
         )
-    if not all(part and part.isprintable() and part == part.strip() for part in value.split(".")):
-        _refuse(f"{quote(value)} is not a source: use a field name, or names joined by dots for nested fields")
-    return value
+    try:
+        names = split_path(value)
+    except ValueError:
+        names = ()
+    if not names or not all(name.isprintable() and name == name.strip() for name in names):
+        _refuse(
+            f"{quote(value)} is not a source: use a field name, or names joined by dots for nested fields; "
+            "a name that has a dot itself is written in backticks"
+        )
+    if not value.startswith("$") and names[0] in (KEY_SOURCE, VALUE_SOURCE):
+        _refuse(f"{quote(value)} is not a source: a field of that name can't be read")
+    return ".".join((names[0], *map(quote_name, names[1:]))) if value.startswith("$") else join_names(names)
+
+
+def _field_name(value: str) -> str:
+    """A field of the value; with or without backticks, since it can't be a path."""
+    names = split_path(value) if value.startswith("`") else (value,)
+    if len(names) != 1:
+        _refuse(f"{quote(value)} is not a field of the value: name the outermost field")
+    return names[0]
 
 
 def _type(value: object) -> IcebergType:
@@ -265,6 +320,7 @@ Identifier = Annotated[str, AfterValidator(_identifier)]
 Topic = Annotated[str, AfterValidator(_topic)]
 GroupName = Annotated[str, AfterValidator(_group)]
 Source = Annotated[str, AfterValidator(_source)]
+FieldName = Annotated[str, Field(min_length=1), AfterValidator(_field_name)]
 ColumnType = Annotated[IcebergType, PlainValidator(_type), PlainSerializer(str, return_type=str)]
 Duration = Annotated[timedelta, PlainValidator(parse_duration), PlainSerializer(_seconds, return_type=str)]
 Timestamp = Annotated[datetime, PlainValidator(parse_timestamp), PlainSerializer(datetime.isoformat, return_type=str)]

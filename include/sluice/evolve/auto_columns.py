@@ -5,6 +5,7 @@ A new schema is then a contract change like any other. The table stores its colu
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from sluice.contract.contract import Contract
 from sluice.contract.document import format_location
 from sluice.contract.suggestions import did_you_mean
 from sluice.contract.validation_messages import describe_errors
-from sluice.contract.values import quote
+from sluice.contract.values import quote, quote_name, root_name
 from sluice.errors import SchemaChangeError, SchemaMissingError
 from sluice.kafka.registry import SchemaRegistry, candidate_subjects
 
@@ -102,13 +103,15 @@ def _column(each: SchemaField, contract: Contract) -> Column:
         return Column.model_validate({**body, "doc": each.doc if isinstance(each.doc, str) else None})
     except ValidationError as error:
         (reason, *_) = [message for _, message in describe_errors(error, Column, body)]
-        raise SchemaMismatchError(each.name, f"can't become a column: {reason}") from error
+        raise SchemaMismatchError(quote_name(each.name), f"can't become a column: {reason}") from error
 
 
 def _next_step(path: str) -> str:
-    name = path.partition(".")[0].rstrip("[]{}")
-    omit = f"- auto: {{omit: [{name}]}}" if name.isidentifier() else "- auto: {omit: […]}"
+    name = quote_name(root_name(path))
+    written = name if name.isidentifier() else json.dumps(name, ensure_ascii=False)
+    source, omit = (written, f"[{written}]") if name else ("…", "[…]")
     return (
-        "List the field among the columns, before auto: {name: …, type: …, source: …}. Or leave it out: "
-        f"{omit}. An existing table keeps its columns meanwhile; a new table is not created before that."
+        f"List the field among the columns, before auto: {{name: …, type: …, source: {source}}}. Or leave it out: "
+        f"- auto: {{omit: {omit}}}. An existing table keeps its columns meanwhile; a new table is not created before "
+        "that."
     )

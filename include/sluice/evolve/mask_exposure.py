@@ -15,7 +15,7 @@ from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
 from sluice.contract.fields import row_paths
 from sluice.contract.types import IcebergType, ListOf, MapOf, Struct
-from sluice.contract.values import KEY_SOURCE, VALUE_SOURCE
+from sluice.contract.values import KEY_SOURCE, VALUE_SOURCE, split_path
 
 Path = tuple[str, ...]
 """Field names from the outside in, in lower case, as Spark compares them; a path in the record starts with `$key` or
@@ -139,7 +139,7 @@ def fields_read(contract: Contract, column: Column) -> set[str]:
 
 
 def _in_key(source: str) -> bool:
-    return source.split(".", maxsplit=1)[0] == KEY_SOURCE
+    return split_path(source)[0] == KEY_SOURCE
 
 
 def _side_settings(contract: Contract, side: str) -> object:
@@ -152,22 +152,22 @@ def _side_settings(contract: Contract, side: str) -> object:
 
 def _paths_in_record(contract: Contract, source: str) -> set[Path]:
     """The paths of a source in the record: in a change event, in the row after the change and in the one before it."""
-    first, *rest = source.lower().split(".")
+    first, *rest = split_path(source.lower())
     side = contract.key if first == KEY_SOURCE else contract.value
     payload = ("payload",) if side.format == "json_connect" else ()
     if first in (KEY_SOURCE, VALUE_SOURCE):
         return {(first, *payload, *rest)}
     if source == OP_SOURCE and contract.cdc and contract.cdc.op:
-        return {(VALUE_SOURCE, *payload, *contract.cdc.op.lower().split("."))}
-    if first.startswith("$"):
+        return {(VALUE_SOURCE, *payload, *split_path(contract.cdc.op.lower()))}
+    if source.startswith("$"):
         return {(VALUE_SOURCE, *payload, first.removeprefix("$"), *rest)}
     return {(VALUE_SOURCE, *payload, *outer, first, *rest) for outer in row_paths(contract)}
 
 
 def _inner_paths(contract: Contract, source: str) -> set[Path]:
     """The paths that a field may have: as the contract writes it, and from the root of the value."""
-    written = tuple(source.lower().removeprefix("$").split("."))
-    own = {written[1:]} if source.split(".", maxsplit=1)[0] in (KEY_SOURCE, VALUE_SOURCE) else {written}
+    written = split_path(source.lower().removeprefix("$"))
+    own = {written[1:]} if split_path(source)[0] in (KEY_SOURCE, VALUE_SOURCE) else {written}
     return own | {place[1:] for place in _paths_in_record(contract, source)}
 
 

@@ -21,6 +21,7 @@ from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
 from sluice.contract.fields import row_paths
 from sluice.contract.shape import previous_columns
+from sluice.contract.values import join_names
 from sluice.errors import SchemaChangeError
 from sluice.evolve.diff import ContractChange, compare_contracts
 from sluice.iceberg import compat, table_names, tables
@@ -96,11 +97,11 @@ def _changed_columns(old: Contract, new: Contract, changes: Iterable[ContractCha
 def _quarantine_names(contract: Contract, column: Column) -> set[str]:
     """The names of a column in quarantine: its own, its source, and its paths in the row and in the whole value."""
     if column.from_key:
-        read = [".".join(column.key_path)]
+        read = [join_names(column.key_path)]
     elif column.from_envelope:
-        read = [column.source.removeprefix("$")]
+        read = [join_names(column.envelope_path)]
     else:
-        read = [".".join((*outer, *column.path)) for outer in ((), *row_paths(contract)) if column.path]
+        read = [join_names((*outer, *column.path)) for outer in ((), *row_paths(contract)) if column.path]
     return {column.name, column.source, *read} - {""}
 
 

@@ -95,7 +95,7 @@ def special_value(contract: Contract, each: Input) -> Column:
         return deleted if each.type == Primitive("boolean") else F.when(deleted, F.col("_kafka_timestamp"))
     if each.source == OP_SOURCE:
         return _at(F.col(EVENT), contract.cdc.op_path).cast("string")
-    return _at(F.col(EVENT), each.source.removeprefix("$").split("."))
+    return _at(F.col(EVENT), each.envelope_path)
 
 
 def event_error(tombstone: Column) -> Column:

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE
-from sluice.contract.columns import Input
+from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.fields import row_paths
-from sluice.contract.values import KAFKA_COLUMNS
+from sluice.contract.values import KAFKA_COLUMNS, join_names
 from sluice.errors import SchemaIdReusedError
 from sluice.formats import change_events, expressions, masks
 from sluice.formats.formats import FORMATS
@@ -29,6 +29,7 @@ from sluice.formats.internal_columns import (
     ERROR,
     FIELD,
     FIELDS,
+    FLAT_NAME,
     IGNORE,
     KEY,
     OP,
@@ -58,8 +59,14 @@ ERROR_DETAILS = change_events.EVENT_ERRORS | {
 """Error class to the detail of its records; `malformed` and `misfit` have details of their own."""
 
 
-def wanted_fields(contract: Contract, part: RecordPart = VALUE) -> T.StructType:
-    """The fields of the value, or of the key, that columns and inputs read, with their types."""
+def wanted_fields(contract: Contract, part: RecordPart = VALUE, *, flat_names: bool = False) -> T.StructType:
+    """The fields of the value, or of the key, that columns and inputs read, with their types.
+
+    Args:
+        contract: The contract.
+        part: The key or the value.
+        flat_names: Whether to read fields whose name is a source with its dots, see `FLAT_NAME`.
+    """
     row: dict[str, Any] = {}
     envelope: dict[str, Any] = {}
     for each in (*contract.columns, *contract.inputs):
@@ -67,9 +74,13 @@ def wanted_fields(contract: Contract, part: RecordPart = VALUE) -> T.StructType:
             if each.from_key:
                 _add(row, each.key_path, _read_type(contract, each))
         elif each.from_envelope and each.source not in (DELETED_SOURCE, OP_SOURCE):
-            _add(envelope, each.source.removeprefix("$").split("."), _read_type(contract, each))
+            _add(envelope, each.envelope_path, _read_type(contract, each))
         elif each.path and not each.from_envelope:
             _add(row, each.path, _read_type(contract, each))
+    if flat_names:
+        paths = (each.key_path if part is KEY else each.path for each in (*contract.columns, *contract.inputs))
+        for path in paths:
+            _add_flat_names(row, path)
     if contract.cdc and part is VALUE:
         return change_events.envelope_fields(contract, _struct(row), _struct(envelope))
     return _struct(row)
@@ -87,10 +98,24 @@ def _add(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
     node[name] = kind
 
 
+def _add_flat_names(tree: dict[str, Any], path: Sequence[str]) -> None:
+    """Add each field whose name would be names of the path with the dots between them."""
+    for at, name in enumerate(path[:-1]):
+        if not isinstance(tree.get(name), dict):  # a source of the envelope
+            return
+        known = {each.lower() for each in tree}
+        for end in range(at + 2, len(path) + 1):
+            if (flat := ".".join(path[at:end])).lower() not in known:
+                tree[flat] = T.StructField(flat, T.StringType(), metadata={FLAT_NAME: list(path[at:])})
+        tree = tree[name]
+
+
 def _struct(tree: dict[str, Any]) -> T.StructType:
-    return T.StructType(
-        [T.StructField(name, _struct(node) if isinstance(node, dict) else node) for name, node in tree.items()]
-    )
+    fields = []
+    for name, node in tree.items():
+        kind = _struct(node) if isinstance(node, dict) else node
+        fields.append(kind if isinstance(kind, T.StructField) else T.StructField(name, kind))
+    return T.StructType(fields)
 
 
 @dataclass(frozen=True)
@@ -206,12 +231,14 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     # Tombstones are found before the bytes are read, so that Spark need not carry them through the reading.
     value_part = VALUE._replace(types=contract.value.types)
     read_value = FORMATS[contract.value.format]
-    frame = read_value(staged.withColumn(TOMBSTONE, _is_tombstone(contract)), wanted_fields(contract), value_part)
+    wanted = wanted_fields(contract, flat_names=contract.value.format in JSON_FORMATS)
+    frame = read_value(staged.withColumn(TOMBSTONE, _is_tombstone(contract)), wanted, value_part)
     inputs = (*contract.columns, *contract.inputs)
     # A key that is text or bytes is simply cast; other keys are read like values.
     key_has_fields = contract.key.format not in ("string", "bytes") and any(each.from_key for each in inputs)
     if key_has_fields:
-        frame = FORMATS[contract.key.format](frame, wanted_fields(contract, KEY), KEY)
+        wanted = wanted_fields(contract, KEY, flat_names=contract.key.format in JSON_FORMATS)
+        frame = FORMATS[contract.key.format](frame, wanted, KEY)
     if contract.value.format == "json_connect":  # a schema with a null payload
         no_payload = F.col(VALUE.fields).isNull() & F.col(VALUE.problem).isNull()
         frame = frame.withColumn(TOMBSTONE, F.col(TOMBSTONE) | no_payload)
@@ -349,7 +376,7 @@ def _failed_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
             for inner in _inner_paths(spark_type(each.type)):
                 steps = "".join(f"['{step.replace(chr(39), '')}']" for step in (*whole, *inner))
                 is_lost = F.get_json_object(text, f"${steps}").isNotNull() & _at(read, inner).isNull()
-                yield F.when(is_lost, F.lit(".".join((*names, *inner))))
+                yield F.when(is_lost, F.lit(join_names((*names, *inner))))
 
 
 def _inner_paths(kind: T.DataType) -> Iterator[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import types as T
 
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
+from sluice.contract.values import IDENTIFIER, quote_name
 from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, too_many_fields
 from sluice.formats.internal_columns import join_path
 from sluice.formats.logical_types import CONNECT_DECIMAL, CONNECT_TYPES, JSON_FORMATS, MAX_DIGITS, LogicalType
@@ -151,7 +152,7 @@ def infer_json_schema_fields(schema: WriterSchema, skip: Collection[str]) -> Ite
                 yield SchemaField(name, None)
                 continue
             doc = each.get("description") if isinstance(each, dict) else None
-            yield SchemaField(name, reader.type_of(_Node(each, root.document, name)), doc)
+            yield SchemaField(name, reader.type_of(_Node(each, root.document, quote_name(name))), doc)
     except RecursionError as error:
         raise SchemaMismatchError("", "the schema's types are nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -200,6 +201,13 @@ class _Node(NamedTuple):
 
     def inner(self, schema: Any, step: str) -> _Node:
         return self._replace(schema=schema, path=f"{self.path}{step}")
+
+    def field(self, name: str, schema: Any) -> _Node:
+        """The schema of a field of a struct."""
+        node = self._replace(schema=schema, path=join_path(self.path, name))
+        if not IDENTIFIER.fullmatch(name):
+            raise SchemaMismatchError(node.path, "has a name that no field of a struct may have")
+        return node
 
 
 def _check_properties(node: _Node, *further: str) -> Any:
@@ -322,7 +330,7 @@ class _JsonSchemaReader:
 
     def _object_type(self, node: _Node) -> IcebergType:
         if properties := node.schema.get("properties"):
-            return Struct(tuple((n, self.type_of(node.inner(each, f".{n}"))) for n, each in properties.items()))
+            return Struct(tuple((n, self.type_of(node.field(n, each))) for n, each in properties.items()))
         values = node.schema.get("additionalProperties")
         if not isinstance(values, dict):
             raise SchemaMismatchError(node.path, "is an object of unknown fields, which no column type holds")

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from sluice.contract.values import quote_name
+
 OP, ERROR, DETAIL, FIELD = "_sluice_op", "_sluice_error", "_sluice_detail", "_sluice_field"
 UPSERT, DELETE, IGNORE = "u", "d", "i"
 
@@ -45,14 +47,18 @@ OTHER_TYPE = "_sluice_other"
 BEST_EFFORT = "sluice.spare"
 """Metadata key of a field whose parse problem is reported only if the record has no other problem."""
 
+FLAT_NAME = "sluice.path"
+"""Metadata key of a field that no column reads: its name is names of a source with the dots between them. Its value is
+the path that the source means, from the same object on."""
+
 FIELDS, CORRUPT = "_sluice_fields", "_sluice_corrupt"
 VALUE = RecordPart("value", FIELDS, "_sluice_problem", "$value")
 KEY = RecordPart("key", "_sluice_key_fields", "_sluice_key_problem", "$key")
 
 
 def join_path(path: str, name: str) -> str:
-    """The dotted path of a field inside another."""
-    return f"{path}.{name}" if path else name
+    """The path of a field inside another, as a contract's `source` has it."""
+    return f"{path}.{quote_name(name)}" if path else quote_name(name)
 
 
 def problem(detail: str | Column, field: str | None = None) -> Column:

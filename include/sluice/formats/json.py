@@ -20,6 +20,7 @@ from sluice.formats.json_parsing import (
     WORK_COLUMNS,
     DeferredTypes,
     add_parsed_object,
+    find_flat_names,
     find_parse_problem,
     of_field,
     variant_decimal,
@@ -111,5 +112,6 @@ def _add_fields(
         (lost, problem(f"field {path!r} is not a {kind}", path))
         for path, kind, lost in types.find_lost_values(parsed, F.col(part.fields), wanted)
     ]
+    checks += find_flat_names(F.col(part.fields), wanted)
     found = find_parse_problem(part, parse_schema, "a JSON object with fields of the contract's types", checks)
     return frame.withColumn(part.problem, found).drop(*WORK_COLUMNS)

@@ -17,6 +17,7 @@ from sluice.formats.json_parsing import (
     WORK_COLUMNS,
     DeferredTypes,
     add_parsed_object,
+    find_flat_names,
     find_parse_problem,
     variant_decimal,
     variant_is,
@@ -44,6 +45,8 @@ def add_connect_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart)
     checks = [_envelope_check(part, schema, payload)]
     for path, kind, lost in DEFERRED_TYPES.find_lost_values(payload, converted, want, part.root if is_scalar else ""):
         checks.append((lost, problem(f"field {path!r} and its embedded schema do not give a {kind}", path)))
+    if not is_scalar:
+        checks += find_flat_names(converted, wanted)
     found = find_parse_problem(part, envelope, f"{_ENVELOPE} with a payload of the contract's types", checks)
     return frame.withColumn(part.problem, found).drop(*WORK_COLUMNS)
 

@@ -21,6 +21,7 @@ from sluice.formats.internal_columns import (
     BEST_EFFORT,
     CORRUPT,
     END_MARKER,
+    FLAT_NAME,
     PROBLEM_TYPE,
     RecordPart,
     join_path,
@@ -222,6 +223,27 @@ class DeferredTypes(NamedTuple):
             return reduce(or_, (F.coalesce(lost, F.lit(False)) for _, _, lost in checks))
 
         return F.exists(F.zip_with(parsed, converted, is_lost), lambda it: it)
+
+
+def find_flat_names(found: Column, wanted: T.StructType, path: str = "") -> Iterator[tuple[Column, Column]]:
+    """Whether a record has a field whose name is a source's, with its dots, and not the nested field; and the problem.
+
+    Args:
+        found: The fields that were read.
+        wanted: Their types; `FLAT_NAME` marks such fields.
+        path: The path of the struct.
+    """
+    for f in wanted.fields:
+        if names := f.metadata.get(FLAT_NAME):
+            joined = next(n for n in range(2, len(names) + 1) if ".".join(names[:n]) == f.name)
+            rest = "".join(f"['{name}']" for name in names[joined:])
+            flat = F.get_json_object(found[f.name], f"${rest}") if rest else found[f.name]
+            nested = reduce(lambda at, name: at[name], names, found)
+            meant, source = (reduce(join_path, each, path) for each in (names, [f.name, *names[joined:]]))
+            detail = f"the record has a field with a dot in its name: to read it, write source: {source!r}"
+            yield flat.isNotNull() & nested.isNull(), problem(detail, meant)
+        elif isinstance(f.dataType, T.StructType):
+            yield from find_flat_names(found[f.name], f.dataType, join_path(path, f.name))
 
 
 def of_field(schema: Column | None, field: T.StructField) -> Column | None:

@@ -15,6 +15,7 @@ from sluice.contract.columns import REGISTRY_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.fields import row_paths
 from sluice.contract.types import IcebergType, Struct
+from sluice.contract.values import quote_name, root_name, split_path
 from sluice.errors import RegistryUnavailableError, SluiceError
 from sluice.kafka.registry import SchemaRegistry, WriterSchema, candidate_subjects
 from sluice.plan.risk import Risk, RiskKind
@@ -89,7 +90,11 @@ def find_schema_risks(contract: Contract, registry: SchemaRegistry | SubjectCach
         if schema is None or not known:  # a schema of another message, or of an unknown type
             continue
         if contract.value.format == "json_schema":
-            lost = [n for n in needed.names if n not in have] if schema_compat.is_closed(schema) else list[str]()
+            lost = (
+                [quote_name(n) for n in needed.names if n not in have]
+                if schema_compat.is_closed(schema)
+                else list[str]()
+            )
             why, which = schema_compat.find_incompatible_json_field(have, needed), "records that have one"
         else:
             lost = list(_missing(have, needed))
@@ -120,11 +125,7 @@ def _value_path(contract: Contract, each: Input) -> tuple[str, ...]:
         return contract.cdc.op_path
     if each.source == DELETED_SOURCE or not each.path:
         return ()
-    return (
-        (*row_paths(contract)[0], *each.path)
-        if not each.from_envelope
-        else (each.path[0].removeprefix("$"), *each.path[1:])
-    )
+    return each.envelope_path if each.from_envelope else (*row_paths(contract)[0], *each.path)
 
 
 def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergType | None]:
@@ -139,7 +140,7 @@ def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergTyp
             with schema_failures_as_mismatch():
                 return {each.name: each.type for each in read(schema, skip)}
         except SchemaMismatchError as error:
-            root = error.path.partition(".")[0].rstrip("[]{}")
+            root = root_name(error.path)
             if not root or root in skip:
                 break
             skip.add(root)  # the field exists, though it has no column type
@@ -149,15 +150,17 @@ def _fields(contract: Contract, schema: WriterSchema) -> Mapping[str, IcebergTyp
 def _missing(have: Mapping[str, IcebergType | None], needed: StructType, path: str = "") -> Iterator[str]:
     from pyspark.sql.types import StructType as Nested
 
+    from sluice.formats.internal_columns import join_path
+
     for field in needed.fields:
         if field.name not in have:
-            yield f"{path}{field.name}"
+            yield join_path(path, field.name)
         elif isinstance(inner := have[field.name], Struct) and isinstance(field.dataType, Nested):
-            yield from _missing(dict(inner.fields), field.dataType, f"{path}{field.name}.")
+            yield from _missing(dict(inner.fields), field.dataType, join_path(path, field.name))
 
 
 def _describe_lost_fields(contract: Contract, schema: WriterSchema, subject: str, lost: list[str]) -> str:
-    lost_paths = [tuple(path.split(".")) for path in lost]
+    lost_paths = [split_path(path) for path in lost]
     paths = {c.name: _value_path(contract, c) for c in contract.columns}
     readers = [name for name, p in paths.items() if any(p[: len(g)] == g[: len(p)] for g in lost_paths if p)]
     required = [

@@ -29,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.contract.contract import Contract
+from sluice.contract.values import quote_name
 from sluice.embedded.schema_registry import EmbeddedRegistry
 from sluice.formats import protobuf_descriptors
 from sluice.formats.decode import decode
@@ -87,7 +88,7 @@ class Form:
     def body(self) -> dict[str, Any]:
         """Of a contract."""
         key = {"name": "key", "type": "long", "source": "$key.k"}
-        columns = [key, *({"name": n, "type": kind} for n, kind in self.columns.items())]
+        columns = [key, *({"name": column(n), "type": t, "source": quote_name(n)} for n, t in self.columns.items())]
         return {"columns": columns, "value": {"format": self.name}, "key": {"format": self.name}}
 
     def records(self) -> st.SearchStrategy[list[Record]]:
@@ -111,7 +112,12 @@ class Form:
             row = self.read(raw)
         except ref.RefusedError:
             return None
-        return None if row is None else {"key": key and key["k"], **row}
+        return None if row is None else {"key": key and key["k"], **{column(n): v for n, v in row.items()}}
+
+
+def column(field: str) -> str:
+    """The name of a field's column."""
+    return field.replace(".", "_")
 
 
 JSON_COLUMNS: dict[str, tuple[str, ref.Read]] = {
@@ -121,6 +127,7 @@ JSON_COLUMNS: dict[str, tuple[str, ref.Read]] = {
     "f": ("double", ref.double),
     "d": ("decimal(20, 3)", ref.decimal(20, 3)),
     "s": ("string", ref.text),
+    "log.level": ("string", ref.text),
     "day": ("date", ref.epoch_day),
     "at": ("timestamptz", ref.seconds_or_utc_micros),
     "face": ("timestamp", ref.local_micros),
@@ -132,7 +139,8 @@ JSON_COLUMNS: dict[str, tuple[str, ref.Read]] = {
     "li": ("list<timestamptz>", ref.items(ref.seconds_or_utc_micros)),
 }  # fmt: skip
 JSON_RECORD = {
-    "n": 2**53, "i": -1, "bo": True, "f": 0.5, "d": 1.125, "s": HTML, "day": "2013-01-31", "at": "2013-01-31T08:00:00Z",
+    "n": 2**53, "i": -1, "bo": True, "f": 0.5, "d": 1.125, "s": HTML, "log.level": "info", "day": "2013-01-31",
+    "at": "2013-01-31T08:00:00Z",
     "face": "2013-01-31 08:00", "by": "AP8=", "st": {"a": 1, "b": ["x", None], "d": "1"}, "m": {"x": 1.5},
     "days": {"x": "2013-01-31"}, "li": [1], "left out": [[{}]],
 }  # fmt: skip

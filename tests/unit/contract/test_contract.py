@@ -164,9 +164,30 @@ def test_sources(source):
     assert contract(columns=columns(("x", kind, source))).columns[0].source == source
 
 
-@pytest.mark.parametrize("source", ["", ".", "a.", ".a", "a..b", "a\nb", " a"])
+@pytest.mark.parametrize(
+    "source", ["", ".", "a.", ".a", "a..b", "a\nb", " a", "`a", "``", "`a`b", "a.`b`c", "` a`", "`$key`", "`$value`.a"]
+)
 def test_wrong_sources(source):
     assert "is not a source" in flaws(columns=columns(("x", "int", source)))["columns.0.source"]
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "written"),
+    [
+        ("a.b", ("a", "b"), "a.b"),
+        ("`a.b`", ("a.b",), "`a.b`"),
+        ("`a`.`b.c`.d", ("a", "b.c", "d"), "a.`b.c`.d"),
+        ("`$id`.`$oid`", ("$id", "$oid"), "`$id`.`$oid`"),
+        ("`a``.b`", ("a`.b",), "`a``.b`"),
+        ("a`b.it's", ("a`b", "it's"), "a`b.it's"),
+        ("größe.x y", ("größe", "x y"), "größe.x y"),
+    ],
+)
+def test_a_name_with_a_dot_is_written_in_backticks_as_in_spark(source, path, written):
+    column = contract(columns=columns(("x", "int", source))).columns[0]
+    assert (column.path, column.source, column.from_envelope) == (path, written, False)
+    column = contract(key={"format": "json"}, columns=columns(("x", "int", f"$key.{source}"))).columns[0]
+    assert (column.key_path, column.source) == (path, f"$key.{written}")
 
 
 def test_the_key_source_is_the_only_one_with_a_dollar():

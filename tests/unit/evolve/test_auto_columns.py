@@ -16,6 +16,7 @@ from sluice.cli import main
 from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
 from sluice.contract.shape import shape
+from sluice.contract.values import root_name
 from sluice.errors import (
     ConfigError,
     RegistryUnavailableError,
@@ -193,6 +194,15 @@ UNFIT = [
         for root in (True, False)
     ),
     ("json_schema", {"type": "array"}, "", "not an object with properties"),
+    ("json_schema", {"properties": {"a.b": {"type": "object"}}}, "`a.b`", "unknown fields"),
+    ("json_schema", {"properties": {"a.b": {"type": "array", "items": True}}}, "`a.b`[]", "anything"),
+    ("json_schema", {"properties": {"$a": {"properties": {"b.c": {"type": "long"}}}}}, "`$a`.`b.c`", "no field of a"),
+    (
+        "json_schema",
+        {"properties": {"a": {"properties": {"b: int, c": {"type": "string"}}}}},
+        "a.b: int, c",
+        "no field",
+    ),
 ]
 
 
@@ -205,7 +215,7 @@ def test_what_no_column_holds_is_refused_with_its_path_unless_it_is_skipped(
         read(form, body)
     assert caught.value.path == path
     if path:
-        name = path.partition(".")[0].rstrip("[]")
+        name = root_name(path)
         assert [(f.name, f.type) for f in read(form, body, (name,))] == [(name, None)]
 
 
