@@ -5,7 +5,10 @@ The meaning of Debezium's fields follows the captured events in `tests/data/debe
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,7 +17,7 @@ from pyspark.sql import types as T
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE, Operations
 from sluice.contract.columns import Input
 from sluice.contract.contract import Contract
-from sluice.contract.types import Decimal, IcebergType, ListOf, MapOf, Primitive
+from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
 from sluice.formats.internal_columns import BEST_EFFORT, FIELDS, VALUE, Expression
 from sluice.formats.logical_types import spark_type, timestamp_from_units
 
@@ -25,6 +28,11 @@ CHANGED, DELETED, TRUNCATED = "changed", "deleted", "truncated"
 BEFORE = "before"
 UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's placeholder for a large value that PostgreSQL did not log because it did not change."""
+_BASE64, _HEX = base64.b64encode(UNAVAILABLE.encode()).decode(), UNAVAILABLE.encode().hex()
+UNAVAILABLE_TEXTS = (UNAVAILABLE, _BASE64, _BASE64.rstrip("="), _HEX, _HEX.upper())
+"""The placeholder as text: of a bytea by `binary.handling.mode`."""
+UNAVAILABLE_BYTES = (*(text.encode() for text in UNAVAILABLE_TEXTS), base64.b64decode(_HEX))
+"""The placeholder as bytes; the last one if bytes are read from the hexadecimal text, as if it were base64."""
 UNAVAILABLE_UUID = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
 """The placeholder in a list of uuids: the text as `UUID.nameUUIDFromBytes`."""
 UNAVAILABLE_JSON = f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}'
@@ -127,18 +135,23 @@ def _is_placeholder(value: Column, kind: IcebergType) -> Column | None:
     In a list of numbers, or of values read from numbers, the placeholder is the text's bytes; in an hstore, a map with
     the text as its key, or that map as JSON.
     """
-    text, numbers = F.lit(UNAVAILABLE), F.lit(list(UNAVAILABLE.encode()))
+    numbers = F.lit(list(UNAVAILABLE.encode()))
+    texts, many_bytes = list(map(F.lit, UNAVAILABLE_TEXTS)), list(map(F.lit, UNAVAILABLE_BYTES))
     match kind:
         case MapOf():
-            return F.map_contains_key(value, text)
+            return reduce(or_, (F.map_contains_key(value, text) for text in texts))
+        case Struct(fields):
+            found = (_is_placeholder(value.getField(name), inner) for name, inner in fields)
+            checks = [F.coalesce(check, F.lit(False)) for check in found if check is not None]
+            return reduce(or_, checks) if checks else None
         case Primitive("string"):
-            known = [text, F.lit(UNAVAILABLE_JSON)]
-        case Primitive("binary"):
-            known = [text.cast("binary")]
+            known = [*texts, F.lit(UNAVAILABLE_JSON)]
+        case Primitive("binary") | Fixed():
+            known = many_bytes
         case ListOf(Primitive("string")):
-            known = [F.array(text), F.lit([UNAVAILABLE_UUID]), numbers.cast("array<string>")]
-        case ListOf(Primitive("binary")):
-            known = [F.array(text.cast("binary"))]
+            known = [*map(F.array, texts), F.lit([UNAVAILABLE_UUID]), numbers.cast("array<string>")]
+        case ListOf(Primitive("binary") | Fixed()):
+            known = [*map(F.array, many_bytes)]
         case ListOf(Primitive("uuid")):
             known = [F.lit([UNAVAILABLE_UUID])]
         case ListOf(Primitive("boolean")):
