@@ -44,7 +44,7 @@ from sluice.formats.internal_columns import (
 from sluice.formats.json import DEFERRED_TYPES
 from sluice.formats.json_connect import PAYLOAD
 from sluice.formats.logical_types import exact, read_text, spark_type
-from sluice.formats.value_checks import lowercase_uuids, partition_path_checks, truncate_transform_checks, type_checks
+from sluice.formats.value_checks import canonical_form, partition_path_checks, truncate_transform_checks, type_checks
 from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.kafka.schema_fingerprint import with_topic
 
@@ -160,8 +160,8 @@ def decode(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     op = F.when(record.is_other_type, IGNORE).otherwise(op)
     frame, op, failed_expression = _compute(frame, contract, record, op)
     frame = frame.withColumn(OP, op)
-    if uuids := {c.name: lower(F.col(c.name)) for c in contract.columns if (lower := lowercase_uuids(c.type))}:
-        frame = frame.withColumns(uuids)  # keys that differ only in case are equal
+    if changes := {c.name: change(F.col(c.name)) for c in contract.columns if (change := canonical_form(c.type))}:
+        frame = frame.withColumns(changes)
     frame = _add_errors(frame, contract, record, tombstone_error, failed_expression)
     columns = [*(c.name for c in contract.columns), *KAFKA_COLUMNS, *STAGED_COLUMNS.values()]
     return masks.mask_columns(frame, contract).select(*columns, OP, ERROR, FIELD, DETAIL)

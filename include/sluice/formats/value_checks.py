@@ -1,6 +1,7 @@
 """Checks of decoded values that their Spark type does not make: uuids, fixed lengths, partition path lengths.
 
-In: a contract. Out: conditions on its columns, used by decode for error class `misfit` and for a tombstone's key.
+In: a contract. Out: conditions on its columns, used by decode for error class `misfit` and for a tombstone's key; and
+the one form of values that are equal.
 """
 
 from __future__ import annotations
@@ -116,17 +117,31 @@ def _in_field(name: str, violated: Expression) -> Expression:
     return lambda value: violated(value.getField(name))
 
 
-def lowercase_uuids(kind: IcebergType) -> Expression | None:
-    """Converts the uuids in a value to lower case, as Iceberg returns them; None for a type without uuids."""
+def canonical_form(kind: IcebergType, *, has_bounds: bool = True) -> Expression | None:
+    """Gives equal values one form: uuids in lower case, as Iceberg returns them, and 0.0 for -0.0.
+
+    In the bounds of files and in partitions Iceberg orders -0.0 before 0.0, so that a filter `d = 0` would miss it.
+
+    Args:
+        kind: The type of the values.
+        has_bounds: Whether files have bounds of them. In lists and maps they do not, and -0.0 stays there, because
+            Spark would call a function for each element.
+
+    Returns:
+        The conversion; None for a type that needs none.
+    """
     match kind:
         case Primitive("uuid"):
             return F.lower
+        case Primitive("float" | "double" as name) if has_bounds:
+            return lambda value: value + F.lit(0.0).cast(name)  # IEEE 754: -0.0 + 0.0 is 0.0
         case ListOf(element):
-            return _map_list(change) if (change := lowercase_uuids(element)) else None
+            return _map_list(change) if (change := canonical_form(element, has_bounds=False)) else None
         case MapOf(_, element):
-            return _map_values(change) if (change := lowercase_uuids(element)) else None
+            return _map_values(change) if (change := canonical_form(element, has_bounds=False)) else None
         case Struct(fields):
-            changes = {name: change for name, member in fields if (change := lowercase_uuids(member))}
+            forms = ((name, canonical_form(member, has_bounds=has_bounds)) for name, member in fields)
+            changes = {name: change for name, change in forms if change}
             return _map_fields(changes) if changes else None
     return None
 
