@@ -19,7 +19,7 @@ from pyspark.sql import types as T  # noqa: E402
 
 from sluice.contract.types import parse_type  # noqa: E402
 from sluice.formats.inferred_columns import FIELD_READERS, SchemaField  # noqa: E402
-from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, JSON_FORMATS, spark_type  # noqa: E402
+from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, JSON_SCHEMA_FORMATS, spark_type  # noqa: E402
 from sluice.formats.schema_compat import find_incompatible_field, find_incompatible_json_field  # noqa: E402
 from sluice.kafka.registry import WriterSchema  # noqa: E402
 
@@ -63,7 +63,7 @@ IMPORTS = (
 )
 JSON: dict[str, Any] = {
     **{n: {"type": n} for n in ("boolean", "integer", "number", "string")},
-    **{f"string, format {n}": {"type": "string", "format": n} for n in JSON_FORMATS},
+    **{f"string, format {n}": {"type": "string", "format": n} for n in JSON_SCHEMA_FORMATS},
     "string, connect.type bytes": {"type": "string", "connect.type": "bytes"},
 }
 

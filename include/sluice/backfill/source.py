@@ -13,14 +13,14 @@ from sluice.batch import Batch
 from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.formats.decode import decode
-from sluice.formats.internal_columns import ERROR
+from sluice.formats.internal_columns import ERROR, TIMESTAMP_MS
 from sluice.iceberg import range_scan, table_names, tables
 from sluice.ingest import check, expectations, merge, staged_batches
 from sluice.ingest import quarantine as ingest_quarantine
 from sluice.ingest.context import Context
 from sluice.ledger.slices import Origin
 
-RAW_COLUMNS = ["batch_seq", *KAFKA_COLUMNS[1:], "key", "value", "headers"]
+RAW_COLUMNS = ["batch_seq", *KAFKA_COLUMNS[1:], "key", "value", "headers", TIMESTAMP_MS]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SliceSource:
                 raw = raw.withColumn("_kafka_topic", F.lit(self.piece.topic)).where(inside)
             if self.replayed:
                 raw = raw.join(self._quarantined(session).where(inside), validate.KEY, "left_semi")
-        raw = raw.select(*RAW_COLUMNS)
+        raw = raw.select(*(c for c in RAW_COLUMNS if c in raw.columns))
         if self.origin != Origin.KAFKA:  # a record may be there twice: from live ingest and from a backfill
             raw = raw.dropDuplicates(validate.KEY)
         return expectations.mark_failing_rows(decode(raw, self.contract, self.piece.topic), self.contract)

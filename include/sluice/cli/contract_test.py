@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
 from sluice.formats.decode import decode
-from sluice.formats.internal_columns import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, STAGED_COLUMNS
+from sluice.formats.internal_columns import DELETE, DETAIL, ERROR, FIELD, IGNORE, OP, STAGED_COLUMNS, TIMESTAMP_MS
 from sluice.ingest import expectations, librdkafka_source, quarantine, session
 from sluice.kafka import broker, login
 from sluice.ledger.quality_table import ExpectationResult
@@ -45,6 +44,7 @@ RAW_SCHEMA = T.StructType(
         T.StructField("key", T.BinaryType()),
         T.StructField("value", T.BinaryType()),
         T.StructField("headers", T.ArrayType(_HEADER)),
+        T.StructField(TIMESTAMP_MS, T.LongType()),
     ]
 )
 JSON_OPTIONS = {
@@ -56,7 +56,7 @@ SAMPLE_SEQ = -1
 """The sample's batch number. It is that of a backfill slice, so that batch size and freshness are not evaluated."""
 
 READ_SECONDS = 30.0
-JSON_FIELDS = frozenset({"key", "value", "key_base64", "value_base64", "headers"})
+JSON_FIELDS = frozenset({"key", "value", "key_base64", "value_base64", "headers", "timestamp"})
 Raw = tuple[Any, ...]
 
 
@@ -120,8 +120,8 @@ def _sample_result(row: Row) -> SampleResult:
 def read_file(path: Path) -> list[Raw]:
     """Records from a file with a JSON object per line; the line number is the record's offset.
 
-    Keys are `key`, `value` and `headers`. Text is encoded as UTF-8, null means no value, anything else is encoded as
-    JSON; bytes come as `key_base64` and `value_base64`.
+    Keys are `key`, `value`, `headers`, and `timestamp` in milliseconds since 1970 (by default now). Text is encoded as
+    UTF-8, null means no value, anything else is encoded as JSON; bytes come as `key_base64` and `value_base64`.
 
     Raises:
         ConfigError: a line is not a record; with its number.
@@ -141,16 +141,25 @@ def read_file(path: Path) -> list[Raw]:
                 or not found.keys() & {"value", "value_base64"}
                 or found.keys() - JSON_FIELDS
             ):
-                raise ValueError("it must be an object with `value` and, optionally, `key` and `headers`")
+                raise ValueError("it must be an object with `value` and, optionally, `key`, `headers` and `timestamp`")
             headers = [(name, _to_bytes(value)) for name, value in (found.get("headers") or {}).items()]
             key, value = (_field_bytes(found, name) for name in ("key", "value"))
+            millis = found.get("timestamp", int(time.time() * 1000))
+            if type(millis) is not int or not -(1 << 63) <= millis < 1 << 63:
+                raise ValueError("`timestamp` must be milliseconds since 1970")
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 f"Line {number} of {path} is not a record: {error}.",
                 next_step='Write {"key": "k1", "value": {…}} on each line; see docs/contracts.md.',
             ) from error
-        records.append((SAMPLE_SEQ, 0, number, datetime.now(UTC), key, value, headers))
+        records.append(_raw(0, number, millis, key, value, headers))
     return records
+
+
+def _raw(partition: int, offset: int, millis: int, *parts: Any) -> Raw:
+    """A row of `RAW_SCHEMA`; `parts` are key, value and headers."""
+    at = timestamps.utc_from_kafka(millis)
+    return SAMPLE_SEQ, partition, offset, at, *parts, millis if at is None else None
 
 
 def _field_bytes(found: dict[str, Any], name: str) -> bytes | None:
@@ -196,14 +205,8 @@ def read_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
                 if error.code() != KafkaError._PARTITION_EOF:
                     continue
             elif offset < state.watermarks[partition].end:
-                micros = message.timestamp()[1] * 1000
-                place = (
-                    SAMPLE_SEQ,
-                    partition,
-                    offset,
-                    timestamps.utc_from_micros(micros) if micros < 1 << 63 else None,
-                )
-                found.append((*place, message.key(), message.value(), message.headers() or []))
+                parts = message.key(), message.value(), message.headers() or []
+                found.append(_raw(partition, offset, message.timestamp()[1], *parts))
                 if offset + 1 < state.watermarks[partition].end:
                     continue
             left.pop(partition, None)

@@ -31,7 +31,8 @@ from sluice.formats.avro_schema import (
 from sluice.formats.convert import (
     LogicalConversion,
     SchemaMismatchError,
-    contains_only_utf8,
+    all_leaves,
+    is_utf8,
     restore_precision,
     schema_failures_as_mismatch,
 )
@@ -63,7 +64,7 @@ def add_avro_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart) ->
     required: list[Column] = []
     best_effort: list[Column] = []
     for f in wanted.fields:
-        if (is_text := contains_only_utf8(F.col(part.fields)[f.name], f.dataType)) is not None:
+        if (is_text := all_leaves(F.col(part.fields)[f.name], f.dataType, is_utf8)) is not None:
             invalid = F.when(~is_text, problem(f"field {f.name!r} is not UTF-8 text", f.name))
             (best_effort if BEST_EFFORT in f.metadata else required).append(invalid)
     return frame.withColumn(part.problem, F.coalesce(*required, F.col(part.problem), *best_effort))

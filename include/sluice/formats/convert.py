@@ -161,24 +161,31 @@ def _lost_in_any(is_lost: LossCheck, elements: Expression = lambda value: value)
     return any_lost
 
 
-def contains_only_utf8(value: Column, kind: T.DataType) -> Column | None:
-    """Whether all strings in a value are UTF-8, null for a null; None for a type without strings."""
-    if isinstance(kind, T.StringType):
-        return F.is_valid_utf8(value)
+LeafCheck = Callable[[Column, T.DataType], Column | None]
+"""Whether a value of a type that has no parts is valid; None for a type that needs no check."""
+
+
+def is_utf8(value: Column, kind: T.DataType) -> Column | None:
+    """Whether a string is UTF-8; None for other types."""
+    return F.is_valid_utf8(value) if isinstance(kind, T.StringType) else None
+
+
+def all_leaves(value: Column, kind: T.DataType, check: LeafCheck) -> Column | None:
+    """Whether all parts of a value pass a check, null for a null; None for a type without parts to check."""
     if isinstance(kind, T.StructType):
-        parts = [contains_only_utf8(value.getField(f.name), f.dataType) for f in kind.fields]
+        parts = [all_leaves(value.getField(f.name), f.dataType, check) for f in kind.fields]
     elif isinstance(kind, T.ArrayType):
         inner = kind.elementType
-        if contains_only_utf8(value, inner) is None:
+        if all_leaves(value, inner, check) is None:
             return None
-        return F.forall(value, lambda each: F.coalesce(contains_only_utf8(each, inner), F.lit(True)))  # type: ignore[arg-type]
+        return F.forall(value, lambda each: F.coalesce(all_leaves(each, inner, check), F.lit(True)))  # type: ignore[arg-type]
     elif isinstance(kind, T.MapType):
         parts = [
-            contains_only_utf8(F.map_keys(value), T.ArrayType(kind.keyType)),
-            contains_only_utf8(F.map_values(value), T.ArrayType(kind.valueType)),
+            all_leaves(F.map_keys(value), T.ArrayType(kind.keyType), check),
+            all_leaves(F.map_values(value), T.ArrayType(kind.valueType), check),
         ]
     else:
-        return None
+        return check(value, kind)
     known = [F.coalesce(part, F.lit(True)) for part in parts if part is not None]
     return reduce(lambda a, b: a & b, known) if known else None
 

@@ -5,7 +5,7 @@ Used by the check step, and wherever staged records are read as a table's rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -18,8 +18,8 @@ from pyspark.sql import types as T
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE
 from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
-from sluice.contract.fields import row_paths
-from sluice.contract.values import KAFKA_COLUMNS, join_names
+from sluice.contract.types import Primitive
+from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import SchemaIdReusedError
 from sluice.formats import change_events, expressions, masks
 from sluice.formats.formats import FORMATS
@@ -36,27 +36,25 @@ from sluice.formats.internal_columns import (
     OTHER_TYPE,
     PROBLEM_TYPE,
     STAGED_COLUMNS,
+    TIMESTAMP_MS,
     UPSERT,
     VALUE,
     RecordPart,
     problem,
 )
-from sluice.formats.json import DEFERRED_TYPES
-from sluice.formats.json_connect import PAYLOAD
 from sluice.formats.logical_types import exact, read_text, spark_type
 from sluice.formats.value_checks import canonical_form, partition_path_checks, truncate_transform_checks, type_checks
-from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.kafka.schema_fingerprint import with_topic
+from sluice.timestamps import NO_TIMESTAMP
 
 TOMBSTONE = "_sluice_tombstone"
 
 ERROR_DETAILS = change_events.EVENT_ERRORS | {
-    "timestamp": "the record's Kafka timestamp is beyond the year 294247; does its producer send nanoseconds?",
     "null_value": "the record has no value, and a table with mode append cannot delete rows",
     "tombstone_key": "the record has no value, and its key does not identify a row to delete",
     "expression": "the expression failed on this record",
 }
-"""Error class to the detail of its records; `malformed` and `misfit` have details of their own."""
+"""Error class to the detail of its records; others have details of their own."""
 
 
 def wanted_fields(contract: Contract, part: RecordPart = VALUE, *, flat_names: bool = False) -> T.StructType:
@@ -198,9 +196,9 @@ def _add_errors(
     none = F.lit(None).cast("string")
     violation = _first_violation(contract)
     unavailable = F.when(F.col(OP) == UPSERT, change_events.find_unavailable_column(contract)) if contract.cdc else none
-    has_no_timestamp = F.col(KAFKA_COLUMNS[3]).isNull()
+    timestamp_problem = _timestamp_problem(contract, record)
     error = (
-        F.when(has_no_timestamp & (F.col(OP) != IGNORE), F.lit("timestamp"))
+        F.when(timestamp_problem.isNotNull() & (F.col(OP) != IGNORE), F.lit("timestamp"))
         .when(record.tombstone, tombstone_error)
         .when(record.is_other_type, none)
         .when(record.problem.isNotNull(), F.lit("malformed"))
@@ -212,7 +210,8 @@ def _add_errors(
     )
     frame = frame.withColumn(ERROR, error)
     detail = F.when(~record.tombstone & ~record.is_other_type, record.problem["detail"])
-    for error_class, text in (*ERROR_DETAILS.items(), ("misfit", violation["detail"])):
+    details = ERROR_DETAILS | {"misfit": violation["detail"], "timestamp": timestamp_problem}
+    for error_class, text in details.items():
         detail = F.when(F.col(ERROR) == error_class, text).otherwise(detail)
     # By error class: if nothing could be read, all required columns are null, and none of them is the cause.
     fields = {
@@ -226,8 +225,25 @@ def _add_errors(
     return frame.withColumns({FIELD: field, DETAIL: detail})
 
 
+def _timestamp_problem(contract: Contract, record: _Record) -> Column:
+    """Why a record cannot do without the Kafka timestamp that it lacks; null if it can, or has one."""
+    time, number = KAFKA_COLUMNS[3], F.col(STAGED_COLUMNS[TIMESTAMP_MS])
+    is_needed = F.lit(time in contract.order or (contract.valid_to is not None and contract.valid_from == time))
+    if any(c.source == DELETED_SOURCE and c.type == Primitive("timestamptz") for c in contract.columns):
+        is_needed = is_needed | F.coalesce(record.is_delete, F.lit(False))  # null means that the row is not deleted
+    none = F.lit("the record has no Kafka timestamp, and its row needs one")
+    beyond = F.concat(
+        F.lit("the record's Kafka timestamp"),
+        F.coalesce(F.concat(F.lit(" ("), number, F.lit(" ms since 1970)")), F.lit("")),
+        F.lit(" is beyond the years 1 to 9999; does its producer send microseconds?"),
+    )
+    return F.when(is_needed & F.col(time).isNull(), F.when(number == NO_TIMESTAMP, none).otherwise(beyond))
+
+
 def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
     """Read columns and inputs, next to the staged record, its problems and its change event."""
+    if TIMESTAMP_MS not in staged.columns:  # a staging table that an earlier version created
+        staged = staged.withColumn(TIMESTAMP_MS, F.lit(None).cast("bigint"))
     # Tombstones are found before the bytes are read, so that Spark need not carry them through the reading.
     value_part = VALUE._replace(types=contract.value.types)
     read_value = FORMATS[contract.value.format]
@@ -348,46 +364,3 @@ def _first_violation(contract: Contract) -> Column:
             applies = (F.col(OP) != DELETE) & violated if ignores_deletes else violated
             problems.append(F.when(applies, problem(reason, path)))
     return F.coalesce(*problems, F.lit(None).cast(PROBLEM_TYPE))
-
-
-def find_failed_field(contract: Contract) -> Column:
-    """The first field of a malformed record that is present but could not be read as the contract's type."""
-    found = F.col(FIELD)
-    checks = [*_failed_fields(contract, VALUE), *_failed_fields(contract, KEY)]
-    return F.coalesce(F.when(found != change_events.BEFORE, found), *checks, found)
-
-
-def _failed_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
-    """The name of each JSON field that is present but could not be read, else null."""
-    form = contract.key.format if part is KEY else contract.value.format
-    if form not in ("json", "json_connect", "json_schema"):
-        return
-    start = PREFIX_BYTES + 1 if form == "json_schema" else 1
-    text = F.expr(f"substring({STAGED_COLUMNS[part.raw]}, {start})").cast("string")
-    payload = (PAYLOAD,) if form == "json_connect" else ()
-    for each in (*contract.columns, *contract.inputs):
-        path = each.key_path if part is KEY else each.path
-        if not path or path == (part.root,) or each.from_envelope:
-            continue
-        names = (part.root, *path) if part is KEY else path
-        for outer in ((),) if part is KEY else row_paths(contract):
-            whole = (*payload, *outer, *path)
-            read = F.col(each.name) if each in contract.columns else _parsed_input(text, whole, each)
-            for inner in _inner_paths(spark_type(each.type)):
-                steps = "".join(f"['{step.replace(chr(39), '')}']" for step in (*whole, *inner))
-                is_lost = F.get_json_object(text, f"${steps}").isNotNull() & _at(read, inner).isNull()
-                yield F.when(is_lost, F.lit(join_names((*names, *inner))))
-
-
-def _inner_paths(kind: T.DataType) -> Iterator[tuple[str, ...]]:
-    """The paths in a value of a type to itself and to the fields of its structs."""
-    yield ()
-    if isinstance(kind, T.StructType):
-        yield from ((f.name, *inner) for f in kind.fields for inner in _inner_paths(f.dataType))
-
-
-def _parsed_input(text: Column, path: Sequence[str], each: Input) -> Column:
-    """An input, which decoded records no longer have."""
-    tree: dict[str, Any] = {}
-    _add(tree, path, DEFERRED_TYPES.parse_schema(spark_type(each.type)))
-    return _at(F.from_json(text, _struct(tree)), path)

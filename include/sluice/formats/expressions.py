@@ -23,8 +23,8 @@ from sluice.formats.compat import (
     is_projection_of_leaf,
     reads_special_datetimes,
 )
-from sluice.formats.convert import contains_only_utf8
-from sluice.formats.logical_types import ExactDecimalType, spark_type, to_decimal
+from sluice.formats.convert import all_leaves, is_utf8
+from sluice.formats.logical_types import ExactDecimalType, spark_type, to_decimal, within_calendar
 
 TRIED_PREFIX = "_sluice_tried_"
 WHERE = "where"
@@ -95,9 +95,10 @@ def add_computed_columns(
             result = _compile(frame, contract, column.name, column.expression, kind)
             tried[TRIED_PREFIX + column.name] = F.when(applies, result)
             value = F.col(TRIED_PREFIX + column.name)["v"]
-            # A cast of binary makes a string of any bytes, which not every reader of the table could read.
-            is_text = contains_only_utf8(value, kind)
-            is_valid = F.lit(True) if is_text is None else F.coalesce(is_text, F.lit(True))
+            # A cast of binary makes a string of any bytes, and functions make dates beyond the years 1 to 9999, which
+            # not every reader of the table could read.
+            found = all_leaves(value, kind, _is_readable)
+            is_valid = F.lit(True) if found is None else F.coalesce(found, F.lit(True))
             values[column.name] = F.when(is_valid, value)
             failed = F.col(TRIED_PREFIX + column.name).isNull() | ~is_valid
             failures.append(F.when(applies & failed, F.lit(column.name)))
@@ -111,6 +112,12 @@ def add_computed_columns(
     # Failures of columns do not count for records that `where` excludes.
     none = F.lit(None).cast("string")
     return frame, F.when(where_failed, F.lit(WHERE)).when(is_kept, F.coalesce(*failures, none)), is_kept
+
+
+def _is_readable(value: Column, kind: T.DataType) -> Column | None:
+    if isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType):
+        return within_calendar(value, kind).isNotNull() | value.isNull()
+    return is_utf8(value, kind)
 
 
 def regex_recurses(regex: str) -> bool:

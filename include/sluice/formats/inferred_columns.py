@@ -17,7 +17,7 @@ from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Pr
 from sluice.contract.values import IDENTIFIER, quote_name
 from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, too_many_fields
 from sluice.formats.internal_columns import join_path
-from sluice.formats.logical_types import CONNECT_DECIMAL, CONNECT_TYPES, JSON_FORMATS, MAX_DIGITS, LogicalType
+from sluice.formats.logical_types import CONNECT_DECIMAL, CONNECT_TYPES, JSON_SCHEMA_FORMATS, MAX_DIGITS, LogicalType
 from sluice.kafka.registry import WriterSchema
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ def _json_scalar_type(schema: dict[str, Any], kind: str) -> IcebergType:
     if logical and logical.base in _JSON_BASES.get(kind, ()):
         first = logical.columns[0]
         return NamedType(_JSON_TYPES[kind] if first == logical.base else first, logical)
-    if kind == "string" and given in JSON_FORMATS:
-        return Primitive(JSON_FORMATS[given].columns[0])
+    if kind == "string" and given in JSON_SCHEMA_FORMATS:
+        return Primitive(JSON_SCHEMA_FORMATS[given].columns[0])
     return Primitive("binary" if (kind, schema.get("connect.type")) == ("string", "bytes") else _JSON_TYPES[kind])
 
 

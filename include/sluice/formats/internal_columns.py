@@ -38,7 +38,10 @@ class RecordPart(NamedTuple):
     types: tuple[str, ...] = ()
 
 
-STAGED_COLUMNS = {name: f"_sluice_{name}" for name in ("key", "value", "headers", "batch_seq")}
+TIMESTAMP_MS = "_kafka_timestamp_ms"
+"""Staged column with Kafka's number where it is no time of the years 1 to 9999; there `_kafka_timestamp` is null."""
+
+STAGED_COLUMNS = {name: f"_sluice_{name}" for name in ("key", "value", "headers", "batch_seq", TIMESTAMP_MS)}
 """Staged column to its name after decode, so that the contract's columns may use the original names."""
 
 OTHER_TYPE = "_sluice_other"

@@ -107,7 +107,7 @@ CONNECT_TYPES = {
 }
 """Kafka Connect's and Debezium's names. They are `connect.name` in Avro, `name` in an embedded schema, and `title` in
 JSON Schema."""
-JSON_FORMATS = {
+JSON_SCHEMA_FORMATS = {
     "date": LogicalType("string", ("date", "string")),
     "date-time": LogicalType("string", ("timestamptz", "string")),
     "uuid": LogicalType("string", ("uuid", "string")),
@@ -226,6 +226,15 @@ def decimal_from_unscaled(raw: Column, scale: Column, want: T.DecimalType) -> Co
 def date_from_days(days: Column) -> Column:
     """Days since 1970 as a date; null beyond the years 1 to 9999."""
     return F.date_from_unix_date(F.when(days.between(FIRST_DAY, LAST_DAY), days).cast("int"))
+
+
+def within_calendar(value: Column, kind: T.DataType) -> Column:
+    """A date or a timestamp; null beyond the years 1 to 9999."""
+    if isinstance(kind, T.DateType):
+        first, last = (F.date_from_unix_date(F.lit(each)) for each in (FIRST_DAY, LAST_DAY))
+    else:
+        first, last = (F.timestamp_micros(F.lit(each)).cast(kind) for each in (FIRST_TIMESTAMP_US, LAST_TIMESTAMP_US))
+    return F.when(value.between(first, last), value)
 
 
 def timestamp_from_units(units: Column, micros: Column, want: T.DataType) -> Column:

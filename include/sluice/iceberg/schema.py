@@ -94,6 +94,7 @@ _PRIMITIVES: dict[str, PrimitiveType] = {
     "binary": BinaryType(),
 }
 _HEADERS = ListOf(Struct((("key", Primitive("string")), ("value", Primitive("binary")))))
+_TIMESTAMP_MS_DOC = "Kafka's timestamp where it is no time of the years 1 to 9999; -1: none"
 _SPEC_IDS_FROM = 1000
 
 
@@ -184,6 +185,7 @@ def staging_schema() -> tuple[Schema, PartitionSpec]:
         ids.field("_kafka_timestamp", TimestamptzType()),
         ids.field("_kafka_timestamp_type", IntegerType(), doc="0 set by the producer, 1 by the broker, -1 none"),
         *_payload(ids),
+        ids.field("_kafka_timestamp_ms", LongType(), doc=_TIMESTAMP_MS_DOC),
     )
     return schema, _spec((partitioning.PartitionField("batch_seq"),), schema)
 
@@ -199,6 +201,7 @@ def quarantine_schema() -> tuple[Schema, PartitionSpec]:
         ids.field("error", StringType(), doc="what is wrong with the record"),
         ids.field("field", StringType(), doc="column that the error is about"),
         ids.field("quarantined_at", TimestamptzType(), required=True),
+        ids.field("_kafka_timestamp_ms", LongType(), doc=_TIMESTAMP_MS_DOC),
     )
     by = (partitioning.PartitionField("_kafka_topic"), partitioning.PartitionField("batch_seq"))
     return schema, _spec(by, schema)

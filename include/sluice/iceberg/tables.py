@@ -25,7 +25,7 @@ from pyiceberg.types import NestedField, PrimitiveType
 from sluice.batch import TOPIC
 from sluice.contract.contract import Contract
 from sluice.errors import EqualityDeletesError, NameCollisionError, SchemaMissingError, TableDamagedError, first_line
-from sluice.iceberg import schema, snapshots, table_names
+from sluice.iceberg import own_table, schema, snapshots, table_names
 from sluice.iceberg.active_contract import CONTRACT_PROPERTY, ContractVersion, resolve_active_contract
 from sluice.iceberg.filters import BooleanExpression
 
@@ -196,8 +196,8 @@ def ensure_staging(catalog: Catalog, topic: str) -> Table:
     """
     wanted, spec = schema.staging_schema()
     properties = {TOPIC: topic, **STAGING_PROPERTIES}
-    table = ensure_table(catalog, table_names.staging(topic), wanted, spec, properties)
-    return _allow_large_records(check_owner(table, TOPIC, topic))
+    table = check_owner(ensure_table(catalog, table_names.staging(topic), wanted, spec, properties), TOPIC, topic)
+    return _allow_large_records(own_table.add_missing_columns(table, wanted))
 
 
 def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
@@ -209,7 +209,8 @@ def ensure_quarantine(catalog: Catalog, contract: Contract) -> Table:
     wanted, spec = schema.quarantine_schema()
     properties = {OWNING_TABLE: contract.table, **schema.LARGE_RECORDS}
     table = ensure_table(catalog, table_names.quarantine(contract), wanted, spec, properties)
-    return _allow_large_records(check_owner(table, OWNING_TABLE, contract.table))
+    check_owner(table, OWNING_TABLE, contract.table)
+    return _allow_large_records(own_table.add_missing_columns(table, wanted))
 
 
 def _allow_large_records(table: Table) -> Table:

@@ -1,7 +1,8 @@
 """Read offset ranges with librdkafka, in Arrow batches, where Spark's own Kafka source fails.
 
 Spark's source converts each timestamp to microseconds, and fails with "long overflow" on one beyond the year 294247,
-such as a producer's nanoseconds in place of milliseconds.
+such as a producer's nanoseconds in place of milliseconds. It takes timestamps for dates of the Julian calendar, which
+moves those before 1582 by days, and those before 1900 by seconds in some time zones: `with_exact_timestamps` fails.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 OVERFLOW = "java.lang.ArithmeticException: long overflow"
 """What the error of Spark's source contains; it has no error class (Spark 4.1)."""
+MOVED = "SLUICE_TIMESTAMP_MOVED"
+FIRST_EXACT = -2_208_902_400
+"""The second day of 1900, in seconds."""
 SETTINGS = {
     "group.id": "sluice-stage",  # never joined, nothing is committed
     "enable.auto.commit": False,
@@ -33,9 +37,21 @@ SETTINGS = {
 TIMEOUT_S = 60.0
 MAX_MESSAGES, WAIT_S = 10_000, 0.2  # one `consume` call
 SCHEMA = (
-    "partition int, offset long, timestamp long, timestampType int, key binary, value binary, "
+    "partition int, offset long, millis long, timestampType int, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
+
+
+def with_exact_timestamps(source: DataFrame) -> DataFrame:
+    """Rows of Spark's source with Kafka's number as `millis`; reading one whose number was changed fails."""
+    is_moved = F.col("timestamp") < F.timestamp_seconds(F.lit(FIRST_EXACT))
+    millis = F.when(is_moved, F.raise_error(F.lit(MOVED)).cast("long")).otherwise(F.unix_millis("timestamp"))
+    return source.withColumn("millis", millis)
+
+
+def is_needed(error: Exception) -> bool:
+    """Whether Spark's source failed on a timestamp."""
+    return any(each in str(error) for each in (OVERFLOW, MOVED))
 
 
 def read_batch(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> DataFrame:
@@ -45,7 +61,7 @@ def read_batch(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> 
         config: librdkafka's settings; executors receive certificates as text, not as files.
 
     Returns:
-        Rows whose `timestamp` is null if a timestamp can't hold it.
+        Rows with Kafka's number as `millis`; `timestamp` is null if a timestamp can't hold it.
     """
     topic, ranges = batch.topic, [(p, r.start, r.end) for p, r in batch.ranges_to_read.items()]
     settings = {**java_settings.inline_certificates(config), **SETTINGS}
@@ -62,7 +78,7 @@ def read_batch(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> 
 
     asked = spark.createDataFrame(ranges, "partition int, start long, end long")
     found = asked.repartition(len(ranges), "partition").mapInArrow(read, SCHEMA)
-    timestamp = F.timestamp_micros(F.try_multiply(F.col("timestamp"), F.lit(1000).cast("long")))
+    timestamp = F.timestamp_micros(F.try_multiply(F.col("millis"), F.lit(1000).cast("long")))
     return found.withColumn("timestamp", timestamp)
 
 
@@ -109,7 +125,7 @@ def _batch(messages: list[Message]) -> pa.RecordBatch:
     columns = {
         "partition": pa.array([m.partition() for m in messages], pa.int32()),
         "offset": pa.array([m.offset() for m in messages], pa.int64()),
-        "timestamp": pa.array([m.timestamp()[1] for m in messages], pa.int64()),
+        "millis": pa.array([m.timestamp()[1] for m in messages], pa.int64()),
         # Java's enumeration starts at -1, for none.
         "timestampType": pa.array([m.timestamp()[0] - 1 for m in messages], pa.int32()),
         "key": pa.array([m.key() for m in messages], pa.binary()),

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import reduce
 
 from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from sluice.batch import Batch, merge_batches
+from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
-from sluice.contract.values import KAFKA_COLUMNS
+from sluice.contract.fields import row_paths
+from sluice.contract.values import KAFKA_COLUMNS, join_names
 from sluice.errors import RejectedDifferError
 from sluice.evolve.rejected_change import RejectedChange
-from sluice.formats.decode import find_failed_field
-from sluice.formats.internal_columns import DETAIL, ERROR, FIELD, STAGED_COLUMNS
+from sluice.formats import change_events
+from sluice.formats.internal_columns import (
+    DETAIL,
+    ERROR,
+    FIELD,
+    KEY,
+    STAGED_COLUMNS,
+    TIMESTAMP_MS,
+    VALUE,
+    RecordPart,
+)
+from sluice.formats.json import DEFERRED_TYPES
+from sluice.formats.json_connect import PAYLOAD
+from sluice.formats.logical_types import spark_type
+from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.iceberg import range_scan, table_names, tables
 from sluice.iceberg.filters import And, at_most, equal, one_of
 from sluice.ingest import check, merge
@@ -99,6 +116,7 @@ def rejected_rows(decoded: DataFrame, contract: Contract, refused: Sequence[Reje
         error.alias("error"),
         field.alias("field"),
         F.current_timestamp().alias("quarantined_at"),
+        F.col(STAGED_COLUMNS[TIMESTAMP_MS]).alias(TIMESTAMP_MS),
     )
 
 
@@ -108,8 +126,53 @@ def has_raw() -> Column:
 
 
 def failed_field(contract: Contract) -> Column:
-    """The field that a record's error is about."""
-    return F.when(F.col(ERROR) == "malformed", find_failed_field(contract)).otherwise(F.col(FIELD))
+    """The field that a record's error is about; if it is malformed, the first that is there and could not be read."""
+    found = F.col(FIELD)
+    checks = [*_failed_fields(contract, VALUE), *_failed_fields(contract, KEY)]
+    unread = F.coalesce(F.when(found != change_events.BEFORE, found), *checks, found)
+    return F.when(F.col(ERROR) == "malformed", unread).otherwise(found)
+
+
+def _failed_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
+    """The name of each JSON field that is present but could not be read, else null."""
+    form = contract.key.format if part is KEY else contract.value.format
+    if form not in JSON_FORMATS:
+        return
+    start = PREFIX_BYTES + 1 if form == "json_schema" else 1
+    text = F.expr(f"substring({STAGED_COLUMNS[part.raw]}, {start})").cast("string")
+    payload = (PAYLOAD,) if form == "json_connect" else ()
+    for each in (*contract.columns, *contract.inputs):
+        path = each.key_path if part is KEY else each.path
+        if not path or path == (part.root,) or each.from_envelope:
+            continue
+        names = (part.root, *path) if part is KEY else path
+        for outer in ((),) if part is KEY else row_paths(contract):
+            whole = (*payload, *outer, *path)
+            read = F.col(each.name) if each in contract.columns else _parsed_input(text, whole, each)
+            for inner in _inner_paths(spark_type(each.type)):
+                steps = "".join(f"['{step.replace(chr(39), '')}']" for step in (*whole, *inner))
+                is_lost = F.get_json_object(text, f"${steps}").isNotNull() & _at(read, inner).isNull()
+                yield F.when(is_lost, F.lit(join_names((*names, *inner))))
+
+
+def _inner_paths(kind: T.DataType) -> Iterator[tuple[str, ...]]:
+    """The paths in a value of a type to itself and to the fields of its structs."""
+    yield ()
+    if isinstance(kind, T.StructType):
+        yield from ((f.name, *inner) for f in kind.fields for inner in _inner_paths(f.dataType))
+
+
+def _parsed_input(text: Column, path: Sequence[str], each: Input) -> Column:
+    """An input, which decoded records no longer have."""
+    *outer, last = path
+    whole = T.StructType([T.StructField(last, DEFERRED_TYPES.parse_schema(spark_type(each.type)))])
+    for name in reversed(outer):
+        whole = T.StructType([T.StructField(name, whole)])
+    return _at(F.from_json(text, whole), path)
+
+
+def _at(value: Column, path: Sequence[str]) -> Column:
+    return reduce(lambda at, name: at[name], path, value)
 
 
 def count_rejected_for(decoded: DataFrame, contract: Contract, fields: str) -> dict[int, int]:

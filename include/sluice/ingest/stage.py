@@ -14,9 +14,13 @@ from datetime import datetime
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
 
+from sluice import timestamps
 from sluice.batch import RUN_ID, STEP, Batch
 from sluice.errors import AuditError, BatchOrderError, OffsetsMissingError, PlanLostError, TopicRecreatedError
+from sluice.formats.internal_columns import TIMESTAMP_MS
+from sluice.formats.logical_types import within_calendar
 from sluice.iceberg import cursor, record_times, refs, snapshots, table_names, tables
 from sluice.ingest import librdkafka_source
 from sluice.ingest.branch_write import BranchWrite
@@ -77,20 +81,29 @@ def read_from_kafka(spark: SparkSession, kafka: dict[str, str], batch: Batch) ->
         .option("minPartitions", str(parallel if batch.span > 100_000 else 1))
         .load()
     )
-    return to_staging_rows(source, batch)
+    return to_staging_rows(librdkafka_source.with_exact_timestamps(source), batch)
 
 
 def to_staging_rows(source: DataFrame, batch: Batch) -> DataFrame:
-    """Convert rows of Spark's Kafka source to rows of staging."""
+    """Convert rows of Spark's Kafka source to rows of staging.
+
+    Args:
+        source: has Kafka's number as `millis`, too; `timestamp` is null where it can't hold that.
+        batch: the batch.
+    """
+    millis = F.col("millis")
+    # PyIceberg can read no table with times beyond these years.
+    time = F.when(millis != timestamps.NO_TIMESTAMP, within_calendar(F.col("timestamp"), TimestampType()))
     return source.select(
         F.lit(batch.seq).cast("bigint").alias("batch_seq"),
         F.col("partition").alias("_kafka_partition"),
         F.col("offset").alias("_kafka_offset"),
-        F.col("timestamp").alias("_kafka_timestamp"),
+        time.alias("_kafka_timestamp"),
         F.col("timestampType").alias("_kafka_timestamp_type"),
         "key",
         "value",
         "headers",
+        F.when(time.isNull(), millis).alias(TIMESTAMP_MS),
     )
 
 
@@ -137,11 +150,9 @@ def stage(context: Context, batch: Batch, *, gaps_expected: bool) -> StageResult
         except Exception as error:
             if refusal := login.login_error_from_spark(error):
                 raise refusal from error
-            if librdkafka_source.OVERFLOW not in str(error):
+            if not librdkafka_source.is_needed(error):
                 raise
-            log.warning(
-                "stage   %s: a record's timestamp is beyond the year 294247; reading with librdkafka instead", batch
-            )
+            log.warning("stage   %s: Spark can't read a record's timestamp; reading with librdkafka instead", batch)
             _write(to_staging_rows(librdkafka_source.read_batch(session, context.kafka, batch), batch), target)
         snapshot = write.written_snapshot()
         added = int(snapshots.summary(snapshot).get("added-records", "0"))

@@ -290,6 +290,8 @@ def _no_answer(error: KafkaException) -> BrokerUnavailableError:
 def read_stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]) -> datetime | None:
     """Return the greatest timestamp of the topic's records; None if Kafka holds none.
 
+    A partition whose greatest one is beyond the year 9999 does not count: its newest record is not known.
+
     Raises:
         BrokerUnavailableError: the cluster did not answer.
     """
@@ -302,10 +304,10 @@ def read_stream_clock(client: AdminClient, topic: str, partitions: Iterable[int]
         return None
     try:
         futures = client.list_offsets(asked, request_timeout=TIMEOUT_S)
-        newest = max(int(login.await_result(client, future).timestamp) for future in futures.values())
+        newest = [int(login.await_result(client, future).timestamp) for future in futures.values()]
     except KafkaException as error:
         raise BrokerUnavailableError(f"Kafka did not answer: {error.args[0].str()}", topic=topic) from error
-    return timestamps.utc_from_micros(newest * 1_000) if newest >= 0 else None
+    return max(filter(None, map(timestamps.utc_from_kafka, newest)), default=None)
 
 
 def count_overdue_offsets(

@@ -14,6 +14,7 @@ class RiskKind(StrEnum):
     TOMBSTONES = "tombstones"
     SCHEMA = "schema"
     LEFT_BEHIND = "left behind"
+    TIMESTAMPS = "timestamps"
 
 
 @dataclass(frozen=True)

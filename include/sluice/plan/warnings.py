@@ -1,4 +1,4 @@
-"""Warnings of a plan: records that Kafka will delete, fields that producers drop, batches that no contract publishes.
+"""Warnings of a plan: records that Kafka will delete, timestamps and fields gone wrong, batches that nobody publishes.
 
 In: the plans of topics and tables. Out: risks; none of them stops a table.
 """
@@ -13,11 +13,12 @@ from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
 from sluice.errors import SluiceError
 from sluice.iceberg import cursor, snapshots, tables
-from sluice.iceberg.filters import above
+from sluice.iceberg.filters import And, Or, above, at_most
 from sluice.ledger import backlog
 from sluice.offsets import OffsetRange, encode_ranges
 from sluice.plan import retention_warnings, writer_schema_warnings
 from sluice.plan.risk import Risk, RiskKind
+from sluice.timestamps import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from sluice.plan.model import PlanInputs, TablePlan, TopicPlan
 
 log = logging.getLogger(__name__)
+
+NEWEST_BATCHES = 100
+"""The batches of a topic whose timestamps are checked."""
 
 
 def find_risks(
@@ -49,6 +53,7 @@ def find_risks(
         table = staging[topic][0] if topic in staging else None
         record_bytes = snapshots.bytes_per_record(table) if table else None
         found += retention_warnings.find_retention_risks(client, plan, waiting, schedule, record_bytes)
+        found += _timestamp_risks(topic, staging.get(topic))
         if any(
             t.contract.keyed and t.contract.deletes != "ignore"
             for t in table_plans.values()
@@ -60,6 +65,32 @@ def find_risks(
         found += _schema_risks(table_plan.contract, subjects)
         found += _unpublished_leftovers(inputs.catalog, table_plan, contracts)
     return tuple(found)
+
+
+def _timestamp_risks(topic: str, state: backlog.StagingState | None) -> list[Risk]:
+    """Staged records whose Kafka timestamp is beyond the years 1 to 9999, from the bounds of files alone."""
+    if state is None or state.table is None or state.last is None:
+        return []
+    table = state.table
+    try:
+        column = table.schema().find_field("_kafka_timestamp_ms")
+        newest = above("batch_seq", max(state.last.seq - NEWEST_BATCHES, 0))
+        beyond = Or(above(column.name, NO_TIMESTAMP), at_most(column.name, NO_TIMESTAMP - 1))
+        files = [task.file for task in tables.plan_files(table, And(newest, beyond))]
+    except ValueError:  # a table that an earlier version created
+        return []
+    except Exception as error:  # noqa: BLE001 - a failed check of a warning stops nothing
+        log.info("%s: the timestamps of staged records were not checked: %s", topic, error)
+        return []
+    bounds = [tables.decode_bound(b, column, NO_TIMESTAMP) for f in files for b in (f.upper_bounds, f.lower_bounds)]
+    if not (odd := [ms for ms in bounds if ms != NO_TIMESTAMP]):
+        return []
+    numbers = sorted({file.partition[0] for file in files})
+    text = (
+        f"batches {numbers[0]} to {numbers[-1]} have records with a Kafka timestamp beyond the years 1 to 9999, "
+        f"such as {odd[-1]} ms since 1970. It is null in their rows; staging has the number in _kafka_timestamp_ms."
+    )
+    return [Risk(RiskKind.TIMESTAMPS, topic, text)]
 
 
 def _schema_risks(contract: Contract, subjects: writer_schema_warnings.SubjectCache) -> list[Risk]:

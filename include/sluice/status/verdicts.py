@@ -30,6 +30,7 @@ _AT_RISK = {
     RiskKind.UNPUBLISHED: "Fix what keeps the table from publishing; until then, keep its raw records in staging.",
     RiskKind.TOMBSTONES: "Check that the group's DAG runs and keeps up, or raise the topic's delete.retention.ms.",
     RiskKind.LEFT_BEHIND: "Add the topic to the contract again until `status` shows it fully published.",
+    RiskKind.TIMESTAMPS: "Have the producer send milliseconds; message.timestamp.after.max.ms refuses others.",
     RiskKind.SCHEMA: "Ask the producers whether the field is gone for good, then change the contract.",
 }
 

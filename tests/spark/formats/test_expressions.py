@@ -188,6 +188,9 @@ CAST = {
     "moment": ("timestamptz", "s", {'"2024-01-31"': True, '"12:30"': None, '"T7:5"': None}),
     "cast": ("timestamptz", "cast(s AS timestamp)", {'"2024-01-31"': True, '"12:30"': None, '" 1:2"': None}),
     "hour": ("int", "hour(to_timestamp(s))", {'"2024-01-31T10:00"': 10, '"12:30"': None}),
+    "last day": ("date", "date_add(DATE'9999-12-31', cast(d AS int))", {"0": "9999-12-31", "1": None}),
+    "first": ("timestamp", "TIMESTAMP_NTZ'0001-01-01 00:00:00' - make_dt_interval(0, 0, 0, d)", {"0": True, "1": None}),
+    "late": ("list<timestamptz>", "array(timestamp_millis(cast(d AS long)))", {"1e12": True, "1.7e15": None}),
     "tried": ("int", "coalesce(hour(try_to_timestamp(s)), -1)", {'"2024-01-31T10:00"': 10, '"12:30"': -1}),
 }
 

@@ -12,15 +12,16 @@ from confluent_kafka import Producer
 
 from sluice import timestamps
 from sluice.batch import CURSOR_TAG, PUBLISHED_THROUGH, Batch
-from sluice.cli import main
+from sluice.cli import contract_test, main
 from sluice.errors import FencedError
-from sluice.iceberg import cursor, record_times, snapshots, table_names, tables
+from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.ingest import librdkafka_source
 from sluice.ingest.publish import publish
 from sluice.ingest.stage import read_from_kafka, to_staging_rows
 from sluice.ingest.staged_batches import StagedBatches
 from sluice.kafka import broker, java_settings
 from sluice.offsets import OffsetRange
+from sluice.plan.risk import RiskKind
 from tests.support import runbook
 from tests.support.faults import PausedCall, StepThread
 from tests.support.lake import Lake, record
@@ -174,18 +175,42 @@ def test_bad_records_go_to_quarantine_and_too_many_block_the_table_alone(
     it.assert_appended(strict, without=[(0, 10), (0, 11)])
 
 
-def test_a_producer_that_stamps_records_with_microseconds_stops_no_table(lake: Callable[..., Lake]) -> None:
+MICROS = 1_700_000_000_000_000
+NO_TIMES = {"none": -1, "microseconds": MICROS, "before year 1": -62_135_596_800_001}
+
+
+def test_kafka_timestamps_that_are_no_times_are_null_and_told(
+    lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that need one are set apart. Each reader reads all tables, and the numbers are not lost."""
     it = lake()
-    it.create_topic(1, message_timestamp_after_max_ms=str(2**62))
-    table = it.contract()
-    it.send([(0, "a", {"n": 1})], timestamp_ms=1_700_000_000_000_000)
-    assert it.run()[table]["state"] == "published"
-    typed = it.catalog.load_table(table)
-    assert record_times.record_time_range(typed, typed.current_snapshot()) == (timestamps.BOUNDS[1],) * 2
-    assert broker.read_stream_clock(it.admin, it.topic, [0]) == timestamps.BOUNDS[1]
+    it.create_topic(1, message_timestamp_after_max_ms=str(2**62), message_timestamp_before_max_ms=str(2**62))
+    table = it.contract(partition_by=["day(_kafka_timestamp)"])
+    ordered = it.contract(mode="upsert", order=["_kafka_timestamp"], errors={"max_ratio": 1.0})
+    times = {"in time": 1_700_000_000_000, "before 1582": -20_000_000_000_000, **NO_TIMES}
+    for key, millis in times.items():
+        it.send([(0, key, {"n": 1})], timestamp_ms=millis)
+    assert {o["state"] for o in it.run().values()} == {"published"}
+    rows = {r["id"]: r["_kafka_timestamp"] for r in it.rows(table)}
+    valid = {key: timestamps.utc_from_kafka(times[key]) for key in ("in time", "before 1582")}
+    assert rows == valid | dict.fromkeys(NO_TIMES)
+    assert {r["id"] for r in it.rows(ordered)} == valid.keys()
+    apart = it.quarantined(ordered)
+    assert {r["key"].decode(): r["_kafka_timestamp_ms"] for r in apart} == NO_TIMES
+    assert {(r["error_class"], r["field"]) for r in apart} == {("timestamp", "_kafka_timestamp")}
+    assert sum(f"{r['_kafka_timestamp_ms']} ms since 1970" in r["error"] for r in apart) == 2
+    staged = it.catalog.load_table(table_names.staging(it.topic)).scan().to_arrow().to_pylist()
+    assert {r["key"].decode(): r["_kafka_timestamp_ms"] for r in staged} == dict.fromkeys(valid) | NO_TIMES
+    (risk,) = it.plan().warnings
+    assert (risk.kind, risk.table) == (RiskKind.TIMESTAMPS, None) and "-62135596800001 ms" in risk.text
+    assert broker.read_stream_clock(it.admin, it.topic, [0]) is None
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", it.bootstrap)
+    sample = contract_test.read_topic(it.topic, 9, patience=5)
+    found, _ = contract_test.evaluate_sample(it.contract_of(ordered), it.topic, sample, it.spark)
+    assert [each.error for each in found] == [None, None, *["timestamp"] * 3]
 
 
-def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake: Callable[..., Lake]) -> None:
+def test_a_producer_that_stamps_records_with_nanoseconds_stops_no_table(lake: Callable[..., Lake]) -> None:
     """Spark's source ends at one, with "long overflow". What is read without it is what it would have read."""
     it = lake()
     it.create_topic(2, message_timestamp_after_max_ms=str(2**62))
@@ -196,7 +221,7 @@ def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake
     for end in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         it.send([(1, "b", {"n": 2}), (1, None, "{}")], producer=producer, timestamp_ms=1_700_000_000_123)
-        producer.produce(it.topic, b"\xff", None, 1, headers=[("h", b"\x00"), ("h", None)])
+        producer.produce(it.topic, b"\xff", None, 1, headers=[("h", b"\x00"), ("h", None)], timestamp=MICROS)
         producer.flush()
         end()
     it.wait_for_transactions()
@@ -205,17 +230,17 @@ def test_a_producer_that_stamps_records_with_nanoseconds_has_them_set_apart(lake
     other = to_staging_rows(librdkafka_source.read_batch(it.spark, it.kafka, batch), batch)
     rows = usual.orderBy("_kafka_offset").collect()
     assert [r["_kafka_offset"] for r in rows] == [1, 2] and rows[1]["headers"]
+    assert (rows[1]["_kafka_timestamp"], rows[1]["_kafka_timestamp_ms"]) == (None, MICROS)
     assert other.orderBy("_kafka_offset").collect() == rows
 
     it.send([(0, "a", {"n": 1})])
-    it.send([(0, "b", {"n": 3}), (0, "a", None)], timestamp_ms=1_700_000_000_000_000_000)
+    it.send([(0, "d", {"n": 3}), (0, "a", None)], timestamp_ms=1_700_000_000_000_000_000)
     it.send([(0, "c", {"n": 4})])
     assert {o["state"] for o in it.run().values()} == {"published"}
     for each in (table, upsert):
-        assert sorted((r["id"], r["n"]) for r in it.rows(each) if r["_kafka_partition"] == 0) == [("a", 1), ("c", 4)]
-        apart = [r for r in it.quarantined(each) if r["_kafka_partition"] == 0]
-        told = {r["_kafka_offset"]: (r["key"], r["value"], r["error_class"], r["field"]) for r in apart}
-        where = ("timestamp", "_kafka_timestamp")
-        assert told == {1: (b"b", b'{"n": 3}', *where), 2: (b"a", None, *where)}
-        assert all("beyond the year 294247" in r["error"] and r["_kafka_timestamp"] is None for r in apart)
-    assert broker.read_stream_clock(it.admin, it.topic, [0]) == timestamps.BOUNDS[1]
+        rows = {(r["id"], r["n"]): r["_kafka_timestamp"] for r in it.rows(each) if r["_kafka_partition"] == 0}
+        assert rows.keys() == {("d", 3), ("c", 4)} | ({("a", 1)} if each == table else set())
+        assert rows["d", 3] is None and rows["c", 4] is not None
+    (apart,) = (r for r in it.quarantined(table) if r["_kafka_partition"] == 0)
+    told = apart["error_class"], apart["key"], apart["_kafka_timestamp"], apart["_kafka_timestamp_ms"]
+    assert told == ("null_value", b"a", None, 1_700_000_000_000_000_000)
