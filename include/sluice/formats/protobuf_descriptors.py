@@ -30,6 +30,8 @@ _IMPORT = re.compile(rf"""\bimport\s+(?:public\s+|weak\s+)?["']({_WELL_KNOWN.pat
 _MODULES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 _MAIN, _ENUMS, _ENUMS_PACKAGE = "sluice_main.proto", "sluice_enums.proto", "sluice_enums"
 BATCH = "SluiceBatch"
+_SAME_ON_THE_WIRE = {9: 12, 11: 12, 14: 5}
+"""Types of fields (string, message, enum) to those that say the same of the bytes, and less of the content."""
 _INVALID_REFERENCE = "the schema has a reference whose name is not a relative path"
 _NAME_ERRORS = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL})
 """Errors of writing a file that its name causes, not the disk."""
@@ -170,14 +172,16 @@ def message_name(files: DescriptorFiles, indexes: tuple[int, ...]) -> str:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     main = FileDescriptorProto.FromString(files[-1])
-    names = [main.package] if main.package else []
-    messages: Any = main.message_type
-    for index in indexes:
-        if index >= len(messages):
-            raise SchemaMismatchError("", f"the schema has no message at {list(indexes)}")
-        names.append(messages[index].name)
-        messages = messages[index].nested_type
-    return ".".join(names)
+    # Most clients count a map's entry type, which protoc makes, but those that go by the text do not.
+    for skips_entries in (False, True):
+        messages, found = main.message_type, []
+        for index in indexes:
+            messages = [each for each in messages if not (skips_entries and each.options.map_entry)]
+            found += messages[index : index + 1]
+            messages = found[-1].nested_type if found else []
+        if len(found) == len(indexes) and not found[-1].options.map_entry:
+            return ".".join([*filter(None, [main.package]), *(each.name for each in found)])
+    raise SchemaMismatchError("", f"the schema has no message at {list(indexes)}")
 
 
 def prune_message(
@@ -290,6 +294,15 @@ class _MessagePruner:
             )
             if each.HasField("oneof_index"):
                 field.oneof_index, field.proto3_optional = oneofs.index(each.oneof_index), each.proto3_optional
+        for each in found.proto.field:  # whoever reads it, the last member of a oneof clears the others
+            is_other = each.HasField("oneof_index") and each.oneof_index in oneofs and each not in fields
+            if is_other and each.type != each.TYPE_GROUP:
+                kind = _SAME_ON_THE_WIRE.get(each.type, each.type)
+                name = f"sluice_{each.number}"
+                member = copy.field.add(
+                    name=name, json_name=name, number=each.number, label="LABEL_OPTIONAL", type=kind
+                )
+                member.oneof_index = oneofs.index(each.oneof_index)
         self.enclosing = outer
         return copy_name
 

@@ -21,10 +21,10 @@ from sluice.kafka.registry import WriterSchema
 pytestmark = pytest.mark.unit
 
 
-def rows(schema: WriterSchema, *payloads: bytes) -> list[Any]:
-    """What payloads of the schema's first message become, with all of its fields, as `auto` has them."""
-    names = [each.name for each in infer_protobuf_fields(schema, ())]
-    struct = T.StructType([T.StructField(name, T.NullType()) for name in names])
+def rows(schema: WriterSchema, *payloads: bytes, names: str = "") -> list[Any]:
+    """What payloads of the schema's first message become, by default with all of its fields, as `auto` has them."""
+    wanted = names.split() or [each.name for each in infer_protobuf_fields(schema, ())]
+    struct = T.StructType([T.StructField(name, T.NullType()) for name in wanted])
     files, _, copy = protobuf_descriptors.prune_message(protobuf_descriptors.descriptor_files(schema), (0,), struct)
     message = protobuf_descriptors.find_descriptor(files, copy)
     handler = protobuf._handler(files, copy)
@@ -209,6 +209,23 @@ def test_what_was_written_twice_is_merged_as_protobuf_has_it() -> None:
     assert found[1]["w"] == 1
     assert (found[2]["a"], found[2]["b"]) == (None, 1)
     assert found[3]["m"] == [("x", 0)]
+
+
+def test_a_member_of_a_oneof_is_cleared_by_a_later_one_that_nobody_reads() -> None:
+    schema = proto3("""message M { oneof o { string s = 1; string S = 2; M m = 3; E e = 4; int64 n = 5; float f = 6; } }
+    enum E { A = 0; }""")
+    read, others = b"\x0a\x01x", (b"\x12\x01\xff", b"\x1a\x01\x0a", b"\x20\x07", b"\x28\x01", b"\x35" + bytes(4))
+    found = rows(schema, read, *(read + each for each in others), *(each + read for each in others), names="s")
+    assert [each["s"] for each in found] == ["x", *[None] * 5, *["x"] * 5]
+
+
+@pytest.mark.parametrize("index", [(0, 0), (0, 1)])
+def test_a_nested_message_is_found_whether_a_map_counts_or_not(index: tuple[int, ...]) -> None:
+    """Java goes by the text, where a map is no message; Python by protoc's descriptor."""
+    text = "message M { map<string, int32> a = 1; message N { int32 x = 1; } }"
+    assert protobuf_descriptors.message_name(protobuf_descriptors.descriptor_files(proto3(text)), index) == "M.N"
+    with pytest.raises(SchemaMismatchError, match="no message at"):
+        protobuf_descriptors.message_name(protobuf_descriptors.descriptor_files(proto3(text)), (0, 2))
 
 
 def test_large_payloads_are_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
