@@ -32,14 +32,15 @@ def simplify(texts: Iterable[tuple[str, str]], imports: Collection[str]) -> list
 def _simplified(text: str, imports: Collection[str], marks: Iterator[int]) -> Iterator[str]:
     blocks: list[str] = []
     for first, *rest in _statements(text):
-        if first == "option":
+        if blocks[-1:] == ["enum"] and rest[:1] == ["="]:
+            first += f"_sluice_{next(marks)}"  # noqa: PLW2901
+        elif first == "option":
             if rest == ["map_entry", "=", "true", ";"]:
                 yield f'reserved "{_MAP_ENTRY}";'
             continue
-        if first == "reserved" or (first == "import" and rest[-2:-1] and rest[-2].strip("\"'") not in imports):
+        elif first == "reserved" or (first == "import" and rest[-2:-1] and rest[-2].strip("\"'") not in imports):
             continue
-        is_value = blocks[-1:] == ["enum"] and rest[:1] == ["="]
-        yield f"{first}_sluice_{next(marks)}" if is_value else first
+        yield first
         yield from rest
         if first == "}":
             del blocks[-1:]
