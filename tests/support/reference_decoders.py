@@ -126,10 +126,17 @@ def check_text(value: str) -> str:
 
 def integer(bits: int) -> Read:
     def read(value: Any) -> int:
-        refuse_unless(isinstance(value, JsonToken) and bool(re.fullmatch(r"-?[0-9]{1,30}", value)))
-        found = int(value)
+        refuse_unless(
+            isinstance(value, JsonToken) and bool(re.fullmatch(r"-?[0-9.]{1,400}(?:[eE][+-]?[0-9]+)?", value))
+        )
+        digits, exponent = re.sub(r"[eE].*|[^0-9]", "", value).strip("0"), re.search("[eE]", value)
+        refuse_unless(len((exponent and value[exponent.end() :]) or "") < 10)
+        found = Decimal(value)
+        refuse_unless(found.adjusted() < 20 and found == found.to_integral_value())
         refuse_unless(-(1 << bits - 1) <= found < 1 << bits - 1)
-        return found
+        if (len(digits) > 15 and exponent) or len(value) > 38:
+            raise UndefinedError  # it may be set apart
+        return int(found)
 
     return read
 
@@ -231,11 +238,14 @@ def utc_micros(value: Any) -> int:
 
 
 def seconds_or_utc_micros(value: Any) -> int:
-    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,12}", value):
-        at = int(value) * 1_000_000
-        refuse_unless(MICROS[0] <= at <= MICROS[1])
-        return at
-    return utc_micros(value)
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,12}(?:[.]0{1,9})?|-?[0-9][.][0-9]{1,15}E1?[0-9]", value):
+        at = Decimal(value) * 1_000_000
+    elif isinstance(value, JsonToken):
+        at = Decimal(integer(64)(value)) * 1_000_000
+    else:
+        return utc_micros(value)
+    refuse_unless(MICROS[0] <= at <= MICROS[1] and at % 1_000_000 == 0)
+    return int(at)
 
 
 def struct(**fields: Read) -> Read:

@@ -59,7 +59,29 @@ def add_parsed_object(frame: DataFrame, raw: Column, wanted: T.StructType, part:
     frame = frame.withColumns({_TRIMMED: _trimmed(F.col(_RAW)), _FLAW: _flaw(F.col(_RAW), part)}).drop(_RAW)
     frame = frame.withColumn(TEXT, _text_to_parse(F.col(_TRIMMED))).drop(_TRIMMED)
     # A second use of the text: with only one, Spark would inline it into the parse, which is not compiled.
-    return frame.withColumns({PARSED: _parsed(wanted), _HAS_MARKER: F.endswith(F.col(TEXT), F.lit(_MARKER_MEMBER))})
+    frame = frame.withColumns({PARSED: _parsed(wanted), _HAS_MARKER: F.endswith(F.col(TEXT), F.lit(_MARKER_MEMBER))})
+    if not WHOLE_NUMBERS.within(wanted):
+        return frame
+    # Only corrupt records are parsed a second time.
+    again = F.when(_is_corrupt(F.col(PARSED)), _parsed_again(wanted)).otherwise(F.col(PARSED))
+    return frame.withColumn(PARSED, again)
+
+
+def _parsed_again(wanted: T.StructType) -> Column:
+    """The parse with all numbers that are integers; an expression that must not be evaluated for every record."""
+    if not WHOLE_NUMBERS.within(wanted):
+        return _parsed(wanted)
+    parsed = F.array(_parsed(WHOLE_NUMBERS.parse_schema(wanted)))  # in a lambda, or each use would parse the text
+    return F.transform(parsed, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))[0]
+
+
+def _with_whole_numbers(parsed: Column, wanted: T.StructType) -> Column:
+    """The parse with numbers such as `42.0` and `1e3` as integers; corrupt if another number stands for an integer."""
+    numbers = WHOLE_NUMBERS.convert(parsed, None, wanted)
+    lost = [F.coalesce(lost, F.lit(False)) for *_, lost in WHOLE_NUMBERS.find_lost_values(parsed, numbers, wanted)]
+    corrupt = F.when(reduce(or_, lost), "").otherwise(parsed[CORRUPT])
+    fields = [numbers[f.name].alias(f.name) for f in wanted]
+    return F.struct(*fields, parsed[_MARKER].alias(_MARKER), corrupt.alias(CORRUPT))
 
 
 def find_parse_problem(
@@ -79,7 +101,7 @@ def find_parse_problem(
     found = F.when(flaw == _ABSENT, F.lit(None).cast(PROBLEM_TYPE)).when(flaw.isNotNull(), problem(flaw))
     required, best_effort = _without_best_effort(wanted)
     # Only corrupt records are parsed a second time.
-    found = found.when(corrupt & _is_corrupt(_parsed(required)) if best_effort else corrupt, problem(detail))
+    found = found.when(corrupt & _is_corrupt(_parsed_again(required)) if best_effort else corrupt, problem(detail))
     for applies, reason in checks:
         found = found.when(applies, reason)
     return found.when(corrupt, problem(detail, best_effort)) if best_effort else found
@@ -292,3 +314,20 @@ def variant_decimal(value: Column, want: T.DecimalType) -> Column:
     raw = F.try_to_binary(F.try_variant_get(value, "$.value", "string"), F.lit("base64"))
     scaled = decimal_from_unscaled(raw, F.try_variant_get(value, "$.scale", "int"), want)
     return F.when(variant_is(value, _SCALED_NUMBER), scaled).otherwise(to_decimal(F.when(exact, text), want))
+
+
+def _whole_number_type(want: T.DataType) -> T.DataType | None:
+    return T.VariantType() if isinstance(want, (T.IntegerType, T.LongType)) else None
+
+
+def _whole_number(value: Column, _: Column | None, want: T.DataType) -> Column:
+    """The integer that a variant's number is; null if it has a fraction, or lost digits that it may have had."""
+    text, double = variant_text(value), F.try_variant_get(value, "$", "double")
+    is_whole = text.rlike(_PLAIN_INTEGER) | (variant_is(value, "DOUBLE") & (F.rint(double) == double))
+    number = variant_decimal(value, T.DecimalType(38, 0)).try_cast(want)
+    return F.when(~variant_is(value, "STRING") & is_whole, number)
+
+
+_PLAIN_INTEGER = r"^-?[0-9]+(?:[.]0*)?\z"
+WHOLE_NUMBERS = DeferredTypes(_whole_number_type, _whole_number)
+"""Integers, for records that write one with a fraction or an exponent: Spark's parser takes neither."""

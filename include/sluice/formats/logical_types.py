@@ -128,7 +128,8 @@ _ISO: dict[type[T.DataType], str] = {
 _SECONDS_AT = 17
 """Position of the colon before the seconds, counted from 1."""
 _FIRST_DATE, _LAST_DATE = "0001-01-01", "9999-12-31"
-_SECONDS = r"^-?[0-9]{1,12}\z"
+_SECONDS = r"^-?[0-9]{1,12}(?:[.]0{1,9})?\z|^-?[0-9][.][0-9]{1,15}E1?[0-9]\z"
+"""A whole number, or a double as Spark's JSON parser writes one into a text."""
 _NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
 _FEW_DIGITS = r"^[+-]?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
 """A number that a double keeps exactly enough to tell it from others."""
@@ -277,7 +278,9 @@ def read_json_scalar(text: Column, want: T.DataType) -> Column:
     read = read_text(text, want)
     if not isinstance(want, T.TimestampType):
         return read
-    return F.coalesce(read, convert_number(F.when(text.rlike(_SECONDS), text).cast("long"), want))
+    number = F.when(text.rlike(_SECONDS), text).try_cast(T.DecimalType(38, 16))
+    seconds = number.try_cast("long")
+    return F.coalesce(read, convert_number(F.when(seconds == number, seconds), want))
 
 
 def read_text(text: Column, want: T.DataType) -> Column:
