@@ -205,7 +205,7 @@ def read_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
                 if error.code() != KafkaError._PARTITION_EOF:
                     continue
             elif offset < state.watermarks[partition].end:
-                parts = message.key(), message.value(), message.headers() or []
+                parts = message.key(), message.value(), librdkafka_source.read_headers(message)
                 found.append(_raw(partition, offset, message.timestamp()[1], *parts))
                 if offset + 1 < state.watermarks[partition].end:
                     continue

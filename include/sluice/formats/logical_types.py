@@ -131,6 +131,8 @@ _FIRST_DATE, _LAST_DATE = "0001-01-01", "9999-12-31"
 _SECONDS = r"^-?[0-9]{1,12}(?:[.]0{1,9})?\z|^-?[0-9][.][0-9]{1,15}E1?[0-9]\z"
 """A whole number, or a double as Spark's JSON parser writes one into a text."""
 _NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
+_JAVA_NUMBER = r"[xX]|[0-9.][dDfF][\x00-\x20]*\z"
+"""A number as Java's source has it: Spark's cast reads `1d` as 1.0."""
 _FEW_DIGITS = r"^[+-]?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
 """A number that a double keeps exactly enough to tell it from others."""
 MAX_DIGITS, _DECIMAL_BYTES = 38, 16
@@ -288,6 +290,8 @@ def read_text(text: Column, want: T.DataType) -> Column:
     if isinstance(want, T.DecimalType):
         return to_decimal(text, want)
     pattern = next((each for kind, each in _ISO.items() if isinstance(want, kind)), None)
+    if isinstance(want, T.FloatType | T.DoubleType):
+        text = F.when(~text.rlike(_JAVA_NUMBER), text)
     if pattern is None:
         return text.try_cast(want)
     text = text.cast("string")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 OVERFLOW = "java.lang.ArithmeticException: long overflow"
 """What the error of Spark's source contains; it has no error class (Spark 4.1)."""
+UNREADABLE_HEADERS = "header names are not UTF-8"
 MOVED = "SLUICE_TIMESTAMP_MOVED"
 FIRST_EXACT = -2_208_902_400
 """The second day of 1900, in seconds."""
@@ -82,6 +83,15 @@ def read_batch(spark: SparkSession, config: Mapping[str, Any], batch: Batch) -> 
     return found.withColumn("timestamp", timestamp)
 
 
+def read_headers(message: Message) -> list[tuple[str, bytes | None]]:
+    """A message's headers. The client can't return names that are not UTF-8: then one header says so instead."""
+    try:
+        headers: Any = message.headers() or []
+        return list(headers)
+    except SystemError:
+        return [(UNREADABLE_HEADERS, None)]
+
+
 def ignorable_codes() -> frozenset[int]:
     """Codes of errors that need no action: the end of a partition, and no access to the consumer group.
 
@@ -131,7 +141,7 @@ def _batch(messages: list[Message]) -> pa.RecordBatch:
         "key": pa.array([m.key() for m in messages], pa.binary()),
         "value": pa.array([m.value() for m in messages], pa.binary()),
         "headers": pa.array(
-            [m.headers() or None for m in messages],
+            [read_headers(m) or None for m in messages],
             pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
         ),
     }

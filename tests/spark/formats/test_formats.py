@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import io
 import json
+import math
 import struct
 import uuid
 from collections.abc import Callable, Iterable
@@ -820,6 +821,7 @@ NAMED = [("n", "long"), ("s", "string")]
 INT, LONG = struct.Struct(">i").pack, struct.Struct(">q").pack
 PLAIN: list[tuple[str, str, dict[bytes, Any], list[bytes]]] = [
     ("string", "string", {HTML.encode(): HTML, b"": ""}, [b"\xff\xfe"]),
+    ("string", "double", {b"1.5e1": 15.0, b"-inf": -math.inf, b" .5": 0.5}, [b"1d", b"1.f", b"2D ", b"0x1p3"]),
     ("string", "long", {b"12": 12}, [b"x", b"99999999999999999999"]),
     ("string", "date", {b"2013-01-31": dt.date(2013, 1, 31)}, [b"2013-02-30"]),
     # Written out, such an exponent is a number of 160 MB, and minutes of work.
