@@ -71,7 +71,8 @@ def _parsed_again(wanted: T.StructType) -> Column:
     """The parse with all numbers that are integers; an expression that must not be evaluated for every record."""
     if not WHOLE_NUMBERS.within(wanted):
         return _parsed(wanted)
-    parsed = F.array(_parsed(WHOLE_NUMBERS.parse_schema(wanted)))  # in a lambda, or each use would parse the text
+    variants = [T.StructField(f.name, WHOLE_NUMBERS.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
+    parsed = F.array(_parsed(T.StructType(variants)))  # in a lambda, or each use would parse the text
     return F.transform(parsed, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))[0]
 
 
