@@ -166,6 +166,16 @@ def binary(value: Any) -> bytes:
         raise RefusedError from error
 
 
+def exact_decimal(raw: bytes, given: int, precision: int, scale: int) -> Decimal:
+    """The decimal of an unscaled number and its scale; refused where it would be rounded."""
+    unscaled = int.from_bytes(raw, "big", signed=True)
+    refuse_unless(raw != b"" and abs(unscaled) < 10**38 and -38 <= given <= scale + 38)
+    exact = Decimal(unscaled).scaleb(-given, WIDE)
+    found = round_decimal(exact, precision, scale)
+    refuse_unless(found == exact)
+    return found
+
+
 def decimal(precision: int, scale: int) -> Read:
     def read(value: Any) -> Decimal:
         refuse_unless(isinstance(value, str))
@@ -352,6 +362,11 @@ def ignore_schema(read: Read) -> ConnectRead:
 
 def connect_decimal(precision: int, scale: int) -> ConnectRead:
     def read(value: Any, node: Any) -> Decimal:
+        if _named(node) == "io.debezium.data.VariableScaleDecimal":
+            refuse_unless(isinstance(value, JsonObject))
+            parts = dict(value)
+            refuse_unless(all(isinstance(parts.get(each), str) for each in ("scale", "value")))
+            return exact_decimal(binary(parts["value"]), integer(32)(parts["scale"]), precision, scale)
         refuse_unless(isinstance(value, str) and value not in (JsonToken("true"), JsonToken("false")))
         named = _named(node) == f"{_CONNECT}Decimal"
         parameters = dict(node).get("parameters") if named else None
@@ -362,15 +377,7 @@ def connect_decimal(precision: int, scale: int) -> ConnectRead:
             refuse_unless(not named or found == Decimal(value))
             return found
         refuse_unless(sound)
-        refuse_unless(-38 <= int(given) <= scale + 38)
-        raw = binary(value)
-        refuse_unless(raw != b"")
-        unscaled = int.from_bytes(raw, "big", signed=True)
-        refuse_unless(abs(unscaled) < 10**38)
-        exact = Decimal(unscaled).scaleb(-int(given), WIDE)
-        found = round_decimal(exact, precision, scale)
-        refuse_unless(found == exact)
-        return found
+        return exact_decimal(binary(value), int(given), precision, scale)
 
     return read
 

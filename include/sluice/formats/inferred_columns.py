@@ -17,7 +17,14 @@ from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Pr
 from sluice.contract.values import IDENTIFIER, quote_name
 from sluice.formats.convert import MAX_FIELDS, SchemaMismatchError, too_many_fields
 from sluice.formats.internal_columns import join_path
-from sluice.formats.logical_types import CONNECT_DECIMAL, CONNECT_TYPES, JSON_SCHEMA_FORMATS, MAX_DIGITS, LogicalType
+from sluice.formats.logical_types import (
+    CONNECT_DECIMAL,
+    CONNECT_TYPES,
+    JSON_SCHEMA_FORMATS,
+    MAX_DIGITS,
+    VARIABLE_SCALE_DECIMAL,
+    LogicalType,
+)
 from sluice.kafka.registry import WriterSchema
 
 if TYPE_CHECKING:
@@ -324,7 +331,7 @@ class _JsonSchemaReader:
                 names = self.connect_names(node.inner(schema["additionalProperties"], ""), value)
                 return names and {"values": names}
         name = schema.get("title")
-        if name not in CONNECT_TYPES and name != CONNECT_DECIMAL:
+        if name not in CONNECT_TYPES and name not in (CONNECT_DECIMAL, VARIABLE_SCALE_DECIMAL):
             return None
         return {"name": name, "parameters": {"scale": str(_connect_scale(schema))}}
 

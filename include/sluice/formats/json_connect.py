@@ -93,7 +93,7 @@ def _convert_scalar(value: Column, schema: Column | None, want: T.DataType) -> C
 def _read_by_name(value: Column, schema: Column, want: T.DataType, form: str) -> Column:
     """A JSON number or string as the logical type that its schema names; null if it names none of that form."""
     found = F.lit(None).cast(want)
-    for name, kind in logical_types.CONNECT_TYPES.items():
+    for name, kind in reversed(logical_types.CONNECT_TYPES.items()):  # so that the first is compared first
         if (kind.base == "string") == (form == "string") and (reader := kind.reader(want)):
             found = F.when(schema["name"] == name, reader(value)).otherwise(found)
     return found
@@ -101,12 +101,22 @@ def _read_by_name(value: Column, schema: Column, want: T.DataType, form: str) ->
 
 def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
     """Connect's Decimal: a text is the base64 of the unscaled number's bytes, a number is the number itself."""
-    raw = F.try_to_binary(variant_text(value), F.lit("base64"))
-    given, is_decimal = schema["parameters"]["scale"].try_cast("int"), schema["name"] == logical_types.CONNECT_DECIMAL
-    of_bytes = logical_types.decimal_from_unscaled(raw, given, want)
-    number = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
-    named = F.when(variant_is(value, "STRING"), of_bytes).otherwise(number)
-    return F.when(is_decimal, named).otherwise(variant_decimal(value, want))
+
+    def convert(it: Column) -> Column:
+        value, name, text = it["value"], it["name"], variant_text(it["value"])
+        is_decimal = F.coalesce(name == logical_types.CONNECT_DECIMAL, F.lit(False))
+        is_scaled = F.coalesce(name == logical_types.VARIABLE_SCALE_DECIMAL, F.lit(False))
+        raw = F.when(is_scaled, F.try_variant_get(value, "$.value", "string")).otherwise(text)
+        scale = F.when(is_scaled, F.try_variant_get(value, "$.scale", "int")).otherwise(it["scale"].try_cast("int"))
+        unpacked = logical_types.decimal_from_unscaled(F.try_to_binary(raw, F.lit("base64")), scale, want)
+        exact = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
+        number = F.when(is_decimal, exact).otherwise(variant_decimal(value, want))
+        return F.when(is_scaled | (is_decimal & variant_is(value, "STRING")), unpacked).otherwise(number)
+
+    scale = schema["parameters"]["scale"]
+    return logical_types.let(
+        F.struct(value.alias("value"), schema["name"].alias("name"), scale.alias("scale")), convert
+    )
 
 
 DEFERRED_TYPES = DeferredTypes(_parse_type, _convert_scalar)

@@ -27,7 +27,7 @@ from sluice.formats.internal_columns import (
     join_path,
     problem,
 )
-from sluice.formats.logical_types import decimal_from_unscaled, to_decimal
+from sluice.formats.logical_types import to_decimal
 
 PARSED = "_sluice_read"
 """Struct of the wanted fields, the marker member and Spark's corrupt-record column."""
@@ -300,21 +300,17 @@ def variant_text(value: Column) -> Column:
 _AT_MOST_15_DIGITS = r"^-?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:E-?[0-9]+)?$"
 _LONG_NUMBER = r"[:,\[]\s*-?(?:[0-9.]{17,}[eE]|[0-9.]{40,})"
 """A number with more digits than a double keeps, though the double may look like fewer."""
-_SCALED_NUMBER = "OBJECT<scale: BIGINT, value: STRING>"
-"""Debezium's VariableScaleDecimal as a variant."""
 
 
 def variant_decimal(value: Column, want: T.DecimalType) -> Column:
-    """A variant's string, number or VariableScaleDecimal as a decimal; null if it is none, or if it has lost digits.
+    """A variant's string or number as a decimal; null if it is none, or if it has lost digits.
 
     A variant keeps 38 digits, but stores a number with an exponent or more digits as a double. Up to 15 digits of a
     double are exact, unless the parsed text contains a longer number.
     """
     text = variant_text(value)
     exact = ~variant_is(value, "DOUBLE") | (text.rlike(_AT_MOST_15_DIGITS) & ~F.col(TEXT).rlike(_LONG_NUMBER))
-    raw = F.try_to_binary(F.try_variant_get(value, "$.value", "string"), F.lit("base64"))
-    scaled = decimal_from_unscaled(raw, F.try_variant_get(value, "$.scale", "int"), want)
-    return F.when(variant_is(value, _SCALED_NUMBER), scaled).otherwise(to_decimal(F.when(exact, text), want))
+    return to_decimal(F.when(exact, text), want)
 
 
 def _whole_number_type(want: T.DataType) -> T.DataType | None:

@@ -63,6 +63,7 @@ class LogicalType:
 
 
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium.time."
+VARIABLE_SCALE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 DECIMAL, CONNECT_DECIMAL = "decimal", f"{CONNECT}Decimal"
 """Avro's and Kafka Connect's name for a decimal's unscaled number in two's complement; the schema has its scale."""
 _MILLI, _MICRO, _NANO = 1_000_000, 1000, 1
@@ -209,21 +210,36 @@ def decimal_from_unscaled(raw: Column, scale: Column, want: T.DecimalType) -> Co
         scale: How many of its digits are after the point.
         want: The wanted type.
     """
-    digits, width = F.hex(raw), 2 * _DECIMAL_BYTES
-    sign = F.when(F.substring(digits, 1, 1) >= "8", "F").otherwise("0")
-    short = F.when(F.length(digits).between(1, width), digits).when(
-        digits.rlike(_WIDE_HEX), F.right(digits, F.lit(width))
-    )
-    padded = F.lpad(short, width, sign)
+
+    def from_digits(given: Column) -> Column:
+        digits, width = given["digits"], 2 * _DECIMAL_BYTES
+        sign = F.when(F.substring(digits, 1, 1) >= "8", "F").otherwise("0")
+        short = F.when(F.length(digits).between(1, width), digits)
+        short = short.when(digits.rlike(_WIDE_HEX), F.right(digits, F.lit(width)))
+        padded = F.lpad(short, width, sign)
+        half = F.lit(str(2**64)).cast(T.DecimalType(20, 0))
+        high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
+        # A negative number borrows one from its upper half, which alone could have more digits than a decimal holds.
+        borrow = F.when(sign == "F", 1).otherwise(0)
+        number = F.try_add(F.try_multiply((high + borrow).cast(wide), half), low.cast(wide) - half * borrow)
+        return let(F.struct(number.cast("string").alias("text"), given["scale"].alias("scale")), from_text)
+
+    def from_text(given: Column) -> Column:
+        text, scale = given["text"], given["scale"]
+        fits = (text == "0") | F.endswith(text, F.repeat(F.lit("0"), scale - want.scale))
+        return F.when(fits, F.concat(text, F.lit("E"), (-scale).cast("string"))).try_cast(want)
+
     wide = T.DecimalType(MAX_DIGITS, 0)
-    half = F.lit(str(2**64)).cast(T.DecimalType(20, 0))
-    high, low = F.conv(F.substring(padded, 1, 16), 16, -10), F.conv(F.substring(padded, 17, 16), 16, 10)
-    # A negative number borrows one from its upper half, which alone could have more digits than a decimal holds.
-    borrow = F.when(sign == "F", 1).otherwise(0)
-    text = F.try_add(F.try_multiply((high + borrow).cast(wide), half), low.cast(wide) - half * borrow).cast("string")
-    given = F.when(scale.between(-MAX_DIGITS, want.scale + MAX_DIGITS), scale).cast("int")
-    fits = (text == "0") | F.endswith(text, F.repeat(F.lit("0"), given - want.scale))
-    return F.when(fits, F.concat(text, F.lit("E"), (-given).cast("string"))).try_cast(want)
+    scale = F.when(scale.between(-MAX_DIGITS, want.scale + MAX_DIGITS), scale).cast("int")
+    return let(F.struct(F.hex(raw).alias("digits"), scale.alias("scale")), from_digits)
+
+
+def let(value: Column, use: Expression) -> Column:
+    """A large expression of a value: the value is computed once, and Spark generates no code for the expression.
+
+    Code grows with each mention of a value; with a dozen such columns it would exceed what the JVM compiles.
+    """
+    return F.get(F.transform(F.array(value), use), F.lit(0))
 
 
 def date_from_days(days: Column) -> Column:

@@ -166,6 +166,8 @@ def _incompatible(have: IcebergType, want: T.DataType, path: str) -> Iterator[Sc
             yield from _incompatible(have.value, want.valueType, f"{path}{{}}")
         case (Struct(), T.MapType()) | (MapOf(), T.StructType()):
             return
+        case Struct(), T.DecimalType() if {"scale", "value"} == {name for name, _ in have.fields}:
+            return  # a VariableScaleDecimal
         case _:
             if not isinstance(want, _readable_as(have)):
                 found = spark_type(have).simpleString()
