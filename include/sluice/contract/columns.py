@@ -35,8 +35,8 @@ TEXT_AND_BYTES = ("string", "bytes")
 JSON_FORMATS = ("json", "json_connect", "json_schema")
 REGISTRY_FORMATS = ("avro", "protobuf", "json_schema")
 INTEGER_FORMATS = {"int": ("int", "long"), "long": ("long",)}
-OBJECT_FORMATS = ("json", "json_schema", "protobuf")
-"""Formats that always have fields; `avro` and `json_connect` may have some, the others never do."""
+OBJECT_FORMATS = ("protobuf",)
+"""Formats that always have fields; Avro and JSON may have some, the others never do."""
 
 VALID_TO_SOURCE = "$valid_to"
 """Source of the column that holds when a version ended (when the next one begins); null for the current one."""

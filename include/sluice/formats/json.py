@@ -17,11 +17,13 @@ from sluice.formats.inferred_columns import find_connect_names
 from sluice.formats.internal_columns import CORRUPT, VALUE, RecordPart, problem
 from sluice.formats.json_parsing import (
     PARSED,
+    TEXT,
     WORK_COLUMNS,
     DeferredTypes,
     add_parsed_object,
     find_flat_names,
     find_parse_problem,
+    has_only_member,
     of_field,
     variant_decimal,
     variant_text,
@@ -58,7 +60,7 @@ _NAMES = "_sluice_names"
 
 
 def add_json_fields(frame: DataFrame, wanted: T.StructType, part: RecordPart = VALUE) -> DataFrame:
-    """Add the wanted fields of a JSON object."""
+    """Add the wanted fields of a JSON object, or the whole of any other JSON."""
     return _add_fields(frame, F.col(part.raw), wanted, part, DEFERRED_TYPES)
 
 
@@ -105,7 +107,10 @@ def _add_fields(
     parse_schema = T.StructType(
         [T.StructField(f.name, types.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
     )
-    frame = add_parsed_object(frame, text, parse_schema, part)
+    is_whole = part.root in wanted.names
+    # The whole is framed as the one member of an object.
+    framed = F.concat(F.lit(f'{{"{part.root}":'.encode()), text, F.lit(b"}")) if is_whole else text
+    frame = add_parsed_object(frame, framed, parse_schema, part)
     fields = [types.convert(parsed[f.name], of_field(names, f), f.dataType).alias(f.name) for f in wanted.fields]
     frame = frame.withColumn(part.fields, F.struct(*fields) if fields else F.struct(F.lit(None).alias(CORRUPT)))
     checks = [
@@ -113,5 +118,9 @@ def _add_fields(
         for path, kind, lost in types.find_lost_values(parsed, F.col(part.fields), wanted)
     ]
     checks += find_flat_names(F.col(part.fields), wanted)
-    found = find_parse_problem(part, parse_schema, "a JSON object with fields of the contract's types", checks)
+    if is_whole:  # `1, "a": 2` would fill the frame with two members
+        is_more = F.col(TEXT).contains(",") & ~has_only_member(part.root)
+        checks.append((is_more, problem(f"the {part.raw} is not JSON", part.root)))
+    expected = "JSON of the contract's type" if is_whole else "a JSON object with fields of the contract's types"
+    found = find_parse_problem(part, parse_schema, expected, checks)
     return frame.withColumn(part.problem, found).drop(*WORK_COLUMNS)

@@ -23,6 +23,7 @@ from sluice.formats.internal_columns import (
     END_MARKER,
     FLAT_NAME,
     PROBLEM_TYPE,
+    Expression,
     RecordPart,
     join_path,
     problem,
@@ -59,30 +60,19 @@ def add_parsed_object(frame: DataFrame, raw: Column, wanted: T.StructType, part:
     frame = frame.withColumns({_TRIMMED: _trimmed(F.col(_RAW)), _FLAW: _flaw(F.col(_RAW), part)}).drop(_RAW)
     frame = frame.withColumn(TEXT, _text_to_parse(F.col(_TRIMMED))).drop(_TRIMMED)
     # A second use of the text: with only one, Spark would inline it into the parse, which is not compiled.
-    frame = frame.withColumns({PARSED: _parsed(wanted), _HAS_MARKER: F.endswith(F.col(TEXT), F.lit(_MARKER_MEMBER))})
-    if not WHOLE_NUMBERS.within(wanted):
-        return frame
-    # Only corrupt records are parsed a second time.
-    again = F.when(_is_corrupt(F.col(PARSED)), _parsed_again(wanted)).otherwise(F.col(PARSED))
-    return frame.withColumn(PARSED, again)
-
-
-def _parsed_again(wanted: T.StructType) -> Column:
-    """The parse with all numbers that are integers; an expression that must not be evaluated for every record."""
-    if not WHOLE_NUMBERS.within(wanted):
-        return _parsed(wanted)
-    variants = [T.StructField(f.name, WHOLE_NUMBERS.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
-    parsed = F.array(_parsed(T.StructType(variants)))  # in a lambda, or each use would parse the text
-    return F.transform(parsed, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))[0]
+    return frame.withColumns({PARSED: _parsed(wanted), _HAS_MARKER: _has_marker()})
 
 
 def _with_whole_numbers(parsed: Column, wanted: T.StructType) -> Column:
     """The parse with numbers such as `42.0` and `1e3` as integers; corrupt if another number stands for an integer."""
-    numbers = WHOLE_NUMBERS.convert(parsed, None, wanted)
-    lost = [F.coalesce(lost, F.lit(False)) for *_, lost in WHOLE_NUMBERS.find_lost_values(parsed, numbers, wanted)]
-    corrupt = F.when(reduce(or_, lost), "").otherwise(parsed[CORRUPT])
-    fields = [numbers[f.name].alias(f.name) for f in wanted]
-    return F.struct(*fields, parsed[_MARKER].alias(_MARKER), corrupt.alias(CORRUPT))
+
+    def checked(numbers: Column) -> Column:
+        lost = [F.coalesce(lost, F.lit(False)) for *_, lost in WHOLE_NUMBERS.find_lost_values(parsed, numbers, wanted)]
+        corrupt = F.when(reduce(or_, lost), "").otherwise(parsed[CORRUPT])
+        fields = [numbers[f.name].alias(f.name) for f in wanted]
+        return F.struct(*fields, parsed[_MARKER].alias(_MARKER), corrupt.alias(CORRUPT))
+
+    return _with(WHOLE_NUMBERS.convert(parsed, None, wanted), checked)
 
 
 def find_parse_problem(
@@ -102,7 +92,7 @@ def find_parse_problem(
     found = F.when(flaw == _ABSENT, F.lit(None).cast(PROBLEM_TYPE)).when(flaw.isNotNull(), problem(flaw))
     required, best_effort = _without_best_effort(wanted)
     # Only corrupt records are parsed a second time.
-    found = found.when(corrupt & _is_corrupt(_parsed_again(required)) if best_effort else corrupt, problem(detail))
+    found = found.when(corrupt & _is_corrupt(_parsed(required)) if best_effort else corrupt, problem(detail))
     for applies, reason in checks:
         found = found.when(applies, reason)
     return found.when(corrupt, problem(detail, best_effort)) if best_effort else found
@@ -141,14 +131,41 @@ def _flaw(raw: Column, part: RecordPart) -> Column:
 
 def _parsed(wanted: T.StructType) -> Column:
     """The parse of the text with the marker member; null if there is no object."""
+    strict = _parsed_strictly(wanted)
+    if not WHOLE_NUMBERS.within(wanted):
+        return strict
+    variants = [T.StructField(f.name, WHOLE_NUMBERS.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
+    again = _parsed_strictly(T.StructType(variants))
+    # Lambdas evaluate what they are given once, and nothing is copied: most records are parsed once.
+    lenient = _with(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
+    return _with(strict, lambda each: F.when(_is_corrupt(each), lenient).otherwise(each))
+
+
+def _with(value: Column, function: Expression) -> Column:
+    """A function of a value that is evaluated once."""
+    return F.transform(F.array(value), function)[0]
+
+
+def _parsed_strictly(wanted: T.StructType) -> Column:
+    """The parse with integers that have neither a fraction nor an exponent."""
     added = [T.StructField(_MARKER, T.BooleanType()), T.StructField(CORRUPT, T.StringType())]
     return F.from_json(F.col(TEXT), T.StructType([*wanted.fields, *added]), _PARSER_OPTIONS)
 
 
+def _has_marker() -> Column:
+    return F.endswith(F.col(TEXT), F.lit(_MARKER_MEMBER))
+
+
 def _is_corrupt(parsed: Column) -> Column:
     """Whether the text is not exactly one JSON object whose wanted fields could be read."""
-    complete = parsed.isNotNull() & parsed[CORRUPT].isNull() & (~F.col(_HAS_MARKER) | parsed[_MARKER])
+    complete = parsed.isNotNull() & parsed[CORRUPT].isNull() & (~_has_marker() | parsed[_MARKER])
     return ~F.coalesce(complete, F.lit(False))
+
+
+def has_only_member(name: str) -> Column:
+    """Whether the parsed text, if it is an object, has no other member."""
+    known = (F.array(*map(F.lit, names)) for names in ([name], [name, _MARKER]))
+    return F.coalesce(F.json_object_keys(F.col(TEXT)).isin(*known), F.lit(False))
 
 
 def _without_best_effort(schema: T.StructType) -> tuple[T.StructType, str]:
