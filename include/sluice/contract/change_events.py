@@ -28,15 +28,16 @@ class Cdc(StrictModel):
     """How change events are read.
 
     Attributes:
-        format: `debezium` is the whole envelope (before, after, source, op); `debezium_unwrapped` what
+        format: `debezium` is the whole envelope (before, after, source, op); `debezium_mongodb` that of the connector
+            for MongoDB, in which before and after are JSON as text; `debezium_unwrapped` what
             ExtractNewRecordState makes of it; `op_field` a flat record with a field that names the operation.
         op: That field, required for `op_field`: a name, or a dotted path.
         ops: The field's values, for `op_field`.
         tombstones: What a record without a value does: `delete` the row of its key, or `ignore` if the event before it
-            is the delete. Default: ignore for `debezium` and in mode append, delete for the others.
+            is the delete. Default: ignore with an envelope and in mode append, delete for the others.
     """
 
-    format: Literal["debezium", "debezium_unwrapped", "op_field"]
+    format: Literal["debezium", "debezium_mongodb", "debezium_unwrapped", "op_field"]
     op: Source | None = None
     ops: Operations | None = None
     tombstones: Literal["delete", "ignore"] | None = None
@@ -44,9 +45,16 @@ class Cdc(StrictModel):
     @property
     def tombstones_delete(self) -> bool:
         """Whether a record without a value deletes a row."""
-        return (self.tombstones or ("ignore" if self.format == "debezium" else "delete")) == "delete"
+        return (self.tombstones or ("ignore" if self.has_envelope else "delete")) == "delete"
+
+    @property
+    def has_envelope(self) -> bool:
+        """Whether the row is in the envelope's `after` or `before`."""
+        return self.format in ("debezium", "debezium_mongodb")
 
     @property
     def op_path(self) -> tuple[str, ...]:
         """Path of the operation in the value; Debezium's unwrap adds it only if configured to."""
-        return split_path({"debezium": "op", "debezium_unwrapped": "__op"}.get(self.format) or self.op or "")
+        if self.has_envelope:
+            return ("op",)
+        return ("__op",) if self.format == "debezium_unwrapped" else split_path(self.op or "")

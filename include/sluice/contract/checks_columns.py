@@ -70,7 +70,7 @@ def _check_special(column: Input, cdc: Cdc | None, at: tuple[str | int, ...], er
         takes = ("boolean", "timestamptz")
     elif name == OP_SOURCE:
         takes = ("string",)
-    elif cdc.format != "debezium":
+    elif not cdc.has_envelope:
         errors.add(*at, message=f"{column.source!r} exists only in Debezium's envelope; name a field of the value")
     elif name in ("$before", "$after", "$payload", "$schema"):
         errors.add(*at, message=f"{column.source!r} is not needed: name its fields, without a $")
@@ -90,7 +90,7 @@ def check_auto(contract: ContractFields, errors: FieldErrors) -> None:
     if contract.value.format not in REGISTRY_FORMATS:
         formats = ", ".join(REGISTRY_FORMATS)
         errors.add("columns", message=f"auto needs a schema registry's format ({formats}), not {contract.value.format}")
-    if contract.cdc and contract.cdc.format == "debezium":
+    if contract.cdc and contract.cdc.has_envelope:
         message = "auto takes the fields of the value, which is Debezium's envelope: list the columns"
         errors.add("columns", message=message)
     if auto.subject is None and (contract.reads_several_topics or contract.value.types):

@@ -189,4 +189,4 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
 
 def row_paths(contract: ContractFields) -> tuple[tuple[str, ...], ...]:
     """Return the paths in the value under which a row's fields may be."""
-    return (("after",), ("before",)) if contract.cdc and contract.cdc.format == "debezium" else ((),)
+    return (("after",), ("before",)) if contract.cdc and contract.cdc.has_envelope else ((),)

@@ -15,17 +15,20 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE, Operations
-from sluice.contract.columns import Input
+from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.types import Decimal, Fixed, IcebergType, ListOf, MapOf, Primitive, Struct
-from sluice.formats.internal_columns import BEST_EFFORT, FIELDS, VALUE, Expression
+from sluice.formats.internal_columns import BEST_EFFORT, FIELDS, VALUE, Expression, RecordPart, problem
+from sluice.formats.json import add_json_fields
 from sluice.formats.logical_types import spark_type, timestamp_from_units
 
 EVENT, ROW, EVENT_KIND = "_sluice_event", "_sluice_row", "_sluice_kind"
 """The envelope, the row (after the change; for a delete, before it), and the kind: one of those below, or null."""
 
-CHANGED, DELETED, TRUNCATED = "changed", "deleted", "truncated"
-BEFORE = "before"
+CHANGED, DELETED, TRUNCATED, PARTIAL = "changed", "deleted", "truncated", "partial"
+AFTER, BEFORE, _CHANGES = "after", "before", "updateDescription"
+_DOCUMENT_AS_TEXT = rf'"(?:{AFTER}|{BEFORE})"\s*:\s*"'
+_AS_TEXT = "the row is JSON as text, as MongoDB's connector writes it: set cdc: {format: debezium_mongodb}"
 UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's placeholder for a large value that PostgreSQL did not log because it did not change."""
 _BASE64, _HEX = base64.b64encode(UNAVAILABLE.encode()).decode(), UNAVAILABLE.encode().hex()
@@ -44,6 +47,7 @@ EVENT_ERRORS = {
     "operation": "the event has no known operation; an event with its own schema needs format: json_connect",
     "truncate": "the source table was truncated, and the event does not name the deleted rows; see docs/contracts.md",
     "no_row": "the event has no row",
+    "partial_update": "the event has the changed fields alone; MongoDB: capture.mode: change_streams_update_full",
     "unavailable": "the source did not log the unchanged value; PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL",
 }
 """Error class to the detail of its records."""
@@ -64,8 +68,12 @@ def envelope_fields(contract: Contract, row: T.StructType, special: T.StructType
         return _with_field(row, cdc.op_path, text)
     if cdc.format == "debezium_unwrapped":
         return _with_field(_with_field(row, ["__op"], text), ["__deleted"], text)
+    if cdc.format == "debezium_mongodb":
+        for path in (["op"], [AFTER], [BEFORE], [_CHANGES, "updatedFields"]):
+            special = _with_field(special, path, text)
+        return special
     before = T.StructField(BEFORE, row, metadata={BEST_EFFORT: True})
-    return T.StructType([*_with_field(special, ["op"], text), T.StructField("after", row), before])
+    return T.StructType([*_with_field(special, ["op"], text), T.StructField(AFTER, row), before])
 
 
 def open_envelope(frame: DataFrame, contract: Contract) -> DataFrame:
@@ -88,11 +96,30 @@ def open_envelope(frame: DataFrame, contract: Contract) -> DataFrame:
         return frame.withColumns({EVENT: fields, ROW: fields, EVENT_KIND: kind})
     op = fields["op"]
     kind = F.when(op.isin("c", "r", "u"), CHANGED).when(op == "d", DELETED).when(op == "t", TRUNCATED)
-    row = F.when(op == "d", fields[BEFORE]).otherwise(fields["after"])
+    row = F.when(op == "d", fields[BEFORE]).otherwise(fields[AFTER])
+    if cdc.format == "debezium_mongodb":
+        kind = F.when((kind == CHANGED) & row.isNull() & fields[_CHANGES].isNotNull(), PARTIAL).otherwise(kind)
     # A change's `before` is not used, and an unreadable value in it may be what the change repairs.
     found = F.col(VALUE.problem)
     ignored = F.coalesce((op != "d") & found["field"].rlike(rf"^{BEFORE}(\.|$)"), F.lit(False))
+    if cdc.format == "debezium" and contract.value.format in JSON_FORMATS:
+        is_text = F.col(VALUE.raw).cast("string").rlike(_DOCUMENT_AS_TEXT)
+        found = F.when(found.isNotNull() & is_text, problem(_AS_TEXT, AFTER)).otherwise(found)
     return frame.withColumns({EVENT: fields, ROW: row, EVENT_KIND: kind, VALUE.problem: F.when(~ignored, found)})
+
+
+def parse_documents(frame: DataFrame, row: T.StructType) -> DataFrame:
+    """Replace `after` and `before`, which MongoDB's connector writes as JSON text, by their fields."""
+    fields, problems = F.col(FIELDS), [F.col(VALUE.problem)]
+    is_delete = F.coalesce(fields["op"] == "d", F.lit(False))
+    documents = {}
+    for name, is_used in ((AFTER, ~is_delete), (BEFORE, is_delete)):
+        part = RecordPart(name, f"_sluice_{name}", f"_sluice_{name}_problem", "")
+        frame = add_json_fields(frame.withColumn(name, fields[name].cast("binary")), row, part)
+        documents[name] = F.when(F.col(name).isNotNull(), F.col(part.fields))
+        problems.append(F.when(is_used, F.col(part.problem)))
+    replaced = fields.withField(AFTER, documents[AFTER]).withField(BEFORE, documents[BEFORE])
+    return frame.withColumns({FIELDS: replaced, VALUE.problem: F.coalesce(*problems)})
 
 
 def special_value(contract: Contract, each: Input) -> Column:
@@ -106,14 +133,18 @@ def special_value(contract: Contract, each: Input) -> Column:
     return _at(F.col(EVENT), each.envelope_path)
 
 
-def event_error(tombstone: Column) -> Column:
+def event_error(contract: Contract, tombstone: Column) -> Column:
     """The error class of an event as a whole, or null."""
     kind = F.col(EVENT_KIND)
+    # A delete needs no row if the record's key names it.
+    keys = [contract.column(name) for name in contract.identifier]
+    needs_row = ~(kind == DELETED) if keys and all(c.from_key or c.expression for c in keys) else F.lit(True)
     return (
         F.when(tombstone, F.lit(None).cast("string"))
         .when(kind.isNull(), "operation")
         .when(kind == TRUNCATED, "truncate")
-        .when(F.col(ROW).isNull(), "no_row")
+        .when(kind == PARTIAL, "partial_update")
+        .when(F.col(ROW).isNull() & needs_row, "no_row")
     )
 
 

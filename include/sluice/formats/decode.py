@@ -65,22 +65,26 @@ def wanted_fields(contract: Contract, part: RecordPart = VALUE, *, flat_names: b
         part: The key or the value.
         flat_names: Whether to read fields whose name is a source with its dots, see `FLAT_NAME`.
     """
-    row: dict[str, Any] = {}
+    row = _row_fields(contract, part, flat_names=flat_names)
+    if not contract.cdc or part is KEY:
+        return row
     envelope: dict[str, Any] = {}
     for each in (*contract.columns, *contract.inputs):
-        if part is KEY:
-            if each.from_key:
-                _add(row, each.key_path, _read_type(contract, each))
-        elif each.from_envelope and each.source not in (DELETED_SOURCE, OP_SOURCE):
+        if each.from_envelope and each.source not in (DELETED_SOURCE, OP_SOURCE):
             _add(envelope, each.envelope_path, _read_type(contract, each))
-        elif each.path and not each.from_envelope:
-            _add(row, each.path, _read_type(contract, each))
-    if flat_names:
-        paths = (each.key_path if part is KEY else each.path for each in (*contract.columns, *contract.inputs))
-        for path in paths:
-            _add_flat_names(row, path)
-    if contract.cdc and part is VALUE:
-        return change_events.envelope_fields(contract, _struct(row), _struct(envelope))
+    return change_events.envelope_fields(contract, row, _struct(envelope))
+
+
+def _row_fields(contract: Contract, part: RecordPart, *, flat_names: bool) -> T.StructType:
+    """The fields of the key or of the row, which may be the whole value."""
+    row: dict[str, Any] = {}
+    inputs = [each for each in (*contract.columns, *contract.inputs) if not each.from_envelope]
+    paths = [(each.key_path if part is KEY else each.path, each) for each in inputs]
+    for path, each in paths:
+        if path:
+            _add(row, path, _read_type(contract, each))
+    for path, _ in paths if flat_names else ():
+        _add_flat_names(row, path)
     return _struct(row)
 
 
@@ -99,8 +103,6 @@ def _add(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
 def _add_flat_names(tree: dict[str, Any], path: Sequence[str]) -> None:
     """Add each field whose name would be names of the path with the dots between them."""
     for at, name in enumerate(path[:-1]):
-        if not isinstance(tree.get(name), dict):  # a source of the envelope
-            return
         known = {each.lower() for each in tree}
         for end in range(at + 2, len(path) + 1):
             if (flat := ".".join(path[at:end])).lower() not in known:
@@ -172,7 +174,7 @@ def _record(frame: DataFrame, contract: Contract) -> _Record:
         is_other_type=F.col(OTHER_TYPE) if contract.value.types else false,
         problem=F.coalesce(*(F.col(part.problem) for part in (VALUE, KEY) if part.problem in frame.columns)),
         is_key_unreadable=F.col(KEY.problem).isNotNull() if KEY.problem in frame.columns else false,
-        event_error=change_events.event_error(tombstone) if contract.cdc else no_text,
+        event_error=change_events.event_error(contract, tombstone) if contract.cdc else no_text,
         is_delete=F.col(change_events.EVENT_KIND) == change_events.DELETED if contract.cdc else false,
     )
 
@@ -260,6 +262,8 @@ def _read(staged: DataFrame, contract: Contract, topic: str) -> DataFrame:
         frame = frame.withColumn(TOMBSTONE, F.col(TOMBSTONE) | no_payload)
     event = []
     if contract.cdc:
+        if contract.cdc.format == "debezium_mongodb":
+            frame = change_events.parse_documents(frame, _row_fields(contract, VALUE, flat_names=True))
         frame = change_events.open_envelope(frame, contract)
         event = [change_events.EVENT_KIND, change_events.ROW]
     if contract.key.format == "string":

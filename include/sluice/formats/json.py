@@ -104,9 +104,7 @@ def _add_fields(
     frame: DataFrame, text: Column, wanted: T.StructType, part: RecordPart, types: DeferredTypes
 ) -> DataFrame:
     parsed, names = F.col(PARSED), F.col(_NAMES) if types is NAMED_TYPES else None
-    parse_schema = T.StructType(
-        [T.StructField(f.name, types.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
-    )
+    parse_schema = types.parse_fields(wanted)
     is_whole = part.root in wanted.names
     # The whole is framed as the one member of an object.
     framed = F.concat(F.lit(f'{{"{part.root}":'.encode()), text, F.lit(b"}")) if is_whole else text

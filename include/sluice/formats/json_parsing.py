@@ -134,8 +134,7 @@ def _parsed(wanted: T.StructType) -> Column:
     strict = _parsed_strictly(wanted)
     if not WHOLE_NUMBERS.within(wanted):
         return strict
-    variants = [T.StructField(f.name, WHOLE_NUMBERS.parse_schema(f.dataType), metadata=f.metadata) for f in wanted]
-    again = _parsed_strictly(T.StructType(variants))
+    again = _parsed_strictly(WHOLE_NUMBERS.parse_fields(wanted))
     # Lambdas evaluate what they are given once, and nothing is copied: most records are parsed once.
     lenient = _with(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
     return _with(strict, lambda each: F.when(_is_corrupt(each), lenient).otherwise(each))
@@ -202,15 +201,19 @@ class DeferredTypes(NamedTuple):
     def parse_schema(self, want: T.DataType) -> T.DataType:
         """The type to parse JSON as."""
         match want:
-            case T.StructType(fields=fields):
-                return T.StructType(
-                    [T.StructField(f.name, self.parse_schema(f.dataType), metadata=f.metadata) for f in fields]
-                )
+            case T.StructType():
+                return self.parse_fields(want)
             case T.ArrayType(elementType=element):
                 return T.ArrayType(self.parse_schema(element))
             case T.MapType(keyType=key, valueType=value):
                 return T.MapType(key, self.parse_schema(value))
         return self.parse_type(want) or want
+
+    def parse_fields(self, wanted: T.StructType) -> T.StructType:
+        """The fields to parse JSON as."""
+        return T.StructType(
+            [T.StructField(f.name, self.parse_schema(f.dataType), metadata=f.metadata) for f in wanted.fields]
+        )
 
     def convert(self, value: Column, schema: Column | None, want: T.DataType) -> Column:
         """Convert a parsed value; scalars that are not of the wanted type become null.
