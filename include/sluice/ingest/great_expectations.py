@@ -11,6 +11,8 @@ import logging
 import math
 import os
 import re
+import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -207,8 +209,9 @@ def resolve_parameters(
 def _drift(each: Expectation, past: Sequence[float]) -> tuple[float | None, float | None]:
     if each.drift is None or len(past) < min(each.drift.at_least, each.drift.batches):
         return None, None
-    mean = math.fsum(past) / len(past)
-    spread = abs(mean) * each.drift.tolerance
+    # A producer may send the greatest double: neither the sum nor a bound may overflow.
+    mean = statistics.mean(past)
+    spread = min(abs(mean) * each.drift.tolerance, sys.float_info.max - abs(mean))
     return mean - spread, mean + spread
 
 

@@ -91,6 +91,8 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     "line",
     [
         *("[1]", "{", '{"n": 1}', '{"value": 1, "valu": 2}', '{"value_base64": "%"}', '{"value_base64": 1}'),
+        '{"value": 1, "timestamp": 1.5}',
+        '{"value": 1, "timestamp": 9223372036854775808}',
         pytest.param('{"value": ' + "[" * 100_000, id="deep"),
     ],
 )
