@@ -126,8 +126,8 @@ _ISO: dict[type[T.DataType], str] = {
     T.TimestampType: rf"{_DATE}(?:{_TIME}{_ZONE}?)?",
 }
 """Accepted texts. Spark's cast would drop a zone or a time of day, and would read a time without a date as today's."""
-_SECONDS_AT = 17
-"""Position of the colon before the seconds, counted from 1."""
+_LACKS_SECONDS = r"^(.{16})(?=[^:])"
+"""A text that goes on after the minutes, but not with seconds."""
 _FIRST_DATE, _LAST_DATE = "0001-01-01", "9999-12-31"
 _SECONDS = r"^-?[0-9]{1,12}(?:[.]0{1,9})?\z|^-?[0-9][.][0-9]{1,15}E1?[0-9]\z"
 """A whole number, or a double as Spark's JSON parser writes one into a text."""
@@ -327,12 +327,10 @@ def read_text(text: Column, want: T.DataType) -> Column:
 def _castable_timestamp(text: Column) -> Column:
     """A timestamp's text as Spark's cast accepts it: with a capital Z, and with seconds before a zone.
 
-    Java's `OffsetDateTime` leaves out seconds that are zero.
+    Java's `OffsetDateTime` leaves out seconds that are zero. The text is mentioned once: each mention would read it
+    from the record anew.
     """
-    minutes, zone = text.substr(1, _SECONDS_AT - 1), text.substr(_SECONDS_AT, len("+00:00"))
-    lacks_seconds = ~text.substr(_SECONDS_AT, 1).isin("", ":")
-    capital = F.when(F.endswith(text, F.lit("z")), F.upper(text)).otherwise(text)
-    return F.when(lacks_seconds, F.concat(minutes, F.lit(":00"), F.upper(zone))).otherwise(capital)
+    return F.upper(F.regexp_replace(text, _LACKS_SECONDS, "$1:00"))
 
 
 def spark_type(kind: IcebergType) -> T.DataType:
