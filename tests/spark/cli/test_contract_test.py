@@ -106,7 +106,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
 def test_a_line_ends_where_json_lines_do(tmp_path: Path) -> None:
     file, text = tmp_path / "r.jsonl", "a\u2028b\x85c\x0bd"
     file.write_text("\r\n".join(json.dumps({"value": each}, ensure_ascii=False) for each in (text, "e")), newline="")
-    assert [value.decode() for *_, value, _ in contract_test.read_file(file)] == [text, "e"]
+    assert [value.decode() for *_, value, _, _ in contract_test.read_file(file)] == [text, "e"]
 
 
 def test_workers_of_the_sample_use_the_command_s_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
