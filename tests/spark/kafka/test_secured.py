@@ -248,7 +248,7 @@ def test_planning_and_spark_read_as_the_same_user(
     # Nor does a sample need a right to a group.
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(config))
     sampled = contract_test.read_topic(secured.allowed, COUNT, patience=10.0)
-    assert sorted(int(value) for *_, value, _ in sampled) == list(range(COUNT))
+    assert sorted(int(value) for *_, value, _, _ in sampled) == list(range(COUNT))
     told = drivers_log.read_text()
     assert secured.allowed in told, "the log tells nothing of the reading"
     key = options.get("kafka.ssl.keystore.key", "").splitlines()[1:-1]
