@@ -23,12 +23,11 @@ from sluice.formats.internal_columns import (
     END_MARKER,
     FLAT_NAME,
     PROBLEM_TYPE,
-    Expression,
     RecordPart,
     join_path,
     problem,
 )
-from sluice.formats.logical_types import to_decimal
+from sluice.formats.logical_types import let, to_decimal
 
 PARSED = "_sluice_read"
 """Struct of the wanted fields, the marker member and Spark's corrupt-record column."""
@@ -72,7 +71,7 @@ def _with_whole_numbers(parsed: Column, wanted: T.StructType) -> Column:
         fields = [numbers[f.name].alias(f.name) for f in wanted]
         return F.struct(*fields, parsed[_MARKER].alias(_MARKER), corrupt.alias(CORRUPT))
 
-    return _with(WHOLE_NUMBERS.convert(parsed, None, wanted), checked)
+    return let(WHOLE_NUMBERS.convert(parsed, None, wanted), checked)
 
 
 def find_parse_problem(
@@ -136,13 +135,8 @@ def _parsed(wanted: T.StructType) -> Column:
         return strict
     again = _parsed_strictly(WHOLE_NUMBERS.parse_fields(wanted))
     # Lambdas evaluate what they are given once, and nothing is copied: most records are parsed once.
-    lenient = _with(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
-    return _with(strict, lambda each: F.when(_is_corrupt(each), lenient).otherwise(each))
-
-
-def _with(value: Column, function: Expression) -> Column:
-    """A function of a value that is evaluated once."""
-    return F.transform(F.array(value), function)[0]
+    lenient = let(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
+    return let(strict, lambda each: F.when(_is_corrupt(each), lenient).otherwise(each))
 
 
 def _parsed_strictly(wanted: T.StructType) -> Column:
