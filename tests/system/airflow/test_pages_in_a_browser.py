@@ -70,7 +70,7 @@ def test_an_operator_finds_the_blocked_table_and_what_to_do(stack):
         expect(rejected).to_contain_text("misfit")
         # What the refused run left behind, and back.
         frame.get_by_role("link", name="report").first.click()
-        expect(frame.locator("main .lead")).to_contain_text(", written ")
+        expect(frame.locator("main .lead", has_text=", written ")).to_be_visible()
         page.evaluate("history.back()")
         expect(rejected).to_be_visible()
         # Times are the viewer's; UTC is what it was made with.
