@@ -59,7 +59,11 @@ def add_parsed_object(frame: DataFrame, raw: Column, wanted: T.StructType, part:
     frame = frame.withColumns({_TRIMMED: _trimmed(F.col(_RAW)), _FLAW: _flaw(F.col(_RAW), part)}).drop(_RAW)
     frame = frame.withColumn(TEXT, _text_to_parse(F.col(_TRIMMED))).drop(_TRIMMED)
     # A second use of the text: with only one, Spark would inline it into the parse, which is not compiled.
-    return frame.withColumns({PARSED: _parsed(wanted), _HAS_MARKER: _has_marker()})
+    frame = frame.withColumns({PARSED: _parsed_strictly(wanted), _HAS_MARKER: _has_marker()})
+    if not WHOLE_NUMBERS.within(wanted):
+        return frame
+    parsed = F.col(PARSED)
+    return frame.withColumn(PARSED, F.when(_is_corrupt(parsed), _parsed_leniently(wanted)).otherwise(parsed))
 
 
 def _with_whole_numbers(parsed: Column, wanted: T.StructType) -> Column:
@@ -133,10 +137,14 @@ def _parsed(wanted: T.StructType) -> Column:
     strict = _parsed_strictly(wanted)
     if not WHOLE_NUMBERS.within(wanted):
         return strict
+    # Most records are parsed once.
+    return let(strict, lambda each: F.when(_is_corrupt(each), _parsed_leniently(wanted)).otherwise(each))
+
+
+def _parsed_leniently(wanted: T.StructType) -> Column:
+    """The parse with all numbers that are integers."""
     again = _parsed_strictly(WHOLE_NUMBERS.parse_fields(wanted))
-    # Lambdas evaluate what they are given once, and nothing is copied: most records are parsed once.
-    lenient = let(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
-    return let(strict, lambda each: F.when(_is_corrupt(each), lenient).otherwise(each))
+    return let(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
 
 
 def _parsed_strictly(wanted: T.StructType) -> Column:

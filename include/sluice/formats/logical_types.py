@@ -313,10 +313,11 @@ def read_text(text: Column, want: T.DataType) -> Column:
     text = text.cast("string")
     if isinstance(want, _EXACT_TIMESTAMPS):
         text = F.when(~text.rlike(_EXACT_MICROS), text)
-    castable = _castable_timestamp(text) if isinstance(want, T.TimestampType) else text
-    read = F.when(text.rlike(rf"^{pattern}\z"), castable).try_cast(want)
+    text = F.when(text.rlike(rf"^{pattern}\z"), text)
+    read = text.try_cast(want)
     if not isinstance(want, T.TimestampType):
         return read
+    read = F.coalesce(read, _castable_timestamp(text).try_cast(want))  # most texts need no completion
     # A zone shifts a timestamp out of the calendar only on its first and last day. Other texts are not compared: Spark
     # would parse each timestamp once for every mention in the plan.
     at_edge = text.startswith(_FIRST_DATE) | text.startswith(_LAST_DATE)
