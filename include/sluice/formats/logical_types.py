@@ -134,8 +134,9 @@ _SECONDS = r"^-?[0-9]{1,12}(?:[.]0{1,9})?\z|^-?[0-9][.][0-9]{1,15}E1?[0-9]\z"
 _NUMBER = r"^[+-]?[0-9.]{1,200}([eE][+-]?[0-9]{1,3})?\z"
 _JAVA_NUMBER = r"[xX]|[0-9.][dDfF][\x00-\x20]*\z"
 """A number as Java's source has it: Spark's cast reads `1d` as 1.0."""
-_FEW_DIGITS = r"^[+-]?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
-"""A number that a double keeps exactly enough to tell it from others."""
+_FEW_DIGITS = r"^[+-]?0*+[.]?0*+(?:[0-9][.]?){0,15}0*(?:[.]0*)?(?:[eE][+-]?[0-9]+)?\z"
+"""A number that a double keeps exactly enough to tell it from others. Zeros before it are taken once (`*+`): tried in
+all ways, a key of a thousand zeros and a letter would take minutes."""
 MAX_DIGITS, _DECIMAL_BYTES = 38, 16
 _WIDE_HEX = r"^(?:0+[0-7]|F+[89A-F])[0-9A-F]{31}\z"
 """More than 16 bytes in hexadecimal, of which those before the last 16 only repeat the sign."""
@@ -199,7 +200,7 @@ def to_decimal(text: Column, want: T.DecimalType) -> Column:
         return number
     has_room = text.rlike(rf"^[+-]?[0-9]*(?:[.][0-9]{{0,{want.scale}}}0*)?\z")
     same = text.rlike(_FEW_DIGITS) & (text.try_cast("double") == number.cast("double"))
-    return F.when(has_room | same, number)
+    return F.when(number.isNotNull() & (has_room | same), number)
 
 
 def decimal_from_unscaled(raw: Column, scale: Column, want: T.DecimalType) -> Column:
