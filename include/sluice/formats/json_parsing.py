@@ -320,7 +320,7 @@ def variant_text(value: Column) -> Column:
 
 
 _AT_MOST_15_DIGITS = r"^-?0*[.]?0*(?:[0-9][.]?){1,15}0*(?:[.]0*)?(?:E-?[0-9]+)?$"
-_LONG_NUMBER = r"[:,\[]\s*-?(?:[0-9.]{17,}[eE]|[0-9.]{40,})"
+_LONG_NUMBER = r"[:,\[]\s*-?(?:(?:[0-9]{16}|[0-9.]{17})[0-9.]*[eE]|[0-9.]{40,})"
 """A number with more digits than a double keeps, though the double may look like fewer."""
 
 
