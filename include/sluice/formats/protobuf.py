@@ -213,8 +213,9 @@ def _checked(message: Descriptor, payloads: pa.Array) -> pa.Array:
     """Messages that Google's library takes, with each field written once and each entry of a map in full.
 
     The Rust library needs that: it passes over what is damaged in fields that it skips or takes in bulk, overflows the
-    stack with nested groups, and does not merge what was written twice. All are parsed in one call, and written again
-    only if that changes a size.
+    stack with nested groups, and does not merge what was written twice. All are parsed in one call. They are written
+    again if the message has parts that may be written twice: no size tells, since what one entry of a map lacks may be
+    as long as what another field has twice.
 
     Raises:
         DecodeError: One of them is damaged.
@@ -229,7 +230,7 @@ def _checked(message: Descriptor, payloads: pa.Array) -> pa.Array:
     _, offsets, data = joined.buffers()
     framed = memoryview(data)[: memoryview(offsets).cast("i")[len(joined)]]
     batch = GetMessageClass(message.file.message_types_by_name[BATCH]).FromString(framed)
-    if batch.ByteSize() == len(framed):
+    if not any(f.message_type or (f.containing_oneof and len(f.containing_oneof.fields) > 1) for f in message.fields):
         return payloads
     return pa.array([each.SerializeToString() for each in batch.records], payloads.type)
 
