@@ -6,6 +6,7 @@ The meaning of Debezium's fields follows the captured events in `tests/data/debe
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
@@ -38,8 +39,18 @@ UNAVAILABLE_BYTES = (*(text.encode() for text in UNAVAILABLE_TEXTS), base64.b64d
 """The placeholder as bytes; the last one if bytes are read from the hexadecimal text, as if it were base64."""
 UNAVAILABLE_UUID = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
 """The placeholder in a list of uuids: the text as `UUID.nameUUIDFromBytes`."""
-UNAVAILABLE_JSON = f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}'
-"""The placeholder in an hstore that is sent as JSON (`hstore.handling.mode`)."""
+_BYTES = list(UNAVAILABLE.encode())
+UNAVAILABLE_JSON = tuple(
+    json.dumps(each, separators=(",", ":"))
+    for each in (
+        {UNAVAILABLE: UNAVAILABLE},
+        *([text] for text in (*UNAVAILABLE_TEXTS, UNAVAILABLE_UUID)),
+        *([kind(each) for each in _BYTES] for kind in (int, float, str, bool)),
+    )
+)
+"""The placeholder as JSON: in an hstore (`hstore.handling.mode`), and in lists that a column reads as `string`."""
+_GEOMETRY = f'{{"wkb":"{_BASE64}"'
+"""How a geometry begins that a column reads as `string`."""
 _TIMESTAMP_UNITS_US = {1, 1000, 1_000_000}
 """Units that timestamps are read from, in microseconds: Debezium's, and seconds in JSON."""
 
@@ -166,7 +177,7 @@ def _is_placeholder(value: Column, kind: IcebergType) -> Column | None:
     In a list of numbers, or of values read from numbers, the placeholder is the text's bytes; in an hstore, a map with
     the text as its key, or that map as JSON.
     """
-    numbers = F.lit(list(UNAVAILABLE.encode()))
+    numbers = F.lit(_BYTES)
     texts, many_bytes = list(map(F.lit, UNAVAILABLE_TEXTS)), list(map(F.lit, UNAVAILABLE_BYTES))
     match kind:
         case MapOf():
@@ -176,7 +187,8 @@ def _is_placeholder(value: Column, kind: IcebergType) -> Column | None:
             checks = [F.coalesce(check, F.lit(False)) for check in found if check is not None]
             return reduce(or_, checks) if checks else None
         case Primitive("string"):
-            known = [*texts, F.lit(UNAVAILABLE_JSON)]
+            known = [*texts, *map(F.lit, UNAVAILABLE_JSON)]
+            return value.isin(*known) | value.startswith(_GEOMETRY)
         case Primitive("binary") | Fixed():
             known = many_bytes
         case ListOf(Primitive("string")):
