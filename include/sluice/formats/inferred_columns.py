@@ -7,6 +7,7 @@ no column type holds raises SchemaMismatchError with its path.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -143,6 +144,8 @@ _JSON_TYPES = {"boolean": "boolean", "integer": "long", "number": "double", "str
 _JSON_BASES = {"integer": ("int", "long"), "string": ("string",)}
 """JSON Schema type to the bases of the logical types that Connect's converter writes as it."""
 _JSON_UNTYPED = ("oneOf", "anyOf", "allOf")
+_NOT_FOLLOWED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What a JSON Schema raises that is not one, or refers to nothing."""
 
 
 def infer_json_schema_fields(schema: WriterSchema, skip: Collection[str]) -> Iterator[SchemaField]:
@@ -162,7 +165,7 @@ def infer_json_schema_fields(schema: WriterSchema, skip: Collection[str]) -> Ite
             yield SchemaField(name, reader.type_of(_Node(each, root.document, quote_name(name))), doc)
     except RecursionError as error:
         raise SchemaMismatchError("", "the schema's types are nested too deeply") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except _NOT_FOLLOWED as error:
         raise SchemaMismatchError("", f"the JSON Schema cannot be followed ({type(error).__name__})") from error
 
 
@@ -187,7 +190,7 @@ def find_connect_names(schema: WriterSchema, wanted: T.StructType) -> dict[str, 
         reader = _JsonSchemaReader({name: json.loads(text) for name, text in schema.references})
         document = json.loads(schema.text)
         return reader.connect_names(_Node(document, document, ""), wanted)
-    except (RecursionError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (RecursionError, ValueError):
         return None
 
 
@@ -233,13 +236,13 @@ def _only_choice(choices: Any, path: str) -> Any:
     return kinds[0]
 
 
-def _json_scalar_type(schema: dict[str, Any], kind: str) -> IcebergType:
+def _json_scalar_type(schema: dict[str, Any], kind: str, path: str) -> IcebergType:
     title, given = schema.get("title"), schema.get("format")
     logical = CONNECT_TYPES.get(title) if isinstance(title, str) else None
     if title == CONNECT_DECIMAL and kind in ("string", "number"):
         precision = (schema.get("connect.parameters") or {}).get("connect.decimal.precision")
         digits = int(str(precision)) if str(precision).isdecimal() else MAX_DIGITS
-        scale = _connect_scale(schema)
+        scale = _connect_scale(schema, path)
         return Decimal(min(max(digits, scale), MAX_DIGITS), scale)
     if logical and logical.base in _JSON_BASES.get(kind, ()):
         first = logical.columns[0]
@@ -249,9 +252,16 @@ def _json_scalar_type(schema: dict[str, Any], kind: str) -> IcebergType:
     return Primitive("binary" if (kind, schema.get("connect.type")) == ("string", "bytes") else _JSON_TYPES[kind])
 
 
-def _connect_scale(schema: dict[str, Any]) -> int:
-    """The scale of Connect's Decimal in a JSON Schema."""
-    return int((schema.get("connect.parameters") or {}).get("scale", 0))
+def _connect_scale(schema: dict[str, Any], path: str) -> int:
+    """The scale of Connect's Decimal in a JSON Schema.
+
+    Raises:
+        SchemaMismatchError: It is no whole number.
+    """
+    scale = str((schema.get("connect.parameters") or {}).get("scale", 0))
+    if not re.fullmatch("-?[0-9]{1,9}", scale):
+        raise SchemaMismatchError(path, "is a decimal whose scale is not a whole number")
+    return int(scale)
 
 
 @dataclass
@@ -303,16 +313,22 @@ class _JsonSchemaReader:
             return self._object_type(node)
         if kind == "array":
             return ListOf(self.type_of(node.inner(schema.get("items"), "[]")))
-        return _json_scalar_type(schema, kind)
+        return _json_scalar_type(schema, kind, node.path)
 
     def connect_names(self, node: _Node, want: T.DataType) -> dict[str, Any] | None:
-        """The logical types' names in a schema as far as it is wanted; None if there are none."""
+        """The logical types' names in a schema as far as it is wanted; None if there are none.
+
+        What cannot be followed, or may be of several types, is read without names. The other fields keep theirs.
+        """
         try:
-            node = self.resolve(node)
-            while choices := [name for name in _JSON_UNTYPED if name in _check_properties(node)]:
-                node = self.resolve(node.inner(_only_choice(node.schema[choices[0]], node.path), ""))
-        except SchemaMismatchError:  # of several types: read without a name
+            return self._connect_names(node, want)
+        except (SchemaMismatchError, *_NOT_FOLLOWED):
             return None
+
+    def _connect_names(self, node: _Node, want: T.DataType) -> dict[str, Any] | None:
+        node = self.resolve(node)
+        while choices := [name for name in _JSON_UNTYPED if name in _check_properties(node)]:
+            node = self.resolve(node.inner(_only_choice(node.schema[choices[0]], node.path), ""))
         schema = node.schema
         match want:
             case T.StructType(fields=fields):
@@ -333,7 +349,7 @@ class _JsonSchemaReader:
         name = schema.get("title")
         if name not in CONNECT_TYPES and name not in (CONNECT_DECIMAL, VARIABLE_SCALE_DECIMAL):
             return None
-        return {"name": name, "parameters": {"scale": str(_connect_scale(schema))}}
+        return {"name": name, "parameters": {"scale": str(_connect_scale(schema, node.path))}}
 
     def _object_type(self, node: _Node) -> IcebergType:
         if properties := node.schema.get("properties"):
