@@ -44,6 +44,7 @@ from sluice.formats.internal_columns import (
 )
 from sluice.formats.logical_types import exact, read_text, spark_type
 from sluice.formats.value_checks import canonical_form, partition_path_checks, truncate_transform_checks, type_checks
+from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.kafka.schema_fingerprint import with_topic
 from sluice.timestamps import NO_TIMESTAMP
 
@@ -346,10 +347,12 @@ def _operation(contract: Contract, record: _Record) -> tuple[Column, Column]:
     keys = [contract.column(name) for name in contract.identifier]
     no_row = [record.is_key_unreadable, *(F.col(key.name).isNull() for key in keys)]
     no_row += [check.violated(F.col(key.name)) for key in keys for check in type_checks(key.type, key.name)]
-    if contract.cdc and contract.cdc.format != "op_field" and contract.tombstone_column and not keys[0].from_key:
-        # Debezium's key is an object. Read as a text, it would be the key of no row and silently delete nothing.
+    if contract.tombstone_column and not keys[0].from_key:
+        # Read as a text, an object or the bytes of a schema would be the key of no row and silently delete nothing.
         key = F.col(STAGED_COLUMNS["key"]).cast("string")
         no_row.append(key.startswith("{") & F.get_json_object(key, "$").isNotNull())
+        if contract.key.format == "string":
+            no_row.append(key.startswith("\0") & (F.octet_length(key) >= PREFIX_BYTES))
     return op, F.when(reduce(or_, no_row), F.lit("tombstone_key"))
 
 
