@@ -8,12 +8,15 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
+import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module, resources
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import Any, NamedTuple
 
 from pyspark.sql import types as T
@@ -30,6 +33,7 @@ _IMPORT = re.compile(rf"""\bimport\s+(?:public\s+|weak\s+)?["']({_WELL_KNOWN.pat
 _MODULES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 _MAIN, _ENUMS, _ENUMS_PACKAGE = "sluice_main.proto", "sluice_enums.proto", "sluice_enums"
 BATCH = "SluiceBatch"
+_STDERR = Lock()
 _SAME_ON_THE_WIRE = {9: 12, 11: 12, 14: 5}
 """Types of fields (string, message, enum) to those that say the same of the bytes, and less of the content."""
 _INVALID_REFERENCE = "the schema has a reference whose name is not a relative path"
@@ -130,19 +134,26 @@ def _run_protoc(texts: Sequence[tuple[str, str]]) -> list[Any] | None:
         output, others = Path(folder) / "made.bin", Path(folder) / "others.bin"
         others.write_bytes(FileDescriptorSet(file=_well_known_files(sorted(imports))).SerializeToString())
         include = resources.files("grpc_tools") / "_proto"
-        arguments = [
-            "protoc",
-            f"-I{folder}",
-            f"-I{include}",
-            f"--descriptor_set_in={others}",
-            f"--descriptor_set_out={output}",
-            "--include_imports",
-            _MAIN,
-        ]
-        if protoc.main(arguments) != 0:
+        paths = [f"-I{folder}", f"-I{include}", f"--descriptor_set_in={others}", f"--descriptor_set_out={output}"]
+        with _silent_stderr():
+            failed = protoc.main(["protoc", *paths, "--include_imports", _MAIN])
+        if failed:
             others.write_bytes(bytes(1 << 16))  # raises if the disk is full, which protoc does not report
             return None
         return list(FileDescriptorSet.FromString(output.read_bytes()).file)
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Discard what the process prints: protoc, which is C++, prints the schema's text, control characters included."""
+    with _STDERR, Path(os.devnull).open("wb") as nothing:
+        saved = os.dup(2)
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
 def _well_known_imports(texts: Iterable[tuple[str, str]]) -> set[str]:

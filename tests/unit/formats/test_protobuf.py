@@ -185,12 +185,14 @@ def test_a_descriptor_that_a_client_registered_is_taken_as_well() -> None:
         ("message M { int32 a = 1; int32 b = 1; }", "protoc cannot compile"),
         ("message M { Gone a = 1; }", "protoc cannot compile"),
         ("message M { int32 a = 1; } }{ import ;", "protoc cannot compile"),
+        ('import "\\033[31m.proto"; message M { Gone a = 1; }', "protoc cannot compile"),
     ],
 )
-def test_what_cannot_be_read_rightly_is_refused(text: str, words: str) -> None:
+def test_what_cannot_be_read_rightly_is_refused(text: str, words: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SchemaMismatchError) as told:
         rows(proto3(text), b"")
     assert words in told.value.message
+    assert capfd.readouterr().err == "", "a terminal gets nothing of a schema"
 
 
 DAMAGED = {
