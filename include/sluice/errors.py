@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+from sluice import dag_ids
+
 # Control characters but the line feed and the tab, also those that change the direction of a text; and halves of
 # characters, which no UTF-8 file or terminal takes.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -172,7 +174,7 @@ class OffsetsLostError(TerminalError):
 
     advice = (
         "Raise the topic's retention. Kafka no longer holds the range; the table stays as it is until an operator "
-        "accepts the gap: DAG accept_gap, or `python -m sluice gap accept`."
+        f"accepts the gap: DAG {dag_ids.ACCEPT_GAP}, or `python -m sluice gap accept`."
     )
 
 
@@ -185,8 +187,8 @@ class StagingTrimmedError(TerminalError):
         "system.set_current_snapshot('<table>', <snapshot>), as long as a newer snapshot with these batches is in "
         "`<table>.snapshots`; this restores its offsets and everything the rollback undid. Raise `snapshot_age` if "
         "rollbacks must reach further back. If the table is new on an old topic, load its history again from Kafka, "
-        "as far as Kafka still has it. To skip these batches permanently: DAG accept_gap, or `python -m sluice gap "
-        "accept TABLE`."
+        f"as far as Kafka still has it. To skip these batches permanently: DAG {dag_ids.ACCEPT_GAP}, or "
+        "`python -m sluice gap accept TABLE`."
     )
 
 
@@ -321,7 +323,7 @@ class OrderUnknownError(TerminalError):
 
     advice = (
         "Set `order:` in the contract, for example `order: [_kafka_timestamp]`. If it is set already, the change "
-        "awaits review: see `python -m sluice schema TABLE`, and decide in the DAG review_schema."
+        f"awaits review: see `python -m sluice schema TABLE`, and decide in the DAG {dag_ids.REVIEW_SCHEMA}."
     )
 
 

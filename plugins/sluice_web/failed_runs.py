@@ -34,17 +34,17 @@ def read_failed_runs(dags: Sequence[str], table: str | None, known: Sequence[Tab
     Raises:
         SluiceError: Airflow's database did not answer.
     """
+    from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
     from sluice.errors import SluiceError, first_line
     from sluice.pages.failed_runs import FailedRun, RunScope
     from sluice.pages.history import HISTORY_LENGTH, History
     from sluice.status import timeline
-    from sluice.status.events import MAINTENANCE_DAGS, OPERATOR_DAGS
 
     now = datetime.now(UTC)
     shared = {*dags} & {*OPERATOR_DAGS, *MAINTENANCE_DAGS}
     group_runs = _group_runs([*({*dags} - shared)], table, now - HISTORY_LENGTH, timeline.MAX_EVENTS)
     shared_runs = _shared_runs([*shared], now - HISTORY_LENGTH)
-    scope = RunScope.from_tables(known, {table} if table else {t.table for t in known if f"ingest_{t.group}" in dags})
+    scope = RunScope.from_tables(known, {table} if table else {t.table for t in known if ingest_dag(t.group) in dags})
     try:
         with create_session() as session:
             found = [FailedRun(*row) for row in session.execute(group_runs)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
+from sluice.dag_ids import BACKFILL, ingest_dag
 from sluice_web import reading
 from sluice_web.reading import MayStart, Moment, Name, Readable, RunId, Search
 
@@ -159,11 +160,11 @@ class RunFilter(NamedTuple):
     @property
     def slices(self) -> bool:
         """Whether it is a run of a backfill, whose results are those of slices."""
-        return self.dag_id == "backfill"
+        return self.dag_id == BACKFILL
 
     def includes(self, table: str, groups: Mapping[str, str]) -> bool:
         """Whether a table belongs to the DAG, and to the task if that is named after a table."""
-        of_dag = self.dag_id in (None, "backfill", f"ingest_{groups[table]}")
+        of_dag = self.dag_id in (None, BACKFILL, ingest_dag(groups[table]))
         return of_dag and (self.task_id not in groups or self.task_id == table)
 
 
@@ -190,7 +191,7 @@ def quality_page(
     tables = known.value.tables if known.value else ()
     groups = {t.table: t.group for t in tables}
     results = found.value or {}
-    with_quarantine = not run.run_id or (run.dag_id or "").startswith("ingest_")
+    with_quarantine = not run.run_id or (run.dag_id or "").startswith(ingest_dag(""))
     quarantined = {t.table: t.quarantined for t in tables if t.quarantined and with_quarantine}
     names = [n for n in dict.fromkeys((*results, *quarantined)) if n in groups and run.includes(n, groups)]
     every = quality_overview.summarize_tables(results, names, quarantined, slices=run.slices)

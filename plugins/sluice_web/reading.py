@@ -23,8 +23,8 @@ from fastapi import Depends, HTTPException, Query
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
 from sluice.kafka import connections
-from sluice.status.events import MAINTENANCE_DAGS, OPERATOR_DAGS
 from sluice_web.compat import DagRun, create_session, get_connection, get_team
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def answer_deadline() -> float:
 def read_status(readable: set[str], until: float | None = None) -> Reading[Status]:
     """Read the status of the readable tables."""
     known = feeds().status.get(wait=FIRST_WAIT_S, until=until)
-    visible = known.value.filter_groups(lambda group: f"ingest_{group}" in readable) if known.value else None
+    visible = known.value.filter_groups(lambda group: ingest_dag(group) in readable) if known.value else None
     return replace(known, value=visible)
 
 
@@ -152,7 +152,7 @@ def sees_all(readable: set[str]) -> bool:
     """Whether the user may read the DAGs of all groups."""
     known = feeds().status.get().value
     groups = {t.group for t in known.tables} | {group for group, _ in known.stopped} if known else set()
-    return known is not None and all(f"ingest_{group}" in readable for group in groups)
+    return known is not None and all(ingest_dag(group) in readable for group in groups)
 
 
 def read_history(status: Status | None, until: float | None = None) -> Reading[History]:
@@ -167,7 +167,7 @@ def read_history(status: Status | None, until: float | None = None) -> Reading[H
 
 def readable_dags(readable: set[str], tables: Sequence[TableStatus]) -> set[str]:
     """The readable DAGs that act on these tables."""
-    return ({f"ingest_{t.group}" for t in tables} | {*OPERATOR_DAGS, *MAINTENANCE_DAGS}) & readable
+    return ({ingest_dag(t.group) for t in tables} | {*OPERATOR_DAGS, *MAINTENANCE_DAGS}) & readable
 
 
 def read_failed_runs(
@@ -269,6 +269,6 @@ def list_readiness(
     readiness = import_module("sluice.status.readiness")
     # Only Airflow's simple auth manager can make every visitor an administrator.
     anybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
-    permissions = {dag: may_start(dag) for dag in (f"ingest_{table.group}", *OPERATOR_DAGS)}
+    permissions = {dag: may_start(dag) for dag in (ingest_dag(table.group), *OPERATOR_DAGS)}
     access = readiness.check_access(table.group, type(get_auth_manager()).__name__, permissions, anybody=anybody)
     return [*readiness.with_current_freshness(detail.readiness, table), access]

@@ -17,6 +17,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
 from sluice.contract import folder as contract_folder
+from sluice.dag_ids import MAINTENANCE_DAGS
 from sluice.errors import CatalogUnavailableError, SluiceError
 from sluice.ledger import quality_table
 from sluice.ledger.maintenance_table import ActionResult
@@ -27,7 +28,7 @@ from sluice.pages.failed_runs import FailedRun
 from sluice.pages.feed import Reading
 from sluice.pages.history import History
 from sluice.status import status
-from sluice.status.events import MAINTENANCE_DAGS, Event, Lane
+from sluice.status.events import Event, Lane
 from sluice.status.model import (
     AcceptedGap,
     ExpectationsSummary,

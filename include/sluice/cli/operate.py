@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluice import dag_ids
 from sluice.errors import RefusedError
 from sluice.operate import operator_input
 from sluice.operate.operator_input import Decision
@@ -51,7 +52,7 @@ def add_commands(commands: Any, contracts: Callable[[], Contracts]) -> list[argp
     plan = commands.add_parser("backfill", help="replay history, or a range, into a table").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    shown = plan.add_parser("plan", help="show what DAG backfill would do")
+    shown = plan.add_parser("plan", help=f"show what DAG {dag_ids.BACKFILL} would do")
     shown.add_argument("table", metavar="TABLE")
     shown.add_argument("--topic", default="", metavar="TOPIC", help="if the table reads several")
     shown.add_argument("--ranges", type=_ranges, metavar="JSON", help='offsets: {"0": [start, end]}')
@@ -154,5 +155,5 @@ def _backfill_plan(contracts: Callable[[], Contracts], given: argparse.Namespace
         ledger = Ledger(catalog, existing) if existing else None
         found = backfill_plan.plan_backfill(request, PlanInputs(known, catalog, client, ledger))
     print("\n".join(found.lines()))
-    print("Nothing was changed. Start it with DAG backfill.")
+    print(f"Nothing was changed. Start it with DAG {dag_ids.BACKFILL}.")
     return 0

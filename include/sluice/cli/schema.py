@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluice import dag_ids
 from sluice.cli.operate import UNCHANGED
 from sluice.operate import operator_input
 
@@ -63,7 +64,8 @@ def _schema(contracts: Callable[[], Contracts], given: argparse.Namespace) -> in
         done = review_schema.answer_review(catalog, known, file.table, decision, republish=given.republish)
     print("\n".join(done.lines))
     for form in done.forms():
-        print(f"Replay quarantined records: airflow dags trigger backfill --conf {shlex.quote(json.dumps(form))}")
+        command = f"airflow dags trigger {shlex.quote(dag_ids.BACKFILL)} --conf {shlex.quote(json.dumps(form))}"
+        print(f"Replay quarantined records: {command}")
     return 0
 
 

@@ -34,7 +34,7 @@ class Group:
     """Tables that one DAG run and one Spark application ingest.
 
     Attributes:
-        name: Its name; the DAG is `ingest_<name>`.
+        name: Its name; the DAG is `ingest_<name>`, after `dag_ids.PREFIX`.
         settings: Its settings, with defaults filled in.
         contracts: Its tables' contracts, sorted by table name.
         templates: Contracts whose tables depend on the topics in Kafka.

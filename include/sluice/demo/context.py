@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 
+from sluice import dag_ids
 from sluice.contract.folder import Contracts
 from sluice.demo.api import AirflowClient
 from sluice.embedded.home import Home
 
 GROUP = "aviation"
-DAG = f"ingest_{GROUP}"
+DAG = dag_ids.ingest_dag(GROUP)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import PrimitiveType
 
+from sluice import dag_ids
 from sluice.batch import RUN_ID, STEP
 from sluice.contract.columns import Column
 from sluice.contract.contract import Contract
@@ -33,7 +34,7 @@ CONTRACT_STEP = "contract"
 
 def find_obstacle(table: Table, old: Contract, new: Contract, changes: Sequence[ContractChange]) -> str | None:
     """Why the table can't be changed in place, and what to do instead; None where it can."""
-    instead = f"Write to a new table name, load the history by DAG backfill, then drop {old.table}."
+    instead = f"Write to a new table name, load the history by DAG {dag_ids.BACKFILL}, then drop {old.table}."
     if any(c.kind == "change_key" and not c.column for c in changes):
         return f"The key of existing rows can't be changed. {instead}"
     before = previous_columns(old, new)

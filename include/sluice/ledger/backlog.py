@@ -15,6 +15,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
+from sluice import dag_ids
 from sluice.batch import Batch, PublishedOffsets, merge_ranges
 from sluice.contract.contract import Contract
 from sluice.errors import LedgerError, SchemaChangeError, SluiceError, StagingTrimmedError, TopicRecreatedError
@@ -376,6 +377,6 @@ def history_unknown_error(table: str, first: Batch) -> StagingTrimmedError:
         topic_id=first.topic_id,
         lost=first.offsets_skipped_after({}),
         next_step="Run `python -m sluice ledger rebuild`, which may find them in other tables. Otherwise skip their "
-        "offsets for this table (DAG accept_gap, or `python -m sluice gap accept TABLE`): it starts behind them, and "
-        "DAG backfill can read them from Kafka or from staging.",
+        f"offsets for this table (DAG {dag_ids.ACCEPT_GAP}, or `python -m sluice gap accept TABLE`): it starts behind "
+        f"them, and DAG {dag_ids.BACKFILL} can read them from Kafka or from staging.",
     )

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetPropertiesUpdate, TableUpdate
 
+from sluice import dag_ids
 from sluice.batch import (
     BATCH_SEQ,
     CURSOR_TAG,
@@ -121,7 +122,7 @@ class Rollback:
         return _line(
             "kafka",
             f"python -m sluice backfill plan {self.table} --topic={topic} --ranges '{encode_ranges(ranges)}' "
-            "shows which lost records Kafka still has; DAG backfill replays them after the next run",
+            f"shows which lost records Kafka still has; DAG {dag_ids.BACKFILL} replays them after the next run",
         )
 
 
@@ -260,7 +261,8 @@ def loss_error(found: Rollback) -> RefusedError:
         f"Staging no longer holds all rows of {'; '.join(map(str, found.lost))}: the table would lose them.",
         table=found.table,
         next_step="Choose a newer snapshot; or accept the loss by typing the table's name as accept_loss. The next run "
-        "then skips them, and DAG backfill replays what Kafka still has: the dry run shows the command to check that.",
+        f"then skips them, and DAG {dag_ids.BACKFILL} replays what Kafka still has: the dry run shows the command to "
+        "check that.",
     )
 
 

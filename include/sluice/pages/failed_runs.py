@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sluice.status.events import MAINTENANCE_DAGS, Event, Lane
+from sluice.dag_ids import MAINTENANCE_DAGS
+from sluice.status.events import Event, Lane
 from sluice.status.text import duration, utc_text
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from sluice import dag_ids
 from sluice.offsets import OffsetRange
 from sluice.status import text, verdicts
 from sluice.status.text import duration, ranges_text
@@ -145,4 +146,4 @@ _ENVIRONMENT.filters |= {
     "json": json.dumps,
     "path": lambda text: quote(str(text), safe=""),
 }
-_ENVIRONMENT.globals["percent"] = percent_between
+_ENVIRONMENT.globals |= {"percent": percent_between, "dag_ids": dag_ids}

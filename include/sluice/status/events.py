@@ -1,4 +1,4 @@
-"""The events of a timeline, each in the lane of its kind, and the DAGs that act on tables."""
+"""The events of a timeline, each in the lane of its kind."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 
 INGEST = "ingest"
-OPERATOR_DAGS = ("backfill", "rollback", "accept_gap", "review_schema")
-MAINTENANCE_DAGS = ("maintain_rewrite_data_files", "maintain_expire_snapshots", "maintain_remove_orphan_files")
-"""The DAGs that act on tables, beside those of the groups."""
 
 
 class Lane(StrEnum):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
+from sluice import dag_ids
 from sluice.contract.columns import REGISTRY_FORMATS
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
@@ -105,7 +106,7 @@ def check_access(group: str, manager: str, may_start: Mapping[str, bool], *, any
         may_start: whether the user may trigger each of these DAGs.
         anybody: whether Airflow works without a login.
     """
-    evidence = f"visible to users who may read DAG ingest_{group} ({manager})"
+    evidence = f"visible to users who may read DAG {dag_ids.ingest_dag(group)} ({manager})"
     if anybody:
         evidence = "anybody who can reach Airflow is an administrator, without a login"
     for may, text in ((True, "you may trigger"), (False, "you may not trigger")):
@@ -207,7 +208,7 @@ def _check_restore_point(contract: Contract, table: Table, now: datetime) -> Rea
     evidence = f"{len(history):,} snapshots, back to {utc_text(snapshots.committed_at(history[-1]))}"
     evidence += "; the first one is kept" if whole else ""
     ready = whole or back >= window
-    step = "" if ready else "Expire snapshots only with maintain_expire_snapshots: something else expired more."
+    step = "" if ready else f"Expire snapshots only with {dag_ids.EXPIRE_SNAPSHOTS}: something else expired more."
     evidence += f"; the rollback window is {duration(window.total_seconds())}"
     return ReadinessCheck("Restore point", ready, evidence, step)
 
@@ -251,12 +252,12 @@ def _check_drills(contract: Contract, ledger: Table | None, now: datetime) -> It
         (
             LedgerState.ROLLED_BACK,
             "Rollback tested",
-            "Roll back this table or a copy with DAG rollback, and let it catch up.",
+            f"Roll back this table or a copy with DAG {dag_ids.ROLLBACK}, and let it catch up.",
         ),
         (
             LedgerState.REPLAYED,
             "Replay tested",
-            "Replay a range with DAG backfill; rows that exist stay unchanged.",
+            f"Replay a range with DAG {dag_ids.BACKFILL}; rows that exist stay unchanged.",
         ),
     ):
         at = last.get(state)
@@ -267,7 +268,7 @@ def _check_drills(contract: Contract, ledger: Table | None, now: datetime) -> It
 
 def _check_small_files(contract: Contract, contracts: Contracts, catalog: Catalog, now: datetime) -> ReadinessCheck:
     need = _assess(contract, Action.REWRITE, AssessmentInputs(catalog, contracts, now), {})
-    step = "Unpause DAG maintain_rewrite_data_files." if need.steps else ""
+    step = f"Unpause DAG {dag_ids.REWRITE_FILES}." if need.steps else ""
     return ReadinessCheck("Small files", not need.steps, need.reason, step)
 
 
@@ -276,9 +277,7 @@ def _check_orphan_files(contract: Contract, contracts: Contracts, catalog: Catal
     need = _assess(contract, Action.ORPHANS, AssessmentInputs(catalog, contracts, now), cleaned)
     last = cleaned.get(contract.table)
     ready = not need.steps or (last is not None and now - last.at <= MAX_CLEANUP_AGE)
-    return ReadinessCheck(
-        "Orphan files", ready, need.reason, "" if ready else "Unpause DAG maintain_remove_orphan_files."
-    )
+    return ReadinessCheck("Orphan files", ready, need.reason, "" if ready else f"Unpause DAG {dag_ids.REMOVE_ORPHANS}.")
 
 
 def _assess(

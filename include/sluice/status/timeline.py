@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
+from sluice import dag_ids
 from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, TOPIC, PublishedOffsets, decode_published_through
 from sluice.contract.contract import Contract
 from sluice.errors import CatalogUnavailableError, SluiceError, missing_file_message
@@ -24,7 +25,7 @@ from sluice.ledger.error_causes import Cause, classify
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState, row_from_record
 from sluice.ledger.newest_rows import take_newest
 from sluice.offsets import OffsetRange
-from sluice.status.events import INGEST, OPERATOR_DAGS, Event, Lane, group_by_lane
+from sluice.status.events import INGEST, Event, Lane, group_by_lane
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -39,7 +40,7 @@ _ERROR_STATES = (LedgerState.BLOCKED, LedgerState.FAILED, LedgerState.RETRIED)
 _OPERATOR_STATES = (LedgerState.GAP, LedgerState.ROLLED_BACK, LedgerState.REPLAYED, LedgerState.RETIRED)
 _SHOWN_STATES = (*_BATCH_STATES, *_ERROR_STATES, *_OPERATOR_STATES)
 _ERROR_LANES = {Cause.CATALOG: Lane.CATALOG, Cause.REGISTRY: Lane.REGISTRY, None: Lane.REFUSED}
-_BACKFILL, _ROLLBACK, _ACCEPT_GAP, _REVIEW = OPERATOR_DAGS
+_BACKFILL, _ROLLBACK, _ACCEPT_GAP, _REVIEW = dag_ids.OPERATOR_DAGS
 _DAGS = {"publish": INGEST, "replay": _BACKFILL}
 
 
@@ -271,7 +272,7 @@ def _maintenance_events(catalog: Catalog, since: datetime, names: Collection[str
         text = f"{effect.action.replace('_', ' ')}: {effect.summary}"
         yield Event(
             effect.at, Lane.MAINTENANCE, text, effect.table, bad=effect.failed, run_id=effect.run_id,
-            seconds=effect.seconds, dag=f"maintain_{effect.action}",
+            seconds=effect.seconds, dag=dag_ids.maintenance_dag(effect.action),
         )  # fmt: skip
 
 

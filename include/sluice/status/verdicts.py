@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 
+from sluice import dag_ids
 from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, SliceStatus, TableStatus
 from sluice.status.text import duration, utc_text
@@ -114,7 +115,7 @@ def worst_verdict(table: TableStatus) -> Verdict:
 
 def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     """List all states of a table, the most urgent first."""
-    errors = [_error_verdict(each, f"ingest_{table.group}") for each in table.open_errors]
+    errors = [_error_verdict(each, dag_ids.ingest_dag(table.group)) for each in table.open_errors]
     yield from (each for each in errors if each.word == "blocked")
     yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
     yield from (each for each in errors if each.word == "failed")
@@ -127,7 +128,8 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
             "late", Tone.BAD, why, "Check that the group's DAG is unpaused and runs, and how long its batches take."
         )
     if table.schema:
-        yield Verdict("review", Tone.WARN, table.schema, "Approve or reject the change in the DAG review_schema.")
+        todo = f"Approve or reject the change in the DAG {dag_ids.REVIEW_SCHEMA}."
+        yield Verdict("review", Tone.WARN, table.schema, todo)
     for each in table.failed_expectations:
         yield Verdict("doubtful", Tone.WARN, each.failed[0], "See the page Data quality.", about=each.topic)
     yield from _risk_verdicts(table.risks)
@@ -185,8 +187,8 @@ def _backfill_verdicts(slices: Iterable[SliceStatus]) -> Iterator[Verdict]:
             refused.setdefault(piece.run_id, piece)
     for run_id, piece in refused.items():
         why = piece.error or f"Slice {piece.number} of a backfill was refused."
-        todo = "See the log of the backfill run."
-        yield Verdict("backfill refused", Tone.WARN, why, todo, about=run_id or "", dag="backfill", run_id=run_id)
+        todo, dag = "See the log of the backfill run.", dag_ids.BACKFILL
+        yield Verdict("backfill refused", Tone.WARN, why, todo, about=run_id or "", dag=dag, run_id=run_id)
 
 
 def by_urgency(table: TableStatus) -> tuple[int, float, str]:

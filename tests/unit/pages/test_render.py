@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from sluice.batch import PublishedOffsets
+from sluice.dag_ids import OPERATOR_DAGS
 from sluice.errors import CatalogUnavailableError
 from sluice.ledger import quality_table
 from sluice.offsets import OffsetRange
@@ -26,7 +27,7 @@ from sluice.pages.quarantine_summary import ErrorGroup, QuarantineSummary
 from sluice.pages.trends import Trend
 from sluice.plan.risk import RiskStatus
 from sluice.status import text, verdicts
-from sluice.status.events import INGEST, OPERATOR_DAGS, Event, Lane
+from sluice.status.events import INGEST, Event, Lane
 from sluice.status.model import (
     AcceptedGap,
     ExpectationsSummary,
