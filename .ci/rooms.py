@@ -15,6 +15,7 @@ import grimp
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "design.md"
 BEGIN, END = "<!-- rooms: written by .ci/rooms.py -->", "<!-- end of rooms -->"
+PLUGINS = ("sluice_airflow", "sluice_airflow/dags", "sluice_web")
 
 
 def floors() -> list[str]:
@@ -56,7 +57,7 @@ def page() -> str:
     lines += ["```", ""]
     folders = {f"`{room}/`": package / room for room in (*rooms, "embedded", "demo")}
     folders["the root of the package"] = package
-    folders |= {f"`plugins/{name}/`": REPOSITORY / "plugins" / name for name in ("sluice_airflow", "sluice_web")}
+    folders |= {f"`plugins/{name}/`": REPOSITORY / "plugins" / name for name in PLUGINS}
     for title, folder in folders.items():
         about = "Values and errors that every room uses." if folder == package else summary(folder / "__init__.py")
         lines += [f"**{title}** {about}", "", "| module | what it holds |", "| --- | --- |"]

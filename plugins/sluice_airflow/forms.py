@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from sluice.operate import operator_input
+from sluice_airflow.dag_options import DagOptions
 
 SHORT_TIMEOUT = timedelta(minutes=5)
 RANGE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
@@ -30,17 +31,17 @@ def ranges_param(description: str) -> Param:
     )
 
 
-def manual_dag(dag_id: str, doc: str, *, runs: int = 1, **params: Param) -> DAG:
+def manual_dag(dag_id: str, doc: str, *, options: DagOptions, runs: int = 1, **params: Param) -> DAG:
     """Make a DAG that is only triggered by hand; `runs` limits the concurrent runs."""
     return DAG(
         dag_id=dag_id,
         schedule=None,
         catchup=False,
         max_active_runs=runs,
-        tags=["sluice", "by hand"],
+        tags=options.tags("by hand"),
         params={**params, "why": WHY, "dry_run": DRY_RUN},
         doc_md=doc,
-        default_args={"retries": 0, "execution_timeout": SHORT_TIMEOUT},
+        default_args={"retries": 0, "execution_timeout": SHORT_TIMEOUT, **options.owner_argument},
     )
 
 

@@ -20,7 +20,8 @@ from sluice.embedded.private_files import private_folder
 from sluice_airflow import driver_variables
 from sluice_airflow.connections import kafka_config, registry_config
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
+_HERE = Path(__file__).resolve().parent
+JOBS = _HERE / "jobs" if (_HERE / "jobs").is_dir() else _HERE.parents[1] / "jobs"  # the wheel's, or the checkout's
 INCLUDE = Path(sluice.__file__).resolve().parents[1]
 # Spark puts these before `spark.driver.extraJavaOptions`, which a group's own setting replaces.
 DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sluice import dag_ids
 from sluice.backfill.backfill_plan import MAX_SLICES
 from sluice.backfill.ranges import Request
 from sluice.embedded.home import REPOSITORY, cache_folder
@@ -21,7 +22,6 @@ from sluice.ingest import session
 from sluice.ledger.slices import Origin
 from sluice.offsets import OffsetRange
 from sluice.operate import review_schema
-from sluice.status import events
 from tests.support.airflow_process import isolated_airflow_env, run_in_airflow
 
 pytestmark = pytest.mark.unit
@@ -117,7 +117,7 @@ def contracts(tmp_path: Path) -> Path:
 def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     found = run_in_airflow(LOAD, airflow_env)
     assert found["errors"] == {}
-    assert {*found["dags"]} == {"ingest_aviation", *events.OPERATOR_DAGS, *events.MAINTENANCE_DAGS}
+    assert {*found["dags"]} == {"ingest_aviation", *dag_ids.OPERATOR_DAGS, *dag_ids.MAINTENANCE_DAGS}
     dag = found["dags"]["ingest_aviation"]
     tables = ["aviation.airports", "aviation.flights", "aviation.planes"]
     assert {name: task["down"] for name, task in dag["tasks"].items()} == {
@@ -479,10 +479,9 @@ def test_each_maintenance_reads_its_own_effects(airflow_env, contracts, tmp_path
 
 
 LINKS = """
-import json, sys
+import json
 from unittest import TestCase
-sys.path.insert(0, {dags!r})
-import alerts
+from sluice_airflow.dags import alerts
 from airflow.sdk.configuration import conf
 told = {{}}
 for base in ("", "https://airflow.example/"):
@@ -496,17 +495,16 @@ print(json.dumps(told))
 
 
 def test_a_link_without_a_host_is_warned_of(airflow_env, contracts):
-    told = run_in_airflow(LINKS.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    told = run_in_airflow(LINKS.format(), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     assert told["https://airflow.example/sluice"] == []
     (warning,) = told["/sluice"]
     assert "base_url is not set" in warning
 
 
 ALERTED = """
-import json, sys, types
+import json, types
 from dataclasses import replace
-sys.path.insert(0, {dags!r})
-import alerts
+from sluice_airflow.dags import alerts
 from airflow.sdk.exceptions import AirflowTaskTimeout
 from sluice.contract.groups import NotifierSettings
 from sluice.status import incidents, status
@@ -549,7 +547,7 @@ print(json.dumps([ends, heard]))
 
 
 def test_whoever_was_told_is_not_told_again_though_another_notifier_never_comes_to_an_end(airflow_env, contracts):
-    ends, heard = run_in_airflow(ALERTED.format(dags=str(DAGS)), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
+    ends, heard = run_in_airflow(ALERTED.format(), {**airflow_env, "SLUICE_CONTRACTS": str(contracts)})
     assert ends == ["AirflowTaskTimeout", "AirflowTaskTimeout", "AirflowFailException", "green"]
     assert sorted(heard) == sorted([who, f"k{n} is t{n}"] for n in range(3) for who in ("a.Chat", "a.Mail"))
 

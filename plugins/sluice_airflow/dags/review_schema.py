@@ -1,0 +1,110 @@
+"""The DAG `review_schema`: show → decide (a person) → apply → bring, for a contract change that needs approval.
+
+Until the decision, the table continues with its active contract.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice import dag_ids
+from sluice.contract.folder import Contracts
+from sluice_airflow.connections import export_registry_config, fail_with_message, open_catalog
+from sluice_airflow.dag_options import DagOptions
+from sluice_airflow.forms import SHORT_TIMEOUT
+
+log = logging.getLogger(__name__)
+
+APPROVE, REJECT, LATER = "Approve", "Reject", "Not now"
+
+
+@task(execution_timeout=SHORT_TIMEOUT)
+def show(*, params: Any = None) -> dict[str, str]:
+    """Show the change, its effect on offsets and sample records, and what approving or rejecting it does."""
+    from sluice.operate import review_schema
+
+    with fail_with_message():
+        export_registry_config()
+        catalog, contracts = open_catalog()
+        found = review_schema.load_review(catalog, contracts.table(params["table"]))
+    lines = found.lines()
+    for line in lines:
+        log.warning("%s", line)
+    return {"body": "\n".join(f"    {line}" for line in lines), "change": found.change.change_id}
+
+
+@task(execution_timeout=SHORT_TIMEOUT)
+def apply(
+    shown: dict[str, str], answer: dict[str, Any], *, params: Any = None, run_id: Any = None
+) -> list[dict[str, Any]]:
+    """Apply the decision and record it in `sluice.schemas`. Returns the backfills to start."""
+    from sluice.evolve.pending_change import ReviewDecision
+    from sluice.operate import review_schema
+
+    (chosen,) = answer["chosen_options"]
+    if chosen == LATER:
+        raise AirflowSkipException(f"No decision was made. Trigger {dag_ids.REVIEW_SCHEMA} again to decide.")
+    given = answer["params_input"]
+    with fail_with_message():
+        export_registry_config()
+        catalog, contracts = open_catalog()
+        done = review_schema.answer_review(
+            catalog,
+            contracts,
+            params["table"],
+            ReviewDecision(
+                approve=chosen == APPROVE,
+                who=(answer["responded_by_user"] or {}).get("name") or "unknown",
+                why=given.get("why") or "",
+                run_id=run_id,
+                change_id=shown["change"],
+            ),
+            republish=bool(given.get("republish")),
+        )
+    for line in done.lines:
+        log.warning("%s", line)
+    return [{"trigger_run_id": f"bring_{i}__{run_id}", "conf": form} for i, form in enumerate(done.forms())]
+
+
+def build(_: Contracts, options: DagOptions) -> list[DAG]:
+    """Build the DAG."""
+    with DAG(
+        dag_id=dag_ids.REVIEW_SCHEMA,
+        schedule=None,
+        catchup=False,
+        max_active_runs=1000,  # each waits for a person without using a slot; none must block another
+        tags=options.tags("by hand"),
+        params={"table": Param(type="string", minLength=1, description="Target table, e.g. shop.orders")},
+        doc_md="Asks for approval of a contract change that `schema_policy` does not apply automatically. "
+        "Until the decision, the table continues with its active contract.",
+        default_args={"retries": 0, **options.owner_argument},
+    ) as dag:
+        shown = show()
+        decide = HITLOperator(
+            task_id="decide",
+            subject="{{ params.table }}: apply the contract change to the table?",
+            body="{{ ti.xcom_pull(task_ids='show')['body'] }}",
+            options=[APPROVE, REJECT, LATER],
+            params={
+                "why": Param("", type="string", description="Reason; recorded in sluice.schemas with your name."),
+                "republish": Param(
+                    False,
+                    type="boolean",
+                    description="Roll back what was published since the review began, and republish it with the new "
+                    "contract. Without it, only records quarantined since then are replayed.",
+                ),
+            },
+        )
+        shown >> decide
+        # Does not wait for the backfills: their own runs show the outcome.
+        bring = TriggerDagRunOperator.partial(
+            task_id="bring", trigger_dag_id=dag_ids.BACKFILL, skip_when_already_exists=True
+        )
+        bring.expand_kwargs(apply(shown, decide.output))
+    return [dag]
