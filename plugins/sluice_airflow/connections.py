@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
 from sluice.errors import TerminalError
 from sluice.iceberg import availability
 from sluice.kafka import connections
+from sluice_airflow.sdk import AirflowFailException, AirflowNotFoundException
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -16,18 +16,18 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import (
+
+from sluice.contract.groups import GroupSettings
+from sluice.embedded import class_archive
+from sluice_airflow import spark_driver
+from sluice_airflow.compat import ExitCodeHook
+from sluice_airflow.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     AirflowRescheduleException,
     AirflowSkipException,
 )
-
-from sluice.contract.groups import GroupSettings
-from sluice.embedded import class_archive
-from sluice_airflow import spark_driver
-from sluice_airflow.compat import ExitCodeHook
 from sluice_airflow.spark_driver import DEFAULT_OPTIONS, JOBS
 
 EXIT_TERMINAL, EXIT_UNFINISHED = 3, 4

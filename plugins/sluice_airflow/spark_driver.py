@@ -10,8 +10,6 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from airflow.sdk.exceptions import AirflowFailException
-
 import sluice
 from sluice import jvm
 from sluice.embedded import class_archive
@@ -19,6 +17,7 @@ from sluice.embedded.failure import StackError
 from sluice.embedded.private_files import private_folder
 from sluice_airflow import driver_variables
 from sluice_airflow.connections import kafka_config, registry_config
+from sluice_airflow.sdk import AirflowFailException
 
 _HERE = Path(__file__).resolve().parent
 JOBS = _HERE / "jobs" if (_HERE / "jobs").is_dir() else _HERE.parents[1] / "jobs"  # the wheel's, or the checkout's

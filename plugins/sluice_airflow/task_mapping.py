@@ -7,9 +7,8 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
-from airflow.sdk.configuration import conf
-
 from sluice.contract.folder import Group
+from sluice_airflow.sdk import conf
 
 RED, GREEN, SKIPPED = COLOURS = ("red", "green", "skipped")
 MAX_MESSAGES = 20

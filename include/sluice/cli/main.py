@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice.cli import ledger, operate, schema, sql
+from sluice.cli import airflow, ledger, operate, schema, sql
 from sluice.errors import SluiceError, exit_code, printable
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ def _run_guarded(command: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001 - a message instead of a stack trace
         if os.environ.get(DEBUG):
             traceback.print_exc()
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "sluice").startswith("sluice"):
+            print(f"error: the Python module {error.name} is not installed", file=sys.stderr)
+            print("  next step: install sluice[airflow], for the demo sluice[embedded]", file=sys.stderr)
+            return 3
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         print(f"This is a bug in Sluice; Set {DEBUG}=1 to see the stack trace.", file=sys.stderr)
         return 1
@@ -139,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     test.set_defaults(run=_contract_test)
 
     sql.add_command(commands)
+    airflow.add_command(commands, _load_contracts, _positive_int)
     demo = commands.add_parser(
         "demo",
         help="run Sluice on real records, end to end, and check the result (make demo)",

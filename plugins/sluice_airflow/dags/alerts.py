@@ -10,8 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseNotifier, Variable, get_current_context, task
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.module_loading import import_string
 
 from sluice import dag_ids
@@ -20,6 +18,7 @@ from sluice.contract.folder import Contracts
 from sluice.contract.groups import AlertSettings, NotifierSettings
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_config
 from sluice_airflow.dag_options import DagOptions
+from sluice_airflow.sdk import AirflowFailException, conf
 
 if TYPE_CHECKING:
     from sluice.status.incidents import Incident

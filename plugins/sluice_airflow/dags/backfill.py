@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetAlias, Param, TriggerRule, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from sluice import dag_ids
 from sluice.contract.folder import Contracts, Group
@@ -22,6 +21,7 @@ from sluice_airflow.connections import export_registry_config, fail_with_message
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, triggering_user
 from sluice_airflow.operators import BackfillOperator
+from sluice_airflow.sdk import AirflowFailException
 from sluice_airflow.task_mapping import max_instances
 
 log = logging.getLogger(__name__)

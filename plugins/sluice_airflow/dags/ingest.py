@@ -13,12 +13,6 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, AssetAlias, Metadata, TaskGroup, TriggerRule, get_current_context, task
 from airflow.sdk.bases.xcom import BaseXCom
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    DownstreamTasksSkipped,
-)
 
 from sluice import dag_ids
 from sluice.contract.contract import Contract
@@ -28,6 +22,12 @@ from sluice_airflow.assets import table_asset
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.operators import IngestOperator
+from sluice_airflow.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+)
 from sluice_airflow.task_mapping import GREEN, RED, SKIPPED
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice import dag_ids
 from sluice.contract.folder import Contracts
@@ -20,6 +19,7 @@ from sluice_airflow import task_mapping
 from sluice_airflow.connections import CATALOG_TIMEOUT_S, fail_with_message, open_catalog
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.operators import MaintainOperator
+from sluice_airflow.sdk import AirflowFailException, AirflowSkipException
 from sluice_airflow.task_mapping import GREEN, RED, SKIPPED
 
 log = logging.getLogger(__name__)

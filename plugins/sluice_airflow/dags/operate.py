@@ -9,7 +9,6 @@ import logging
 from typing import Any
 
 from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from sluice import dag_ids
 from sluice.contract.folder import Contracts
@@ -18,6 +17,7 @@ from sluice.operate.operator_input import Decision
 from sluice_airflow.connections import export_registry_config, fail_with_message, kafka_client, open_catalog
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.forms import DRY_RUN_NOTICE, manual_dag, ranges_param, triggering_user
+from sluice_airflow.sdk import AirflowFailException
 
 log = logging.getLogger(__name__)
 

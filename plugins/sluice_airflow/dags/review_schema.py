@@ -11,13 +11,13 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice import dag_ids
 from sluice.contract.folder import Contracts
 from sluice_airflow.connections import export_registry_config, fail_with_message, open_catalog
 from sluice_airflow.dag_options import DagOptions
 from sluice_airflow.forms import SHORT_TIMEOUT
+from sluice_airflow.sdk import AirflowSkipException
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,86 @@
+"""`sluice airflow setup`: creates the pools that the groups need, by Airflow's own command line.
+
+In: the contracts, and the Airflow that is configured in this environment. Out: pools; an existing one is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.contract.groups import GroupSettings
+from sluice.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluice.contract.folder import Contracts
+
+DESCRIPTION = "Spark applications of Sluice that run at the same time"
+
+
+def add_command(commands: Any, contracts: Callable[[], Contracts], count: Callable[[str], int]) -> None:
+    """Add the command.
+
+    Args:
+        commands: argparse's subparsers.
+        contracts: loads the contracts.
+        count: parses a number of slots.
+    """
+    airflow = commands.add_parser("airflow", help="prepare the Airflow of this environment").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    setup = airflow.add_parser(
+        "setup",
+        help="create the pools that the groups need",
+        description="Creates the pools of groups.yaml in the Airflow that the command `airflow` uses here. A pool that "
+        "exists keeps its size, so it may run again at any time.",
+    )
+    setup.add_argument("--slots", type=count, default=1, metavar="N", help="slots of new pools (default 1)")
+    setup.set_defaults(run=partial(_setup, contracts))
+
+
+def _setup(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+    settings = [group.settings for group in contracts().groups.values()] or [GroupSettings()]
+    wanted = sorted({pool for each in settings for pool in (each.pool, each.maintenance.pool) if pool})
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pools.json"
+        _airflow("pools", "export", str(file))
+        existing = json.loads(file.read_text(encoding="utf-8"))
+        missing = [name for name in wanted if name not in existing]
+        if missing:
+            pool = {"slots": given.slots, "description": DESCRIPTION, "include_deferred": False}
+            file.write_text(json.dumps(dict.fromkeys(missing, pool)), encoding="utf-8")
+            _airflow("pools", "import", str(file))
+    for name in wanted:
+        if name in missing:
+            print(f"pool {name}: created, slots: {given.slots}")
+        else:
+            print(f"pool {name}: exists, slots: {existing[name]['slots']}")
+    return 0
+
+
+def _airflow(*arguments: str) -> None:
+    """Run Airflow's command line with this Python.
+
+    Raises:
+        ConfigError: Airflow is not installed, or rejected the command.
+    """
+    if find_spec("airflow") is None:
+        raise ConfigError(
+            "Airflow is not installed in this Python environment.",
+            next_step="Run the command where Airflow runs, such as in its scheduler's container.",
+        )
+    done = subprocess.run([sys.executable, "-m", "airflow", *arguments], capture_output=True, check=False)
+    if done.returncode:  # its output may have an address with a password
+        raise ConfigError(
+            f"Airflow's command `airflow {' '.join(arguments[:2])}` failed with exit code {done.returncode}.",
+            next_step="See the message of `airflow pools list`. AIRFLOW_HOME and the database must be those of your "
+            "Airflow, and the database migrated.",
+        )
