@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables check help setup setup-dev jars demo up down status test lint style types format bench soak requirements clean
+.PHONY: rooms type-tables check help setup setup-dev jars demo up down status test lint style types format bench soak dist requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -90,10 +90,16 @@ bench: setup jars ## run the benchmarks and print ratios
 soak: setup-dev jars ## run an hour's batches beside all maintenance, in Spark, then through Airflow; not part of make test
 	@$(RUN) -m pytest -m soak tests/spark/ingest/test_soak.py tests/system/airflow/test_soak.py
 
-requirements: $(UV) ## update requirements*.txt, with hashes, from pyproject.toml; UPGRADE=--upgrade updates the pins
+dist: setup ## build the wheel into dist/
+	@# By the pinned setuptools; setuptools would put what an earlier build left in build/ into the wheel.
+	@rm -rf build dist plugins/sluice.egg-info
+	@$(UV) build --quiet --wheel --no-build-isolation --python $(PY) --out-dir dist
+	@rm -rf build plugins/sluice.egg-info; ls dist/*.whl
+
+requirements: $(UV) ## update requirements*.txt, with hashes, from pyproject.toml and the pins in requirements.in; UPGRADE=--upgrade updates the others
 	@echo uv==$(UV_VERSION) | $(COMPILE) - -o requirements-uv.txt
-	@$(COMPILE) pyproject.toml $(UPGRADE) -o requirements.txt
-	@$(COMPILE) pyproject.toml $(UPGRADE) --group dev -c requirements.txt -o requirements-dev.txt
+	@$(COMPILE) pyproject.toml --all-extras $(UPGRADE) -c requirements.in -o requirements.txt
+	@$(COMPILE) pyproject.toml --all-extras $(UPGRADE) --group dev -c requirements.txt -o requirements-dev.txt
 	@echo "requirements.txt, requirements-dev.txt and requirements-uv.txt are up to date"
 
 clean: ## remove .venv and the tools' caches (not SLUICE_HOME, not the jar cache)

@@ -25,7 +25,16 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """Return the home that `SLUICE_HOME` names, else `.sluice` in the repository."""
+        """Return the home that `SLUICE_HOME` names, else `.sluice` in the repository.
+
+        Raises:
+            StackError: Sluice is an installed package: the stack runs the DAG files of a checkout.
+        """
+        if not (REPOSITORY / "dags").is_dir():
+            raise StackError(
+                "The embedded stack and the demo need a checkout of Sluice",
+                next_step="run `make up` or `make demo` there",
+            )
         named = os.environ.get("SLUICE_HOME")
         return cls.at(Path(named) if named else REPOSITORY / ".sluice")
 
