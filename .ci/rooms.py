@@ -30,7 +30,9 @@ def arrows(rooms: list[str]) -> list[tuple[str, str]]:
     graph = grimp.build_graph("sluice", cache_dir=None)
     for room in rooms:
         graph.squash_module(f"sluice.{room}")
-    direct = {r: {m.split(".")[1] for m in graph.find_modules_directly_imported_by(f"sluice.{r}")} for r in rooms}
+    direct = {
+        r: {m.split(".")[1] for m in graph.find_modules_directly_imported_by(f"sluice.{r}") if "." in m} for r in rooms
+    }
     direct = {room: found & set(rooms) for room, found in direct.items()}
     below: dict[str, set[str]] = {}
     for room in reversed(rooms):

@@ -48,7 +48,7 @@ def wanting_nothing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_is_one(command: str) -> None:
-    wanting_nothing(main._parser()).parse_args(shlex.split(command))
+    wanting_nothing(main.make_parser()).parse_args(shlex.split(command))
 
 
 def test_each_statement_and_command_is_run_by_a_test_in_the_state_that_it_is_about() -> None:

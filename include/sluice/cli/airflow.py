@@ -10,44 +10,32 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sluice.cli.arguments import add_command, add_group, load_contracts, positive_int
 from sluice.contract.groups import GroupSettings
 from sluice.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sluice.contract.folder import Contracts
 
 DESCRIPTION = "Spark applications of Sluice that run at the same time"
 
 
-def add_command(commands: Any, contracts: Callable[[], Contracts], count: Callable[[str], int]) -> None:
-    """Add the command.
-
-    Args:
-        commands: argparse's subparsers.
-        contracts: loads the contracts.
-        count: parses a number of slots.
-    """
-    airflow = commands.add_parser("airflow", help="prepare the Airflow of this environment").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
-    setup = airflow.add_parser(
+def add_commands(commands: Any) -> None:
+    """Add the commands."""
+    group = add_group(commands, "airflow", "prepare the Airflow of this environment")
+    setup = add_command(
+        group,
         "setup",
-        help="create the pools that the groups need",
-        description="Creates the pools of groups.yaml in the Airflow that the command `airflow` uses here. A pool that "
-        "exists keeps its size, so it may run again at any time.",
+        _setup,
+        "create the pools that the groups need; a pool that exists keeps its size",
+        ["", "--slots 4"],
     )
-    setup.add_argument("--slots", type=count, default=1, metavar="N", help="slots of new pools (default 1)")
-    setup.set_defaults(run=partial(_setup, contracts))
+    setup.add_argument("--slots", type=positive_int, default=1, metavar="N", help="slots of new pools (default 1)")
 
 
-def _setup(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
-    settings = [group.settings for group in contracts().groups.values()] or [GroupSettings()]
+def _setup(given: argparse.Namespace) -> int:
+    settings = [group.settings for group in load_contracts().groups.values()] or [GroupSettings()]
     wanted = sorted({pool for each in settings for pool in (each.pool, each.maintenance.pool) if pool})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pools.json"

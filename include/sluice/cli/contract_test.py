@@ -1,4 +1,4 @@
-"""`python -m sluice contract test`: runs sample records through a contract's decoder and expectations.
+"""`sluice contract test`: runs sample records through a contract's decoder and expectations.
 
 In: records from a file, or the newest of a topic. Out: a line per record and expectation, nothing is written. Runs the
 code that a batch runs, in a local Spark session without a catalog.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,6 +23,7 @@ from pyspark.sql import types as T
 
 from sluice import timestamps
 from sluice.batch import Batch
+from sluice.cli.spark import set_java
 from sluice.contract.contract import Contract
 from sluice.contract.values import KAFKA_COLUMNS
 from sluice.errors import BrokerUnavailableError, ConfigError, SluiceError, TerminalError
@@ -233,11 +233,7 @@ def _newest_ranges(watermarks: Ranges, number: int) -> dict[int, OffsetRange]:
 
 def local_session() -> SparkSession:
     """A Spark session in this process, without a catalog."""
-    from sluice.embedded.home import cache_folder
-    from sluice.embedded.java import find_java
-
-    os.environ.setdefault("JAVA_HOME", str(find_java(cache_folder()).home))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    set_java()
     builder = session.use_this_python(SparkSession.Builder().appName("sluice contract test").master("local[2]"))
     for name, value in {**session.DEFAULTS, "spark.sql.shuffle.partitions": "2"}.items():
         builder = builder.config(name, value)
@@ -248,30 +244,33 @@ def local_session() -> SparkSession:
     return spark
 
 
-def run_test(contract: Contract, file: Path | None, newest: int, topic: str, patience: float) -> int:
-    """Test a sample and print the outcome.
+def read_records(contract: Contract, file: Path | None, newest: int, topic: str, patience: float) -> list[Raw]:
+    """Read the sample.
 
     Args:
         file: read records from there; None: the `newest` ones of the topic.
+        topic: empty: the contract's first.
 
-    Returns:
-        The exit code: 3 if a record is quarantined, or an expectation that blocks fails.
+    Raises:
+        TerminalError: the table does not read that topic.
     """
     chosen = topic or contract.topics[0]
     if chosen not in contract.topics:
         raise TerminalError(f"{contract.table} does not read {chosen!r}. Its topics: {', '.join(contract.topics)}.")
-    records = read_file(file) if file else read_topic(chosen, newest, patience=patience)
+    return read_file(file) if file else read_topic(chosen, newest, patience=patience)
+
+
+def run_test(
+    contract: Contract, topic: str, records: Sequence[Raw]
+) -> tuple[list[SampleResult], list[ExpectationResult]]:
+    """Evaluate a sample in a Spark session of its own; without records, none is started."""
     if not records:
-        print("There are no records to test.")
-        return 0
+        return [], []
     spark = local_session()
     try:
-        found, results = evaluate_sample(contract, chosen, records, spark)
+        return evaluate_sample(contract, topic, records, spark)
     finally:
         spark.stop()
-    print("\n".join(report_lines(found, results)))
-    failed = any(each.error for each in found) or any(r.success is False and r.severity == "block" for r in results)
-    return 3 if failed else 0
 
 
 def report_lines(found: Sequence[SampleResult], results: Iterable[ExpectationResult]) -> list[str]:

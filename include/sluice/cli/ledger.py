@@ -1,4 +1,4 @@
-"""`python -m sluice ledger`: shows the ledger's rows, rebuilds it from snapshots, or retires a consumer of a topic.
+"""`sluice ledger`: shows the ledger's rows, rebuilds it from snapshots, or retires a consumer of a topic.
 
 In: arguments and the contracts. Out: rows as text, a rebuilt ledger; a preview, or with `--yes` the change.
 """
@@ -6,76 +6,83 @@ In: arguments and the contracts. Out: rows as text, a rebuilt ledger; a preview,
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sluice.cli.operate import UNCHANGED, add_decision
+from sluice.cli import output
+from sluice.cli.arguments import (
+    UNCHANGED,
+    add_command,
+    add_decision,
+    add_group,
+    add_json,
+    add_patience,
+    add_table,
+    load_contracts,
+    positive_int,
+)
 from sluice.operate import operator_input
 
 if TYPE_CHECKING:
-    from sluice.contract.folder import Contracts
     from sluice.ledger.ledger_rows import LedgerRow
 
 
-def add_commands(
-    commands: Any, contracts: Callable[[], Contracts], count: Callable[[str], int]
-) -> list[argparse.ArgumentParser]:
-    """Add the commands; returns their parsers.
-
-    Args:
-        commands: argparse's subparsers.
-        contracts: loads the contracts.
-        count: parses a number of rows.
-    """
-    ledger = commands.add_parser("ledger", help="the table sluice.offsets").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
-    rebuild = ledger.add_parser("rebuild", help="rebuild it from the tables' snapshots")
-    rebuild.set_defaults(run=partial(_rebuild, contracts))
-    show = ledger.add_parser("show", help="its last rows")
+def add_commands(commands: Any) -> None:
+    """Add the commands."""
+    ledger = add_group(commands, "ledger", "the table sluice.offsets")
+    rebuild = add_command(ledger, "rebuild", _rebuild, "rebuild it from the tables' snapshots", [""])
+    show = add_command(ledger, "show", _show, "its last rows", ["", "orders -n 50"])
     show.add_argument("topic", nargs="?", metavar="TOPIC")
-    show.add_argument("-n", type=count, default=20, metavar="ROWS", help="how many (default 20)")
-    show.set_defaults(run=_show)
-    retire = ledger.add_parser("retire-consumer", help="keep no raw records for a table that no longer reads a topic")
-    retire.add_argument("table", metavar="TABLE")
+    show.add_argument("-n", type=positive_int, default=20, metavar="ROWS", help="how many (default 20)")
+    retire = add_command(
+        ledger,
+        "retire-consumer",
+        _retire_consumer,
+        "keep no raw records for a table that no longer reads a topic",
+        ["shop.orders_old orders", "shop.orders_old orders --why 'replaced by shop.orders' --yes"],
+    )
+    add_table(retire)
     retire.add_argument("topic", metavar="TOPIC")
     add_decision(retire)
-    retire.set_defaults(run=partial(_retire_consumer, contracts))
-    return [rebuild, show, retire]
+    for each in (rebuild, show, retire):
+        add_json(each)
+        add_patience(each)
 
 
-def _rebuild(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+def _rebuild(given: argparse.Namespace) -> int:
     from sluice.iceberg import availability
     from sluice.ledger import rebuild
     from sluice.plan import resolve_topics
 
     catalog = availability.open_catalog(given.patience)
-    known = contracts()
+    known = load_contracts()
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, None)
         lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {operator_input.current_user()}")
-    print("\n".join(lines))
+    output.show(given, {"lines": lines}, lambda: print("\n".join(lines)))
     return 0
 
 
-def _retire_consumer(contracts: Callable[[], Contracts], given: argparse.Namespace) -> int:
+def _retire_consumer(given: argparse.Namespace) -> int:
     from sluice.iceberg import availability
     from sluice.operate import retire_consumer
     from sluice.operate.operator_input import Decision
     from sluice.plan import resolve_topics
 
-    known = contracts()
+    known = load_contracts()
     catalog = availability.open_catalog(given.patience)
     user = operator_input.current_user()
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, None)
         found = retire_consumer.find_consumer(given.table, given.topic, known, catalog)
-        print("\n".join(found.lines()))
+        if not given.json:
+            print("\n".join(found.lines()))
         if given.yes:
             retire_consumer.retire(found, catalog, Decision(user, given.why, f"retire-consumer by {user}"))
-    print("Retired. The next expiry trims staging without it." if given.yes else UNCHANGED)
+    facts = {"applied": given.yes, "table": found.table, "topic": found.topic, "lines": found.lines()}
+    done = "Retired. The next expiry trims staging without it."
+    output.show(given, facts, lambda: print(done if given.yes else UNCHANGED))
     return 0
 
 
@@ -90,13 +97,13 @@ def _show(given: argparse.Namespace) -> int:
     catalog = availability.open_catalog(given.patience)
     table = offsets_table.load_ledger_table(catalog)
     if table is None or table.current_snapshot() is None:
-        print("There is no ledger yet: no run has planned anything.")
+        output.show(given, {"rows": []}, lambda: print("There is no ledger yet: no run has planned anything."))
         return 0
     with availability.translate_catalog_errors():
         wanted = equal("topic", given.topic) if given.topic else AlwaysTrue()
         records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).to_pylist()
     rows = list(map(row_from_record, records[-given.n :]))
-    print("\n".join(_format_rows(rows)) if rows else "No rows.")
+    output.show(given, {"rows": rows}, lambda: print("\n".join(_format_rows(rows)) if rows else "No rows."))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m sluice sql`: starts Spark's SQL shell on the catalog, configured as for the steps.
+"""`sluice sql`: starts Spark's SQL shell on the catalog, configured as for the steps.
 
 In: a statement, or none for an interactive shell. Out: its output and exit code.
 """
@@ -6,12 +6,12 @@ In: a statement, or none for an interactive shell. Out: its output and exit code
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from sluice.cli.arguments import add_command
 
 # The shell prints errors itself. Without an appender Spark would ignore the file.
 LOG4J = """\
@@ -22,45 +22,50 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-def add_command(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("sql", help="open Spark's SQL shell on the catalog, or run one statement")
+    parser = add_command(
+        commands,
+        "sql",
+        _sql,
+        "open Spark's SQL shell on the catalog, or run one statement",
+        ["", "'SELECT * FROM shop.orders LIMIT 10'"],
+    )
     parser.add_argument("statement", nargs="?", metavar="STATEMENT", help="separate several by semicolons")
-    parser.set_defaults(run=_sql)
 
 
 def _sql(given: argparse.Namespace) -> int:
-    import pyspark
+    return 3 if run_shell(given.statement).returncode else 0
 
+
+def run_shell(statement: str | None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run statements in Spark's SQL shell, or an interactive shell if there is none.
+
+    Args:
+        statement: the statements, separated by semicolons.
+        options: of `subprocess.run`.
+    """
+    from sluice.cli import spark
     from sluice.iceberg import catalog as iceberg_catalog
     from sluice.iceberg import table_names
     from sluice.ingest import session
 
-    name = table_names.catalog_name()
-    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    # The shell creates a warehouse folder where it starts. Credentials go into a file, never onto the command line.
-    with tempfile.TemporaryDirectory(prefix="sluice-sql-") as folder:
-        logging = Path(folder, "log4j2.properties")
+    spark.set_java()
+    conf = {
+        **session.DEFAULTS,
+        **iceberg_catalog.spark_conf(),
+        "spark.master": spark.MASTER,
+        "spark.sql.defaultCatalog": table_names.catalog_name(),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.cli.print.header": "true",
+        "spark.jars": ",".join(session.spark_jars()),
+    }
+    # The shell creates a warehouse folder where it starts.
+    with spark.properties_file(conf) as properties:
+        logging = Path(properties.parent, "log4j2.properties")
         logging.write_text(LOG4J, encoding="utf-8")
-        conf = {
-            **session.DEFAULTS,
-            **iceberg_catalog.spark_conf(),
-            "spark.master": "local[*]",
-            "spark.sql.defaultCatalog": name,
-            "spark.sql.catalogImplementation": "in-memory",
-            "spark.sql.cli.print.header": "true",
-            "spark.jars": ",".join(session.spark_jars()),
-        }
-        properties = Path(folder, "spark.conf")
-        properties.touch(0o600)
-        properties.write_text("".join(f"{key} {_escaped(value)}\n" for key, value in conf.items()), encoding="utf-8")
-        command = [str(home / "bin" / "spark-sql"), "--properties-file", str(properties)]
+        command = [str(spark.spark_program("spark-sql")), "--properties-file", str(properties)]
         command += ["--driver-java-options", shlex.quote(f"-Dlog4j2.configurationFile={logging}")]
-        if given.statement:
-            command += ["-e", given.statement]
-        return 3 if subprocess.run(command, cwd=folder, check=False).returncode else 0
-
-
-def _escaped(value: str) -> str:
-    """Escape a value for java.util.Properties in a UTF-8 file."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+        if statement:
+            command += ["-e", statement]
+        return subprocess.run(command, cwd=properties.parent, check=False, text=True, **options)

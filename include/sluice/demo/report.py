@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sluice.batch import PUBLISHED_THROUGH, RANGES
 from sluice.demo.context import DemoContext
 from sluice.demo.progress import Runs
 from sluice.demo.source import SentRecords
 from sluice.demo.verify import find_offset_differences
-from sluice.iceberg import cursor, snapshots, table_names, tables
+from sluice.iceberg import cursor, table_names
 from sluice.kafka import broker
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
-from sluice.offsets import encode_offsets
+from sluice.status import run_summary
 
 
 def print_report(
@@ -60,22 +59,12 @@ def print_report(
 def _print_table(demo: DemoContext, name: str, state: broker.TopicState, steps: Sequence[LedgerRow]) -> list[str]:
     """Print a table's offsets, rows and steps; return its problems."""
     contract = demo.contracts.table(name)
-    table = demo.catalog.load_table(table_names.typed(contract))
-    at = dict(cursor.read_table_cursor(table)[contract.topics[0]].next_offsets)
-    carrier = cursor.find_offset_snapshot(table, PUBLISHED_THROUGH)
-    quarantine = tables.load_quarantine(demo.catalog, contract)
-    quarantined = quarantine.scan().count() if quarantine else 0
-    ends = {p: r.end for p, r in state.watermarks.items()}
-    _line("log end offsets", encode_offsets(ends))
-    _line("cursor", encode_offsets(at))
-    _line("lag", f"{sum(ends.values()) - sum(at.get(p, 0) for p in ends):,} records")
-    _line("rows", f"{table.scan().count():,}")
-    ranges = snapshots.summary(carrier).get(RANGES) if carrier else None
-    _line("snapshot", f"{carrier.snapshot_id} has offsets {ranges}" if carrier else "none")
-    _line("quarantined", f"{quarantined:,}")
-    _line("steps", ", ".join(f"batch {r.batch_seq} {r.state} in {r.seconds:.1f} s" for r in steps))
+    facts = run_summary.describe_table(demo.catalog, contract, {contract.topics[0]: state}, steps)
+    for label, value in facts.items():
+        _line(label, value)
+    at = dict(cursor.read_table_cursor(demo.catalog.load_table(table_names.typed(contract)))[state.topic].next_offsets)
     problems = find_offset_differences(dict(state.watermarks), at)
-    if quarantined:
+    if (quarantined := facts["quarantined"]) != "0":
         problems.append(f"{quarantined} records are quarantined, although all records that were sent are valid")
     return problems
 

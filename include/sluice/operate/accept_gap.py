@@ -106,11 +106,11 @@ def accept_gaps(
         What was accepted.
 
     Raises:
-        RefusedError: nothing is lost, the ranges are not what is lost, or no reason is given.
+        RefusedError: nothing is lost, the ranges are not what is lost, or no reason is given to accept it.
         BrokerUnavailableError: Kafka did not answer.
         PlanLostError: other writers committed to the ledger first, each time.
     """
-    if not decision.why.strip():
+    if not dry_run and not decision.why.strip():
         raise RefusedError("No reason is given.", next_step="Say why the offsets are skipped: the ledger records it.")
     for _ in range(ATTEMPTS):
         ledger = Ledger(inputs.catalog)

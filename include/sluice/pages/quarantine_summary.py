@@ -7,11 +7,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from sluice.iceberg import tables
+from sluice.iceberg.filters import And, one_of
 from sluice.ledger.newest_rows import take_newest
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ LABELS = {
 
 _GROUP_COLUMNS = ("error_class", "field")
 _COORDINATES = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "batch_seq")
+_PAYLOAD = ("key", "value", "headers")
 _COUNT_COLUMNS = (*_GROUP_COLUMNS, "_kafka_topic", "_kafka_partition", "batch_seq")
 
 
@@ -94,6 +97,35 @@ def read_quarantine(
     return QuarantineSummary(
         _group_errors(counts, found, last_batches), dict(by_batch), MAX_COUNTED if len(found) >= MAX_COUNTED else None
     )
+
+
+def read_newest_records(
+    catalog: Catalog, contract: Contract, limit: int, *, with_values: bool = False
+) -> list[dict[str, Any]]:
+    """Return the newest quarantined records, newest first: coordinates, batch, error, field, time.
+
+    Args:
+        catalog: where the quarantine is.
+        contract: the table's.
+        limit: how many records.
+        with_values: read `key`, `value` and `headers` too, as bytes; of the chosen records only.
+    """
+    table = tables.load_quarantine(catalog, contract)
+    if table is None or table.current_snapshot() is None:
+        return []
+    names = (*_GROUP_COLUMNS, *_COORDINATES, "error", "quarantined_at")
+    positions = table.scan(selected_fields=names).to_arrow()
+    order = [("quarantined_at", "descending"), *((name, "descending") for name in _COORDINATES)]
+    chosen: list[dict[str, Any]] = positions.sort_by(order).slice(0, limit).to_pylist()
+    if not with_values or not chosen:
+        return chosen
+    # A record may be in quarantine several times, by another batch each.
+    wanted = {tuple(row[name] for name in _COORDINATES) for row in chosen}
+    keys = ("_kafka_topic", "batch_seq", "_kafka_offset")
+    where = reduce(And, (one_of(name, {row[name] for row in chosen}) for name in keys))
+    found = table.scan(row_filter=where, selected_fields=(*_COORDINATES, *_PAYLOAD)).to_arrow().to_pylist()
+    values = {at: row for row in found if (at := tuple(row[name] for name in _COORDINATES)) in wanted}
+    return [{**row, **values.get(tuple(row[name] for name in _COORDINATES), {})} for row in chosen]
 
 
 def _group_errors(

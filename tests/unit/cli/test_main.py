@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cli import main
+from sluice.cli import status as status_commands
 from sluice.embedded.home import REPOSITORY
 from sluice.errors import BrokerUnavailableError, OffsetsLostError
 from sluice.offsets import OffsetRange
@@ -93,7 +94,7 @@ def test_numbers_that_mean_nothing_are_wrong_usage(
         said = capsys.readouterr().err
         assert f"argument {command[-1]}" in said and f"'{text}' is not a" in said and "above 0" in said
     for text, number in good.items():
-        assert number in vars(main._parser().parse_args([*command, text])).values()
+        assert number in vars(main.make_parser().parse_args([*command, text])).values()
 
 
 def test_the_command_line_is_light_until_a_command_needs_more():
@@ -246,7 +247,11 @@ def test_durations(seconds: float | None, text: str):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("gap", "accept", "db.t"), "--why"),
+        (("gap", "accept", "db.t", "--yes"), "--yes needs --why"),
+        (("schema", "approve", "db.t", "--yes", "--why", " "), "--yes needs --why"),
+        (("backfill", "run", "db.t", "--yes"), "--yes needs --why"),
+        (("ledger", "retire-consumer", "db.t", "t", "--yes"), "--yes needs --why"),
+        (("maintain", "run", "compact", "db.t"), "rewrite_data_files"),
         (("gap", "accept", "db.t", "--why", "x", "--ranges", '{"0": [1]}'), "Partition 0: '[1]' is not a range"),
         (("gap", "accept", "db.t", "--why", "x", "--ranges", "0:1-5"), "is not valid JSON"),
         (("backfill", "plan", "db.t", "--ranges", '{"0": [1, 1e999]}'), "Partition 0"),
@@ -282,7 +287,7 @@ def test_a_terminal_does_not_obey_what_is_printed(
         print("stopped: \x1b[2J\ud800", file=sys.stderr)
         raise OffsetsLostError("no field \x1b]0;t\x07", topic="\x1b[31m")
 
-    monkeypatch.setattr(main, "_load_contracts", fails)
+    monkeypatch.setattr(status_commands, "load_contracts", fails)
     assert main.main(["status"]) == 3
     shown = capsys.readouterr()
     assert shown.out == "row: \\x9b2J\\u202e\ttext\n"

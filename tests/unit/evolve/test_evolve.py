@@ -730,7 +730,7 @@ def test_the_command_line_lists_shows_and_answers(tmp_path, monkeypatch, capsys,
     assert "drops column s (string) (drop_column)" in told
     assert "Nothing was changed" in told
     code, told = sluice("schema", "approve", "ns.t", "--yes")
-    assert (code, "No reason is given" in told) == (3, True)
+    assert (code, "--yes needs --why" in told) == (64, True)
     code, told = sluice("schema", "approve", "ns.t", "--why", "not used", "--yes")
     assert (code, "changed to version 2" in told) == (0, True)
     assert "s" not in types(catalog)

@@ -60,3 +60,23 @@ def test_records_are_told_by_what_is_wrong_with_them_and_where_they_can_be_repla
     monkeypatch.setattr(quarantine_summary, "MAX_COUNTED", 4)
     few = quarantine_summary.read_quarantine(catalog, contract)
     assert few.counted == 4 and sum(each.records for each in few.groups) == 4
+
+
+def test_the_newest_records_come_with_their_values_only_if_asked_for(tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
+    body = {"table": "db.t", "topic": ["t", "u"], "group": "g", "owner": "me"}
+    contract = Contract.model_validate(body | {"columns": [{"name": "id", "type": "long"}]})
+    assert quarantine_summary.read_newest_records(catalog, contract, 5) == []
+    table = tables.ensure_quarantine(catalog, contract)
+    assert quarantine_summary.read_newest_records(catalog, contract, 5, with_values=True) == []
+    # The same record twice, by a batch and by a backfill; and others whose topic, batch and offset cross.
+    rows = [bad(n) for n in range(5)] + [bad(4, batch=-1) | {"value": b"replayed"}]
+    rows += [bad(3, topic="u", partition=1, batch=2) | {"value": b"other"}]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    newest = quarantine_summary.read_newest_records(catalog, contract, 4)
+    assert [(row["_kafka_topic"], row["_kafka_offset"], row["batch_seq"]) for row in newest] == [
+        *(("t", 4, 1), ("t", 4, -1), ("u", 3, 2), ("t", 3, 1)),
+    ]
+    assert all("value" not in row for row in newest)
+    valued = quarantine_summary.read_newest_records(catalog, contract, 4, with_values=True)
+    assert [row["value"] for row in valued] == [b"secret", b"replayed", b"other", b"secret"]

@@ -1,0 +1,104 @@
+"""`run`, `tables`, `quarantine`, `contract diff`, `backfill run`, `maintain run`: without Airflow, on real services."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from sluice.cli import main
+from sluice.embedded import jars
+from tests.support.light_lake import LightLake
+
+pytestmark = pytest.mark.system
+
+Run = Callable[..., tuple[int, str, str]]
+TOLERANT = {"errors": {"max_ratio": 1.0}}
+HOSTILE = '{"n": "\x1b[2J\u202e<b>"}'
+
+
+@pytest.fixture
+def sluice(capfd: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main.main(arguments)
+        told = capfd.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+def send(lake: LightLake, *values: str) -> None:
+    producer = Producer({"bootstrap.servers": lake.bootstrap})
+    for value in values:
+        producer.produce(lake.topic, value, key="k", partition=0)
+    assert producer.flush(30) == 0
+
+
+def test_a_table_without_airflow(light_lake: LightLake, sluice: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_JARS", str(jars.ensure_jars(jars.SPARK)))
+    groups = {"groups": {"events": {"spark": {"driver_memory": "1g"}}}}
+    (light_lake.folder / "groups.yaml").write_text(yaml.safe_dump(groups))
+    light_lake.contract(**TOLERANT)
+    code, out, _ = sluice("tables")
+    assert code == 0 and out.splitlines()[1].split() == ["db.events", light_lake.topic, "append", "events", "new"]
+    assert sluice("contract", "diff", "db.events")[1] == "db.events does not exist yet: the next run creates it.\n"
+    assert "has no quarantined records" in sluice("quarantine", "db.events")[1]
+    send(light_lake, '{"n": 1}', HOSTILE, '{"n": 3}')
+
+    code, out, err = sluice("run", "events")
+    assert code == 0, (out, err)
+    lines = out.splitlines()
+    assert lines[0].startswith(f"stage   {light_lake.topic} batch 1 ")
+    assert "published  db.events" in lines
+    shown = dict(line[2:].split(maxsplit=1) for line in lines if line.startswith("  "))
+    assert shown["rows"] == "2" and shown["quarantined"] == "1" and shown["lag"] == "0 records"
+    assert json.loads(shown["cursor"])["0"] == 3 and "batch 1 staged in" in shown["steps"]
+
+    code, out, _ = sluice("run", "events", "--json")  # nothing to do: no JVM
+    assert code == 0 and json.loads(out)["tables"]["db.events"]["state"] == "idle"
+    assert json.loads(sluice("tables", "--json")[1])["tables"][0]["state"] == "fresh"
+
+    quarantined(light_lake, sluice)
+    changed(light_lake, sluice)
+    replayed(light_lake, sluice)
+
+
+def quarantined(lake: LightLake, sluice: Run) -> None:
+    code, out, _ = sluice("quarantine", "db.events")
+    assert code == 0 and "malformed" in out and "<b>" not in out
+    row = [line for line in out.splitlines() if line.startswith(lake.topic)]
+    assert row[0].split()[:5] == [lake.topic, "0", "1", "1", "malformed"]
+    shown = sluice("quarantine", "db.events", "--show-values")[1]
+    assert "\\x1b[2J\\u202e<b>" in shown and "\x1b" not in shown and "\u202e" not in shown
+    facts = json.loads(sluice("quarantine", "db.events", "--json", "--show-values", "--limit", "1")[1])
+    assert facts["errors"][0] | {"ranges": {}} == {"error_class": "malformed", "field": "n", "records": 1, "ranges": {}}
+    (record,) = facts["records"]
+    assert (record["key"], record["value"], record["offset"]) == ("k", HOSTILE, 1)
+    assert "value" not in json.loads(sluice("quarantine", "db.events", "--json")[1])["records"][0]
+
+
+def changed(lake: LightLake, sluice: Run) -> None:
+    assert json.loads(sluice("contract", "diff", "db.events", "--json")[1])["next_run"] == "changes nothing"
+    lake.contract(**TOLERANT, columns=[{"name": "n", "type": "long"}, {"name": "more", "type": "string"}])
+    facts: dict[str, Any] = json.loads(sluice("contract", "diff", "db.events", "--json")[1])
+    assert facts["changes"] == [
+        {"kind": "add_column", "column": "more", "change": "adds column more (string)", "policy": "auto"}
+    ]
+    assert facts["next_run"] == "applies the changes as version 2"
+    assert "change    adds column more (string)" in sluice("contract", "diff", "db.events")[1]
+    lake.contract(**TOLERANT)
+
+
+def replayed(lake: LightLake, sluice: Run) -> None:
+    ranges = ("--ranges", '{"0": [0, 3]}')
+    assert "Nothing was changed." in sluice("backfill", "run", "db.events", *ranges)[1]
+    code, out, err = sluice("backfill", "run", "db.events", *ranges, "--why", "test", "--yes", "--json")
+    assert code == 0, (out, err)
+    (slice_,) = json.loads(out)["slices"]
+    assert slice_["snapshot_id"] and lake.catalog.load_table("db.events").scan().count() == 2
+    code, out, _ = sluice("maintain", "run", "rewrite_data_files", "db.events")  # nothing is due: no JVM
+    assert code == 0 and out.startswith("skipped  db.events: ")
