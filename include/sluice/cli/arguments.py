@@ -85,7 +85,7 @@ def add_patience(parser: argparse.ArgumentParser, seconds: float = 10.0) -> None
 
 def add_decision(command: argparse.ArgumentParser) -> None:
     """Add the options of a command that changes something by hand: the reason, and that it is to be done."""
-    command.add_argument("--why", default="", metavar="REASON", help="with --yes: is recorded with your name")
+    command.add_argument("--why", default="", metavar="REASON", help="the reason for --yes; recorded with your name")
     command.add_argument("--yes", action="store_true", help="apply it; without it, only show what would be done")
     command.set_defaults(refuse=command.error)
 

@@ -42,7 +42,7 @@ def add_commands(commands: Any) -> None:
         group,
         "run",
         _run,
-        "do it without Airflow, in Spark on this machine",
+        "replay without Airflow, in Spark on this machine",
         [EXAMPLE, "shop.orders --since 2026-11-01T00:00:00Z --why 'bug in the contract' --yes"],
     )
     for each in (plan, run):

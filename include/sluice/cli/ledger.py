@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Add the commands."""
     ledger = add_group(commands, "ledger", "the table sluice.offsets")
-    rebuild = add_command(ledger, "rebuild", _rebuild, "rebuild it from the tables' snapshots", [""])
-    show = add_command(ledger, "show", _show, "its last rows", ["", "orders -n 50"])
+    rebuild = add_command(ledger, "rebuild", _rebuild, "rebuild the ledger from the tables' snapshots", [""])
+    show = add_command(ledger, "show", _show, "show the ledger's last rows", ["", "orders -n 50"])
     show.add_argument("topic", nargs="?", metavar="TOPIC")
     show.add_argument("-n", type=positive_int, default=20, metavar="ROWS", help="how many (default 20)")
     retire = add_command(

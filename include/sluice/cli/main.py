@@ -21,6 +21,7 @@ from sluice.cli import (
     completion,
     contract,
     demo,
+    doctor,
     ledger,
     maintain,
     operate,
@@ -47,6 +48,7 @@ GROUPS = (
     ledger,
     sql,
     airflow,
+    doctor,
     demo,
     completion,
 )
@@ -122,7 +124,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Kafka topics into Iceberg tables, exactly once.\n\n"
         "The folder of contracts is SLUICE_CONTRACTS; the catalog PYICEBERG_CATALOG__LAKE__… or .pyiceberg.yaml;\n"
         "Kafka SLUICE_KAFKA_CONFIG or KAFKA_BOOTSTRAP_SERVERS; the registry SCHEMA_REGISTRY_URL.",
-        epilog="examples:\n  %(prog)s status\n  %(prog)s COMMAND --help\n\n"
+        epilog="examples:\n  %(prog)s doctor\n  %(prog)s status\n  %(prog)s COMMAND --help\n\n"
         "exit codes: 0 done, 2 a service did not answer (try again), 3 action required, 64 wrong usage",
     )
     parser.add_argument("--version", action="version", version=f"sluice {__version__}")

@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
         gap,
         "accept",
         _gap_accept,
-        "skip them permanently, so that the topic continues after them",
+        "skip lost offsets permanently, so that the topic continues after them",
         ["shop.orders", "shop.orders --why 'retention was too short' --yes"],
     )
     accept.add_argument("name", metavar="TABLE_OR_TOPIC", help="table or topic name; a table wins if both exist")

@@ -22,7 +22,7 @@ from sluice.embedded.home import REPOSITORY
 
 pytestmark = pytest.mark.unit
 
-FACTS = {"at", "contract check", "contract diff", "contract test", "gap accept", "plan", "quarantine", "run"}
+FACTS = {"at", "contract check", "contract diff", "contract test", "doctor", "gap accept", "plan", "quarantine", "run"}
 FACTS |= {"backfill plan", "backfill run", "maintain run", "rollback", "schema", "status", "tables"}
 FACTS |= {f"ledger {name}" for name in ("rebuild", "show", "retire-consumer")}
 CONTRACT = "table: a.b\ntopic: t\ngroup: g\nowner: me\ncolumns: [{name: n, type: long}]\n"

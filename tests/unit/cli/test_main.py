@@ -252,6 +252,7 @@ def test_durations(seconds: float | None, text: str):
         (("backfill", "run", "db.t", "--yes"), "--yes needs --why"),
         (("ledger", "retire-consumer", "db.t", "t", "--yes"), "--yes needs --why"),
         (("maintain", "run", "compact", "db.t"), "rewrite_data_files"),
+        (("doctor", "kafak"), "'kafak' is not one of versions, java"),
         (("gap", "accept", "db.t", "--why", "x", "--ranges", '{"0": [1]}'), "Partition 0: '[1]' is not a range"),
         (("gap", "accept", "db.t", "--why", "x", "--ranges", "0:1-5"), "is not valid JSON"),
         (("backfill", "plan", "db.t", "--ranges", '{"0": [1, 1e999]}'), "Partition 0"),
