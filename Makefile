@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables check help setup setup-dev jars demo up down status test lint style types format bench soak dist requirements clean
+.PHONY: rooms type-tables cli-reference check help setup setup-dev jars demo up down status test lint style types format bench soak dist requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -79,6 +79,9 @@ rooms: setup-dev ## update the map of the package in docs/design.md
 
 type-tables: setup-dev ## update the tables of types in docs/contracts.md
 	@$(PY) .ci/type_tables.py
+
+cli-reference: setup-dev ## update docs/reference/cli.md
+	@$(PY) .ci/cli_reference.py
 
 format: setup-dev ## fix and format the sources with ruff
 	@$(VENV)/bin/ruff check --fix .

@@ -143,3 +143,10 @@ def test_the_tables_of_types_are_what_the_decoders_do() -> None:
 
     text = type_tables.PAGE.read_text(encoding="utf-8")
     assert type_tables.with_tables(text) == text, "run: make type-tables"
+
+
+def test_the_page_of_the_commands_is_what_their_help_says() -> None:
+    sys.path.insert(0, str(REPOSITORY / ".ci"))
+    import cli_reference
+
+    assert cli_reference.PAGE.read_text(encoding="utf-8") == cli_reference.page(), "run: make cli-reference"

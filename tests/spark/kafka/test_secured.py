@@ -32,10 +32,11 @@ from pyspark.sql import SparkSession
 
 from sluice.batch import Batch
 from sluice.cli import contract_test
+from sluice.doctor import sources
 from sluice.embedded.home import REPOSITORY
 from sluice.embedded.kafka_broker import EmbeddedBroker
 from sluice.embedded.ports import HOST, free_port
-from sluice.errors import BrokerRefusedError, TopicForbiddenError
+from sluice.errors import BrokerRefusedError, ConfigError, TopicForbiddenError
 from sluice.iceberg import catalog as iceberg_catalog
 from sluice.iceberg import table_names
 from sluice.ingest import librdkafka_source
@@ -63,6 +64,7 @@ class Secured:
     oauth: int
     allowed: str
     forbidden: str
+    described: str
 
     def by_certificate(self, **more: Any) -> dict[str, Any]:
         return {
@@ -126,7 +128,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     ports: list[int] = []
     for _ in range(3):
         ports.append(free_port(set(ports)))
-    it = Secured(folder, own_ca, provider, *ports, f"a-{uuid.uuid4().hex[:8]}", f"f-{uuid.uuid4().hex[:8]}")
+    it = Secured(folder, own_ca, provider, *ports, *(f"{kind}-{uuid.uuid4().hex[:8]}" for kind in "afd"))
     escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
     plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="{escaped}";'
     settings = {
@@ -166,19 +168,25 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with provider, EmbeddedBroker(folder / "broker", settings=settings, listeners=listeners) as running:
         monkeypatch.undo()
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        for future in admin.create_topics([NewTopic(t, 2, 1) for t in (it.allowed, it.forbidden)]).values():
+        for future in admin.create_topics(
+            [NewTopic(t, 2, 1) for t in (it.allowed, it.forbidden, it.described)]
+        ).values():
             future.result(30)
         rights = [
             AclBinding(
                 ResourceType.TOPIC,
-                it.allowed,
+                topic,
                 ResourcePatternType.LITERAL,
                 "User:reader",
                 "*",
                 operation,
                 AclPermissionType.ALLOW,
             )
-            for operation in (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+            for topic, operations in (
+                (it.allowed, (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)),
+                (it.described, (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)),
+            )
+            for operation in operations
         ]
         for future in admin.create_acls(rights).values():
             future.result(30)
@@ -212,6 +220,29 @@ def drivers_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     context.setConfiguration(before)
 
 
+def test_doctor_names_the_right_that_a_user_lacks(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(secured.by_password("PLAIN")))
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+
+    def read(topic: str) -> None:
+        body = f"topic: {topic}\ngroup: g\nowner: me\ncolumns: [{{name: n, type: long}}]\n"
+        (tmp_path / "t.yaml").write_text(f"table: a.b\n{body}")
+
+    read(secured.allowed)
+    assert "1 topics can be described and read" in sources.check_kafka(10)
+    read(secured.described)
+    with pytest.raises(ConfigError, match=f"too few rights on topics: {secured.described} lacks READ\\."):
+        sources.check_kafka(10)
+    read(secured.forbidden)
+    with pytest.raises(TopicForbiddenError, match=secured.forbidden):
+        sources.check_kafka(10)
+    monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps({**secured.by_password("PLAIN"), "sasl.password": "wrong"}))
+    with pytest.raises(BrokerRefusedError, match="Login to Kafka failed"):
+        sources.check_kafka(10)
+
+
 @pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_planning_and_spark_read_as_the_same_user(
     secured: Secured, spark: SparkSession, way: str, drivers_log: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +260,7 @@ def test_planning_and_spark_read_as_the_same_user(
         "OAUTHBEARER": secured.by_token,
     }.get(way, lambda: secured.by_password(way))()
     client = brokers.make_admin_client(config)
-    assert brokers.list_topic_names(client) == {secured.allowed}
+    assert brokers.list_topic_names(client) == {secured.allowed, secured.described}
     found = brokers.describe_topics(client, [secured.allowed, secured.forbidden])
     state = found[secured.allowed]
     assert isinstance(state, brokers.TopicState), state

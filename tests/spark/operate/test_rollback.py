@@ -99,7 +99,7 @@ def test_back_to_before_a_run_and_forth_again(lake: Callable[..., Lake], mode: s
     head = it.catalog.load_table(table).metadata.current_snapshot_id
     listed = [tuple(row)[2:] for row in runbook.run_sql(it, "SELECT DISTINCT snapshot_id", table=table)]
     assert [(run, seq) for run, seq in listed if seq] == [(f"{it.group}-{n}", str(n)) for n in range(1, 5)]
-    shown = runbook.run_command(it, "rollback TABLE --before-run RUN_ID --why x", TABLE=table, RUN_ID=f"{it.group}-2")
+    shown = runbook.run_command(it, "rollback TABLE --before-run RUN_ID", TABLE=table, RUN_ID=f"{it.group}-2")
     found = look(it, table, before_run=f"{it.group}-2")
     assert "\n".join(found.lines()) in shown
     assert seqs(found, it.topic) == [2, 3, 4]
