@@ -59,6 +59,10 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
         out
     )  # a sample is no batch
     assert told[-1] == "5 records: 2 row, 2 quarantined, 1 deleted"
+    assert main.main(["contract", "test", table, "--file", str(file), "--json"]) == 3
+    facts = json.loads(capsys.readouterr().out)
+    assert [each["outcome"] for each in facts["records"]] == ["row", "quarantined", "quarantined", "deleted", "row"]
+    assert [each["success"] for each in facts["expectations"]] == [False, None, False]
     # The newest of the topic; the count is no promise of each partition.
     it.send((2 * (n % 2), f"k{n}", {"n": n % 5}) for n in range(20))
     it.contract(table=table, mode="upsert", expectations=EXPECTED[:1])

@@ -165,6 +165,14 @@ def test_everything_unread_is_lost(lake: Callable[..., Lake]) -> None:
     fill(it, 100)
     it.delete_records({0: 20, 1: 20})
     assert ": 20 offsets, missing in" in runbook.run_command(it, "gap accept TABLE", TABLE=table)
+    facts = json.loads(runbook.run_command(it, "gap accept TABLE", "--json", TABLE=table))
+    assert facts["gaps"][0] | {"topic_id": ""} == {
+        "topic": it.topic,
+        "topic_id": "",
+        "tables": [table],
+        "table": None,
+        "ranges": {"0": [10, 20], "1": [10, 20]},
+    }
     assert not Ledger(it.catalog).gaps([it.topic])
     runbook.run_command(it, "gap accept TABLE --why '…' --yes", TABLE=table)
     outcome = it.run()[table]

@@ -102,6 +102,10 @@ def test_back_to_before_a_run_and_forth_again(lake: Callable[..., Lake], mode: s
     shown = runbook.run_command(it, "rollback TABLE --before-run RUN_ID", TABLE=table, RUN_ID=f"{it.group}-2")
     found = look(it, table, before_run=f"{it.group}-2")
     assert "\n".join(found.lines()) in shown
+    names = {"TABLE": table, "RUN_ID": f"{it.group}-2"}
+    facts = json.loads(runbook.run_command(it, "rollback TABLE --before-run RUN_ID", "--json", **names))
+    assert (facts["applied"], facts["republish"]) == (False, {it.topic: [2, 3, 4]})
+    assert (facts["from_snapshot"], len(facts["undone"])) == (head, 3)
     assert seqs(found, it.topic) == [2, 3, 4]
     assert not found.lost
     text = "\n".join(found.lines())

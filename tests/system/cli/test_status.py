@@ -228,6 +228,9 @@ def test_plan_prints_and_changes_nothing(light_lake: LightLake, sluice: Run):
     assert code == 0
     assert f"stage   {light_lake.topic} batch 1" in out
     assert "publish db.events" in out
+    told = json.loads(sluice("plan", "events", "--json")[1])
+    assert [(each["batch"], each["ranges"]["0"]) for each in told["stage"]] == [(1, [0, 5])]
+    assert told["publish"] == [{"table": "db.events", "topic": light_lake.topic, "batches": [1]}]
     assert light_lake.catalog.list_namespaces() == []
     light_lake.plan()
     head = light_lake.catalog.load_table(table_names.LEDGER).current_snapshot()
@@ -271,6 +274,8 @@ def test_ledger_rebuild_from_the_tables_alone(light_lake: LightLake, sluice: Run
     assert key == [
         (r.batch_seq, r.state, r.partition, r.at) for r in Ledger(light_lake.catalog).rows({light_lake.topic: 0})
     ]
+    (row,) = json.loads(sluice("ledger", "show", light_lake.topic, "-n", "1", "--json")[1])["rows"]
+    assert (row["topic"], row["records"]) == (light_lake.topic, 5)
     shown = sluice("ledger", "show", light_lake.topic, "-n", "2")[1]
     assert len(shown.splitlines()) == 3  # a heading and two rows
 
