@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from sluice.cli.arguments import add_command, add_group, load_contracts, positive_int
-from sluice.contract.groups import GroupSettings
 from sluice.errors import ConfigError
 
 DESCRIPTION = "Spark applications of Sluice that run at the same time"
@@ -35,6 +34,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _setup(given: argparse.Namespace) -> int:
+    from sluice.contract.groups import GroupSettings
+
     settings = [group.settings for group in load_contracts().groups.values()] or [GroupSettings()]
     wanted = sorted({pool for each in settings for pool in (each.pool, each.maintenance.pool) if pool})
     with tempfile.TemporaryDirectory() as folder:
