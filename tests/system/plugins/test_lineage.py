@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from sluice.embedded.home import REPOSITORY
 from tests.support.airflow_process import isolated_airflow_env
 
 DAG = """\
 import json, os
 from airflow.sdk import DAG, task
-import ingest
+from sluice_airflow.dags import ingest
 
 with DAG("tells"):
     @task
@@ -53,7 +51,6 @@ def sent(folder: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
         "SLUICE_CONTRACTS": str(folder / "contracts"),
         "FOUND": json.dumps(found),
     }
-    env["PYTHONPATH"] += f"{os.pathsep}{REPOSITORY / 'dags'}"
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=False, timeout=300
     )
