@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.cli import output
+from sluice.cli import contract_init, output
 from sluice.cli.arguments import (
     add_command,
     add_group,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Add the commands."""
     contract = add_group(commands, "contract", "check and test contracts, and compare them with their tables")
+    contract_init.add_init(contract)
     check = add_command(
         contract,
         "check",

@@ -17,7 +17,7 @@ from sluice.contract.suggestions import did_you_mean
 from sluice.contract.validation_messages import describe_errors
 from sluice.contract.values import quote, quote_name, root_name
 from sluice.errors import SchemaChangeError, SchemaMissingError
-from sluice.kafka.registry import SchemaRegistry, candidate_subjects
+from sluice.kafka.registry import SchemaRegistry, WriterSchema, candidate_subjects
 
 if TYPE_CHECKING:
     from sluice.formats.inferred_columns import SchemaField
@@ -40,14 +40,23 @@ def resolve_columns(contract: Contract, registry: SchemaRegistry | None = None) 
     """
     if contract.auto is None:
         return contract
-    from sluice.formats.avro_schema import select_branch
-    from sluice.formats.convert import SchemaMismatchError, schema_failures_as_mismatch
-    from sluice.formats.inferred_columns import FIELD_READERS  # with Arrow and Spark's types
-
     subject = find_subject(contract)
     schema = (registry or SchemaRegistry()).newest(subject)
     if schema is None:
         raise SchemaMissingError(f"The registry has no schema of subject {subject}.", table=contract.table)
+    return list_columns(contract, schema, subject)
+
+
+def list_columns(contract: Contract, schema: WriterSchema, subject: str) -> Contract:
+    """A contract with `auto`, with the columns of a schema listed instead.
+
+    Raises:
+        SchemaChangeError: a field can't become a column, or the schema contradicts the contract.
+    """
+    from sluice.formats.avro_schema import select_branch
+    from sluice.formats.convert import SchemaMismatchError, schema_failures_as_mismatch
+    from sluice.formats.inferred_columns import FIELD_READERS  # with Arrow and Spark's types
+
     where = {"table": contract.table, "subject": subject, "schema": schema.id}
     kind, read = FIELD_READERS[contract.value.format]
     if schema.kind != kind:
@@ -67,7 +76,7 @@ def resolve_columns(contract: Contract, registry: SchemaRegistry | None = None) 
         ) from error
     # A misspelt name would let in the field that it should keep out.
     names = [each.name for each in fields]
-    if unknown := [name for name in contract.auto.omit if name not in names]:
+    if unknown := [name for name in contract.auto.omit if name not in names] if contract.auto else []:
         raise SchemaChangeError(
             f"The newest schema has no field {quote(unknown[0])} to omit{did_you_mean(unknown[0], names)}.",
             next_step="Correct the contract: - auto: {omit: […]}.",

@@ -1,0 +1,191 @@
+"""`sluice contract init`: drafts the contract of a topic from its schema, or from a sample of its records.
+
+In: a topic, or a pattern for several. Out: a YAML file each, which passes `contract check`; nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.cli.arguments import add_command, add_patience, positive_int, program_name
+from sluice.errors import ConfigError, ContractError, SluiceError, exit_code
+
+if TYPE_CHECKING:
+    from sluice.draft.sample import Sample
+    from sluice.kafka.registry import WriterSchema
+
+MAX_TOPICS = 200
+_RESERVED = ("groups", "defaults")
+
+
+def add_init(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "init",
+        _init,
+        "write a first contract for a topic, from its schema or a sample of its records; comments show the evidence",
+        ["--topic orders --namespace shop", "--pattern 'shop[.].*' --sample 200"],
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--topic", metavar="TOPIC", help="the topic")
+    which.add_argument("--pattern", metavar="REGEX", help="every topic whose whole name matches: a contract each")
+    parser.add_argument("--subject", default="", metavar="SUBJECT", help="of the values' schema (default: TOPIC-value)")
+    parser.add_argument(
+        "--sample", type=positive_int, default=1000, metavar="N", help="newest records to read (default 1000)"
+    )
+    parser.add_argument(
+        "--namespace", default="", metavar="NAME", help="of the table (default: what is before the topic's last dot)"
+    )
+    parser.add_argument("--group", default="", metavar="GROUP", help="default: the namespace")
+    parser.add_argument("--owner", default="", metavar="NAME", help="default: your login name")
+    parser.add_argument("--structs", action="store_true", help="objects in JSON become structs, not a column per field")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: SLUICE_CONTRACTS")
+    add_patience(parser)
+
+
+def _init(given: argparse.Namespace) -> int:
+    from sluice.contract import folder as contract_folder
+
+    folder = given.output or contract_folder.default_folder()
+    topics = [given.topic] if given.topic else _matching(given.pattern, given.patience)
+    failed: list[SluiceError] = []
+    for topic in topics:
+        try:
+            path = _draft_file(topic, folder, given)
+            print(f"{path}: written, and valid")
+        except SluiceError as error:
+            if given.topic:
+                raise
+            failed.append(error)
+            print(f"{topic}: {error.message} {error.next_step}".rstrip())
+    if len(failed) < len(topics):
+        print("next step: read the comments and correct what you know better. Then run:")
+        print(f"  {program_name()} contract check {folder}")
+        print(f"  {program_name()} contract test TABLE --from-topic 100")
+    return max(map(exit_code, failed), default=0)
+
+
+def _matching(pattern: str, patience: float) -> list[str]:
+    from pydantic import ValidationError
+
+    from sluice.contract.topic_pattern import TopicPattern
+    from sluice.kafka import broker
+
+    try:
+        wanted = TopicPattern(pattern=pattern)
+    except ValidationError as error:
+        raise ConfigError(f"--pattern: {error.errors()[0]['msg']}.") from error
+    found = sorted(filter(wanted.matches, broker.list_topic_names(broker.connect(patience))))
+    if not found or len(found) > MAX_TOPICS:
+        what = f"{len(found)} topics match" if found else "No topic matches"
+        raise ConfigError(f"{what} {pattern!r}.", next_step=f"Name a pattern that matches 1 to {MAX_TOPICS} topics.")
+    return found
+
+
+def _draft_file(topic: str, folder: Path, given: argparse.Namespace) -> Path:
+    """Write the contract of a topic, after it passed the checks beside the folder's other contracts."""
+    from sluice.draft import draft, naming, text
+    from sluice.kafka.registry import SchemaRegistry
+
+    table = naming.table_name(topic, given.namespace)
+    name = table.rpartition(".")[2]
+    path = folder / f"{name + '_table' if name in _RESERVED else name}.yaml"
+    if os.path.lexists(path):
+        raise ConfigError(
+            f"{path} exists, and is not overwritten.",
+            next_step="Remove or rename it, or write elsewhere with --output.",
+            topic=topic,
+        )
+    sample = _read_sample(topic, given.sample, given.patience)
+    group, owner = _common(given, table)
+    wishes = draft.Wishes(table, group, owner, given.subject, given.structs)
+
+    def lookup(numbers: list[int]) -> dict[int, WriterSchema | None]:
+        return SchemaRegistry().schemas(numbers)
+
+    found = draft.make_draft(sample, wishes, lookup, _newest_schema(topic, given.subject))
+    body = text.as_yaml(found, schema_address(folder))
+    _check_beside(body, path)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(body)
+    except OSError as error:
+        raise ConfigError(f"{path} can't be written: {error.strerror}.", topic=topic) from error
+    return path
+
+
+def _read_sample(topic: str, number: int, patience: float) -> Sample:
+    from sluice.cli import contract_test
+    from sluice.draft.sample import Sample, SampledRecord
+    from sluice.kafka import broker
+
+    state = broker.describe_topics(broker.connect(patience), [topic])[topic]
+    if isinstance(state, SluiceError):
+        raise state
+    rows = contract_test.read_topic(topic, number, patience=patience)
+    records = (SampledRecord(r[4], r[5], int(r[3].timestamp() * 1000) if r[3] else None) for r in rows)
+    return Sample(topic, tuple(records), state.compacted)
+
+
+def _newest_schema(topic: str, subject: str) -> WriterSchema | None:
+    """The newest schema of the values; None if no registry is configured, unless a subject was named."""
+    from sluice.errors import RegistryUnavailableError
+    from sluice.kafka.registry import SchemaRegistry, candidate_subjects
+
+    try:
+        found = SchemaRegistry().newest(subject or candidate_subjects(topic)[0])
+    except (ConfigError, RegistryUnavailableError):
+        if subject:
+            raise
+        return None
+    if subject and found is None:
+        raise ConfigError(f"The registry has no subject {subject!r}.", topic=topic)
+    return found
+
+
+def _common(given: argparse.Namespace, table: str) -> tuple[str, str]:
+    """Group and owner."""
+    from sluice.draft import naming
+    from sluice.operate import operator_input
+
+    group = given.group or naming.plain_name(table.rpartition(".")[0])
+    return group, given.owner or operator_input.current_user()
+
+
+def schema_address(folder: Path) -> str:
+    """Where an editor finds the JSON Schema of contracts, seen from a folder of contracts; empty if it is not there."""
+    file = Path(__file__).resolve().parents[1] / "contract" / "schemas" / "contract.json"
+    if not file.is_file():
+        return ""
+    repository, folder = file.parents[4], folder.resolve()
+    return os.path.relpath(file, folder) if folder.is_relative_to(repository) else file.as_uri()
+
+
+def _check_beside(body: str, path: Path) -> None:
+    """Check a contract beside the others of its folder, as `contract check` does.
+
+    Raises:
+        ContractError: It does not pass: it contradicts another contract, or this is a bug.
+    """
+    from sluice.contract.folder import load_contracts
+
+    with tempfile.TemporaryDirectory() as scratch:
+        for each in path.parent.glob("*.y*ml") if path.parent.is_dir() else ():
+            if each.is_file():
+                shutil.copyfile(each, Path(scratch) / each.name)
+        mine = Path(scratch) / path.name
+        mine.write_text(body, encoding="utf-8")
+        problems = load_contracts(Path(scratch), strict=False).problems
+        lines = [str(each).replace(scratch, str(path.parent)) for each in problems if each.file == str(mine)]
+    if lines:
+        raise ContractError(
+            "The draft does not pass the checks, and was not written:\n" + "\n".join(lines),
+            next_step="Name another table with --namespace, or another group with --group; else report this.",
+        )
