@@ -7,7 +7,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from sluice.contract.document import Location
-from sluice.contract.suggestions import did_you_mean
+from sluice.contract.suggestions import did_you_mean, known_elsewhere
 from sluice.contract.values import quote
 
 _KINDS = {
@@ -47,7 +47,7 @@ def _message(detail: Any, model: type[BaseModel], data: object) -> str:
             message = "is required"
         case "extra_forbidden":
             fields = _fields(model, location[:-1])
-            message = f"unknown field{did_you_mean(str(location[-1]), fields) or ' (known: ' + ', '.join(fields) + ')'}"
+            message = f"unknown field{_meant(str(location[-1]), fields)}"
         case "literal_error":
             message = f"{quote(found)} is not {context['expected']}{_suggest(found, context['expected'])}"
         case "value_error":
@@ -62,6 +62,12 @@ def _message(detail: Any, model: type[BaseModel], data: object) -> str:
         case _:
             message = f"{quote(found)}: {detail['msg']}"
     return message
+
+
+def _meant(word: str, fields: list[str]) -> str:
+    if field := known_elsewhere(word, fields):
+        return f" (did you mean {field!r}?)"
+    return did_you_mean(word.replace("-", "_"), fields) or f" (known: {', '.join(fields)})"
 
 
 def _suggest(found: object, expected: str) -> str:

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from sluice.contract import checks_across
+from sluice.contract.columns import Auto, Column
+from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts, load_contracts
+from sluice.contract.suggestions import KNOWN_ELSEWHERE
+from sluice.contract.validation_messages import _fields
 from sluice.errors import ContractError
 
 pytestmark = pytest.mark.unit
@@ -108,6 +112,31 @@ def test_every_problem_of_every_file_with_its_line(folder):
         "c.yaml:10: limits.x: unknown field (known: records_per_batch, seconds_per_run, batches_per_run, "
         "batches_per_commit)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("primary_key", "identifier"),
+        ("id-columns", "identifier"),
+        ("unique_key", "identifier"),
+        ("partition-by", "partition_by"),
+        ("Partitioned_By", "partition_by"),
+        ("errors.tolerance", "errors.tolerance"),
+        ("sort-order", "maintenance.sort_by"),
+        ("expectation", "expectations"),
+    ],
+)
+def test_fields_by_the_names_of_other_tools(folder, word, meant):
+    folder("a.yaml", GOOD.format(name="a", topic="a", group="g") + f"{word}: x\n")
+    assert problems(folder) == [f"a.yaml:7: {word}: unknown field (did you mean {meant!r}?)"]
+
+
+def test_each_name_of_another_tool_stands_for_a_field():
+    roots = {*Contract.model_fields, *Column.model_fields, *Auto.model_fields}
+    for meant in KNOWN_ELSEWHERE.values():
+        *outer, last = meant.split(".")
+        assert last in (_fields(Contract, tuple(outer)) if outer else roots), meant
 
 
 def test_one_broken_file_does_not_hide_the_others(folder):
