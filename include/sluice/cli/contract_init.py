@@ -103,7 +103,7 @@ def _draft_file(topic: str, folder: Path, given: argparse.Namespace) -> Path:
             topic=topic,
         )
     sample = _read_sample(topic, given.sample, given.patience)
-    group, owner = _common(given, table)
+    group, owner = _common(folder, given, table)
     wishes = draft.Wishes(table, group, owner, given.subject, given.structs)
 
     def lookup(numbers: list[int]) -> dict[int, WriterSchema | None]:
@@ -150,13 +150,16 @@ def _newest_schema(topic: str, subject: str) -> WriterSchema | None:
     return found
 
 
-def _common(given: argparse.Namespace, table: str) -> tuple[str, str]:
-    """Group and owner."""
-    from sluice.draft import naming
+def _common(folder: Path, given: argparse.Namespace, table: str) -> tuple[str, str]:
+    """Group and owner; empty where `defaults.yaml` has them."""
+    from sluice.contract.contract import with_group
+    from sluice.contract.folder import read_defaults
     from sluice.operate import operator_input
 
-    group = given.group or naming.plain_name(table.rpartition(".")[0])
-    return group, given.owner or operator_input.current_user()
+    shared = read_defaults(folder, []) or {}
+    group = "" if "group" in shared else str(with_group({"table": table})["group"])
+    owner = "" if "owner" in shared else operator_input.current_user()
+    return given.group or group, given.owner or owner
 
 
 def schema_address(folder: Path) -> str:

@@ -27,7 +27,7 @@ class Contract(ContractFields):  # type: ignore[no-redef] # two of its fields ar
     @model_validator(mode="before")
     @classmethod
     def _split_auto(cls, data: object) -> object:
-        return split_auto_columns(data)
+        return split_auto_columns(with_group(data) if isinstance(data, dict) else data)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -40,6 +40,15 @@ class Contract(ContractFields):  # type: ignore[no-redef] # two of its fields ar
         # Identifier columns are always required. The model is frozen once it is constructed.
         object.__setattr__(self, "columns", columns)
         return self
+
+
+def with_group(data: dict[str, object]) -> dict[str, object]:
+    """Return the contract's plain values with the table's namespace as the group, if they have none."""
+    if "group" in data:
+        return data
+    table = data.get("table")
+    namespace = table.rpartition(".")[0] if isinstance(table, str) else ""
+    return {**data, "group": namespace.replace(".", "_") or "unknown"}  # without a namespace the table is an error
 
 
 def contract_for_topic(contract: Contract, topic: str) -> Contract:

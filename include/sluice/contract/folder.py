@@ -1,4 +1,4 @@
-"""Reads the folder of contracts: one YAML file per table, and `groups.yaml` with the groups' settings.
+"""Reads the folder of contracts: a YAML file per table, `defaults.yaml`, and `groups.yaml` with groups' settings.
 
 DAG files load without `strict` and use the valid contracts; jobs and `contract check` get all problems as one error.
 """
@@ -9,24 +9,47 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from sluice.contract.checks_across import check_across_contracts
-from sluice.contract.contract import Contract, expand_template
+from sluice.contract.contract import Contract, expand_template, with_group
 from sluice.contract.document import Document, Problem, read_document
-from sluice.contract.groups import GROUPS_FILE, CommonSettings, GroupSettings, read_groups
-from sluice.contract.settings import Limits
+from sluice.contract.fields import KeyFormat, ValueFormat
+from sluice.contract.groups import GROUPS_FILE, CommonSettings, GroupSettings, merge, read_groups
+from sluice.contract.settings import ErrorPolicy, Limits, Maintenance, SchemaPolicy
 from sluice.contract.suggestions import did_you_mean
 from sluice.contract.validation_messages import describe_errors
-from sluice.contract.values import StartPosition
+from sluice.contract.values import Duration, GroupName, Properties, StartPosition, StrictBool, StrictModel
 from sluice.errors import ContractError, SluiceError, first_line
 
 FOLDER_VARIABLE = "SLUICE_CONTRACTS"
 """Environment variable that names the folder of contracts."""
 
+DEFAULTS_FILE = "defaults.yaml"
+"""File with the fields that contracts share, beside them."""
+
+_MISNAMED = {"groups.yml": GROUPS_FILE, "defaults.yml": DEFAULTS_FILE}
 _T = TypeVar("_T")
+
+
+class ContractDefaults(StrictModel):
+    """The fields of a contract that `defaults.yaml` may have: those that say nothing of a table's rows."""
+
+    group: GroupName | None = None
+    owner: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    key: KeyFormat = KeyFormat()
+    value: ValueFormat = ValueFormat()
+    properties: Properties = Field(default_factory=dict)
+    start: StartPosition = "earliest"
+    limits: Limits = Limits()
+    transactional: StrictBool = False
+    errors: ErrorPolicy = ErrorPolicy()
+    expectations_show_values: StrictBool = False
+    freshness: Duration | None = None
+    maintenance: Maintenance = Maintenance()
+    schema_policy: SchemaPolicy = SchemaPolicy()
 
 
 @dataclass(frozen=True)
@@ -170,11 +193,13 @@ def load_contracts(folder: Path | None = None, *, strict: bool = True) -> Contra
     problems: list[Problem] = []
     valid: list[tuple[Document, Contract]] = []
     group_names: set[str] = set()
+    defaults = read_defaults(where, problems)
     for path in _files(where, problems):
         document = read_document(path, str(path))
-        contract = _validated(document, problems)
         if isinstance(document.data, dict):
-            group_names.add(str(document.data.get("group")))
+            document.data = body = with_group(merge(defaults or {}, document.data))
+            group_names.add(str(body["group"]))
+        contract = _validated(document, defaults or {}, problems)
         if contract is not None:
             valid += [(document, each) for each in expand_template(contract)]
     settings, broken_groups, common = read_groups(where, group_names, problems)
@@ -182,8 +207,39 @@ def load_contracts(folder: Path | None = None, *, strict: bool = True) -> Contra
     problems += [each for found in conflicts.values() for each in found]
     if strict and problems:
         raise ContractError("\n".join(str(each) for each in sorted(set(problems))))
-    usable = [c for d, c in valid if d.file not in conflicts and settings is not None and c.group not in broken_groups]
+    complete = settings is not None and defaults is not None
+    usable = [c for d, c in valid if complete and d.file not in conflicts and c.group not in broken_groups]
     return _assemble(where, usable, settings or {}, common, tuple(sorted(set(problems))))
+
+
+def read_defaults(folder: Path, problems: list[Problem]) -> dict[str, object] | None:
+    """Read `defaults.yaml`.
+
+    Args:
+        folder: The folder of contracts.
+        problems: Where to add problems.
+
+    Returns:
+        The fields as they are written, none without the file; None if the file is unusable.
+    """
+    path = folder / DEFAULTS_FILE
+    if not path.exists():
+        return {}
+    document = read_document(path, str(path))
+    problems += document.problems
+    if document.problems:
+        return None
+    given = {} if document.data is None else document.data
+    if not isinstance(given, dict):
+        problems.append(Problem(document.file, 1, "", "must be a map of fields of contracts, such as 'owner:'"))
+        return None
+    try:
+        ContractDefaults.model_validate(given)
+    except ValidationError as error:
+        for location, message in describe_errors(error, ContractDefaults, given):
+            problems.append(document.problem(location, message))
+        return None
+    return given
 
 
 def _files(folder: Path, problems: list[Problem]) -> list[Path]:
@@ -195,15 +251,18 @@ def _files(folder: Path, problems: list[Problem]) -> list[Path]:
         hint = f"; {FOLDER_VARIABLE} names the folder of contracts"
         problems.append(Problem(str(folder), 0, "", f"cannot be read: {error.strerror}{hint}"))
         return []
-    tables = [folder / name for name in names if name not in {GROUPS_FILE, "groups.yml"}]
-    if "groups.yml" in names:
-        problems.append(Problem(str(folder / "groups.yml"), 0, "", f"is not read: rename it to {GROUPS_FILE}"))
+    tables = [folder / name for name in names if name not in {GROUPS_FILE, DEFAULTS_FILE, *_MISNAMED}]
+    problems += [
+        Problem(str(folder / name), 0, "", f"is not read: rename it to {right}")
+        for name, right in _MISNAMED.items()
+        if name in names
+    ]
     if not tables:
         problems.append(Problem(str(folder), 0, "", "has no contracts: add one *.yaml file per table"))
     return tables
 
 
-def _validated(document: Document, problems: list[Problem]) -> Contract | None:
+def _validated(document: Document, defaults: Mapping[str, object], problems: list[Problem]) -> Contract | None:
     problems += document.problems
     if document.problems:
         return None
@@ -214,7 +273,9 @@ def _validated(document: Document, problems: list[Problem]) -> Contract | None:
         return Contract.model_validate(document.data)
     except ValidationError as error:
         for location, message in describe_errors(error, Contract, document.data):
-            problems.append(document.problem(location, message))
+            shared = bool(location) and location[:1] not in document.lines and location[0] in defaults
+            origin = f" (the value is from {DEFAULTS_FILE})" if shared else ""
+            problems.append(document.problem(location, message + origin))
     except Exception as error:  # noqa: BLE001 - one contract must not make the others unusable
         problems.append(Problem(document.file, 1, "", f"cannot be read: {type(error).__name__}: {first_line(error)}"))
     return None

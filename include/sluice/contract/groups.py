@@ -268,7 +268,7 @@ def read_groups(
     if "defaults" in invalid:
         return None, invalid, common
     defaults = given.get("defaults", {})
-    merged = {name: _merge(defaults, given.get(name, {})) for name in used}
+    merged = {name: merge(defaults, given.get(name, {})) for name in used}
     return {name: GroupSettings.model_validate(each) for name, each in merged.items()}, invalid, common
 
 
@@ -283,10 +283,10 @@ def _settings(model: type[_M], name: str, given: object, document: Document, pro
         return None
 
 
-def _merge(common: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
-    """Override the defaults with a group's own settings, recursively."""
+def merge(common: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+    """Return the common values, overridden by the own ones; maps are merged entry by entry."""
     merged: dict[str, object] = dict(common)
     for key, value in own.items():
         base = merged.get(key)
-        merged[key] = _merge(base, value) if isinstance(base, dict) and isinstance(value, dict) else value
+        merged[key] = merge(base, value) if isinstance(base, dict) and isinstance(value, dict) else value
     return merged

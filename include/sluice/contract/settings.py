@@ -37,7 +37,8 @@ class ErrorPolicy(StrictModel):
     Attributes:
         tolerance: `quarantine` quarantines it, for a later replay (the default); `none` stops the table at the first.
         max_ratio: Share of a batch, 0 to 1, above which the table stops in spite of quarantine. Default 0.01.
-        max_count: Records of a batch that may be quarantined whatever their share. Default 0.
+        max_count: Records of a batch that may be quarantined whatever their share, so that one bad record of a small
+            batch does not stop the table. Default 10; 0 if `max_ratio` is 0.
         raw: Whether the quarantine table holds raw keys, values and headers: `keep`, or `drop` for records with
             personal data, which are then replayed from staging or Kafka. Default `drop` if a column is masked, else
             `keep`.
@@ -45,8 +46,14 @@ class ErrorPolicy(StrictModel):
 
     tolerance: Literal["none", "quarantine"] = "quarantine"
     max_ratio: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.01
-    max_count: Annotated[int, Field(strict=True, ge=0)] = 0
+    max_count: Annotated[int, Field(strict=True, ge=0)] = 10
     raw: Literal["keep", "drop"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_none(cls, data: object) -> object:
+        """A contract that tolerates no share tolerates no record, unless it says so."""
+        return {"max_count": 0, **data} if isinstance(data, dict) and data.get("max_ratio") == 0 else data
 
 
 class Maintenance(StrictModel):

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
+from sluice.contract.folder import DEFAULTS_FILE
 from sluice.contract.groups import GROUPS_FILE, AlertSettings
 from sluice.errors import ConfigError, SluiceError
 from sluice.status import verdicts
@@ -86,7 +87,7 @@ def find_incidents(status: Status, alerts: AlertSettings, pages: str) -> list[In
     found = [Incident("", type(error).__name__, str(error), about=_error_key(error)) for error in status.errors]
     for file, problems in groupby(sorted(status.broken), lambda problem: problem.partition(":")[0]):
         name = Path(file).name
-        whose = "The tables of these groups" if name == GROUPS_FILE else "Its tables"
+        whose = {GROUPS_FILE: "The tables of these groups", DEFAULTS_FILE: "All tables"}.get(name, "Its tables")
         why = f"{whose} are neither ingested nor monitored: " + "; ".join(problems)
         found.append(Incident("", f"broken contract {name}", why, "Fix the file.", about=""))
     for table in status.tables:

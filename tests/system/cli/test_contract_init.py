@@ -109,6 +109,16 @@ def test_what_contradicts_another_contract_is_not_written(
 
 
 @pytest.mark.usefixtures("no_registry")
+def test_what_the_defaults_say_is_not_repeated(send: Send, tmp_path: Path):
+    (tmp_path / "defaults.yaml").write_text("owner: data\ngroup: all\n")
+    assert main.main(["contract", "init", "--output", str(tmp_path), "--topic", send([(None, '{"n": 1}')])]) == 0
+    contract = only_contract(tmp_path)
+    assert (contract.owner, contract.group) == ("data", "all")
+    (path,) = (each for each in tmp_path.glob("*.yaml") if each.name != "defaults.yaml")
+    assert "owner:" not in path.read_text() and "group:" not in path.read_text()
+
+
+@pytest.mark.usefixtures("no_registry")
 def test_a_contract_for_each_topic_of_a_pattern(send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     prefix = f"p{uuid.uuid4().hex[:8]}"
     send([(None, '{"n": 1}')], f"{prefix}.a")

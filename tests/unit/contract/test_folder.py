@@ -1,5 +1,6 @@
 """A folder of contracts: errors name file and line, shared topics are checked, and valid contracts stay usable."""
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +12,7 @@ import pytest
 from sluice.contract import checks_across
 from sluice.contract.columns import Auto, Column
 from sluice.contract.contract import Contract
-from sluice.contract.folder import Contracts, load_contracts
+from sluice.contract.folder import ContractDefaults, Contracts, load_contracts
 from sluice.contract.suggestions import KNOWN_ELSEWHERE
 from sluice.contract.validation_messages import _fields
 from sluice.errors import ContractError
@@ -347,3 +348,79 @@ def test_what_contracts_share_is_looked_at_once_however_many_there_are(folder, m
         assert found[0].endswith(wrong.format(90, "latest, not earliest"))
         assert found[90].endswith(wrong.format(0, "earliest, not latest"))
     assert len(found) == (150 if topic == "t" else 0)
+
+
+SHARED = "table: ns.{name}\ntopic: {name}\ncolumns:\n  - {{name: id, type: long}}\n"
+
+
+def test_defaults_are_shared_and_a_contracts_own_values_win(folder):
+    shared = "group: shop\nowner: data\nfreshness: 15m\nlimits: {batches_per_run: 7}\n"
+    folder("defaults.yaml", shared + "errors: {max_ratio: 0.5, max_count: 3}\n")
+    folder("a.yaml", SHARED.format(name="a"))
+    folder("b.yaml", SHARED.format(name="b") + "group: other\nowner: me\nfreshness: 1h\nerrors: {max_count: 1}\n")
+    found = load_contracts(folder.path)
+    a, b = found.table("ns.a"), found.table("ns.b")
+    assert (a.group, a.owner, a.freshness, a.limits.batches_per_run) == ("shop", "data", timedelta(minutes=15), 7)
+    assert (b.group, b.owner, b.freshness, b.limits.batches_per_run) == ("other", "me", timedelta(hours=1), 7)
+    assert (a.errors.max_ratio, a.errors.max_count, b.errors.max_ratio, b.errors.max_count) == (0.5, 3, 0.5, 1)
+    assert list(found.groups) == ["other", "shop"]
+
+
+def test_the_defaults_are_fields_of_a_contract_and_documented():
+    for name, field in ContractDefaults.model_fields.items():
+        own = Contract.model_fields[name]
+        assert own.is_required() or own.default == field.default or own.default_factory == field.default_factory, name
+    page = (REPO / "docs/contracts.md").read_text(encoding="utf-8").partition("## defaults.yaml")[2].partition("## ")[0]
+    listed = page.partition("It may have ")[2].partition(", with the same meaning")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(ContractDefaults.model_fields)
+
+
+def test_the_group_is_the_namespace_by_default(folder):
+    folder("a.yaml", SHARED.format(name="a").replace("ns.a", "lake.raw.a") + "owner: me\n")
+    folder("groups.yaml", "lake_raw: {retries: 5}\n")
+    found = load_contracts(folder.path)
+    assert found.table("lake.raw.a").group == "lake_raw"
+    assert found.group("lake_raw").settings.retries == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ownr: me\n", "defaults.yaml:1: ownr: unknown field (did you mean 'owner'?)"),
+        ("owner: me\nfreshness: 5 parsecs\n", "defaults.yaml:2: freshness: '5 parsecs' is not a duration"),
+        ("table: a.b\n", "defaults.yaml:1: table: unknown field"),
+        ("columns: auto\n", "defaults.yaml:1: columns: unknown field"),
+        ("- a\n", "defaults.yaml:1: must be a map of fields of contracts"),
+        ("a: [\n", "defaults.yaml:2: is not YAML"),
+    ],
+)
+def test_a_mistake_in_the_defaults_stops_all_tables(folder, text, problem):
+    folder.good("a")
+    folder("defaults.yaml", text)
+    found = load_contracts(folder.path, strict=False)
+    assert len(found.problems) == 1 and str(found.problems[0]).removeprefix(f"{folder.path}/").startswith(problem)
+    assert found.tables == {}
+
+
+def test_what_only_the_defaults_have_is_reported_at_the_contract(folder):
+    folder("defaults.yaml", "owner: me\nmaintenance: {strategy: sort, sort_by: [day]}\n")
+    folder("a.yaml", SHARED.format(name="a"))
+    (problem,) = problems(folder)
+    assert problem == "a.yaml:1: maintenance.sort_by: there is no column 'day' (the value is from defaults.yaml)"
+
+
+def test_defaults_of_another_suffix_are_not_read(folder):
+    folder.good("a")
+    folder("defaults.yml", "owner: me\n")
+    assert problems(folder) == ["defaults.yml: is not read: rename it to defaults.yaml"]
+
+
+def test_empty_defaults_are_none(folder):
+    folder.good("a")
+    folder("defaults.yaml", "# nothing yet\n")
+    assert list(load_contracts(folder.path).tables) == ["ns.a"]
+
+
+def test_an_owner_is_asked_for_if_nobody_names_one(folder):
+    folder("a.yaml", SHARED.format(name="a"))
+    assert problems(folder) == ["a.yaml:1: owner: is required"]

@@ -21,9 +21,13 @@ BATCH = Batch("t", "id", 1, {0: OffsetRange(0, 100)}, {0: 100})
 @pytest.mark.parametrize(
     ("errors", "records", "rejected", "refused"),
     [
-        ({}, 1000, 10, None),
-        ({}, 1000, 11, "tolerates 1.00%."),
-        ({}, 50, 1, "1 of 50 records"),
+        ({}, 5, 5, None),
+        ({}, 50, 10, None),
+        ({}, 50, 11, "11 of 50 records .* tolerates 1.00% or 10."),
+        ({}, 5000, 50, None),
+        ({}, 5000, 51, "tolerates 1.00% or 10."),
+        ({"max_ratio": 0.0}, 10**6, 1, "tolerates 0.00%."),
+        ({"max_count": 0}, 50, 1, "tolerates 1.00%."),
         ({"max_count": 3}, 50, 3, None),
         ({"max_count": 3}, 50, 4, "tolerates 1.00% or 3."),
         ({"max_count": 3}, 1000, 10, None),  # the share allows more
