@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables cli-reference check help setup setup-dev jars demo up down status test lint style types format bench soak dist requirements clean
+.PHONY: rooms type-tables cli-reference json-schemas check help setup setup-dev jars demo up down status test lint style types format bench soak dist requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -82,6 +82,9 @@ type-tables: setup-dev ## update the tables of types in docs/contracts.md
 
 cli-reference: setup-dev ## update docs/reference/cli.md
 	@$(PY) .ci/cli_reference.py
+
+json-schemas: setup-dev ## update the JSON Schemas of contracts, groups.yaml and defaults.yaml, for editors
+	@PYTHONPATH=include $(PY) .ci/json_schemas.py
 
 format: setup-dev ## fix and format the sources with ruff
 	@$(VENV)/bin/ruff check --fix .

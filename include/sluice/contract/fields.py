@@ -29,6 +29,9 @@ from sluice.contract.values import (
     Topic,
 )
 
+Topics = Topic | list[Topic] | TopicPattern
+"""What `topic:` may be in the YAML."""
+
 
 class KeyFormat(StrictModel):
     """Format of the record's key: `string` (UTF-8, the default), `bytes`, or any format of a value."""
@@ -53,9 +56,9 @@ class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields
     """The fields of a contract. Field by field: `docs/contracts.md`."""
 
     table: TableName
-    topic: Annotated[tuple[Topic, ...], BeforeValidator(read_names)]
+    topic: Annotated[tuple[Topic, ...], BeforeValidator(read_names, json_schema_input_type=Topics)]
     # The YAML's `topic` if it is a pattern; `plan.resolve_topics` then sets `topic` to the matching topics.
-    topic_pattern: Annotated[TopicPattern | None, BeforeValidator(read_pattern)] = Field(
+    topic_pattern: Annotated[TopicPattern | None, BeforeValidator(read_pattern, json_schema_input_type=Topics)] = Field(
         None, validation_alias="topic", exclude=True
     )
     group: GroupName

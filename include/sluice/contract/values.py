@@ -321,13 +321,27 @@ Topic = Annotated[str, AfterValidator(_topic)]
 GroupName = Annotated[str, AfterValidator(_group)]
 Source = Annotated[str, AfterValidator(_source)]
 FieldName = Annotated[str, Field(min_length=1), AfterValidator(_field_name)]
-ColumnType = Annotated[IcebergType, PlainValidator(_type), PlainSerializer(str, return_type=str)]
-Duration = Annotated[timedelta, PlainValidator(parse_duration), PlainSerializer(_seconds, return_type=str)]
-Timestamp = Annotated[datetime, PlainValidator(parse_timestamp), PlainSerializer(datetime.isoformat, return_type=str)]
-StartPosition = Annotated[
-    Literal["earliest", "latest"] | datetime | dict[int, int], PlainValidator(_start), PlainSerializer(_plain_start)
+ColumnType = Annotated[
+    IcebergType, PlainValidator(_type, json_schema_input_type=str), PlainSerializer(str, return_type=str)
 ]
-Properties = Annotated[dict[str, str], BeforeValidator(_properties)]
+Duration = Annotated[
+    timedelta,
+    PlainValidator(parse_duration, json_schema_input_type=Annotated[str, Field(pattern=f"^{_DURATION.pattern}$")]),
+    PlainSerializer(_seconds, return_type=str),
+]
+Timestamp = Annotated[
+    datetime,
+    PlainValidator(parse_timestamp, json_schema_input_type=str),
+    PlainSerializer(datetime.isoformat, return_type=str),
+]
+StartPosition = Annotated[
+    Literal["earliest", "latest"] | datetime | dict[int, int],
+    PlainValidator(_start, json_schema_input_type=str | dict[int, int]),
+    PlainSerializer(_plain_start),
+]
+Properties = Annotated[
+    dict[str, str], BeforeValidator(_properties, json_schema_input_type=dict[str, str | bool | int | float])
+]
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 StrictBool = Annotated[bool, Field(strict=True)]
 ListField = BeforeValidator(_sequence)

@@ -74,6 +74,7 @@ def test_json_without_a_registry(send: Send, tmp_path: Path, capsys: pytest.Capt
     assert "next step:" in capsys.readouterr().out
     (path,) = (tmp_path / "new").iterdir()
     assert "from the newest 10 records" in path.read_text()
+    assert path.read_text().startswith("# yaml-language-server: $schema=file:///")
     contract = only_contract(tmp_path / "new")
     assert (contract.table, contract.group, contract.mode) == (f"shop.{path.stem}", "shop", "append")
     assert [(c.name, str(c.type), c.source) for c in contract.columns] == [

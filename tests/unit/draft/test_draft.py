@@ -12,9 +12,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
+from sluice.contract.document import read_document
 from sluice.draft.draft import Wishes, make_draft
 from sluice.draft.sample import Sample, SampledRecord
 from sluice.draft.text import as_yaml, comment
@@ -23,6 +25,7 @@ from sluice.errors import ConfigError
 from sluice.kafka.registry import WriterSchema
 
 pytestmark = pytest.mark.unit
+EDITORS = Draft202012Validator(json.loads((REPOSITORY / "include/sluice/contract/schemas/contract.json").read_text()))
 NO_REGISTRY: dict[int, WriterSchema | None] = {}
 WISHES = Wishes("shop.orders", "shop", "me")
 DEBEZIUM = REPOSITORY / "tests/data/debezium"
@@ -47,7 +50,9 @@ def loaded(text: str) -> Contract:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        (Path(folder) / "t.yaml").write_text(text, encoding="utf-8")
+        file = Path(folder) / "t.yaml"
+        file.write_text(text, encoding="utf-8")
+        assert list(EDITORS.iter_errors(read_document(file, "t.yaml").data)) == []
         found = contract_folder.load_contracts(Path(folder))
         return next(iter(found.tables.values()))
 

@@ -1,0 +1,106 @@
+"""The JSON Schemas for editors: current, and as strict as the models on single fields."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from sluice.contract.contract import Contract
+from sluice.contract.document import read_document
+from sluice.contract.folder import load_contracts
+from sluice.draft.text import SCHEMA_HEADER
+from sluice.embedded.home import REPOSITORY
+
+pytestmark = pytest.mark.unit
+FOLDER = REPOSITORY / "include/sluice/contract/schemas"
+SHIPPED = sorted((REPOSITORY / "include/contracts").glob("*.yaml"))
+BODY = {"table": "a.b", "topic": "t", "owner": "me", "columns": [{"name": "n", "type": "long"}]}
+
+
+def validator(name: str) -> Draft202012Validator:
+    schema = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def test_they_are_current():
+    spec = importlib.util.spec_from_file_location("json_schemas", REPOSITORY / ".ci/json_schemas.py")
+    assert spec and spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    found = {each.name: each.read_text(encoding="utf-8") for each in FOLDER.iterdir()}
+    assert found == script.as_files(), "run `make json-schemas`"
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda each: each.name)
+def test_the_shipped_files_name_their_schema_and_fit_it(file: Path):
+    first = file.read_text(encoding="utf-8").splitlines()[0]
+    schema = (file.parent / first.removeprefix(f"# {SCHEMA_HEADER}")).resolve()
+    assert schema == FOLDER / ("groups.json" if file.name == "groups.yaml" else "contract.json")
+    assert list(validator(schema.stem).iter_errors(read_document(file, file.name).data)) == []
+    assert load_contracts(file.parent).problems == ()
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "tests/data/cases").rglob("contract.yaml")), ids=str)
+def test_contracts_of_the_cases_fit(file: Path):
+    assert list(validator("contract").iter_errors(read_document(file, file.name).data)) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"freshness": "15m", "start": {0: 5}, "properties": {"a": True}},
+        {"topic": ["a", "b"], "start": "latest"},
+        {"topic": {"pattern": "a.*", "omit": ["ab"]}, "start": "2024-01-31T00:00:00Z"},
+        {"columns": "auto", "value": {"format": "avro"}},
+        {"columns": [{"name": "n", "type": "long"}, "auto"], "value": {"format": "avro"}},
+        {"columns": [{"auto": {"omit": ["x"]}}], "value": {"format": "avro"}},
+        {"expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "min_value": 0}]},
+        {"mode": "upsert", "identifier": ["n"], "cdc": {"format": "debezium"}, "deletes": "hard"},
+    ],
+)
+def test_what_the_model_takes_fits(more: dict[str, Any]):
+    Contract.model_validate(BODY | more)
+    as_json = json.loads(json.dumps(BODY | more))  # YAML's whole numbers as names become text
+    assert list(validator("contract").iter_errors(as_json)) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"primary_key": ["n"]},
+        {"mode": "merge"},
+        {"freshness": "5 parsecs"},
+        {"limits": {"records_per_batch": 0}},
+        {"columns": [{"name": "n"}]},
+        {"columns": [{"name": "n", "type": "long", "typ": "x"}]},
+        {"columns": "all"},
+        {"errors": {"max_ratio": 2}},
+        {"auto": {}},
+    ],
+)
+def test_what_the_model_refuses_does_not_fit(more: dict[str, Any]):
+    assert list(validator("contract").iter_errors(BODY | more))
+
+
+def test_defaults_and_groups():
+    defaults, groups = validator("defaults"), validator("groups")
+    assert list(defaults.iter_errors({"owner": "me", "errors": {"max_count": 3}})) == []
+    assert list(defaults.iter_errors({"table": "a.b"}))
+    good = {"defaults": {"retries": 1}, "shop": None, "lake": {"schedule": None, "timeout": "30m"}, "alerts": {}}
+    assert list(groups.iter_errors(good)) == []
+    assert list(groups.iter_errors({"shop": {"retires": 1}}))
+
+
+def test_fields_have_the_descriptions_of_the_documentation():
+    schema = json.loads((FOLDER / "contract.json").read_text(encoding="utf-8"))
+    missing = [name for name, each in schema["properties"].items() if "description" not in each]
+    assert missing == ["key", "value", "limits", "errors"]  # the page describes their fields
+    missing = [name for name, each in schema["$defs"]["Column"]["properties"].items() if "description" not in each]
+    assert missing == []
