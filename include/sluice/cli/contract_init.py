@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -66,7 +67,7 @@ def _init(given: argparse.Namespace) -> int:
             print(f"{topic}: {error.message} {error.next_step}".rstrip())
     if len(failed) < len(topics):
         print("next step: read the comments and correct what you know better. Then run:")
-        print(f"  {program_name()} contract check {folder}")
+        print(f"  {program_name()} contract check {shlex.quote(str(folder))}")
         print(f"  {program_name()} contract test TABLE --from-topic 100")
     return max(map(exit_code, failed), default=0)
 
@@ -94,7 +95,7 @@ def _draft_file(topic: str, folder: Path, given: argparse.Namespace) -> Path:
     from sluice.kafka.registry import SchemaRegistry
 
     table = naming.table_name(topic, given.namespace)
-    name = table.rpartition(".")[2]
+    name = table if given.pattern else table.rpartition(".")[2]  # topics of several namespaces may end alike
     path = folder / f"{name + '_table' if name in _RESERVED else name}.yaml"
     if os.path.lexists(path):
         raise ConfigError(

@@ -94,6 +94,11 @@ class JsonColumns:
         nulls = f"null or missing in {missing} of {records} records" if missing else f"never null in {records} records"
         always = not missing
         personal = personal_evidence("_".join(path), seen)
+        if path[-1] == "$numberLong" and len(path) > 1 and seen.texts.keys() == {"integer"}:
+            read = DraftInput(self.names.make(f"{name}_text"), "string", source)
+            self.inputs.append(read)
+            evidence = ("whole numbers of 64 bits, as MongoDB writes them", nulls)
+            return DraftColumn(name, "long", "", f"CAST({read.name} AS BIGINT)", evidence=evidence, always=always)
         unit = epoch_unit(seen, path[-1]) if self.epochs else ""
         if unit == "seconds":
             return DraftColumn(name, "timestamptz", source, evidence=("seconds since 1970", nulls), always=always)

@@ -129,7 +129,7 @@ def _decimal_type(seen: Field, name: str) -> tuple[IcebergType, str]:
     kind = Decimal(room, scale)
     known = words(name)
     steady = len(seen.scales) == 1 and seen.texts["decimal"] == seen.texts.total()
-    if seen.digits + scale > 36 or "version" in known or not (steady or known & _AMOUNT_WORDS):
+    if seen.digits + scale > 36 or "version" in name.lower() or not (steady or known & _AMOUNT_WORDS):
         return STRING, "every value is a decimal number as text"
     return kind, f"every value is a decimal number as text, up to {scale} digits after the point; more are rounded"
 

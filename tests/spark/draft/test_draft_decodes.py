@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,43 @@ def test_json_of_every_type_is_read(spark: SparkSession, tmp_path: Path, nested:
     assert (row["customer"]["address"]["zip"] if nested else row["customer_address_zip"]) == "1"
     assert (row["log_level"], row["field_deleted"], row["field_2fa"]) == ("info", 1, False)
     assert row["lines"][1]["more"]["a"] == [1]
+
+
+def random_field(chosen: random.Random) -> Callable[[], Any]:
+    """A function that makes values as one field of a topic may have them."""
+    scalars: list[Callable[[], Any]] = [
+        lambda: chosen.randint(-(2**63), 2**63 - 1),
+        lambda: chosen.randint(0, 10**37),
+        lambda: chosen.uniform(-1e300, 1e300),
+        lambda: round(chosen.uniform(0, 100), 2),
+        lambda: chosen.choice([1, 2.5, 1e3, -0.0, 2**53 + 1]),
+        lambda: chosen.random() < 0.5,
+        lambda: f"{chosen.randint(1, 9999):04}-{chosen.randint(1, 12):02}-{chosen.randint(1, 28):02}",
+        lambda: f"20{chosen.randint(10, 99)}-03-04T05:06:07.{chosen.randint(0, 10**9 - 1):09}+05:30",
+        lambda: chosen.choice(["2024-01-31T10:00Z", "2024-01-31 10:00:00", "2024-01-31", "0001-01-02T00:00:00-18:00"]),
+        lambda: f"{chosen.randint(-(10**9), 10**9)}.{chosen.randint(0, 99):02}",
+        lambda: chosen.choice(["", "x", "NaN", "1e5", "null", "\u2028", "'", '"', "\\", "ü" * 20]),
+        lambda: chosen.choice([1, "a", None, [], {}, [1], {"a": 1}, 1.5, True]),
+        lambda: None,
+    ]
+    inner = chosen.choice(scalars)
+    nested: list[Callable[[], Any]] = [
+        lambda: [inner() for _ in range(chosen.randint(0, 3))],
+        lambda: {"a": inner(), **({"b": [inner()]} if chosen.random() < 0.5 else {})},
+        lambda: [{"a": inner(), "b c": 1}, None],
+        lambda: [{"a": {"x": inner()}, "b": None} for _ in range(2)],
+        lambda: {f"k{chosen.randint(0, 999)}": inner() for _ in range(3)},
+    ]
+    return chosen.choice([*scalars, *nested])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_json_is_read(seed: int, spark: SparkSession, tmp_path: Path):
+    chosen = random.Random(seed)
+    fields = {f"f{i}": random_field(chosen) for i in range(60)}
+    rows = [{name: make() for name, make in fields.items() if chosen.random() < 0.9} for _ in range(30)]
+    _, found = results([(None, json.dumps(row).encode()) for row in rows], spark, tmp_path)
+    assert [str(each)[:300] for each in found if each.error] == []
 
 
 @pytest.mark.parametrize("file", sorted(each.stem for each in DEBEZIUM.glob("*.jsonl") if "avro" not in each.stem))

@@ -124,10 +124,15 @@ def test_a_contract_for_each_topic_of_a_pattern(send: Send, tmp_path: Path, caps
     prefix = f"p{uuid.uuid4().hex[:8]}"
     send([(None, '{"n": 1}')], f"{prefix}.a")
     send([(None, '{"n": 1}')], f"{prefix}.b-c")
+    send([(None, '{"n": 1}')], f"{prefix}.more.a")
     send([], f"{prefix}.empty")
     assert init(tmp_path, "--pattern", f"{prefix}[.].*") == 3  # one topic is empty
     assert "has no records with a value" in capsys.readouterr().out
-    assert sorted(contract_folder.load_contracts(tmp_path).tables) == [f"{prefix}.a", f"{prefix}.b_c"]
+    assert sorted(contract_folder.load_contracts(tmp_path).tables) == [
+        f"{prefix}.a",
+        f"{prefix}.b_c",
+        f"{prefix}_more.a",
+    ]
     assert init(tmp_path, "--pattern", "(") == 3
     assert init(tmp_path, "--pattern", "no-such-topic") == 3
 

@@ -233,6 +233,17 @@ def test_change_events_of_debezium(file: str, value_format: str, cdc: str, order
     assert (kinds["depot"], kinds["number"], kinds["sent"]) == ("string", "long", "timestamptz")
 
 
+def test_change_events_of_mongodb():
+    row = {"_id": {"$oid": "64b"}, "city": "x", "total": {"$numberLong": "5"}, "at": {"$date": 1_700_000_000_000}}
+    event = {"before": None, "after": json.dumps(row), "source": {"connector": "mongodb"}, "op": "c"}
+    contract, _ = draft(sample(event, key=lambda _: b'{"id": "{\\"$oid\\": \\"64b\\"}"}'))
+    assert contract.cdc is not None
+    assert (contract.cdc.format, contract.identifier) == ("debezium_mongodb", ("id",))
+    assert contract.column("id").source == "$key.id"
+    expressions = {c.name: c.expression for c in contract.columns if c.expression}
+    assert expressions == {"total": "CAST(total_text AS BIGINT)", "at": "timestamp_millis(at_ms)"}
+
+
 def test_a_compacted_topic_of_change_events_deletes_by_tombstones():
     found = debezium("envelope.jsonl")
     contract, _ = draft(Sample(found.topic, found.records, compacted=True))
@@ -268,6 +279,7 @@ def test_cloud_events():
     contract, text = draft(sample(event, {**event, "type": "order.paid"}))
     assert (contract.column("ce_type").source, contract.column("ce_time").source) == ("type", "time")
     assert contract.column("data_order_id").source == "data.order_id"
+    assert str(contract.column("ce_specversion").type) == "string"
     assert "2 types of events" in text and contract.partition_by == ("day(ce_time)",)
 
 
