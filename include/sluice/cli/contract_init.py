@@ -9,6 +9,7 @@ import argparse
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,10 @@ def _read_sample(topic: str, number: int, patience: float) -> Sample:
     if isinstance(state, SluiceError):
         raise state
     rows = contract_test.read_topic(topic, number, patience=patience)
-    records = (SampledRecord(r[4], r[5], int(r[3].timestamp() * 1000) if r[3] else None) for r in rows)
+    records = []
+    for _, _, _, at, key, value, headers, _ in rows:
+        millis = int(at.timestamp() * 1000) if at else None
+        records.append(SampledRecord(key, value, millis, tuple(str(name) for name, _ in headers or ())))
     return Sample(topic, tuple(records), state.compacted)
 
 
@@ -142,9 +146,14 @@ def _newest_schema(topic: str, subject: str) -> WriterSchema | None:
 
     try:
         found = SchemaRegistry().newest(subject or candidate_subjects(topic)[0])
-    except (ConfigError, RegistryUnavailableError):
+    except ConfigError:
         if subject:
             raise
+        return None
+    except RegistryUnavailableError as error:
+        if subject:
+            raise
+        print(f"warning: {error.message} The draft is made without its schemas.", file=sys.stderr)
         return None
     if subject and found is None:
         raise ConfigError(f"The registry has no subject {subject!r}.", topic=topic)

@@ -67,7 +67,7 @@ def make_draft(sample: Sample, wishes: Wishes, lookup: SchemaLookup, newest: Wri
         inputs=value.inputs,
         closing=_closing(sample, rows),
         options=(*rows.options, *_auto_option(rows, value, wishes)),
-        notes=(*value.notes, *rows.notes, *_id_note(form)),
+        notes=(*value.notes, *rows.notes, *_id_note(form), *_header_note(sample)),
     )
 
 
@@ -120,6 +120,13 @@ def _auto_option(rows: Rows, value: ValueDraft, wishes: Wishes) -> tuple[tuple[d
     auto: dict[str, Any] = {"subject": wishes.subject} if wishes.subject else {}
     key_columns = [c.entry() for c in rows.columns if root_name(c.source) == "$key" or c.source.startswith("$key")]
     return (({"columns": [*key_columns, {"auto": auto} if auto else "auto"]}, "follows the newest schema by itself"),)
+
+
+def _header_note(sample: Sample) -> tuple[str, ...]:
+    events = sum("ce_id" in each.headers and "ce_type" in each.headers for each in sample.records)
+    if events * 2 <= sample.count:
+        return ()
+    return ("CloudEvents in binary mode: their attributes are in the records' headers, which no column can read",)
 
 
 def _id_note(form: Form) -> tuple[str, ...]:

@@ -13,11 +13,13 @@ class SampledRecord:
         key: Its key; None if it has none.
         value: Its value; None for a tombstone.
         millis: Its Kafka timestamp in milliseconds since 1970; None if it has no valid one.
+        headers: The names of its headers.
     """
 
     key: bytes | None
     value: bytes | None
     millis: int | None = None
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

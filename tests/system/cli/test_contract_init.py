@@ -22,6 +22,7 @@ from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
 from sluice.embedded.home import REPOSITORY
 from sluice.embedded.kafka_broker import EmbeddedBroker
+from sluice.embedded.ports import free_port
 from sluice.embedded.schema_registry import EmbeddedRegistry
 from tests.support.services.registries import registry_client
 
@@ -84,6 +85,17 @@ def test_json_without_a_registry(send: Send, tmp_path: Path, capsys: pytest.Capt
     assert init(tmp_path / "new", "--topic", topic) == 3
     assert "is not overwritten" in capsys.readouterr().err
     assert path.read_text() == before
+
+
+def test_a_registry_that_is_away_is_a_warning_for_json(
+    send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("SLUICE_SCHEMAS", str(tmp_path / "kept"))
+    assert init(tmp_path, "--topic", send([(None, '{"n": 1}')])) == 0
+    assert "made without its schemas" in capsys.readouterr().err
+    assert init(tmp_path, "--topic", send([(None, b"\0\0\0\0\x07abc")])) == 2
+    assert len(list(tmp_path.glob("*.yaml"))) == 1
 
 
 @pytest.mark.usefixtures("no_registry")

@@ -283,6 +283,11 @@ def test_cloud_events():
     assert "2 types of events" in text and contract.partition_by == ("day(ce_time)",)
 
 
+def test_cloud_events_in_headers_are_named():
+    records = (SampledRecord(None, b'{"n": 1}', headers=("ce_id", "ce_type", "ce_source")),)
+    assert "CloudEvents in binary mode" in draft(Sample("shop.orders", records))[1]
+
+
 def test_a_registered_schema_gives_its_columns_without_records():
     schema = {
         "type": "record",
