@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables cli-reference json-schemas check help setup setup-dev jars demo up down status test lint style types format bench soak dist requirements clean
+.PHONY: rooms type-tables cli-reference json-schemas check help setup setup-dev jars demo up down status test lint style types format bench soak dist docs requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -80,6 +80,9 @@ rooms: setup-dev ## update the map of the package in docs/design.md
 type-tables: setup-dev ## update the tables of types in docs/contracts.md
 	@$(PY) .ci/type_tables.py
 
+docs: setup-dev ## build the documentation as a site in .site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet && echo "open .site/index.html"
+
 cli-reference: setup-dev ## update docs/reference/cli.md
 	@$(PY) .ci/cli_reference.py
 
@@ -109,7 +112,7 @@ requirements: $(UV) ## update requirements*.txt, with hashes, from pyproject.tom
 	@echo "requirements.txt, requirements-dev.txt and requirements-uv.txt are up to date"
 
 clean: ## remove .venv and the tools' caches (not SLUICE_HOME, not the jar cache)
-	@rm -rf $(VENV) .ruff_cache .mypy_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .site .ruff_cache .mypy_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(UV):

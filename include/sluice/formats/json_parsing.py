@@ -40,9 +40,8 @@ _MARKER_MEMBER = f',"{_MARKER}":true}}'
 _PARSER_OPTIONS = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE", "allowSingleQuotes": "false"}
 _WHITESPACE = " \t\r\n"
 _ABSENT = "absent"
-_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_HIGH_ESCAPE = rf"(?<!\\)(?:\\\\){{0,99}}{_HIGH}"  # not one whose backslash is itself escaped
-_LONE_SURROGATE = rf"(?<!\\)(?:\\\\)*(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH_ESCAPE}){_LOW})"
+_PAIR_OR_BACKSLASH = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_SURROGATE = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 
 
 def add_parsed_object(frame: DataFrame, raw: Column, wanted: T.StructType, part: RecordPart) -> DataFrame:
@@ -123,12 +122,14 @@ def _flaw(raw: Column, part: RecordPart) -> Column:
     text = raw.cast("string")
     # Checked on the staged bytes: a payload behind a prefix would have to be cut out for each record.
     has_escape = F.contains(F.col(part.raw), F.lit(b"\\u"))
+    # An escaped backslash may stand before a "u"; a space keeps what is left apart.
+    unpaired = F.regexp_replace(text, _PAIR_OR_BACKSLASH, " ")
     return (
         F.when(F.col(part.raw).isNull(), F.lit(_ABSENT))
         # Spark's parser would replace each byte that is not UTF-8, without an error.
         .when(~F.is_valid_utf8(text), F.lit(f"the {part.raw} is not UTF-8 text"))
         # And each lone surrogate by a question mark.
-        .when(has_escape & text.rlike(_LONE_SURROGATE), F.lit(f"the {part.raw} contains a lone surrogate"))
+        .when(has_escape & unpaired.rlike(_SURROGATE), F.lit(f"the {part.raw} contains a lone surrogate"))
     )
 
 
