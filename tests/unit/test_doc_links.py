@@ -13,7 +13,7 @@ from sluice.embedded.home import REPOSITORY
 
 pytestmark = pytest.mark.unit
 
-PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "plugins/README.md")]
+PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "plugins/README.md")]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
