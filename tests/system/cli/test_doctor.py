@@ -47,6 +47,7 @@ def test_a_sound_installation_is_green_and_as_it_was(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SLUICE_JARS", str(jars.ensure_jars(jars.SPARK)))
+    monkeypatch.delenv("SCHEMA_REGISTRY_URL", raising=False)  # another test's
     light_lake.send(0, 2)
     kept = "versions", "java", "jars", "contracts", "kafka", "registry", "catalog", "storage", "spark"
     assert main.main(["doctor", "--patience", "60", *kept]) == 0
