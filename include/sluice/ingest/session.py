@@ -39,7 +39,7 @@ DEFAULTS = {
     # Inputs are small: one task per core is enough, and adaptive execution coalesces the rest.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "false",
-    # HotSpot does not compile a larger method: decoding of a dozen JSON columns took twice as long.
+    # HotSpot interprets larger methods. Above this size Spark generates a method for each operator instead.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # Each batch reads with new consumers: cached ones, and the records that they fetched ahead, only take memory.
     "spark.kafka.consumer.cache.timeout": "5s",
