@@ -53,23 +53,27 @@ def add_init(commands: Any) -> None:
 
 def _init(given: argparse.Namespace) -> int:
     from sluice.contract import folder as contract_folder
+    from sluice.draft import naming
 
     folder = given.output or contract_folder.default_folder()
     topics = [given.topic] if given.topic else _matching(given.pattern, given.patience)
     failed: list[SluiceError] = []
+    written: list[str] = []
     for topic in topics:
         try:
-            path = _draft_file(topic, folder, given)
+            table = naming.table_name(topic, given.namespace)
+            path = _draft_file(topic, table, folder, given)
+            written.append(table)
             print(f"{path}: written, and valid")
         except SluiceError as error:
             if given.topic:
                 raise
             failed.append(error)
             print(f"{topic}: {error.message} {error.next_step}".rstrip())
-    if len(failed) < len(topics):
+    if written:
         print("next step: read the comments and correct what you know better. Then run:")
         print(f"  {program_name()} contract check {shlex.quote(str(folder))}")
-        print(f"  {program_name()} contract test TABLE --from-topic 100")
+        print(f"  {program_name()} contract test {shlex.quote(written[0])} --from-topic 100")
     return max(map(exit_code, failed), default=0)
 
 
@@ -90,12 +94,11 @@ def _matching(pattern: str, patience: float) -> list[str]:
     return found
 
 
-def _draft_file(topic: str, folder: Path, given: argparse.Namespace) -> Path:
+def _draft_file(topic: str, table: str, folder: Path, given: argparse.Namespace) -> Path:
     """Write the contract of a topic, after it passed the checks beside the folder's other contracts."""
-    from sluice.draft import draft, naming, text
+    from sluice.draft import draft, text
     from sluice.kafka.registry import SchemaRegistry
 
-    table = naming.table_name(topic, given.namespace)
     name = table if given.pattern else table.rpartition(".")[2]  # topics of several namespaces may end alike
     path = folder / f"{name + '_table' if name in _RESERVED else name}.yaml"
     if os.path.lexists(path):

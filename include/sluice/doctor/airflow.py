@@ -77,8 +77,8 @@ def check_airflow(seconds: float) -> str:
     if problems:
         raise ConfigError(
             f"In Airflow, {'; '.join(problems)}.",
-            next_step="Create pools by `sluice airflow setup`, connections as docs/connect/platform.md shows; put plugins/ "
-            "into Airflow's plugins folder, or install the wheel.",
+            next_step="Create pools by `sluice airflow setup`, connections as docs/connect/platform.md shows; put "
+            "plugins/ into Airflow's plugins folder, or install the wheel.",
         )
     named = ", ".join(sorted(found["connections"])) or "none"
     return f"connections {named}; pools {', '.join(sorted(pools)) or 'none'}; the plugin is loaded"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from sluice.doctor import airflow, lake, software, sources
@@ -28,6 +30,9 @@ def make_checks(patience: float, run_shell: RunShell) -> dict[str, Check]:
         patience: seconds until a service counts as not answering.
         run_shell: runs SQL in Spark's shell on the catalog, with `subprocess.run`'s options.
     """
+    # The checks run in threads: two that import this package at once can meet a module that is half initialised.
+    with suppress(ImportError):  # `versions` reports a missing package
+        import_module("confluent_kafka.schema_registry")
     process = max(patience, PROCESS_SECONDS)
     steps: dict[str, tuple[Callable[[], str], float]] = {
         "versions": (software.check_versions, patience),

@@ -65,7 +65,7 @@ def find_form(sampled: Sequence[bytes | None], lookup: SchemaLookup, *, key: boo
         return Form("int", evidence=f"all {len(given)} are integers of 4 bytes")
     texts = sum(map(_is_text, given))
     if texts * 2 > len(given):
-        return Form("string", evidence=f"{texts} of {len(given)} are text, and no JSON objects")
+        return Form("string", evidence=f"{texts} of {len(given)} are plain text (no JSON objects)")
     return Form("bytes", evidence=f"{len(given) - texts} of {len(given)} are no text")
 
 

@@ -63,7 +63,9 @@ def _lines(draft: Draft, schema: str) -> Iterator[str]:
     for name, proposal in draft.closing.items():
         yield _setting(name, proposal)
     for fields, why in draft.options:
-        yield comment(f"Instead, or in addition: {why}.")
+        above = [f"`{name}`" for name in fields if name in {*draft.settings, *draft.closing, "columns"}]
+        place = f"Instead of {' and '.join(above)} above" if above else "In addition"
+        yield comment(f"{place}: {why}.")
         yield from (comment(_flow(_Block({name: value}))) for name, value in fields.items())
     yield from (comment(f"Note: {each}.") for each in draft.notes)
 
@@ -79,7 +81,7 @@ def _column_lines(column: DraftColumn) -> Iterator[str]:
         return
     reason = f"personal data? {column.personal}."
     if column.type == "string" and not column.source.startswith("$key"):
-        yield f"  {comment(f'{reason} This line in its place hides it; SLUICE_MASK_KEY has the key:')}"
+        yield f"  {comment(f'{reason} To hide it, set SLUICE_MASK_KEY where Spark runs, and take this line instead:')}"
         yield f"  {comment('- ' + _flow({**column.entry(), 'mask': 'sha256'}))}"
     elif column.type == "string":
         yield f"  {comment(f'{reason} `mask: sha256` hides it, and equal values stay equal.')}"
