@@ -17,6 +17,7 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
 
+from sluice import jvm
 from sluice.contract.groups import GroupSettings
 from sluice.embedded import class_archive
 from sluice_airflow import spark_driver
@@ -28,7 +29,7 @@ from sluice_airflow.sdk import (
     AirflowRescheduleException,
     AirflowSkipException,
 )
-from sluice_airflow.spark_driver import DEFAULT_OPTIONS, JOBS
+from sluice_airflow.spark_driver import JOBS
 
 EXIT_TERMINAL, EXIT_UNFINISHED = 3, 4
 # The scheduler must see the end of this try first; else it would take it for the end of the next one.
@@ -115,9 +116,8 @@ class JobOperator(SparkSubmitOperator):
         self.spark_home = class_archive.spark_home(Path(jars[0]).parent.parent, jars) if local and jars else None
         # On a cluster the executors do the work: the driver is always small.
         given = self.conf or {}
-        options = spark_driver.jvm_options(self.spark_home, small=not local or self.is_small())
-        defaults = " ".join(filter(None, [options[DEFAULT_OPTIONS], given.get(DEFAULT_OPTIONS)]))
-        self.conf = {**options, **given, DEFAULT_OPTIONS: defaults}
+        archive = class_archive.driver_archive_options(self.spark_home) if self.spark_home else ()
+        self.conf = jvm.driver_conf(given, JOBS / "log4j2.properties", archive, small=not local or self.is_small())
         if local:
             # One JVM: on its class path, jars are not copied, and the class archive covers them.
             self.driver_class_path = os.pathsep.join(jars) or None

@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import tempfile
 import zipfile
 from pathlib import Path
 
 import sluice
-from sluice import jvm
-from sluice.embedded import class_archive
 from sluice.embedded.failure import StackError
 from sluice.embedded.private_files import private_folder
 from sluice_airflow import driver_variables
@@ -22,34 +19,12 @@ from sluice_airflow.sdk import AirflowFailException
 _HERE = Path(__file__).resolve().parent
 JOBS = _HERE / "jobs" if (_HERE / "jobs").is_dir() else _HERE.parents[1] / "jobs"  # the wheel's, or the checkout's
 INCLUDE = Path(sluice.__file__).resolve().parents[1]
-# Spark puts these before `spark.driver.extraJavaOptions`, which a group's own setting replaces.
-DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 
 
 def spark_jars() -> list[str]:
     """List the jars in the folder `SLUICE_JARS`; none if Spark has its own."""
     folder = os.environ.get("SLUICE_JARS")
     return sorted(str(path) for path in Path(folder).glob("*.jar")) if folder else []
-
-
-def jvm_options(home: Path | None, *, small: bool = False) -> dict[str, str]:
-    """Make the driver's JVM options: log file and stack size, then tuning and the class archive for a quick start.
-
-    Args:
-        home: the Spark home with the class archive.
-        small: whether the application is too short for JIT compilation to pay.
-    """
-    tuning = [
-        *jvm.DRIVER_OPTIONS,
-        *(jvm.SHORT_LIVED_OPTIONS if small else ()),
-        *(class_archive.driver_archive_options(home) if home else ()),
-    ]
-    return {
-        DEFAULT_OPTIONS: shlex.join(
-            [jvm.THREAD_STACK_SIZE, f"-Dlog4j2.configurationFile={JOBS / 'log4j2.properties'}"]
-        ),
-        "spark.driver.extraJavaOptions": shlex.join(tuning),
-    }
 
 
 def spark_log(name: str) -> Path:

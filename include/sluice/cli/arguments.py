@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -151,6 +152,11 @@ def load_contracts() -> Contracts:
     for problem in found.problems:
         print(f"warning: {problem}", file=sys.stderr)
     return found
+
+
+def new_run_id() -> str:
+    """The id of a run that a command starts, as Airflow's ids say what started theirs."""
+    return f"command__{datetime.now(UTC).isoformat()}"
 
 
 def is_completing() -> bool:

@@ -6,9 +6,6 @@ In: a table and a range. Out: the preview; or, slice by slice in Spark on this m
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sluice import dag_ids
@@ -22,6 +19,7 @@ from sluice.cli.arguments import (
     add_patience,
     add_table,
     load_contracts,
+    new_run_id,
     ranges,
 )
 from sluice.operate import operator_input
@@ -95,11 +93,8 @@ def _preview(request: Request, inputs: PlanInputs) -> BackfillPlan:
 
     from sluice.backfill import backfill_plan
     from sluice.ledger import offsets_table
-    from sluice.ledger.offsets_table import Ledger
 
-    existing = offsets_table.load_ledger_table(inputs.catalog)
-    ledger = Ledger(inputs.catalog, existing) if existing else None
-    return backfill_plan.plan_backfill(request, replace(inputs, ledger=ledger))
+    return backfill_plan.plan_backfill(request, replace(inputs, ledger=offsets_table.load_ledger(inputs.catalog)))
 
 
 def _plan(given: argparse.Namespace) -> int:
@@ -125,7 +120,7 @@ def _run(given: argparse.Namespace) -> int:
 
     request = _request(given)
     inputs = _open(request, given.patience)
-    run_id = f"command__{datetime.now(UTC).isoformat()}"
+    run_id = new_run_id()
     with availability.translate_catalog_errors():
         if not given.yes:
             _show_plan(given, _preview(request, inputs), UNCHANGED)
@@ -156,8 +151,4 @@ def _run_slice(made: BackfillPlan, seq: int, run_id: str, inputs: PlanInputs) ->
     values = {"table": made.table, "topic": made.topic, "slice": seq, "source": str(made.origin), "run-id": run_id}
     arguments = [f"--{option}={value}" for option, value in values.items()]
     settings = inputs.contracts.group(made.group).settings
-    try:
-        return spark.run_job("backfill.py", arguments, settings)
-    except subprocess.TimeoutExpired:
-        print(f"warning: slice {seq} was stopped after the group's timeout of {settings.timeout}", file=sys.stderr)
-        return 2
+    return spark.run_job("backfill.py", arguments, settings, what=f"slice {seq}")

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sluice.cli import output
-from sluice.cli.arguments import add_command, add_group, add_json, add_patience, load_contracts
+from sluice.cli.arguments import add_command, add_group, add_json, add_patience, load_contracts, new_run_id
 
 if TYPE_CHECKING:
     from sluice.ledger.maintenance_table import ActionResult
@@ -42,13 +39,14 @@ def add_commands(commands: Any) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     """One run, by the functions that the tasks of DAG `maintain_<action>` call."""
+    from sluice.cli import spark
     from sluice.iceberg import availability
     from sluice.ledger import maintenance_table
     from sluice.maintain import assess, targets
     from sluice.maintain.expiry_plan import AssessmentInputs
     from sluice.plan import resolve_topics
 
-    action, run_id = maintenance_table.Action(given.action), f"command__{datetime.now(UTC).isoformat()}"
+    action, run_id = maintenance_table.Action(given.action), new_run_id()
     catalog = availability.open_catalog(given.patience)
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(load_contracts(), catalog, None)
@@ -63,7 +61,7 @@ def _run(given: argparse.Namespace) -> int:
         settings = known.group(group).settings
         arguments = [f"--action={action}", f"--run-id={run_id}", "--tables", json.dumps(tables)]
         arguments += [f"--seconds={settings.timeout.total_seconds():.0f}", *(["--dry-run"] if given.dry_run else [])]
-        codes.append(_run_spark(arguments, settings))
+        codes.append(spark.run_job("maintain.py", arguments, settings))
     where = maintenance_table.ResultFilter(run_id=run_id, action=action, states=maintenance_table.ENDED)
     with availability.translate_catalog_errors():
         done = {each.table: each for each in maintenance_table.read_results(catalog, where)} if due else {}
@@ -71,16 +69,6 @@ def _run(given: argparse.Namespace) -> int:
     if any(each.error for each in needs) or any(each.failed for each in done.values()):
         return 3
     return max(codes, default=0) if set(codes) <= {0, 1, 2, 3} else 2
-
-
-def _run_spark(arguments: Sequence[str], settings: Any) -> int:
-    from sluice.cli import spark
-
-    try:
-        return spark.run_job("maintain.py", arguments, settings)
-    except subprocess.TimeoutExpired:
-        print(f"warning: Spark was stopped after the group's timeout of {settings.timeout}", file=sys.stderr)
-        return 2
 
 
 def _print(needs: Sequence[Assessment], done: Mapping[str, ActionResult]) -> None:

@@ -6,17 +6,22 @@ In: a group and the contracts. Out: the plan; or what the run came to for each t
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sluice.cli import output
-from sluice.cli.arguments import add_command, add_ingest_group, add_json, add_patience, load_contracts
+from sluice.cli.arguments import (
+    add_command,
+    add_ingest_group,
+    add_json,
+    add_patience,
+    load_contracts,
+    new_run_id,
+)
 from sluice.errors import exit_code
 
 if TYPE_CHECKING:
+    from sluice.contract.groups import GroupSettings
     from sluice.plan.model import GroupPlan, PlanInputs
 
 
@@ -40,7 +45,6 @@ def _plan(given: argparse.Namespace) -> int:
     from sluice.iceberg import availability
     from sluice.kafka import broker
     from sluice.ledger import offsets_table
-    from sluice.ledger.offsets_table import Ledger
     from sluice.plan import plan, resolve_topics
     from sluice.plan.model import PlanInputs
 
@@ -48,10 +52,9 @@ def _plan(given: argparse.Namespace) -> int:
     known.group(given.group)
     client = broker.connect(given.patience)
     catalog = availability.open_catalog(given.patience)
-    existing = offsets_table.load_ledger_table(catalog)
+    ledger = offsets_table.load_ledger(catalog)
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, client)
-        ledger = Ledger(catalog, existing) if existing else None
         found = plan.make_plan(known.group(given.group), PlanInputs(known, catalog, client, ledger))
     output.show(given, _plan_facts(found), lambda: output.print_lines(found.lines()))
     return max(map(exit_code, found.stops.values()), default=0)
@@ -89,7 +92,7 @@ def _run(given: argparse.Namespace) -> int:
     from sluice.plan import plan, resolve_topics
     from sluice.plan.model import PlanInputs
 
-    run_id = f"command__{datetime.now(UTC).isoformat()}"
+    run_id = new_run_id()
     known = load_contracts()
     known.group(given.group)
     client = broker.connect(given.patience)
@@ -101,6 +104,7 @@ def _run(given: argparse.Namespace) -> int:
     promised = outcome.summarize_plan(made)
     if not given.json:
         output.print_lines(made.lines())
+    # Settle finds out what was published, even if Spark was stopped; the next run continues.
     code = _run_spark(given.group, run_id, promised, group.settings) if made.has_work else 0
     with availability.translate_catalog_errors():
         found = settle.settle(group, catalog, promised, run_id=run_id)
@@ -115,16 +119,11 @@ def _run(given: argparse.Namespace) -> int:
     return _run_code(found, made, code)
 
 
-def _run_spark(group: str, run_id: str, promised: Mapping[str, Any], settings: Any) -> int:
+def _run_spark(group: str, run_id: str, promised: Mapping[str, Any], settings: GroupSettings) -> int:
     from sluice.cli import spark
 
     arguments = [f"--group={group}", f"--run-id={run_id}"]
-    try:
-        return spark.run_job("ingest.py", arguments, settings, small=bool(promised["is_small"]))
-    except subprocess.TimeoutExpired:
-        # Settle still finds out what was published; the next run continues.
-        print(f"warning: Spark was stopped after the group's timeout of {settings.timeout}", file=sys.stderr)
-        return 2
+    return spark.run_job("ingest.py", arguments, settings, small=bool(promised["is_small"]))
 
 
 def _print_run(found: Mapping[str, Mapping[str, Any]], inputs: PlanInputs, run_id: str) -> None:

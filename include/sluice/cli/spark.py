@@ -6,7 +6,6 @@ Credentials go into a private file or the environment, never onto the command li
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,6 @@ from sluice.errors import ConfigError
 if TYPE_CHECKING:
     from sluice.contract.groups import GroupSettings
 
-DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 MASTER = "local[*]"
 INCLUDE = Path(__file__).resolve().parents[2]
 
@@ -81,7 +79,9 @@ def job_file(name: str) -> Path:
     )
 
 
-def run_job(name: str, arguments: Sequence[str], settings: GroupSettings, *, small: bool = False) -> int:
+def run_job(
+    name: str, arguments: Sequence[str], settings: GroupSettings, *, small: bool = False, what: str = "Spark"
+) -> int:
     """Run a job on this machine by spark-submit, with a group's settings, and wait for it.
 
     Args:
@@ -89,13 +89,14 @@ def run_job(name: str, arguments: Sequence[str], settings: GroupSettings, *, sma
         arguments: its arguments.
         settings: the group's. Its Airflow connection is not used: the master is this machine.
         small: whether the application ends before optimised compilation pays off.
+        what: what the application does, for the warning if it is stopped.
 
     Returns:
-        The job's exit code: 0 it ended, 2 a retry may help, 3 action required, 4 out of time.
+        The job's exit code: 0 it ended, 2 a retry may help, or it was stopped after the group's `timeout`, 3 action
+        required, 4 out of time.
 
     Raises:
         ConfigError: Spark's jars, Java or the job were not found.
-        subprocess.TimeoutExpired: the application took longer than the group's `timeout`.
     """
     from sluice.embedded import class_archive
     from sluice.ingest import session
@@ -105,19 +106,9 @@ def run_job(name: str, arguments: Sequence[str], settings: GroupSettings, *, sma
     found = session.spark_jars()
     home = class_archive.spark_home(Path(found[0]).parent.parent, found)  # with it, Spark starts in half of the time
     with tempfile.TemporaryDirectory(prefix="sluice-log-") as logs:
-        given = settings.spark.conf
-        options = shlex.join(
-            [jvm.THREAD_STACK_SIZE, f"-Dlog4j2.configurationFile={job.with_name('log4j2.properties')}"]
-        )
-        tuning = [
-            *jvm.DRIVER_OPTIONS,
-            *(jvm.SHORT_LIVED_OPTIONS if small else ()),
-            *(class_archive.driver_archive_options(home) if home else ()),
-        ]
+        archive = class_archive.driver_archive_options(home) if home else ()
         conf = {
-            "spark.driver.extraJavaOptions": shlex.join(tuning),
-            **given,
-            DEFAULT_OPTIONS: " ".join(filter(None, [options, given.get(DEFAULT_OPTIONS)])),
+            **jvm.driver_conf(settings.spark.conf, job.with_name("log4j2.properties"), archive, small=small),
             "spark.master": MASTER,
             "spark.driver.memory": settings.spark.driver_memory,
             "spark.driver.extraClassPath": os.pathsep.join(found),
@@ -134,10 +125,12 @@ def run_job(name: str, arguments: Sequence[str], settings: GroupSettings, *, sma
             submit = home / "bin" / "spark-submit" if home else spark_program("spark-submit")
             command = [str(submit), "--properties-file", str(properties), str(job), *arguments]
             # The job's log is progress, so that standard output holds what the command found and nothing else.
-            done = subprocess.run(
-                command, env=env, check=False, stdout=_log_stream(), timeout=settings.timeout.total_seconds()
-            )
-    return done.returncode
+            try:
+                seconds = settings.timeout.total_seconds()
+                return subprocess.run(command, env=env, check=False, stdout=_log_stream(), timeout=seconds).returncode
+            except subprocess.TimeoutExpired:
+                print(f"warning: {what} was stopped after the group's timeout of {settings.timeout}", file=sys.stderr)
+                return 2
 
 
 def _log_stream() -> int | None:

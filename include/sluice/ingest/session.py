@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from sluice.errors import ConfigError, printable
 from sluice.iceberg.catalog import spark_conf
 from sluice.ingest import compat
-from sluice.jvm import THREAD_STACK_SIZE
+from sluice.jvm import DEFAULT_OPTIONS, THREAD_STACK_SIZE
 
 # What rows contain depends on these, so a cluster's or a group's own settings do not override them.
 FIXED_SETTINGS = {
@@ -59,7 +59,7 @@ AVRO_LIMITS = {
 EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
 # Spark puts default options before a group's `extraJavaOptions`, instead of replacing one by the other. The driver's
 # apply to a JVM that Python starts.
-DEFAULTS["spark.driver.defaultJavaOptions"] = THREAD_STACK_SIZE
+DEFAULTS[DEFAULT_OPTIONS] = THREAD_STACK_SIZE
 DEFAULTS[EXECUTOR_OPTIONS] = " ".join(
     [THREAD_STACK_SIZE, *(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())]
 )

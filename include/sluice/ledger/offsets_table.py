@@ -180,3 +180,9 @@ class Ledger:
     def _first_at(self, file: DataFile) -> float:
         """The epoch seconds of a file's first row."""
         return tables.decode_bound(file.lower_bounds, self.table.schema().find_field("at"), -inf) / 1_000_000
+
+
+def load_ledger(catalog: Catalog) -> Ledger | None:
+    """Load the ledger; return None if its table does not exist, instead of creating it."""
+    table = load_ledger_table(catalog)
+    return Ledger(catalog, table) if table else None
