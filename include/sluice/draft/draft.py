@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.contract.values import root_name
 from sluice.draft.forms import FORMATS, Form, SchemaLookup, find_form
 from sluice.draft.keys import draft_key
 from sluice.draft.model import Draft, KeyDraft, Proposal, ValueDraft
@@ -87,9 +86,9 @@ def _with_newest(form: Form, newest: WriterSchema | None, topic: str) -> Form:
 
 
 def _head(sample: Sample, value: ValueDraft, key: KeyDraft) -> tuple[str, ...]:
-    times = "" if sample.count != 1 else " record"
+    records = "record" if sample.count == 1 else "records"
     return (
-        f"Drafted by `contract init` from the newest {sample.count}{times or ' records'} of topic {sample.topic}.",
+        f"Drafted by `contract init` from the newest {sample.count} {records} of topic {sample.topic}.",
         f"Values: {value.evidence}.",
         f"{key.evidence[:1].upper()}{key.evidence[1:]}.",
         "Counts and forms are those of the sample. Correct what you know better, then run `contract check`.",
@@ -118,7 +117,7 @@ def _auto_option(rows: Rows, value: ValueDraft, wishes: Wishes) -> tuple[tuple[d
     if not value.follows_schema:
         return ()
     auto: dict[str, Any] = {"subject": wishes.subject} if wishes.subject else {}
-    key_columns = [c.entry() for c in rows.columns if root_name(c.source) == "$key" or c.source.startswith("$key")]
+    key_columns = [c.entry() for c in rows.columns if c.from_key]
     return (({"columns": [*key_columns, {"auto": auto} if auto else "auto"]}, "follows the newest schema by itself"),)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sluice.draft.observe import NotJsonError, parse_json
 from sluice.errors import ConfigError
+from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.kafka.registry import WriterSchema
 
 SchemaLookup = Callable[[list[int]], dict[int, WriterSchema | None]]
@@ -16,7 +17,6 @@ SchemaLookup = Callable[[list[int]], dict[int, WriterSchema | None]]
 
 FORMATS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
 """By the registry's name for a kind of schema, the contract's for the format."""
-_PREFIX_BYTES = 5
 _MAX_IDS = 20
 
 
@@ -71,7 +71,7 @@ def find_form(sampled: Sequence[bytes | None], lookup: SchemaLookup, *, key: boo
 
 def _framed(given: list[bytes], lookup: SchemaLookup, *, key: bool) -> Form | None:
     """The form of records in Confluent's wire format."""
-    ids = Counter(int.from_bytes(each[1:5], "big") for each in given if len(each) >= _PREFIX_BYTES and each[0] == 0)
+    ids = Counter(int.from_bytes(each[1:5], "big") for each in given if len(each) >= PREFIX_BYTES and each[0] == 0)
     if ids.total() * 2 <= len(given):
         return None
     try:

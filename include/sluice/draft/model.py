@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sluice.contract.values import KEY_SOURCE
+
 
 @dataclass(frozen=True)
 class DraftColumn:
@@ -29,6 +31,11 @@ class DraftColumn:
     evidence: tuple[str, ...] = ()
     personal: str = ""
     always: bool = False
+
+    @property
+    def from_key(self) -> bool:
+        """Whether it is read from the record's key."""
+        return self.source.startswith(KEY_SOURCE)
 
     def entry(self) -> dict[str, Any]:
         """The column as the contract has it."""

@@ -80,7 +80,7 @@ def _column_lines(column: DraftColumn) -> Iterator[str]:
     if not column.personal:
         return
     reason = f"personal data? {column.personal}."
-    if column.type == "string" and not column.source.startswith("$key"):
+    if column.type == "string" and not column.from_key:
         yield f"  {comment(f'{reason} To hide it, set SLUICE_MASK_KEY where Spark runs, and take this line instead:')}"
         yield f"  {comment('- ' + _flow({**column.entry(), 'mask': 'sha256'}))}"
     elif column.type == "string":

@@ -16,8 +16,8 @@ from sluice.draft.naming import ColumnNames
 from sluice.draft.observe import Field, NotJsonError, parse_json
 from sluice.draft.personal import personal_evidence
 from sluice.draft.registry_columns import root_fields, row_columns, scalar_type, schema_columns
+from sluice.formats.change_events import UNAVAILABLE
 
-_UNAVAILABLE = "__debezium_unavailable_value"
 _UNWRAP_FIELDS = ("__op", "__deleted")
 _CLOUD_EVENT = ("specversion", "id", "source", "type")
 _ATTRIBUTES = (*_CLOUD_EVENT, "time", "subject", "datacontenttype", "dataschema")
@@ -71,7 +71,7 @@ def _object_columns(
     fields = connect_fields(embedded)
     seen = Field()
     for row in rows:
-        seen.add({name: each for name, each in row.items() if each != _UNAVAILABLE and name not in skip})
+        seen.add({name: each for name, each in row.items() if each != UNAVAILABLE and name not in skip})
     if not fields:
         return columns.of(seen, len(rows), skip)
     found = []
