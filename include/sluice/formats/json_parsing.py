@@ -61,8 +61,7 @@ def add_parsed_object(frame: DataFrame, raw: Column, wanted: T.StructType, part:
     frame = frame.withColumns({PARSED: _parsed_strictly(wanted), _HAS_MARKER: _has_marker()})
     if not WHOLE_NUMBERS.within(wanted):
         return frame
-    parsed = F.col(PARSED)
-    return frame.withColumn(PARSED, F.when(_is_corrupt(parsed), _parsed_leniently(wanted)).otherwise(parsed))
+    return frame.withColumn(PARSED, _parsed_again(F.col(PARSED), wanted))
 
 
 def _with_whole_numbers(parsed: Column, wanted: T.StructType) -> Column:
@@ -138,14 +137,14 @@ def _parsed(wanted: T.StructType) -> Column:
     strict = _parsed_strictly(wanted)
     if not WHOLE_NUMBERS.within(wanted):
         return strict
-    # Most records are parsed once.
-    return let(strict, lambda each: F.when(_is_corrupt(each), _parsed_leniently(wanted)).otherwise(each))
+    return let(strict, lambda each: _parsed_again(each, wanted))
 
 
-def _parsed_leniently(wanted: T.StructType) -> Column:
-    """The parse with all numbers that are integers."""
+def _parsed_again(strict: Column, wanted: T.StructType) -> Column:
+    """The strict parse; for the few records that it refuses, the parse with all numbers that are integers."""
     again = _parsed_strictly(WHOLE_NUMBERS.parse_fields(wanted))
-    return let(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
+    lenient = let(again, lambda each: F.when(each.isNotNull(), _with_whole_numbers(each, wanted)))
+    return F.when(_is_corrupt(strict), lenient).otherwise(strict)
 
 
 def _parsed_strictly(wanted: T.StructType) -> Column:
