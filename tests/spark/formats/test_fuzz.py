@@ -363,7 +363,8 @@ def protobuf_form(client: SchemaRegistryClient) -> Form:
     messages = {(ref.prefix(raw), ref.indexes(raw[5:])[0]): type(each) for each, raw in zip(values, good, strict=True)}
     java = client.register_schema(name(), Schema(JAVA_MADE, "PROTOBUF"))
     good.append(struct.pack(">bI", 0, java) + good[0][5:])
-    messages[java, ref.indexes(good[0][5:])[0]] = kinds["M"]
+    # Damage puts this id before the other messages as well.
+    messages |= {(java, path): kind for (_, path), kind in messages.items()}
     key_files = protobuf_descriptors.descriptor_files(
         WriterSchema(0, "PROTOBUF", 'syntax = "proto3"; message K { int64 k = 1; }')
     )
