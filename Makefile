@@ -63,18 +63,19 @@ endif
 check: style types ## run lint, types and the tests without services, in under three minutes
 	@$(RUN) -m pytest -n logical tests/unit
 
-lint: style types ## run ruff (rules and format), the layout checks of the package, and mypy
+lint: style types ## run ruff (rules and format), the checks of layout, imports and texts, and mypy
 
 style: setup-dev
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(PY) .ci/layout.py
+	@$(PY) .ci/prose.py
 	@PYTHONPATH=include $(VENV)/bin/lint-imports
 
 types: setup-dev
 	@$(VENV)/bin/mypy
 
-rooms: setup-dev ## update the map of the package in docs/design.md
+rooms: setup-dev ## update the map of the package in docs/design.md and docs/dev/modules.md
 	@PYTHONPATH=include $(PY) .ci/rooms.py
 
 type-tables: setup-dev ## update the tables of types in docs/contracts.md

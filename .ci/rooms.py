@@ -1,4 +1,4 @@
-"""Writes the map of the package into docs/design.md: a Mermaid graph of its folders, and tables of their modules.
+"""Writes the map of the package: its folders into docs/design.md, and their modules into docs/dev/modules.md.
 
 `make rooms` runs it. A unit test fails when the map is out of date.
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 import grimp
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGE = REPOSITORY / "docs" / "design.md"
+DESIGN = REPOSITORY / "docs" / "design.md"
+MODULES = REPOSITORY / "docs" / "dev" / "modules.md"
 BEGIN, END = "<!-- rooms: written by .ci/rooms.py -->", "<!-- end of rooms -->"
 PLUGINS = ("sluice_airflow", "sluice_airflow/dags", "sluice_web")
 
@@ -51,34 +52,45 @@ def summary(path: Path) -> str:
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 
-def page() -> str:
-    """The graph and the tables, as Markdown."""
-    package, rooms = REPOSITORY / "include" / "sluice", floors()
+def folders() -> dict[str, tuple[Path, str]]:
+    """The path of each folder of the map, and what it is for."""
+    package = REPOSITORY / "include" / "sluice"
+    found = {f"{room}/": package / room for room in (*floors(), "embedded", "demo")}
+    found |= {f"plugins/{name}/": REPOSITORY / "plugins" / name for name in PLUGINS}
+    about = {title: (path, summary(path / "__init__.py")) for title, path in found.items()}
+    return about | {"the root of the package": (package, "Values and errors that every folder uses.")}
+
+
+def folder_map() -> str:
+    """The graph of the imports, and what each folder is for, as Markdown."""
     lines = ["```mermaid", "graph TD"]
-    lines += [f"    {room} --> {to}" for room, to in arrows(rooms)]
-    lines += ["```", ""]
-    folders = {f"`{room}/`": package / room for room in (*rooms, "embedded", "demo")}
-    folders["the root of the package"] = package
-    folders |= {f"`plugins/{name}/`": REPOSITORY / "plugins" / name for name in PLUGINS}
-    for title, folder in folders.items():
-        about = "Values and errors that every room uses." if folder == package else summary(folder / "__init__.py")
-        lines += [f"**{title}** {about}", "", "| module | what it holds |", "| --- | --- |"]
-        lines += [
-            f"| `{path.stem}` | {summary(path)} |"
-            for path in sorted(folder.glob("*.py"))
-            if not path.name.startswith("__")
-        ]
+    lines += [f"    {room} --> {to}" for room, to in arrows(floors())]
+    lines += ["```", "", "| folder | what it is for |", "| --- | --- |"]
+    lines += [f"| `{title}` | {about} |" for title, (_, about) in folders().items() if title.endswith("/")]
+    return "\n".join([*lines, ""])
+
+
+def module_tables() -> str:
+    """A table of modules for each folder, as Markdown."""
+    lines = []
+    for title, (folder, _) in folders().items():
+        lines += [f"## {title.rstrip('/')}", "", "| module | what it holds |", "| --- | --- |"]
+        modules = [path for path in sorted(folder.glob("*.py")) if not path.name.startswith("__")]
+        lines += [f"| `{path.stem}` | {summary(path)} |" for path in modules]
         lines.append("")
     return "\n".join(lines)
 
 
-def with_rooms(text: str) -> str:
-    """The page with the part between the markers written anew."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{page()}{END}{after}"
+def pages() -> dict[Path, str]:
+    """Each page with the part between its markers written anew."""
+    written = {}
+    for path, part in ((DESIGN, folder_map()), (MODULES, module_tables())):
+        before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+        written[path] = f"{before}{BEGIN}\n{part}{END}{rest.partition(END)[2]}"
+    return written
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "include"))
-    PAGE.write_text(with_rooms(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")

@@ -46,7 +46,7 @@ AS_IN_PRODUCTION = {
 def lake_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The folder of catalog and warehouse; sets the environment for them.
 
-    `SLUICE_TEST_REST` is the address of a REST catalog to use instead; see docs/design.md.
+    `SLUICE_TEST_REST` is the address of a REST catalog to use instead; see docs/dev/testing.md.
     """
     folder = tmp_path_factory.mktemp("lake")
     patch = pytest.MonkeyPatch()

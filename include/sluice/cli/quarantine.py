@@ -1,4 +1,4 @@
-"""`sluice quarantine`: the records of a table that are in quarantine, and why.
+"""`sluice quarantine`: the quarantined records of a table, and why.
 
 In: a table. Out: counts by error, and the newest records; their keys and values only if they are asked for.
 """

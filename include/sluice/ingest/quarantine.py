@@ -1,4 +1,4 @@
-"""Quarantine: rejected records as rows of a table's quarantine table, overwritten batch by batch, and counted there."""
+"""Quarantine: records that a table can't take, as rows of its quarantine table, overwritten and counted by batch."""
 
 from __future__ import annotations
 

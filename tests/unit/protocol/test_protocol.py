@@ -1,4 +1,4 @@
-"""The invariants of docs/design.md hold in every order of the protocol's steps, in a model that finds broken rules."""
+"""The invariants of docs/concepts hold in every order of the protocol's steps, in a model that finds broken rules."""
 
 from __future__ import annotations
 
