@@ -27,9 +27,9 @@ help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo; echo "  SLUICE_HOME (default .sluice) holds a stack's state; SLUICE_CONTRACTS names another folder of contracts."
 
-setup: $(VENV)/.runtime ## create .venv with the pinned packages (once; later calls do nothing)
+setup: $(VENV)/.runtime $(VENV)/bin/sluice ## create .venv with the pinned packages (once; later calls do nothing)
 
-setup-dev: $(VENV)/.dev ## the same, with the tools that make test and make lint use
+setup-dev: $(VENV)/.dev $(VENV)/bin/sluice ## the same, with the tools that make test and make lint use
 
 jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.cache/sluice, or SLUICE_CACHE)
 	@$(RUN) -m sluice.embedded jars
@@ -132,6 +132,10 @@ $(VENV)/.runtime: requirements.txt | $(UV)
 	@# Compiled now: in containers where Python may not write bytecode, each process would compile everything again.
 	@$(INSTALL) -r requirements.txt
 	@touch $@
+
+# Not an editable install: its entry point would make Airflow load the plugin a second time, beside the plugins folder.
+$(VENV)/bin/sluice: .ci/sluice.sh | $(UV)
+	@install -m 755 $< $@
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 	@echo "installing the development tools"

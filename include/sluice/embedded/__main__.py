@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -31,7 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     if chosen.command == "up":
-        stack.up(Home.default(), only=chosen.only, registry=not chosen.no_registry)
+        home = Home.default()
+        stack.up(home, only=chosen.only, registry=not chosen.no_registry)
+        say(f"next, in each shell: source {shlex.quote(os.path.relpath(home.env_file))}")
+        if not chosen.only:
+            say("then: sluice doctor, or the guide docs/getting-started/first-table.md")
     elif chosen.command == "down":
         stack.down(Home.default())
     elif chosen.command == "status":

@@ -25,6 +25,9 @@ _NO_PROXY_SCRIPT = (
     f'[ "$no_proxy" = "*" ] || no_proxy="${{no_proxy:+$no_proxy,}}{HOST},localhost"; '
     'NO_PROXY="$no_proxy"; export no_proxy NO_PROXY\n'
 )
+# The folder of this Python has the commands `sluice` and `airflow`. `load_env` reads only lines that begin with `export`.
+_BIN = shlex.quote(str(Path(sys.executable).parent))
+_PATH_SCRIPT = f'case ":$PATH:" in *:{_BIN}:*) ;; *) PATH={_BIN}:"$PATH"; export PATH ;; esac\n'
 USER = "admin"
 CATALOG = "lake"
 
@@ -130,7 +133,7 @@ def write_env(home: Home, variables: Mapping[str, str]) -> None:
     write_private(home.root / ".pyiceberg.yaml", f"default-catalog: {CATALOG}\n")
     lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
     head = f"# Written by `make up`. In a shell: . {shlex.quote(str(home.env_file))}\n"
-    write_private(home.env_file, f"{head}{UNSET_SCRIPT}{lines}{_NO_PROXY_SCRIPT}")
+    write_private(home.env_file, f"{head}{UNSET_SCRIPT}{lines}{_NO_PROXY_SCRIPT}{_PATH_SCRIPT}")
 
 
 def load_env(home: Path | None = None) -> dict[str, str]:

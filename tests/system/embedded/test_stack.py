@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -41,6 +42,7 @@ def test_up_status_down_and_each_of_them_twice(embedded, tmp_path):
     assert embedded("status").returncode == 3
     first = embedded("up", "--only", "kafka")
     assert first.returncode == 0, first.stderr
+    assert re.search(r"next, in each shell: source \S*home/env$", first.stderr.rstrip()), first.stderr
     pid = pid_of(tmp_path / "home")
     env = load_env(tmp_path / "home")
     assert broker_is_ready(int(env["KAFKA_BOOTSTRAP_SERVERS"].rpartition(":")[2]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import ssl
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 from sluice.embedded import __main__ as command
 from sluice.embedded import env, java, process, state, truststore
 from sluice.embedded.failure import StackError
-from sluice.embedded.home import Home, cache_folder
+from sluice.embedded.home import REPOSITORY, Home, cache_folder
 from sluice.embedded.kafka_broker import BrokerPorts, broker_service
 from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
@@ -40,6 +41,31 @@ def test_a_shell_and_load_env_read_the_same_values(home):
     script = f'. "$1"; printf "%s\\0" {names}'
     said = subprocess.run(["/bin/sh", "-c", script, "sh", home.env_file], capture_output=True, text=True, check=True)
     assert said.stdout.split("\0")[:-1] == list(written.values())
+
+
+def test_a_shell_that_sources_the_file_finds_the_commands_once(home):
+    env.write_env(home, {})
+    script = '. "$1"; . "$1"; printf %s "$PATH"'
+    asked = ["/bin/sh", "-euc", script, "sh", home.env_file]
+    said = subprocess.run(asked, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    assert said.stdout == f"{Path(sys.executable).parent}:/usr/bin:/bin"
+
+
+def test_a_checkout_has_the_command_sluice_in_its_venv(tmp_path):
+    bin_folder = tmp_path / "it's here" / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (tmp_path / "it's here" / "include").symlink_to(REPOSITORY / "include")
+    for name, text in {
+        "sluice": (REPOSITORY / ".ci" / "sluice.sh").read_text(),
+        "python": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n',
+    }.items():
+        (bin_folder / name).write_text(text)
+        (bin_folder / name).chmod(0o755)
+    path = {"PATH": f"{bin_folder}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", "sluice plan --help"], env=path, cwd="/", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("usage: sluice plan ")
 
 
 def test_a_stack_that_never_started_has_no_env(tmp_path):
