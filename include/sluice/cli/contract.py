@@ -68,9 +68,12 @@ def add_commands(commands: Any) -> None:
 
 def _check(given: argparse.Namespace) -> int:
     from sluice.contract import folder as contract_folder
+    from sluice.formats import masks
 
     found = contract_folder.load_contracts(given.folder, strict=False)
-    templates = [c for c in (*found.tables.values(), *found.templates.values()) if c.topic_pattern]
+    every = (*found.tables.values(), *found.templates.values())
+    templates = [c for c in every if c.topic_pattern]
+    lacking = masks.find_missing_keys(every)
     if not given.json:
         for problem in found.problems:
             print(problem)
@@ -79,6 +82,8 @@ def _check(given: argparse.Namespace) -> int:
         if not found.problems:
             valid = f"{number} contract(s) in {found.folder}, all valid"
         print(f"{valid}; groups: {', '.join(found.groups) or 'none'}")
+        for table, error in lacking.items():
+            output.print_lines([f"warning: here, a run would stop {table}: {error}"])
         for contract in templates:
             pattern = contract.topic_pattern.pattern if contract.topic_pattern else ""
             print(f"{contract.table}: `plan {contract.group}` shows which topics match `{pattern}`")
@@ -88,6 +93,7 @@ def _check(given: argparse.Namespace) -> int:
         "tables": [*found.tables, *found.templates],
         "groups": list(found.groups),
         "problems": [str(problem) for problem in found.problems],
+        "warnings": [str(error) for error in lacking.values()],
         **compared,
     }
     output.show(given, facts, lambda: output.print_lines(_comparison_lines(compared)))

@@ -15,7 +15,10 @@ from sluice.cli.arguments import add_command, add_json, add_patience
 if TYPE_CHECKING:
     from sluice.doctor.findings import Finding
 
-NAMES = ("versions", "java", "jars", "contracts", "kafka", "registry", "catalog", "storage", "spark", "airflow")
+NAMES = (
+    *("versions", "java", "jars", "contracts", "masks"),
+    *("kafka", "registry", "catalog", "storage", "spark", "airflow"),
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -24,11 +27,11 @@ def add_commands(commands: Any) -> None:
         commands,
         "doctor",
         _doctor,
-        "check versions, Java, jars, Kafka, registry, catalog, storage, Spark and Airflow",
+        "check versions, Java, jars, contracts, masking key, Kafka, registry, catalog, storage, Spark and Airflow",
         ["", "kafka catalog", "--json"],
     )
     parser.description = (
-        "Checks versions, Java, jars, Kafka, registry, catalog, storage, Spark and Airflow.\n"
+        "Checks versions, Java, jars, contracts, masking key, Kafka, registry, catalog, storage, Spark and Airflow.\n"
         "Catalog and storage are checked with a table in a namespace sluice_doctor_…; both are removed again.\n"
         "Exit code 0: all is well or not used here; 2: something did not answer; 3: something must be corrected."
     )

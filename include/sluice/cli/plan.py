@@ -42,6 +42,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _plan(given: argparse.Namespace) -> int:
+    from sluice.formats import masks
     from sluice.iceberg import availability
     from sluice.kafka import broker
     from sluice.ledger import offsets_table
@@ -56,7 +57,14 @@ def _plan(given: argparse.Namespace) -> int:
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, client)
         found = plan.make_plan(known.group(given.group), PlanInputs(known, catalog, client, ledger))
-    output.show(given, _plan_facts(found), lambda: output.print_lines(found.lines()))
+    lacking = [
+        f"{name}: {error}" for name, error in masks.find_missing_keys(known.group(given.group).contracts).items()
+    ]
+    facts = _plan_facts(found)
+    facts["warnings"] += lacking
+    # Airflow's workers may have the key.
+    lines = [*(f"warn    a run from this shell would stop {each}" for each in lacking), *found.lines()]
+    output.show(given, facts, lambda: output.print_lines(lines))
     return max(map(exit_code, found.stops.values()), default=0)
 
 

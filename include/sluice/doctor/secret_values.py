@@ -13,7 +13,9 @@ from typing import Any
 from urllib.parse import unquote
 
 HIDDEN = "…"
-_NAME = re.compile(r"secret|password|passwd|token|credential|access.?key|private.?key|sas|jaas|user.info|conn_", re.I)
+_NAME = re.compile(
+    r"secret|password|passwd|token|credential|access.?key|(private|mask).?key|sas|jaas|user.info|conn_", re.I
+)
 _USER_INFO = re.compile(r"(?<=//)[^/\s@]+@")
 _SHORTEST = 4
 """Shorter values would remove parts of words."""

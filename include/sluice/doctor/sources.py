@@ -6,7 +6,8 @@ In: the contracts and the environment. Out: what answered, or what is missing. R
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,14 @@ from sluice.contract import folder as contract_folder
 from sluice.contract.columns import REGISTRY_FORMATS
 from sluice.contract.folder import Contracts
 from sluice.doctor.findings import SkippedError
-from sluice.errors import BrokerUnavailableError, ConfigError, ContractError, RetryableError, SluiceError
+from sluice.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    ContractError,
+    RetryableError,
+    SluiceError,
+    TopicMissingError,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -41,8 +49,29 @@ def check_contracts() -> str:
     return f"{count} in {found.folder}, groups {', '.join(found.groups) or 'none'}"
 
 
+def check_masks() -> str:
+    """Check that this environment has the key that masked columns are hashed with.
+
+    Raises:
+        SkippedError: no contract needs one.
+        ConfigError: it is missing, or too short.
+    """
+    from sluice.formats import masks
+
+    contracts = contract_folder.load_contracts(strict=False)
+    needing = [c for c in (*contracts.tables.values(), *contracts.templates.values()) if masks.needs_key(c)]
+    if not needing:
+        raise SkippedError("no contract has mask: sha256")
+    if lacking := masks.find_missing_keys(needing):
+        error = next(iter(lacking.values()))
+        raise ConfigError(f"{error.message} Needed by {_listed(lacking)}.", next_step=error.next_step)
+    return f"{masks.KEY_VARIABLE} is set here; needed by {_listed(c.table for c in needing)}"
+
+
 def check_kafka(patience: float) -> str:
     """Check that Kafka answers, that the contracts' topics can be described and read, and that clocks agree.
+
+    A missing topic is an error only once a run has created a table that reads it: a contract may be there first.
 
     Raises:
         BrokerUnavailableError: Kafka did not answer, or refused the login.
@@ -58,11 +87,42 @@ def check_kafka(patience: float) -> str:
         return f"answers; {len(broker.list_topic_names(client))} topics are visible, and no contract names one"
     states = broker.describe_topics(client, topics)
     problems = {name: state for name, state in states.items() if isinstance(state, SluiceError)}
-    if problems:
-        raise _first_of(problems)
-    _check_rights(client, topics)
-    _check_clock(client, {name: s.watermarks for name, s in states.items() if isinstance(s, broker.TopicState)})
-    return f"answers; {len(topics)} topics can be described and read, and no record is from the future"
+    missing = [name for name, error in problems.items() if isinstance(error, TopicMissingError)]
+    awaited = _topics_without_table(contracts, missing, patience) if missing else []
+    if others := {name: error for name, error in problems.items() if name not in awaited}:
+        raise _first_of(others)
+    there = {name: s.watermarks for name, s in states.items() if isinstance(s, broker.TopicState)}
+    if there:
+        _check_rights(client, list(there))
+    _check_clock(client, there)
+    text = f"answers; {_count(there)} can be described and read, and no record is from the future"
+    if not awaited:
+        return text
+    return f"{text}. Not created yet: {_count(awaited)} of contracts that never ran ({_listed(awaited)})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    return ", ".join(known[:MAX_LISTED]) + (", …" if len(known) > MAX_LISTED else "")
+
+
+def _count(topics: Collection[str]) -> str:
+    return "1 topic" if len(topics) == 1 else f"{len(topics)} topics"
+
+
+def _topics_without_table(contracts: Contracts, topics: Iterable[str], patience: float) -> list[str]:
+    """The topics of which no typed table exists; none if the catalog does not answer, which is a check of its own."""
+    from sluice.iceberg import availability, table_names, tables
+
+    def has_table(topic: str) -> bool:
+        readers = (contracts.tables[name] for name in contracts.topics[topic].tables)
+        return any(tables.load(catalog, table_names.typed(each)) is not None for each in readers)
+
+    try:
+        with closing(availability.open_catalog(patience)) as catalog, availability.translate_catalog_errors():
+            return sorted(topic for topic in topics if not has_table(topic))
+    except SluiceError:
+        return []
 
 
 def _first_of(problems: Mapping[str, SluiceError]) -> SluiceError:

@@ -25,7 +25,8 @@ _NO_PROXY_SCRIPT = (
     f'[ "$no_proxy" = "*" ] || no_proxy="${{no_proxy:+$no_proxy,}}{HOST},localhost"; '
     'NO_PROXY="$no_proxy"; export no_proxy NO_PROXY\n'
 )
-# The folder of this Python has the commands `sluice` and `airflow`. `load_env` reads only lines that begin with `export`.
+# The folder of this Python has the commands `sluice` and `airflow`.
+# The line does not begin with `export`: `load_env` has no use for a part of PATH.
 _BIN = shlex.quote(str(Path(sys.executable).parent))
 _PATH_SCRIPT = f'case ":$PATH:" in *:{_BIN}:*) ;; *) PATH={_BIN}:"$PATH"; export PATH ;; esac\n'
 USER = "admin"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from sluice.contract.contract import Contract
 from sluice.errors import ConfigError
+
+if TYPE_CHECKING:  # plan checks the key where no Spark is loaded
+    from pyspark.sql import Column, DataFrame
 
 KEY_VARIABLE = "SLUICE_MASK_KEY"
 REDACTED = "[redacted]"
@@ -29,7 +31,9 @@ def mask_columns(frame: DataFrame, contract: Contract) -> DataFrame:
     Raises:
         ConfigError: A column uses `sha256`, and the key is missing or too short.
     """
-    if any(c.mask == "sha256" for c in contract.columns):
+    from pyspark.sql import functions as F
+
+    if needs_key(contract):
         pads = frame.sparkSession.createDataFrame([hmac_pads(contract)], f"{_INNER} binary, {_OUTER} binary")
         frame = frame.crossJoin(F.broadcast(pads))
     hidden = {
@@ -40,7 +44,25 @@ def mask_columns(frame: DataFrame, contract: Contract) -> DataFrame:
     return frame.withColumns(hidden).drop(_INNER, _OUTER) if hidden else frame
 
 
+def needs_key(contract: Contract) -> bool:
+    """Whether a column of the contract is hashed."""
+    return any(column.mask == "sha256" for column in contract.columns)
+
+
+def find_missing_keys(contracts: Iterable[Contract]) -> dict[str, ConfigError]:
+    """Tables that need a masking key which this process lacks, each with the error."""
+    found = {}
+    for contract in filter(needs_key, contracts):
+        try:
+            _key(contract)
+        except ConfigError as error:
+            found[contract.table] = error
+    return found
+
+
 def _hashed(text: Column) -> Column:
+    from pyspark.sql import functions as F
+
     inner = F.unhex(F.sha2(F.concat(F.col(_INNER), text.cast("binary")), 256))
     return F.sha2(F.concat(F.col(_OUTER), inner), 256)
 
@@ -70,8 +92,8 @@ def _key(contract: Contract) -> bytes:
     if len(key) < MIN_KEY_BYTES:
         raise ConfigError(
             f"The masking key {KEY_VARIABLE} is {'too short' if key else 'not set'}.",
-            next_step=f"Set {KEY_VARIABLE} to a secret of at least {MIN_KEY_BYTES} bytes. "
-            "Keep it unchanged as long as hashes are compared.",
+            next_step=f"Set {KEY_VARIABLE} to a secret of at least {MIN_KEY_BYTES} bytes in the environment of "
+            "Airflow's workers, or of the command. Keep it unchanged as long as hashes are compared.",
             table=contract.table,
         )
     return key

@@ -87,7 +87,7 @@ def check_mask_key(catalog: Catalog, table: Table, contract: Contract) -> None:
     Raises:
         ConfigError: the key is another one, missing, or too short.
     """
-    if not any(column.mask == "sha256" for column in contract.columns):
+    if not masks.needs_key(contract):
         return
     mine = masks.key_fingerprint(contract)
     if MASK_KEY not in table.properties:  # another writer may have recorded its own since

@@ -29,12 +29,14 @@ class PlanInputs:
         contracts: all contracts, their topics resolved by `sluice.plan.resolve_topics`.
         client: for the watermarks and the topics' settings.
         ledger: None where it does not exist yet: then only the tables are read.
+        unready: tables that this machine can't publish to, with the error.
     """
 
     contracts: Contracts
     catalog: Catalog
     client: AdminClient
     ledger: Ledger | None = None
+    unready: Mapping[str, SluiceError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

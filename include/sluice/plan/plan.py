@@ -21,6 +21,7 @@ from sluice.contract.folder import Group
 from sluice.errors import CompactedDeletesError, PlanLostError, SluiceError, with_table
 from sluice.evolve import auto_columns, evolve
 from sluice.evolve.pending_change import PendingChange
+from sluice.formats import masks
 from sluice.iceberg import availability, cursor, requirements_check, snapshots, table_names, tables
 from sluice.kafka import broker
 from sluice.ledger import accepted_gaps, backlog, consumers, ledger_rows, unfinished_rollback
@@ -79,6 +80,7 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
     staging = backlog.load_staging(catalog, topics, broken)
     progress = {c.table: _read_table(c, inputs, kafka, follow_registry=extend) for c in chosen}
     stops |= {name: each.error for name, each in progress.items() if each.error}
+    stops = {**inputs.unready, **stops}
     readable = {name: each.published for name, each in progress.items() if each.error is None}
     gaps = ledger.gaps(topics) if ledger else []
     known = backlog.find_known_batches(chosen, staging, readable, ledger, gaps)
@@ -101,7 +103,9 @@ def make_plan(group: Group, inputs: PlanInputs, *, extend: bool = True) -> Group
             accepted=accepted_gaps.accepted_ranges(gaps, topic, state.topic_id),
         )
         try:
-            topic_plan = plan_topic(topic_progress, inputs.client, extend=extend)
+            # Without a table that could publish them, no offsets are frozen.
+            some_ready = any(name not in inputs.unready for name in contracts.topics[topic].tables)
+            topic_plan = plan_topic(topic_progress, inputs.client, extend=extend and some_ready)
             topic_plans[topic] = replace(topic_plan, unrecorded=unrecorded)
         except SluiceError as error:
             broken[topic] = error
@@ -204,6 +208,8 @@ def _plan_table(
 def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:
     """Make a plan, create and change the tables that it needs, and write it into the ledger by a compare-and-set.
 
+    The Spark driver starts on a machine with this one's environment: a table whose masking key is missing here stops.
+
     Args:
         group: the tables to plan for.
         inputs: what the plan is made from; the ledger is created if it is missing.
@@ -218,7 +224,7 @@ def write_plan(group: Group, inputs: PlanInputs, *, run_id: str) -> GroupPlan:
     raced: set[str] = set()
     catalog, ledger = inputs.catalog, Ledger(inputs.catalog)
     requirements_check.check(catalog, ledger.table)
-    inputs = replace(inputs, ledger=ledger)
+    inputs = replace(inputs, ledger=ledger, unready=masks.find_missing_keys(group.contracts))
     for _ in range(ATTEMPTS):
         plan = make_plan(group, inputs)
         finished = [

@@ -95,6 +95,38 @@ def test_contract_check_as_json_holds_what_it_prints(
     assert "nowhere" in told["not_checked"]
 
 
+def test_a_missing_masking_key_is_reported_before_a_run_stops_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_CATALOG", "nowhere")
+    monkeypatch.setenv("SLUICE_CONTRACTS", str(tmp_path))
+    monkeypatch.delenv("SLUICE_MASK_KEY", raising=False)
+
+    def doctor() -> tuple[int, str]:
+        code = main.main(["doctor", "masks"])
+        return code, capsys.readouterr().out
+
+    (tmp_path / "a.yaml").write_text(CONTRACT)
+    assert doctor()[0] == 0
+    (tmp_path / "b.yaml").write_text(CONTRACT.replace("a.b", "a.c").replace("type: long", "type: string, mask: sha256"))
+    assert main.main(["contract", "check", "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert "SLUICE_MASK_KEY is not set" in warning and "table a.c" in warning
+    assert main.main(["contract", "check"]) == 0
+    assert "warning: here, a run would stop a.c: The masking key" in capsys.readouterr().out
+    code, shown = doctor()
+    assert (
+        code == 3
+        and "SLUICE_MASK_KEY is not set. Needed by a.c." in shown
+        and "next step: Set SLUICE_MASK_KEY" in shown
+    )
+    monkeypatch.setenv("SLUICE_MASK_KEY", "a secret of 16 bytes or more")
+    code, shown = doctor()
+    assert code == 0 and "needed by a.c" in shown and "a secret" not in shown
+    assert main.main(["contract", "check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
 def test_a_table_is_plain_in_a_pipe_and_drawn_on_a_terminal() -> None:
     rows = [["a.b", "\x1b[2J\u202e", "7"], ["c", "blocked", "1,000"]]
     code = f"from sluice.cli import output; output.print_table(['TABLE', 'STATE', 'N'], {rows!r}, right=[2])"

@@ -131,6 +131,34 @@ def test_what_fails_for_one_table_though_the_catalog_answers_stops_no_other(tmp_
     lake.close()
 
 
+def test_without_the_masking_key_nothing_is_frozen_for_what_needs_it(tmp_path, monkeypatch):
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    masked = [{"name": "id", "type": "long"}, {"name": "mail", "type": "string", "mask": "sha256"}]
+    for table, topic, columns in (
+        ("db.masked", "own", masked),
+        ("db.beside", "shared", masked),
+        ("db.plain", "shared", masked[:1]),
+    ):
+        body = {**BODY, "table": table, "topic": topic, "columns": columns}
+        (folder / f"{table}.yaml").write_text(yaml.safe_dump(body))
+    known = contract_folder.load_contracts(folder)
+    state = lambda topic: TopicState(topic, f"id {topic}", {0: OffsetRange(0, 5)}, compacted=False, retention_ms=-1)  # noqa: E731
+    monkeypatch.setattr(broker, "describe_topics", lambda _, topics: {t: state(t) for t in topics})
+    lake = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/warehouse")
+
+    def frozen() -> tuple[set[str], set[str]]:
+        found = plan.write_plan(known.group("g"), PlanInputs(known, lake, None), run_id="r")
+        assert all("SLUICE_MASK_KEY" in str(error) for error in found.stops.values())
+        return set(found.stops), {row.topic for row in Ledger(lake).rows({"own": 0, "shared": 0})}
+
+    monkeypatch.setenv("SLUICE_MASK_KEY", "too short")
+    assert frozen() == ({"db.masked", "db.beside"}, {"shared"})
+    monkeypatch.setenv("SLUICE_MASK_KEY", "a secret of 16 bytes or more")
+    assert frozen() == (set(), {"own", "shared"})
+    lake.close()
+
+
 def test_the_longest_topics_staging_has_a_name_that_file_systems_and_catalogs_take():
     longest = {f"{end}.{'y' * 247}" for end in "ab"} | {f"a.{'y' * 246}{end}" for end in "ab"}
     names = {table_names.staging(topic)[1] for topic in longest}

@@ -312,6 +312,21 @@ def test_the_exit_code_tells_whether_to_try_again(site: Site, monkeypatch: pytes
     assert command.main(["plan", "g"]) == 2
 
 
+def test_a_plan_warns_of_a_masking_key_that_this_shell_lacks(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.holds(0, 10)
+    (site.folder / "t.yaml").write_text(CONTRACT.replace("type: long", "type: string, mask: sha256"))
+    monkeypatch.delenv("SLUICE_MASK_KEY", raising=False)
+    assert command.main(["plan", "g"]) == 0  # Airflow's workers may have it
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        "warn    a run from this shell would stop db.t: The masking key SLUICE_MASK_KEY is not set."
+    )
+    assert others[0].startswith("stage   t batch 1 ")
+    assert site.words() == ["new"]
+
+
 def test_a_table_of_a_pattern_while_nobody_answers(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
