@@ -50,7 +50,9 @@ def add_commands(commands: Any) -> None:
     add_table(test)
     source = test.add_mutually_exclusive_group(required=True)
     source.add_argument("--file", type=Path, metavar="JSONL", help='a record per line: {"key": …, "value": …}')
-    source.add_argument("--from-topic", type=positive_int, metavar="N", help="the newest N records of the topic")
+    source.add_argument(
+        "--from-topic", type=positive_int, metavar="N", help="the newest N records of the topic, by Kafka's timestamp"
+    )
     test.add_argument("--topic", default="", metavar="TOPIC", help="if the table reads several topics, or a pattern")
     add_json(test)
     add_patience(test)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
@@ -33,6 +33,9 @@ from sluice.ingest import expectations, librdkafka_source, quarantine, session
 from sluice.kafka import broker, login
 from sluice.ledger.quality_table import ExpectationResult
 from sluice.offsets import OffsetRange, Ranges
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 _HEADER = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
 RAW_SCHEMA = T.StructType(
@@ -175,48 +178,86 @@ def _to_bytes(value: Any) -> bytes | None:
 
 
 def read_topic(topic: str, number: int, *, patience: float) -> list[Raw]:
-    """The newest records of a topic, at most `number`. No offset is committed, no consumer group is joined.
+    """The newest records of a topic by Kafka's timestamp, the oldest of them first.
+
+    They are among the last `number` offsets of each partition. No offset is committed, no consumer group is joined.
+
+    Args:
+        topic: the topic.
+        number: how many records; where a topic has fewer, all of them.
+        patience: seconds to wait for Kafka, beside those of reading.
 
     Raises:
         BrokerUnavailableError: Kafka did not answer in time.
         TopicMissingError, TopicForbiddenError: the topic does not exist, or access is denied.
     """
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import Consumer, KafkaException
 
     config = broker.librdkafka_config()
     state = broker.describe_topics(broker.make_admin_client(config), [topic])[topic]
     if isinstance(state, SluiceError):
         raise state
-    left = _newest_ranges(state.watermarks, number)
     own = {"group.id": "sluice-contract-test", "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer({**login.with_system_cas(config), **own, "isolation.level": "read_committed"})
-    found: list[Raw] = []
+    until = time.monotonic() + patience + READ_SECONDS
+    shares = _newest_ranges(state.watermarks, number)
     try:
-        consumer.assign([TopicPartition(topic, p, r.start) for p, r in left.items()])
-        until = time.monotonic() + patience + READ_SECONDS
-        while left and time.monotonic() < until:
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            partition, offset = message.partition() or 0, message.offset() or 0
-            if (error := message.error()) is not None:  # the end of a partition is an error, too
-                if error.code() not in librdkafka_source.ignorable_codes():
-                    raise KafkaException(error)
-                if error.code() != KafkaError._PARTITION_EOF:
-                    continue
-            elif offset < state.watermarks[partition].end:
-                parts = message.key(), message.value(), librdkafka_source.read_headers(message)
-                found.append(_raw(partition, offset, message.timestamp()[1], *parts))
-                if offset + 1 < state.watermarks[partition].end:
-                    continue
-            left.pop(partition, None)
+        found = _read_ranges(consumer, topic, shares, until)
+        # None of the newest records is older than the oldest of as many others.
+        oldest = found[-number].millis if len(found) >= number else timestamps.NO_TIMESTAMP
+        further = _earlier_ranges(consumer, topic, state.watermarks, _Cut(shares, number, oldest))
+        found = sorted(found + _read_ranges(consumer, topic, further, until), key=_Sampled.age)
     except KafkaException as error:
         raise BrokerUnavailableError(f"The sample could not be read: {error}.", topic=topic) from error
     finally:
         consumer.close()
+    return [each.raw for each in found[-number:]]
+
+
+class _Sampled(NamedTuple):
+    millis: int
+    raw: Raw
+
+    def age(self) -> tuple[int, int, int]:
+        """Sort key: by Kafka's timestamp; records without one come first."""
+        return self.millis, self.raw[1], self.raw[2]
+
+
+class _Cut(NamedTuple):
+    """What was read of each partition, how many records are wanted, and the oldest timestamp that one may have."""
+
+    read: Ranges
+    number: int
+    oldest: int
+
+
+def _read_ranges(consumer: Consumer, topic: str, ranges: Ranges, until: float) -> list[_Sampled]:
+    """The records of offset ranges, sorted."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    left = dict(ranges)
+    found: list[_Sampled] = []
+    consumer.assign([TopicPartition(topic, p, r.start) for p, r in left.items()])
+    while left and time.monotonic() < until:
+        message = consumer.poll(0.5)
+        if message is None or (partition := message.partition()) not in left:
+            continue
+        offset = message.offset() or 0
+        if (error := message.error()) is not None:  # the end of a partition is an error, too
+            if error.code() not in librdkafka_source.ignorable_codes():
+                raise KafkaException(error)
+            if error.code() != KafkaError._PARTITION_EOF:
+                continue
+        elif offset < left[partition].end:
+            parts = message.key(), message.value(), librdkafka_source.read_headers(message)
+            millis = message.timestamp()[1]
+            found.append(_Sampled(millis, _raw(partition, offset, millis, *parts)))
+            if offset + 1 < left[partition].end:
+                continue
+        del left[partition]
     if left:
         raise BrokerUnavailableError("The sample could not be read in time.", topic=topic)
-    return sorted(found, key=lambda r: r[3] or timestamps.BOUNDS[1])[-number:]
+    return sorted(found, key=_Sampled.age)
 
 
 def _newest_ranges(watermarks: Ranges, number: int) -> dict[int, OffsetRange]:
@@ -229,6 +270,23 @@ def _newest_ranges(watermarks: Ranges, number: int) -> dict[int, OffsetRange]:
         chosen[p] = OffsetRange(max(low, end - share), end)
         number = max(number - chosen[p].span, 0)
     return {p: r for p, r in chosen.items() if r.span}
+
+
+def _earlier_ranges(consumer: Consumer, topic: str, watermarks: Ranges, cut: _Cut) -> dict[int, OffsetRange]:
+    """What comes before the ranges that were read, and may be among the newest: at most `number` offsets with them."""
+    from confluent_kafka import TopicPartition
+
+    firsts = {p: w.start for p, w in watermarks.items() if w.span}
+    if cut.oldest >= 0 and firsts:  # a negative time has another meaning
+        asked = [TopicPartition(topic, p, cut.oldest) for p in firsts]
+        firsts = {each.partition: each.offset for each in consumer.offsets_for_times(asked, broker.TIMEOUT_S)}
+    earlier = {}
+    for p, first in firsts.items():
+        low, end = watermarks[p]
+        start, before = max(low, first, end - cut.number), cut.read[p].start if p in cut.read else end
+        if first >= 0 and start < before:
+            earlier[p] = OffsetRange(start, before)
+    return earlier
 
 
 def local_session() -> SparkSession:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,7 +18,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from sluice.cli import main
+from sluice.cli import contract_test, main
 from sluice.contract import folder as contract_folder
 from sluice.contract.contract import Contract
 from sluice.embedded.home import REPOSITORY
@@ -64,6 +65,26 @@ def only_contract(folder: Path) -> Contract:
     assert main.main(["contract", "check", str(folder)]) == 0
     (contract,) = contract_folder.load_contracts(folder).tables.values()
     return contract
+
+
+def test_a_sample_is_the_newest_records_of_all_partitions(broker: EmbeddedBroker) -> None:
+    """Partition 0 is old, 1 has most of the newest, 2 is empty, and 3 has one between."""
+    topic = f"sample{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    now = int(time.time() * 1000)
+    for partition, seconds_ago in [*((0, 5000 - n) for n in range(40)), *((1, 40 - n) for n in range(40)), (3, 5)]:
+        at = now - seconds_ago * 1000
+        producer.produce(topic, b"{}", partition=partition, timestamp=at)
+    assert producer.flush(30) == 0
+
+    def sample(number: int) -> list[tuple[int, int]]:
+        return [(partition, offset) for _, partition, offset, *_ in contract_test.read_topic(topic, number, patience=9)]
+
+    assert sample(6) == [(1, 35), (3, 0), *((1, offset) for offset in range(36, 40))]
+    assert sample(45) == [*((0, offset) for offset in range(36, 40)), *((1, n) for n in range(36)), (3, 0), *sample(4)]
+    assert len(sample(100)) == 81
 
 
 @pytest.mark.usefixtures("no_registry")
