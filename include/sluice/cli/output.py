@@ -96,7 +96,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], *, right:
 def print_facts(facts: Mapping[str, object]) -> None:
     """Print names and values, one pair per line."""
     for name, value in facts.items():
-        print(f"  {name:15} {value}")
+        print(f"  {name:17} {value}")
 
 
 def _styled(text: str, style: str) -> Any:

@@ -75,4 +75,4 @@ def _task(task: Mapping[str, Any]) -> str:
 
 
 def _line(name: str, value: str) -> None:
-    print(f"  {name:15} {value}")
+    print(f"  {name:17} {value}")

@@ -94,3 +94,14 @@ def read_row_counts(summary: Mapping[str, str]) -> dict[str, int]:
     """Return how many rows a commit added and deleted, by its summary properties."""
     names = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
     return {name: int(summary.get(name, "0")) for name in names}
+
+
+def count_removed_rows(summary: Mapping[str, str]) -> int:
+    """Return how many rows a commit removed: deleted ones, and earlier versions of those that it wrote anew.
+
+    A new delete file or deletion vector of a data file repeats the positions of the one that it replaces.
+    """
+    removed = ("deleted-records", "added-position-deletes", "added-equality-deletes")
+    repeated = ("removed-position-deletes", "removed-equality-deletes")
+    one, other = (sum(int(summary.get(name, "0")) for name in names) for names in (removed, repeated))
+    return one - other

@@ -42,9 +42,10 @@ MAX_EFFECTS = 20
 
 @dataclass(frozen=True)
 class PublishedBatch:
-    """A batch in the table's history. A commit may hold several batches; `added` is of the commit.
+    """A batch in the table's history. A commit may hold several batches; `added` and `removed` are of the commit.
 
     Attributes:
+        removed: rows that were deleted, and earlier versions of those that were added.
         rejected: its records in quarantine now.
         failed: number of failed expectations; None if none were evaluated.
     """
@@ -59,6 +60,7 @@ class PublishedBatch:
     added: int
     rejected: int
     failed: int | None
+    removed: int = 0
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,7 @@ def _list_batches(
             PublishedBatch(
                 b.topic, b.seq, dict(b.ranges), summary.get(STEP, ""), snapshot.snapshot_id, at, summary.get(RUN_ID),
                 int(summary.get("added-records", "0")), rejected.get((b.topic, b.seq), 0), failed.get((b.topic, b.seq)),
+                snapshots.count_removed_rows(summary),
             )
             for b in reversed(batches_from_summary(summary))
         ]  # fmt: skip

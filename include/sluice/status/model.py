@@ -127,7 +127,10 @@ class TopicStatus:
 
 @dataclass
 class SnapshotStatus:
-    """The last commit of a typed table with offsets."""
+    """The last commit of a typed table with offsets.
+
+    It added `records` rows and removed `removed`: deleted ones, and earlier versions of added ones.
+    """
 
     snapshot_id: int
     at: datetime
@@ -138,6 +141,7 @@ class SnapshotStatus:
     records: int | None
     run_id: str | None
     step: str | None
+    removed: int = 0
 
     @classmethod
     def from_snapshot(cls, metadata: TableMetadata, snapshot: Snapshot) -> Self:
@@ -157,6 +161,7 @@ class SnapshotStatus:
             records=int(properties.get("added-records", "0")),
             run_id=properties.get(RUN_ID),
             step=properties.get(STEP),
+            removed=snapshots.count_removed_rows(properties),
         )
 
 

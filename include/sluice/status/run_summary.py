@@ -15,6 +15,7 @@ from sluice.iceberg import cursor, snapshots, table_names, tables
 from sluice.kafka.broker import TopicState
 from sluice.ledger.ledger_rows import LedgerRow
 from sluice.offsets import encode_offsets
+from sluice.status.text import counted
 
 
 def describe_table(
@@ -41,8 +42,8 @@ def describe_table(
     ranges = snapshots.summary(carrier).get(RANGES) if carrier else None
     return {
         "log end offsets": _by_topic(ends),
-        "cursor": _by_topic(at),
-        "lag": f"{lag:,} records",
+        "committed offsets": _by_topic(at),
+        "lag": counted(lag, "offset"),
         "rows": f"{table.scan().count():,}",
         "snapshot": f"{carrier.snapshot_id} has offsets {ranges}" if carrier else "none",
         "quarantined": f"{quarantine.scan().count() if quarantine else 0:,}",

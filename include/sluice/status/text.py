@@ -93,6 +93,19 @@ def _format_number(value: int | None) -> str:
     return _UNKNOWN if value is None else f"{value:,}"
 
 
+def counted(count: int | None, noun: str) -> str:
+    """`1 row`, `1,234 rows`, `? rows`."""
+    return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def late_text(table: TableStatus) -> str:
+    """What is late in a table. Per partition: the newest records of all partitions together may hide a late one."""
+    late = sum(n for topic in table.topics for n in (topic.late or {}).values())
+    are = "is" if late == 1 else "are"
+    target = duration(table.freshness_promised_seconds)
+    return f"{counted(late, 'unread offset')} {are} older than the freshness target of {target}."
+
+
 def _summary(tables: Sequence[TableStatus]) -> str:
     if not tables:
         return (
@@ -141,7 +154,7 @@ def _table_details(table: TableStatus) -> str:
         text = f"{piece.topic} slice {piece.number} {piece.state}{at}: {ranges_text(piece.ranges)}{branch}"
         text += f"; {piece.error}" if piece.error else ""
         out += _wrapped(text, "backfill   ")
-    out.append(f"  quarantine  {_format_number(table.quarantined)} records")
+    out.append(f"  quarantine  {counted(table.quarantined, 'record')}")
     if (found := table.expectations) is not None:
         counts = f"{found.held} passed, {len(found.failed)} failed, {found.not_judged} not evaluated"
         where = f"{found.topic} batch {found.batch} at {utc_text(found.at)}"
@@ -183,8 +196,8 @@ def utc_text(at: datetime) -> str:
 def _topic_lines(topic: TopicStatus) -> list[str]:
     behind = f", {duration(topic.lag_seconds)} behind" if topic.lag_seconds is not None else ""
     published = f"batch {topic.batch} published" if topic.batch else "nothing published"
-    staged = f", {topic.staged_batch} staged" if topic.staged_batch else ""
-    out = [f"  topic       {topic.topic}: {published}{staged}; lag {_format_number(topic.lag_records)} offsets{behind}"]
+    staged = f", batch {topic.staged_batch} staged" if (topic.staged_batch or 0) > (topic.batch or 0) else ""
+    out = [f"  topic       {topic.topic}: {published}{staged}; lag {counted(topic.lag_records, 'offset')}{behind}"]
     if topic.partitions:
         rows = [["PARTITION", "LOG START", "STAGED", "COMMITTED", "LOG END", "LAG"]]
         rows += [
@@ -205,11 +218,11 @@ def _snapshot_lines(snapshot: SnapshotStatus | None) -> list[str]:
     if snapshot is None:
         return ["  commit      none with offsets"]
     batch = f"{snapshot.topic} batch {snapshot.batch}, " if snapshot.batch else ""
-    out = [
-        f"  commit      snapshot {snapshot.snapshot_id}, {duration(snapshot.age_seconds)} ago: {batch}"
-        f"{_format_number(snapshot.records)} rows added"
-    ]
-    return out + (_wrapped(ranges_text(snapshot.ranges), "           ") if snapshot.batch else [])
+    rows = f"{counted(snapshot.records, 'row')} added, {_format_number(snapshot.removed)} removed"
+    text = f"snapshot {snapshot.snapshot_id}, {duration(snapshot.age_seconds)} ago: {batch}{rows}"
+    return _wrapped(text, "commit     ") + (
+        _wrapped(ranges_text(snapshot.ranges), "           ") if snapshot.batch else []
+    )
 
 
 def _attention_lines(table: TableStatus, prefix: str = "") -> list[str]:
@@ -222,11 +235,7 @@ def _attention_lines(table: TableStatus, prefix: str = "") -> list[str]:
         where = f"{last.topic} batch {last.batch} at {utc_text(last.at)}"
         out.append(_warning(state, f"{where}: {last.error or 'no reason given'}"))
     if prefix and table.freshness_kept is False:
-        late = sum(n for t in table.topics for n in (t.late or {}).values())
-        target = duration(table.freshness_promised_seconds)
-        out.append(
-            _warning(f"{prefix}late", f"{late:,} unread offsets are older than the freshness target of {target}.")
-        )
+        out.append(_warning(f"{prefix}late", late_text(table)))
     return out
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from sluice import dag_ids
 from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, SliceStatus, TableStatus
-from sluice.status.text import duration, utc_text
+from sluice.status.text import counted, late_text, utc_text
 
 # The most urgent state first.
 URGENCY = (
@@ -120,13 +120,8 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     yield from islice(_problem_verdicts(table), MAX_TOPICS_LISTED)
     yield from (each for each in errors if each.word == "failed")
     if table.freshness_kept is False:
-        # Per partition: the newest records of all partitions together may hide a late one.
-        count = sum(n for topic in table.topics for n in (topic.late or {}).values())
-        target = duration(table.freshness_promised_seconds)
-        why = f"{count:,} unread offsets are older than the freshness target of {target}."
-        yield Verdict(
-            "late", Tone.BAD, why, "Check that the group's DAG is unpaused and runs, and how long its batches take."
-        )
+        todo = "Check that the group's DAG is unpaused and runs, and how long its batches take."
+        yield Verdict("late", Tone.BAD, late_text(table), todo)
     if table.schema:
         todo = f"Approve or reject the change in the DAG {dag_ids.REVIEW_SCHEMA}."
         yield Verdict("review", Tone.WARN, table.schema, todo)
@@ -141,7 +136,8 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
     elif not table.exists:
         yield Verdict("new", Tone.UNKNOWN, "The table does not exist yet.", "The first run of the group creates it.")
     elif table.lag_records:
-        yield Verdict("reading", Tone.GOOD, f"{table.lag_records:,} offsets are unread.")
+        are = "is" if table.lag_records == 1 else "are"
+        yield Verdict("reading", Tone.GOOD, f"{counted(table.lag_records, 'offset')} {are} unread.")
     else:
         quarantined = f" Records in quarantine: {table.quarantined:,}." if table.quarantined else ""
         yield Verdict("fresh", Tone.GOOD, f"All records of the topics are published.{quarantined}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -62,6 +63,10 @@ def test_upserts_and_tombstones_fold_the_log(lake: Callable[..., Lake]) -> None:
     outcome = it.run()[table]
     assert outcome["state"] == "published"
     it.assert_folded(table)
+    (commit,) = islice(snapshots.ancestors(it.catalog.load_table(table).metadata), 1)
+    counts = snapshots.summary(commit)
+    # 30 keys have a new version, and 14 were deleted.
+    assert (counts["added-records"], snapshots.count_removed_rows(counts)) == ("30", 44)
 
 
 HALVES = [base64.b64encode(each).decode() for each in (b"\x00\x01", b"\x7f\xff", b"\xff\xfe")]

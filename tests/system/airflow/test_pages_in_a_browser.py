@@ -316,7 +316,7 @@ def test_the_late_table_its_rejected_record_the_replay_by_hand_and_all_is_green(
         expect(row.locator("td").nth(1).locator("time")).to_have_count(2)
         keep_picture(page, "late")
         link.click()
-        expect(frame.locator("main")).to_contain_text("1 unread offsets are older than the freshness target of 1s")
+        expect(frame.locator("main")).to_contain_text("1 unread offset is older than the freshness target of 1s")
         rejected = frame.locator("section[aria-labelledby=rejected]")
         expect(rejected).to_contain_text("missing or invalid value (misfit) in id: 1")
         rejected.get_by_role("button", name="open backfill").last.click()

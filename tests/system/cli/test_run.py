@@ -54,9 +54,9 @@ def test_a_table_without_airflow(light_lake: LightLake, sluice: Run, monkeypatch
     lines = out.splitlines()
     assert lines[0].startswith(f"stage   {light_lake.topic} batch 1 ")
     assert "published  db.events" in lines
-    shown = dict(line[2:].split(maxsplit=1) for line in lines if line.startswith("  "))
-    assert shown["rows"] == "2" and shown["quarantined"] == "1" and shown["lag"] == "0 records"
-    assert json.loads(shown["cursor"])["0"] == 3 and "batch 1 staged in" in shown["steps"]
+    shown = {line[2:19].rstrip(): line[20:] for line in lines if line.startswith("  ")}
+    assert shown["rows"] == "2" and shown["quarantined"] == "1" and shown["lag"] == "0 offsets"
+    assert json.loads(shown["committed offsets"])["0"] == 3 and "batch 1 staged in" in shown["steps"]
 
     code, out, _ = sluice("run", "events", "--json")  # nothing to do: no JVM
     assert code == 0 and json.loads(out)["tables"]["db.events"]["state"] == "idle"

@@ -191,7 +191,7 @@ def table(**changes: object) -> TableStatus:
     ranges = {p: OffsetRange(1_000_000, 1_234_567) for p in range(12)}
     values: dict[str, object] = {
         "topics": [topic],
-        "snapshot": SnapshotStatus(2**62, NOW, 300.0, "clicks", 7, ranges, 703_701, "run", "publish"),
+        "snapshot": SnapshotStatus(2**62, NOW, 300.0, "clicks", 7, ranges, 703_701, "run", "publish", 1_005),
         "open_batches": [OpenBatch("clicks", 8, "staged", ranges)],
         "quarantined": 17,
         "maintenance": [MaintenanceStatus("rewrite_data_files", NOW, "done", "done, data files 1,234 → 5, " * 8)],
@@ -213,7 +213,11 @@ def test_a_status_reads_within_a_hundred_columns(details: bool):
         assert expected in text
     if details:
         assert str(2**62) in text
-        assert "clicks: batch 7 published" in text  # the README waits for these words
+        # The guide waits for the first of these words.
+        assert "clicks: batch 7 published, batch 8 staged; lag 496,299 offsets" in text
+        assert "703,701 rows added, 1,005 removed" in " ".join(text.split())
+        shown = status_text.as_text(Status(NOW, [table(topics=[TopicStatus("c", "id", 7, 7, [], 1)])]), details=True)
+        assert "c: batch 7 published; lag 1 offset\n" in shown
         assert "clicks batch 8 is staged, not published" in text
         assert "LATE: older records are unread" in text
         assert "maintained  rewrite_data_files at 2026-01-02 03:04:05 UTC: done, data files 1,234 → 5" in text
