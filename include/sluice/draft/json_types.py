@@ -112,7 +112,15 @@ def _text_type(seen: Field, name: str) -> tuple[IcebergType, str]:
     if forms <= _TIMES:
         kind = next(each for each in ("timestamptz", "timestamp", "date") if each in forms)
         mixed = ", ".join(f"{seen.texts[form]} are {_FORMS[form]}" for form in sorted(forms))
-        return Primitive(kind), f"every value is {_FORMS[kind]}" if len(forms) == 1 else f"of the values {mixed}"
+        zone = ""
+        if "timestamp" in forms:
+            zone = {
+                "timestamptz": "; those without a time zone are read as UTC",
+                "timestamp": "; type: timestamptz reads them as UTC",
+            }[kind]
+        return Primitive(kind), (
+            f"every value is {_FORMS[kind]}" if len(forms) == 1 else f"of the values {mixed}"
+        ) + zone
     if "decimal" in forms and forms <= {"decimal", "integer"}:
         return _decimal_type(seen, name)
     if len(forms) == 1 and (form := next(iter(forms))) in _FORMS:

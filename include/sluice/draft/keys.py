@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from sluice.draft.model import DraftColumn, KeyDraft
 from sluice.draft.observe import Field
 from sluice.draft.registry_columns import root_fields, scalar_type
 from sluice.draft.values import is_scalar
+
+_LONG = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
 def draft_key(form: Form, keys: Sequence[bytes | None]) -> KeyDraft:
@@ -36,9 +39,17 @@ def draft_key(form: Form, keys: Sequence[bytes | None]) -> KeyDraft:
         steady = always and read + missing == len(keys) and missing * 10 <= len(keys)
         return KeyDraft(form.format, fields, evidence, complete and always and read == len(keys), steady)
     kind = {"bytes": "binary", "long": "long", "int": "int"}.get(form.format, "string")
-    whole = DraftColumn("", kind, KEY_SOURCE, evidence=("the record's key",), always=complete)
+    hint = _whole_numbers_hint([each for each in keys if each is not None]) if kind == "string" else ()
+    whole = DraftColumn("", kind, KEY_SOURCE, evidence=("the record's key", *hint), always=complete)
     readable = form.format != "string" or all(each is None or _decodes(each) for each in keys)
     return KeyDraft(form.format, (whole,), evidence, complete and readable)
+
+
+def _whole_numbers_hint(keys: Sequence[bytes]) -> tuple[str, ...]:
+    """Evidence that texts are numbers; none if two texts would be one number, such as 7 and 07."""
+    if not keys or not all(_LONG.fullmatch(each) and -(2**63) <= int(each) < 2**63 for each in keys):
+        return ()
+    return (f"all {len(keys)} keys are whole numbers: type: long works too",)
 
 
 def _decodes(raw: bytes) -> bool:

@@ -14,6 +14,8 @@ from sluice.draft.sample import Sample
 from sluice.draft.values import is_scalar
 
 Settings = dict[str, Proposal]
+_MERGE_SEARCH = "a merge looks for its keys in all partitions, unless these are by columns of the key"
+_NO_PARTITIONS = f"there is no partition_by: {_MERGE_SEARCH}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def propose_rows(sample: Sample, key: KeyDraft, value: ValueDraft) -> Rows:
     if why and usable:
         identifier_why = "the record's key, which a tombstone has, too"
         settings = {"mode": Proposal("upsert", "; ".join(why)), "identifier": Proposal(identifier, identifier_why)}
-        return Rows(settings, columns, _upsert_options(columns, identifier))
+        return Rows(settings, columns, _upsert_options(columns, identifier), (_NO_PARTITIONS,))
     notes = []
     if sample.tombstones:
         notes.append(f"{sample.tombstones} records have no value: mode append quarantines them (null_value)")
@@ -65,6 +67,7 @@ def propose_rows(sample: Sample, key: KeyDraft, value: ValueDraft) -> Rows:
         f"{repeated} records of the sample have the key of another one: if a record replaces the earlier one of its key"
     )
     reason = reason if repeated else "if a record replaces the earlier one of its key"
+    reason += f". Remove partition_by then: {_MERGE_SEARCH}"
     options: tuple[tuple[dict[str, Any], str], ...] = (({"mode": "upsert", "identifier": identifier}, reason),)
     return Rows(settings, columns, options, tuple(notes))
 
@@ -99,7 +102,8 @@ def _key_columns(
         why = "the record's key" if not each.name else f"field {each.name} of the record's key"
         if same and not each.name:
             why = f"the record's key, which equals the field {field} of the value in every record"
-        made = replace(each, name=name, type=kind, evidence=(why,), personal=same.personal if same else "")
+        hints = each.evidence[1:] if kind == each.type else ()
+        made = replace(each, name=name, type=kind, evidence=(why, *hints), personal=same.personal if same else "")
         if at is not None:
             columns[at] = made
         else:
@@ -174,5 +178,6 @@ def _change_events(sample: Sample, key: KeyDraft, value: ValueDraft) -> Rows:
     }
     if order:
         settings["order"] = Proposal([c.name for c in order], order[0].evidence[0])
+    notes.append(_NO_PARTITIONS)
     options = (({"deletes": "soft"}, "keeps deleted rows; needs a column {source: $deleted, type: boolean}"),)
     return Rows(settings, (*columns, *order), options, tuple(notes))

@@ -154,6 +154,30 @@ def test_keys_without_deletes_are_an_offer_to_upsert():
     offered = text.replace("mode: append", "# was").replace("partition_by", "# was")
     upsert = loaded(uncommented(offered, "mode: upsert", "identifier: [id]"))
     assert upsert.identifier == ("id",)
+    assert "Remove partition_by then: a merge looks for its keys in all partitions" in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "whole"),
+    [(("1", "-20", "9223372036854775807"), True), (("1", "02"), False), (("1", "9223372036854775808"), False)],
+)
+def test_keys_that_are_whole_numbers_stay_text_and_say_so(keys: tuple[str, ...], whole: bool):
+    records = tuple(record({"n": 1}, key.encode()) for key in keys)
+    contract, text = draft(Sample("shop.orders", records, compacted=True))
+    assert str(contract.column("key").type) == "string"
+    line = next(line for line in text.splitlines() if "name: key" in line)
+    assert (f"all {len(keys)} keys are whole numbers: type: long works too" in line) is whole
+    assert str(loaded(text.replace("{name: key, type: string", "{name: key, type: long")).column("key").type) == "long"
+    assert "Note: there is no partition_by: a merge looks for its keys in all partitions" in text
+
+
+def test_times_without_a_zone_say_how_they_are_read():
+    times = [{"plain": "2024-01-31T10:00:00", "some": f"2024-01-31T10:00:00{zone}"} for zone in ("", "Z")]
+    contract, text = draft(sample(*times))
+    assert {"plain": "timestamp", "some": "timestamptz"}.items() <= columns(contract).items()
+    plain, some = (next(line for line in text.splitlines() if f"name: {name}," in line) for name in ("plain", "some"))
+    assert "without a time zone; type: timestamptz reads them as UTC" in plain
+    assert "those without a time zone are read as UTC" in some
 
 
 @pytest.mark.parametrize("compacted", [True, False])
