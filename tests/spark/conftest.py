@@ -105,9 +105,9 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
         spark.conf.set(setting, value)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def generated_code(spark: SparkSession) -> Iterator[None]:
-    """Run a module's tests with code generation and adaptive execution, as in production."""
+    """Run a test with code generation and adaptive execution, as in production."""
     _set(spark, AS_IN_PRODUCTION)
     yield
     _set(spark, QUICK)

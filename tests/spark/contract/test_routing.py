@@ -18,8 +18,6 @@ from sluice.plan.model import PlanInputs
 from tests.support.backfills import backfill_request
 from tests.support.lake import Lake
 
-pytestmark = pytest.mark.usefixtures("generated_code")
-
 SECRET = "x" * 70
 
 

@@ -31,8 +31,6 @@ from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
 from tests.support.services.registries import registry_client
 
-pytestmark = pytest.mark.usefixtures("generated_code")
-
 SECRET = "Ada Lovelace"
 DATA = Path(__file__).parents[2] / "data" / "debezium"
 PARCEL = [
@@ -76,6 +74,7 @@ def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:
     return found
 
 
+@pytest.mark.usefixtures("generated_code")
 @pytest.mark.timeout(900)
 def test_what_debezium_sent_becomes_the_table_that_postgres_held(
     lake: Callable[..., Lake], registry: EmbeddedRegistry
@@ -176,6 +175,7 @@ def assert_versions(it: Lake, table: str, entries: list[dict[str, Any]]) -> None
         assert history[entry["_kafka_offset"]]["until"] == ends
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_a_large_value_of_any_type_that_was_not_sent_is_told_of(spark: SparkSession) -> None:
     """As UnchangedToastedPlaceholder of Debezium's connector for PostgreSQL makes them."""
     text = "__debezium_unavailable_value"
@@ -365,6 +365,7 @@ def test_an_order_that_was_there_before_may_come_back(lake: Callable[..., Lake])
         assert it.rows(name) == [], event
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     """A plain field that names the operation, an unwrapped record whose deletes are tombstones, and what is neither."""
     it = lake()
@@ -460,6 +461,7 @@ def test_change_events_are_masked_judged_and_under_review_like_any_record(lake: 
     (bare,) = it.quarantined(masked)
     assert SECRET in str(apart) and SECRET not in str(bare)
     assert (bare["_kafka_offset"], bare["key"], bytes(bare["value"])) == (2, None, b"") and not bare["headers"]
+    (it.folder / f"{masked}.yaml").unlink()
     # The update that was set apart is older by then than the row's next version, and changes nothing.
     it.send([named("u", 2, 9, 6)])
     it.run()

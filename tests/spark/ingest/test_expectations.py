@@ -21,8 +21,6 @@ from tests.support import runbook
 from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
 
-pytestmark = pytest.mark.usefixtures("generated_code")
-
 SECRET = "s3cr3t-4711"
 TEXT = "expect_column_values_to_match_regex"
 RANGE = "expect_column_values_to_be_between"
@@ -121,6 +119,7 @@ def test_batches_are_judged_one_by_one(lake: Callable[..., Lake]) -> None:
     assert f"warn: {MEAN}(n): observed 1," in text
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_what_is_observed_is_what_great_expectations_finds_by_itself(lake: Callable[..., Lake]) -> None:
     """Aggregates beside the MERGE, in a pass of their own, and none at all: one and the same."""
     it = lake()
@@ -174,6 +173,7 @@ def test_what_is_observed_is_what_great_expectations_finds_by_itself(lake: Calla
     assert [bool(r.error) for r in observed] == [e.given.get("regex") == "(?P<python>only)" for e, _ in asked]
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_days_and_moments_beyond_the_years_of_python_are_judged_like_any_other(lake: Callable[..., Lake]) -> None:
     it = lake()
     ends, spans = {"max": "2030-01-01", "min": "1990-01-01"}, {"at": "T00:00:00Z", "day": ""}
@@ -197,6 +197,7 @@ def test_days_and_moments_beyond_the_years_of_python_are_judged_like_any_other(l
         assert [(r.success, r.error) for r in found] == [(False, None)] * 4, found
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_a_text_that_a_regex_would_fill_the_stack_with_is_unexpected(lake: Callable[..., Lake]) -> None:
     """Spark takes a full stack for fatal: one such text ended the application, in each run."""
     it = lake()
@@ -319,6 +320,7 @@ def test_a_soft_delete_is_not_judged(lake: Callable[..., Lake]) -> None:
     assert {row["id"]: row["gone"] for row in it.rows(table)} == {1: True, 2: False}
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_a_statistic_of_nothing_stops_nothing_and_a_regex_that_is_none_is_named(lake: Callable[..., Lake]) -> None:
     it = lake()
     it.create_topic(1)

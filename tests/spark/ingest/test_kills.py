@@ -92,8 +92,9 @@ def test_the_driver_is_killed_and_the_next_run_goes_on(
         kill_driver(process)
     for point, it in lakes.items():
         with subtests.test(point):
-            # The records that came meanwhile wait for the plan that is frozen.
-            it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+            if point in ("planned", "publish: before fast-forward"):
+                # The records that came meanwhile wait for the plan that is frozen.
+                it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
             it.drain(names[point][0])
             check(it, *names[point])
 
@@ -134,6 +135,8 @@ def test_settle_is_killed_and_tried_again_or_given_up(
                 check(it, *names[case])
                 settled = [r for r in Ledger(it.catalog).rows({it.topic: 1}) if r.state == LedgerState.SETTLED]
                 assert {r.batch_seq for r in settled} == {2}
+            if case not in (given_up, tried_again[0]):
+                continue
             it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
             it.drain(names[case][0])
             check(it, *names[case])
@@ -179,8 +182,6 @@ def test_maintenance_is_killed_and_the_next_run_of_it_goes_on(
                 staging = it.catalog.load_table(names[point][2])
                 left = staging.scan(selected_fields=("batch_seq",)).to_arrow()["batch_seq"].to_pylist()
                 assert 2 <= tables.trimmed_through(staging) < min(left)
-            it.send((n % 2, f"k{n % 30}", record(n)) for n in range(2000, 2020))
-            it.drain(appended)
             it.assert_appended(appended)
             it.assert_folded(merged)
 
@@ -264,24 +265,27 @@ def uncommitted(it: Lake, name: str | Identifier) -> None:
     assert on_disk - named, "the driver was killed before it had written a file"
 
 
-@pytest.mark.parametrize("point", STOPPED_AT)
 def test_a_frozen_driver_wakes_up_after_its_successor_and_changes_nothing(
-    lake: Callable[..., Lake], lake_folder: Path, point: str
+    lake: Callable[..., Lake], lake_folder: Path
 ) -> None:
-    it = lake()
-    appended, merged = prepared(it)
-    job = StoppingJob(it, point)
-    with stopped_driver(lake_folder, job) as process:
+    lakes = {point: lake() for point in STOPPED_AT}
+    names = {point: prepared(it) for point, it in lakes.items()}
+    jobs = [StoppingJob(it, point) for point, it in lakes.items()]
+    with stopped_driver(lake_folder, *jobs) as process:
         os.killpg(process.pid, signal.SIGSTOP)
-        it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
-        it.drain(appended)
-        check(it, appended, merged)
-        names = (appended, merged, table_names.staging(it.topic))
-        heads = [it.catalog.load_table(n).metadata.current_snapshot_id for n in names]
-        job.mark.unlink()
+        heads = {}
+        for point, it in lakes.items():
+            it.send((n % 2, f"k{n % 30}", record(n)) for n in range(200, 220))
+            it.drain(names[point][0])
+            check(it, *names[point])
+            for name in (*names[point], table_names.staging(it.topic)):
+                heads[name] = it.catalog.load_table(name).metadata.current_snapshot_id
+        for job in jobs:
+            job.mark.unlink()
         os.killpg(process.pid, signal.SIGCONT)
         assert process.wait(120) in (0, 2)
-        assert heads == [it.catalog.load_table(n).metadata.current_snapshot_id for n in names]
-    it.send((n % 2, f"k{n % 30}", record(n)) for n in range(300, 320))
-    it.drain(appended)
-    check(it, appended, merged)
+        assert heads == {name: it.catalog.load_table(name).metadata.current_snapshot_id for name in heads}
+    for point, it in lakes.items():
+        it.send((n % 2, f"k{n % 30}", record(n)) for n in range(300, 320))
+        it.drain(names[point][0])
+        check(it, *names[point])

@@ -250,28 +250,24 @@ def test_a_main_that_was_told_to_keep_less_keeps_its_cursor(lake: Callable[..., 
     check(it, appended, merged)
 
 
-@pytest.mark.parametrize("back_to", [0, 1])
-def test_what_was_rolled_back_by_hand_is_published_again_though_the_chain_was_cut(
-    lake: Callable[..., Lake], back_to: int
-) -> None:
+def test_what_was_rolled_back_by_hand_is_published_again_though_the_chain_was_cut(lake: Callable[..., Lake]) -> None:
     it = lake()
     appended, merged = prepared(it, 3)
-    for name in (appended, merged):
+    back_to = {appended: 0, merged: 1}
+    for name, seq in back_to.items():
         # The tag of what was rolled back is older than the rewrites that come now, and must not be believed.
-        roll_back(it, name, at_batch(it, name, back_to))
+        roll_back(it, name, at_batch(it, name, seq))
     rewritten = run(it, Action.REWRITE, appended, merged)
-    for name in (appended, merged):
-        if back_to:
-            rewrite_all(it, name)
-            rewrite_all(it, name)
+    for _ in range(2):
+        rewrite_all(it, merged)  # the other table has no files to rewrite
     assert {e.state for e in rewritten.values()} <= {"done", "idle"}
     for _ in range(2):
         time.sleep(1.1)
         good(run(it, Action.EXPIRE))
     planned = it.plan()
     assert planned.stops == {}
-    for name in (appended, merged):
-        assert [b.seq for b in planned.tables[name].pending[it.topic]] == list(range(back_to + 1, 4))
+    for name, seq in back_to.items():
+        assert [b.seq for b in planned.tables[name].pending[it.topic]] == list(range(seq + 1, 4))
     outcome = it.run()
     assert {o["state"] for o in outcome.values()} == {"published"}
     it.assert_appended(appended)

@@ -34,8 +34,6 @@ from tests.support import runbook
 from tests.support.backfills import delete_by_equality, delete_rows, run_sql
 from tests.support.lake import Lake, record
 
-pytestmark = pytest.mark.usefixtures("generated_code")
-
 
 def beside(it: Lake) -> tuple[Lake, str]:
     """Another topic and table of the same group, which must not suffer."""
