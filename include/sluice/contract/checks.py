@@ -68,8 +68,10 @@ def check_contract(contract: ContractFields, errors: FieldErrors) -> None:
 def _check_columns(contract: ContractFields, errors: FieldErrors) -> None:
     seen: dict[str, str] = {}
     for index, column in enumerate(contract.columns):
-        first = seen.setdefault(column.name.lower(), column.name)
-        if index and any(first.lower() == each.name.lower() for each in contract.columns[:index]):
+        first = seen.get(column.name.lower())
+        if first is None:
+            seen[column.name.lower()] = column.name
+        else:
             same = "" if first == column.name else f" (as {first!r}: names are not case-sensitive)"
             errors.add("columns", index, "name", message=f"column {column.name!r} is a duplicate{same}")
     _check_renames(contract, errors)
@@ -90,8 +92,9 @@ def _check_renames(contract: ContractFields, errors: FieldErrors) -> None:
         renamed.add(was)
 
 
-_Fields = dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]]
-"""Fields that are read, by path in lower case: the path as written, and the type."""
+_Fields = dict[str, dict[tuple[str, ...], tuple[tuple[str, ...], IcebergType]]]
+"""Fields that are read, by the first name of their path and by the path, both in lower case: the path as written, and
+the type. Only fields with the same first name can conflict, and each parse of a DAG file compares them."""
 
 
 def _check_sources(contract: ContractFields, errors: FieldErrors) -> None:
@@ -107,7 +110,7 @@ def _check_sources(contract: ContractFields, errors: FieldErrors) -> None:
             continue
         if conflict := _source_conflict(column.source, path, column.type, fields):
             errors.add(*at, message=conflict)
-        fields.setdefault(_lower(path), (path, column.type))
+        fields.setdefault(path[0].lower(), {}).setdefault(_lower(path), (path, column.type))
     cdc = contract.cdc
     if (
         cdc
@@ -131,7 +134,7 @@ def _source_conflict(source: str, path: tuple[str, ...], kind: IcebergType | Non
         kind: its type; None for the operation's field, which may be inside a struct that is read.
         fields: the other fields.
     """
-    for other, (there, known) in fields.items():
+    for other, (there, known) in fields.get(path[0].lower(), {}).items():
         shorter = min(len(other), len(path))
         if other[:shorter] != _lower(path)[:shorter]:
             continue

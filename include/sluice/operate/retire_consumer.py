@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from sluice.batch import PublishedOffsets
 from sluice.contract.folder import Contracts
 from sluice.errors import RefusedError, SluiceError
-from sluice.iceberg import cursor, table_names, tables
+from sluice.iceberg import cursor, tables
 from sluice.ledger import consumers
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
@@ -48,6 +48,7 @@ def find_consumer(table: str, topic: str, contracts: Contracts, catalog: Catalog
 
     Raises:
         RefusedError: the topic has no such consumer, or a contract lets the table read the topic.
+        NameCollisionError: the topic's staging table is that of another topic.
     """
     if table in (contracts.topics[topic].tables if topic in contracts.topics else ()):
         raise RefusedError(
@@ -56,7 +57,7 @@ def find_consumer(table: str, topic: str, contracts: Contracts, catalog: Catalog
             topic=topic,
             next_step="Remove the contract first, or the topic from it.",
         )
-    staging = tables.load(catalog, table_names.staging(topic))
+    staging = tables.load_staging(catalog, topic)
     recorded = consumers.read_consumers(staging)
     if staging is None or table not in recorded:
         known = ", ".join(sorted(recorded)) or "none"

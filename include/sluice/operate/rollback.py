@@ -236,7 +236,8 @@ def roll_back(found: Rollback, catalog: Catalog, ledger: Ledger, decision: Decis
     if found.lost and accept_loss != found.table:
         raise loss_error(found)
     # The table records the rollback itself, as the ledger may not. Clocks differ, hence the maximum.
-    now_ms = max(int(time.time() * 1000), found.undone[0].timestamp_ms)
+    recorded_ms = undone_slices.last_recorded_ms(found.slices, ledger)
+    now_ms = max(int(time.time() * 1000), found.undone[0].timestamp_ms, recorded_ms)
     note = _make_note(found, decision)
     updates: list[TableUpdate] = [
         refs.set_ref(refs.MAIN, found.target.snapshot_id),

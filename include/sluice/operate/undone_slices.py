@@ -6,8 +6,9 @@ from staging or Kafka. Records that were replayed from quarantine are no longer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Snapshot
@@ -64,3 +65,14 @@ def find_undone_slices(undone: Iterable[Snapshot], catalog: Catalog, ledger: Led
             missing = slices.find_missing_ranges(piece.ranges, same_topic)
         found.append(UndoneSlice(piece, counts["added-records"], missing))
     return tuple(found)
+
+
+def last_recorded_ms(undone: Collection[UndoneSlice], ledger: Ledger) -> int:
+    """The time of the ledger's newest row of these slices, in whole milliseconds (epoch); 0 if there is none.
+
+    A rollback counts as later than all of these, whatever its own clock says: else a slice that it undid would be taken
+    for one that the table holds, once its snapshot has expired.
+    """
+    numbers = {(each.batch.topic, each.batch.seq) for each in undone}
+    rows = slices.read_slice_rows(ledger, *sorted({topic for topic, _ in numbers})) if numbers else []
+    return max((ceil(r.at.timestamp() * 1000) for r in rows if (r.topic, r.batch_seq) in numbers), default=0)

@@ -17,7 +17,7 @@ from sluice.batch import PUBLISHED_THROUGH, Batch, PublishedOffsets, encode_publ
 from sluice.cli import main
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
-from sluice.errors import RefusedError
+from sluice.errors import NameCollisionError, RefusedError
 from sluice.iceberg import catalog as catalogs
 from sluice.iceberg import table_names, tables
 from sluice.kafka import broker
@@ -172,6 +172,10 @@ def test_what_can_not_be_retired_is_refused(world) -> None:
     with pytest.raises(RefusedError, match="No reason"):
         _retire(world, "shop.pays", why=" ")
     assert consumers.read_consumers(world.staging) == {"shop.orders", "shop.pays"}
+    with world.staging.transaction() as change:
+        change.set_properties({"sluice.topic": "Orders"})
+    with pytest.raises(NameCollisionError, match=r"belongs to topic 'Orders'"):
+        _retire(world, "shop.pays")
 
 
 def test_the_command_previews_and_the_ledger_says_who_retired_it(world, monkeypatch, capsys) -> None:

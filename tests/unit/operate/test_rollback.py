@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +329,25 @@ def test_a_line_that_pyicebergs_expiry_has_cut_is_not_taken_for_a_whole_one(tmp_
     with pytest.raises(RefusedError, match="carried the table's offsets at that time have expired"):
         look(catalog, promises, target)
     assert restore_deletes.find_restore_point(catalog.load_table("shop.deletes"), {}, set()) is None
+
+
+def test_an_undone_slice_is_replayed_again_though_the_ledgers_clock_was_ahead_of_the_rollbacks(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    promises = promise(tmp_path)
+    typed, _ = filled(catalog, promises, 3)
+    target, piece = head(catalog), Batch("orders", "id", -1, {0: OffsetRange(0, 2)}, {})
+    bring(catalog, -1, 0, 2, staged=True)
+    undone = {"shop.orders": head(catalog).snapshot_id}
+    ahead = datetime.now(UTC) + timedelta(hours=1, microseconds=1)
+    row = LedgerRow("orders", LedgerState.REPLAYED, "id", -1, table="shop.orders", snapshots=undone, at=ahead)
+    Ledger(catalog).append([row], run_id="r")
+    act(catalog, look(catalog, promises, target))
+    # Of a snapshot that was undone and has expired, only the ledger tells.
+    gone = [*undone.values(), *(s.snapshot_id for s in typed.snapshots()[:2])]
+    catalog.load_table("shop.orders").maintenance.expire_snapshots().by_ids(gone).commit()
+    rows = slices.read_slice_rows(Ledger(catalog), "orders")
+    assert slices.find_replay_snapshot_id(catalog.load_table("shop.orders"), "shop.orders", piece, rows) is None
 
 
 def test_a_slice_that_changed_nothing_is_no_loss(tmp_path: Path, catalog: Catalog) -> None:
