@@ -10,11 +10,21 @@ from airflow.exceptions import AirflowNotFoundException
 from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 
-__all__ = ["DagRun", "DagRunState", "TaskInstance", "TaskInstanceState", "create_session", "get_connection", "get_team"]
+__all__ = [
+    "DagRun",
+    "DagRunState",
+    "Pool",
+    "TaskInstance",
+    "TaskInstanceState",
+    "create_session",
+    "get_connection",
+    "get_team",
+]
 
 
 def get_connection(name: str) -> Connection | None:

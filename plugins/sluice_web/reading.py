@@ -25,9 +25,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sluice.dag_ids import MAINTENANCE_DAGS, OPERATOR_DAGS, ingest_dag
 from sluice.kafka import connections
-from sluice_web.compat import DagRun, create_session, get_connection, get_team
+from sluice_web.compat import DagRun, Pool, create_session, get_connection, get_team
 
 if TYPE_CHECKING:
+    from sluice.contract.folder import Contracts
+    from sluice.errors import SluiceError
     from sluice.pages.detail import TableDetail
     from sluice.pages.feed import Reading
     from sluice.pages.history import History
@@ -50,8 +52,35 @@ def _read_status() -> Status:
 
     if registry := get_connection(connections.REGISTRY_CONN_ID):
         os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(connections.registry_settings(registry))
-    found = status_status.read_status(contract_folder.load_contracts(strict=False), kafka=_kafka_settings())
+    contracts = contract_folder.load_contracts(strict=False)
+    found = status_status.read_status(contracts, kafka=_kafka_settings())
+    found.stopped += find_missing_pools(contracts)
     return last_known.fill_from_last(found, feeds().status.last)
+
+
+def find_missing_pools(contracts: Contracts) -> list[tuple[str, SluiceError]]:
+    """An error, with its group, for each pool that a group names and Airflow does not have.
+
+    A task whose pool is missing waits for ever, and Airflow says so in the scheduler's log only.
+    """
+    from sluice.errors import ConfigError
+
+    wanted = [
+        (group.name, pool)
+        for group in contracts.groups.values()
+        for pool in sorted({group.settings.pool, group.settings.maintenance.pool or group.settings.pool})
+    ]
+    try:
+        with create_session() as session:
+            known = set(session.scalars(select(Pool.pool)))
+    except SQLAlchemyError:
+        return []  # without its database, Airflow starts no task
+    advice = "Create it: python -m sluice airflow setup."
+    return [
+        (group, ConfigError(f"Airflow has no pool {pool!r}: tasks of group {group} wait for it.", next_step=advice))
+        for group, pool in wanted
+        if pool not in known
+    ]
 
 
 def _read_detail(name: str) -> TableDetail:

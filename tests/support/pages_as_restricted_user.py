@@ -189,8 +189,9 @@ def main() -> None:
     unasked = TableStatus("db.mine_too", "mine", "append", "me", unasked=["catalog"])
     reading.feeds = lambda: SimpleNamespace(status=SimpleNamespace(last=whole))
     reading.get_connection = lambda _: None
-    contract_folder.load_contracts = lambda **_: None
-    status.read_status = lambda *_, **__: replace(whole, tables=[*tables[:2], unasked])
+    contract_folder.load_contracts = lambda **_: SimpleNamespace(groups={})
+    status.read_status = lambda *_, **__: replace(whole, stopped=[*stopped], tables=[*tables[:2], unasked])
+    reading.find_missing_pools = lambda _: [(n, SluiceError(f"no pool for db.{n}")) for n in TABLE_NAMES]
     filled = SimpleNamespace(
         status=fixed_feed(reading._read_status()),
         details=fixed_feed(

@@ -350,7 +350,8 @@ class Status:
 
     Attributes:
         unavailable: errors of sources that did not answer.
-        stopped: errors that keep the tables of a topic pattern from being known, each with its group.
+        stopped: errors of a whole group, each with the group: its tables of a topic pattern can't be known, or Airflow
+            lacks its pool.
         broken: problems of contracts that cannot be read; their tables are missing.
         unasked: the sources that did not answer: `KAFKA`, `CATALOG`.
         unread_fields: fields of `TableStatus` whose source failed although the catalog answers; they are empty.

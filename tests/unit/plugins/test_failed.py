@@ -76,7 +76,7 @@ OTHERS: list[list[Any]] = [
 ]  # fmt: skip
 TABLES = [*(["a", f"a.{name}"] for name in ("t", "u", "v", "w", *(f"n{n}" for n in range(5)))), ["c", "c.t"]]
 READ = f"""
-import json, sys, time
+import json, sys, threading, time
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 sys.path.insert(0, {str(REPOSITORY / "plugins")!r})
@@ -163,6 +163,20 @@ answers["readable"] = [
         ("of some", set()), ("nothing", {{"ingest_a"}}),
     )
 ]
+group = lambda name, pool, other=None: SimpleNamespace(
+    name=name, settings=SimpleNamespace(pool=pool, maintenance=SimpleNamespace(pool=other))
+)
+groups = dict(a=group("a", "default_pool"), b=group("b", "none", "default_pool"), c=group("c", "none", "too"))
+pools = lambda: [[name, str(e)] for name, e in reading.find_missing_pools(SimpleNamespace(groups=groups))]
+answers["pools"] = pools()
+gate, feeds = threading.Event(), reading.ReadingFeeds()
+hanging = (feeds.runs, feeds.reports, feeds.failed)
+for each in hanging:
+    each._read = lambda _: gate.wait(60)
+answers["busy"] = [[each.get_feed(str(n)).get().busy for n in range(5)] for each in hanging]
+feeds.details._read = len
+answers["beside"] = feeds.details.get_feed("a.t").get(wait=30).value
+gate.set()
 with create_session() as session:
     session.execute(text("DROP TABLE task_instance"))
 answers["away"] = read(["a"], "a.x").error
@@ -172,6 +186,9 @@ try:
     reading.is_readable_run("good", {{"ingest_b"}})
 except HTTPException as error:
     answers["unreadable"] = [error.status_code, error.detail]
+with create_session() as session:
+    session.execute(text("ALTER TABLE slot_pool RENAME TO lost"))
+answers["no pools"] = pools()
 print(json.dumps(answers))
 """
 
@@ -216,6 +233,21 @@ def test_a_table_has_no_part_in_what_failed_for_others_alone(answers: dict[str, 
 def test_a_run_is_found_among_readable_dags_only(answers: dict[str, Any]) -> None:
     assert answers["readable"] == [True, False, False, False]
     assert answers["unreadable"] == [503, "Airflow's database did not answer. Retry."]
+
+
+def test_readings_of_runs_that_hang_keep_no_page_of_a_table_waiting(answers: dict[str, Any]) -> None:
+    assert answers["busy"] == [[True] * 4 + [False]] * 3
+    assert answers["beside"] == len("a.t")
+
+
+def test_a_pool_that_airflow_does_not_have_is_an_error_of_its_groups(answers: dict[str, Any]) -> None:
+    advice = "wait for it. Next step: Create it: python -m sluice airflow setup."
+    assert answers["pools"] == [
+        ["b", f"Airflow has no pool 'none': tasks of group b {advice}"],
+        ["c", f"Airflow has no pool 'none': tasks of group c {advice}"],
+        ["c", f"Airflow has no pool 'too': tasks of group c {advice}"],
+    ]
+    assert answers["no pools"] == []
 
 
 def test_they_are_found_by_the_indexes_of_runs(answers: dict[str, Any]) -> None:
