@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.embedded.failure import StackError
-from sluice.embedded.private_files import private_folder
+from sluice.embedded.private_files import check_private, private_folder
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 # Characters that are syntax in URLs, in Kafka's log.dirs (comma) or in the registry's JDBC URL (semicolon): files
@@ -102,10 +102,10 @@ class Home:
 
 
 def cache_folder() -> Path:
-    """Return the cache that all stacks share: `SLUICE_CACHE`, else `~/.cache/sluice`.
+    """Return the cache that all stacks share: `SLUICE_CACHE`, else `~/.cache/sluice`. Programs are run from it.
 
     Raises:
-        StackError: The folder cannot be created.
+        StackError: The folder cannot be created, or others could replace its files.
     """
     named = os.environ.get("SLUICE_CACHE")
     if named:
@@ -115,7 +115,8 @@ def cache_folder() -> Path:
         folder = Path(base or "~/.cache") / "sluice"
     try:
         folder = folder.expanduser().resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        check_private(folder, variable="SLUICE_CACHE", may_be_roots=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
         raise StackError(
             f"{folder} can't be the cache: {error}", next_step="choose another folder with SLUICE_CACHE"

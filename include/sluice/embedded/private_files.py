@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sluice.embedded.failure import StackError
 
+ROOT = 0
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -23,8 +24,13 @@ def private_folder(folder: Path) -> Path:
     return folder
 
 
-def check_private(folder: Path) -> None:
+def check_private(folder: Path, *, variable: str = "SLUICE_HOME", may_be_roots: bool = False) -> None:
     """Check that nobody but this user (and root) may place files in a folder.
+
+    Args:
+        folder: The folder.
+        variable: The environment variable that names another one.
+        may_be_roots: Whether it may belong to root, such as one that is part of an image.
 
     Raises:
         StackError: The folder is a symbolic link, belongs to another user, or its group or everybody may write to it.
@@ -35,10 +41,10 @@ def check_private(folder: Path) -> None:
             f"{folder} is a symbolic link, which its owner could point elsewhere",
             next_step=f"name the folder that it points to ({folder.resolve()}), or remove the link",
         )
-    if found.st_uid != os.geteuid():
+    if found.st_uid != os.geteuid() and not (may_be_roots and found.st_uid == ROOT):
         raise StackError(
             f"{folder} belongs to another user (uid {found.st_uid}), who could read or replace its files",
-            next_step=f"choose another folder with SLUICE_HOME, or chown {os.geteuid()} {folder}",
+            next_step=f"choose another folder with {variable}, or chown {os.geteuid()} {folder}",
         )
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise StackError(

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.embedded import env, private_files, state
 from sluice.embedded.failure import StackError
-from sluice.embedded.home import Home
+from sluice.embedded.home import Home, cache_folder
 
 pytestmark = pytest.mark.unit
 
@@ -86,3 +86,23 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None
     with pytest.raises(UnicodeEncodeError):
         private_files.write_private(file, "\udcff")
     assert file.read_text() == "old" and [each.name for each in file.parent.iterdir()] == ["env"]
+
+
+def test_a_cache_whose_jars_others_could_replace_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SLUICE_CACHE", str(folder))
+    assert cache_folder() == folder and not mode(folder) & 0o022
+    assert cache_folder() == folder
+    folder.chmod(0o775)
+    with pytest.raises(StackError, match=f"has mode 0775.*chmod go-w {folder}"):
+        cache_folder()
+    folder.chmod(0o755)
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(private_files, "ROOT", owner)  # the cache of an image that root has built
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert cache_folder() == folder
+    monkeypatch.setattr(private_files, "ROOT", owner + 2)
+    with pytest.raises(StackError, match=r"belongs to another user.*SLUICE_CACHE"):
+        cache_folder()
