@@ -57,8 +57,9 @@ def properties_file(conf: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _escaped(value: str) -> str:
-    """Escape a value for java.util.Properties in a UTF-8 file."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+    """Escape a value for java.util.Properties in a UTF-8 file: a second line would be another setting."""
+    plain = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{plain}" if plain[:1] in {" ", "\t", "\f"} else plain
 
 
 def job_file(name: str) -> Path:

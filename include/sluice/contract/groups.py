@@ -29,6 +29,7 @@ _MEMORY = r"[1-9][0-9]{0,5}[kmgt]"
 _CONNECTION = r"[A-Za-z0-9_.\-]{1,200}"
 _PRESETS = frozenset(("@once", "@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly", "@continuous"))
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,#?-]+")
+_CONF_NAME = re.compile(r"[A-Za-z0-9._/*-]+")
 _SECRET = re.compile(r"secret|password|passwd|token|credential|access\.?key", re.IGNORECASE)
 _RESERVED_CONF = {
     "spark.driver.memory": "use driver_memory",
@@ -93,6 +94,8 @@ class SparkSettings(StrictModel):
             prefix = next((each for each in _RESERVED_PREFIXES if key.startswith(each)), None)
             if not key.startswith("spark."):
                 errors.add("conf", key, message="must start with 'spark.'")
+            elif not _CONF_NAME.fullmatch(key):  # with a = or a line feed it would set another setting
+                errors.add("conf", key, message="is not the name of a setting: letters, digits and . _ - / * only")
             elif key in _RESERVED_CONF or prefix:
                 errors.add("conf", key, message=_RESERVED_CONF.get(key) or _RESERVED_PREFIXES[str(prefix)])
             elif _SECRET.search(key):

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import shlex
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from sluice import __version__
-from sluice.cli import arguments, main, output
+from sluice.cli import arguments, main, output, spark
 from sluice.embedded.home import REPOSITORY
 
 pytestmark = pytest.mark.unit
@@ -223,3 +224,23 @@ def test_a_reason_is_asked_for_where_something_is_done() -> None:
     arguments.check_decision(parser.parse_args(["--yes", "--why", "x"]))
     with pytest.raises(SystemExit):
         arguments.check_decision(parser.parse_args(["--yes"]))
+
+
+@pytest.mark.parametrize(
+    "value", ["a\rspark.jars /evil.jar", "a\nspark.jars /evil.jar", " a", "\ta", "\fa", "\\", "", "é=:#!"]
+)
+def test_a_setting_stays_one_setting_in_sparks_properties_file(value: str) -> None:
+    with spark.properties_file({"spark.a": value, "spark.b": "1"}) as file:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert read_properties(file.read_text(encoding="utf-8")) == {"spark.a": value, "spark.b": "1"}
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """As java.util.Properties reads a file whose keys have no escapes."""
+    escapes = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+    found = {}
+    for line in filter(None, re.split(r"[\r\n]", text)):
+        name, _, rest = line.partition(" ")
+        value = re.sub(r"\\(.)", lambda each: escapes.get(each[1], each[1]), rest.lstrip(" \t\f"))
+        found[name] = value
+    return found

@@ -370,6 +370,10 @@ def test_schedules(schedule):
         ({"start_date": "2024-01-01"}, ("start_date",), "has no time zone"),
         ({"spark": {"driver_memory": "2 GB"}}, ("spark", "driver_memory"), "pattern"),
         ({"spark": {"conf": {"sparkx": "1"}}}, ("spark", "conf", "sparkx"), "must start with 'spark.'"),
+        *(
+            ({"spark": {"conf": {name: "1"}}}, ("spark", "conf", name), "is not the name of a setting")
+            for name in ("spark.driver.memory=9g #", "spark.a\nspark.driver.memory", "spark.a b", "spark.a:b")
+        ),
         ({"spark": {"conf": {"spark.driver.memory": "1"}}}, ("spark", "conf", "spark.driver.memory"), "driver_memory"),
         (
             {"spark": {"conf": {"spark.sql.ansi.enabled": "false"}}},
