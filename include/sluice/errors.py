@@ -35,10 +35,14 @@ class SluiceError(Exception):
         self.message = message = printable(message)
         self.next_step = self.advice if next_step is None else printable(next_step)
         self.fields = fields
-        where = printable(", ".join(f"{name} {value}" for name, value in fields.items() if value is not None))
-        super().__init__(
-            message + (f" [{where}]" if where else "") + (f" Next step: {self.next_step}" if self.next_step else "")
-        )
+        where = f" [{self.where}]" if self.where else ""
+        super().__init__(message + where + (f" Next step: {self.next_step}" if self.next_step else ""))
+
+    @property
+    def where(self) -> str:
+        """The fields as text, in one line."""
+        text = ", ".join(f"{name} {value}" for name, value in self.fields.items() if value is not None)
+        return printable(text).replace("\n", "\\n")
 
 
 class RetryableError(SluiceError):

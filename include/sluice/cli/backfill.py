@@ -110,7 +110,7 @@ def _plan(given: argparse.Namespace) -> int:
 
 def _show_plan(given: argparse.Namespace, found: BackfillPlan, last: str) -> None:
     lines = [*found.lines(), last]
-    output.show(given, {"applied": False, "plan": found}, lambda: print("\n".join(lines)))
+    output.show(given, {"applied": False, "plan": found}, lambda: output.print_lines(lines))
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -128,7 +128,7 @@ def _run(given: argparse.Namespace) -> int:
         who = operator_input.current_user()
         made = backfill_plan.write_backfill(request, inputs, who=who, run_id=run_id)
     if not given.json:
-        print("\n".join(made.lines()))
+        output.print_lines(made.lines())
     codes = [_run_slice(made, seq, run_id, inputs) for seq in made.to_xcom()["slices"]]
     with availability.translate_catalog_errors():
         found = backfill_outcome.collect_outcome(inputs.contracts, inputs.catalog, made.to_xcom())

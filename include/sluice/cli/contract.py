@@ -155,7 +155,7 @@ def _test(given: argparse.Namespace) -> int:
 
     def text() -> None:
         if records:
-            print("\n".join(contract_test.report_lines(found, results)))
+            output.print_lines(contract_test.report_lines(found, results))
         else:
             print("There are no records to test.")
 

@@ -60,7 +60,7 @@ def _rebuild(given: argparse.Namespace) -> int:
     with availability.translate_catalog_errors():
         known = resolve_topics.resolve(known, catalog, None)
         lines = rebuild.rebuild(known, catalog, run_id=f"ledger rebuild by {operator_input.current_user()}")
-    output.show(given, {"lines": lines}, lambda: print("\n".join(lines)))
+    output.show(given, {"lines": lines}, lambda: output.print_lines(lines))
     return 0
 
 
@@ -77,7 +77,7 @@ def _retire_consumer(given: argparse.Namespace) -> int:
         known = resolve_topics.resolve(known, catalog, None)
         found = retire_consumer.find_consumer(given.table, given.topic, known, catalog)
         if not given.json:
-            print("\n".join(found.lines()))
+            output.print_lines(found.lines())
         if given.yes:
             retire_consumer.retire(found, catalog, Decision(user, given.why, f"retire-consumer by {user}"))
     facts = {"applied": given.yes, "table": found.table, "topic": found.topic, "lines": found.lines()}
@@ -103,7 +103,7 @@ def _show(given: argparse.Namespace) -> int:
         wanted = equal("topic", given.topic) if given.topic else AlwaysTrue()
         records = table.scan(row_filter=wanted).to_arrow().sort_by([("at", "ascending")]).to_pylist()
     rows = list(map(row_from_record, records[-given.n :]))
-    output.show(given, {"rows": rows}, lambda: print("\n".join(_format_rows(rows)) if rows else "No rows."))
+    output.show(given, {"rows": rows}, lambda: output.print_lines(_format_rows(rows) if rows else ["No rows."]))
     return 0
 
 

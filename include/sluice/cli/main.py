@@ -110,9 +110,8 @@ def _run_guarded(command: Callable[[], int]) -> int:
 
 def _print_error(error: SluiceError) -> None:
     print(f"error: {error.message}", file=sys.stderr)
-    fields = ", ".join(f"{name} {value}" for name, value in error.fields.items() if value is not None)
-    if fields:
-        print(f"  where: {fields}", file=sys.stderr)
+    if error.where:
+        print(f"  where: {error.where}", file=sys.stderr)
     if error.next_step:
         print(f"  next step: {error.next_step}", file=sys.stderr)
 

@@ -113,7 +113,7 @@ def _rollback(given: argparse.Namespace) -> int:
         point = RestorePoint(given.to_snapshot, given.before_run)
         found = rollback.preview_rollback(given.table, known, catalog, ledger, point)
         if not given.json:
-            print("\n".join(found.lines()))
+            output.print_lines(found.lines())
         if given.yes:
             decision = Decision(user, given.why, f"rollback by {user}")
             rollback.roll_back(found, catalog, ledger, decision, accept_loss=given.accept_loss)

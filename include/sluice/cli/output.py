@@ -56,9 +56,12 @@ def show(given: argparse.Namespace, facts: Any, text: Callable[[], None]) -> Non
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines; on a terminal, one that begins with a state has its colour."""
+    """Print lines; on a terminal, one that begins with a state has its colour.
+
+    A line feed within a line is shown as such: what an error or another engine's property holds is no line of its own.
+    """
     terminal = _terminal()
-    for line in lines:
+    for line in (each.replace("\n", "\\n") for each in lines):
         style = STYLES.get(line.split(maxsplit=1)[0].rstrip(":")) if line.strip() else None
         if terminal and style:
             terminal.print(_styled(line, style), soft_wrap=True)

@@ -64,7 +64,7 @@ def _schema(given: argparse.Namespace) -> int:
             versions = review_schema.list_versions(catalog, file)
             rows = evolve.list_versions(catalog, file) if given.json else ()
             none = f"{file.table}: no version is recorded yet."
-            output.show(given, {"table": file.table, "versions": rows}, lambda: print("\n".join(versions) or none))
+            output.show(given, {"table": file.table, "versions": rows}, lambda: output.print_lines(versions or [none]))
             return 0
         if not given.yes:
             review = review_schema.load_review(catalog, file, include_rejected=given.answer == "approve")
@@ -87,7 +87,7 @@ def _show(given: argparse.Namespace, lines: list[str], backfills: list[dict[str,
     """
 
     def text() -> None:
-        print("\n".join(lines))
+        output.print_lines(lines)
         for form in backfills:
             command = f"airflow dags trigger {shlex.quote(dag_ids.BACKFILL)} --conf {shlex.quote(json.dumps(form))}"
             print(f"Replay quarantined records: {command}")

@@ -108,7 +108,7 @@ def _run(check: Check, began: float) -> Finding:
 
 
 def _with_fields(error: SluiceError) -> str:
-    where = ", ".join(f"{name} {value}" for name, value in error.fields.items() if value is not None)
+    where = error.where
     return error.message + (f" [{where}]" if where else "")
 
 

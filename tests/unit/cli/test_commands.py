@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from sluice import __version__
-from sluice.cli import arguments, main, output, spark
+from sluice.cli import arguments, ledger, main, output, spark
 from sluice.embedded.home import REPOSITORY
+from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 
 pytestmark = pytest.mark.unit
 
@@ -165,6 +166,15 @@ def test_colours_do_not_open_the_terminal_to_records(monkeypatch: pytest.MonkeyP
     output.print_lines(["stop    a.b: \x1b]0;title\x07", "plain \x9b2J"])
     assert "\\x1b]0;title\\x07" in stream.getvalue() and "plain \\x9b2J" in stream.getvalue()
     assert "\x07" not in stream.getvalue() and "\x9b" not in stream.getvalue()
+
+
+def test_an_error_with_a_line_feed_adds_no_row_to_the_ledger_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    row = LedgerRow(
+        "t", LedgerState.FAILED, "id", 1, table="a.b", error="ValueError: x\nt batch 2 published", run_id="r"
+    )
+    output.print_lines(ledger._format_rows([row]))
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[2].strip()) == (3, r"ValueError: x\nt batch 2 published")
 
 
 @pytest.mark.parametrize(

@@ -290,10 +290,12 @@ def test_a_terminal_does_not_obey_what_is_printed(
     def fails() -> None:
         print("row: \x9b2J\u202e\ttext")
         print("stopped: \x1b[2J\ud800", file=sys.stderr)
-        raise OffsetsLostError("no field \x1b]0;t\x07", topic="\x1b[31m")
+        raise OffsetsLostError("no field \x1b]0;t\x07", topic="\x1b[31m\n  next step: x")
 
     monkeypatch.setattr(status_commands, "load_contracts", fails)
     assert main.main(["status"]) == 3
     shown = capsys.readouterr()
     assert shown.out == "row: \\x9b2J\\u202e\ttext\n"
-    assert shown.err.startswith("stopped: \\x1b[2J\\ud800\nerror: no field \\x1b]0;t\\x07\n  where: topic \\x1b[31m\n")
+    assert shown.err.startswith(
+        "stopped: \\x1b[2J\\ud800\nerror: no field \\x1b]0;t\\x07\n  where: topic \\x1b[31m\\n  next step: x\n"
+    )
