@@ -45,7 +45,7 @@ class BranchWrite:
         self.branch = refs.new_branch_name(batch.topic, batch.seq)
         self._done = False
         self.commit_seconds = 0.0
-        self._began = time.monotonic()
+        self._began = time.monotonic(), time.time()
         self._carries_cursor = not batch.is_slice
         self._opened = False
         self._result: Snapshot | None = None
@@ -192,7 +192,9 @@ class BranchWrite:
         Raises:
             FencedError: the write is too old.
         """
-        age = timedelta(seconds=time.monotonic() - self._began)
+        began, began_at = self._began
+        # The monotonic clock stands still while the machine is suspended; the other one may be set back.
+        age = timedelta(seconds=max(time.monotonic() - began, time.time() - began_at))
         if age >= MIN_ORPHAN_AGE:
             raise FencedError(
                 f"The write took {age.total_seconds():.0f} s; orphan clean-up may have removed its files, as they "
