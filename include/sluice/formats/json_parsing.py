@@ -32,6 +32,8 @@ from sluice.formats.logical_types import let, to_decimal
 PARSED = "_sluice_read"
 """Struct of the wanted fields, the marker member and Spark's corrupt-record column."""
 TEXT, _HAS_MARKER, _FLAW = "_sluice_text", "_sluice_marked", "_sluice_flaw"
+NOT_PARSED = "cannot be parsed as"
+"""In the problem of a text that is not an object with the wanted fields; whoever has the record may say which."""
 WORK_COLUMNS = (PARSED, TEXT, _HAS_MARKER, _FLAW)
 """The columns that `add_parsed_object` adds; readers drop them."""
 _RAW, _TRIMMED = "_sluice_payload", "_sluice_trimmed"
@@ -89,7 +91,7 @@ def find_parse_problem(
         expected: What the text should be, for the error text.
         checks: Further conditions and the problem of each, in the order of the fields.
     """
-    detail, flaw, corrupt = f"the {part.raw} cannot be parsed as {expected}", F.col(_FLAW), _is_corrupt(F.col(PARSED))
+    detail, flaw, corrupt = f"the {part.raw} {NOT_PARSED} {expected}", F.col(_FLAW), _is_corrupt(F.col(PARSED))
     found = F.when(flaw == _ABSENT, F.lit(None).cast(PROBLEM_TYPE)).when(flaw.isNotNull(), problem(flaw))
     required, best_effort = _without_best_effort(wanted)
     # Only corrupt records are parsed a second time.

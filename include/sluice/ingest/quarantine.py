@@ -14,6 +14,7 @@ from sluice.batch import Batch, merge_batches
 from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.fields import row_paths
+from sluice.contract.types import IcebergType, ListOf, MapOf, Struct
 from sluice.contract.values import KAFKA_COLUMNS, join_names
 from sluice.errors import RejectedDifferError
 from sluice.evolve.rejected_change import RejectedChange
@@ -30,6 +31,7 @@ from sluice.formats.internal_columns import (
 )
 from sluice.formats.json import DEFERRED_TYPES
 from sluice.formats.json_connect import PAYLOAD
+from sluice.formats.json_parsing import NOT_PARSED
 from sluice.formats.logical_types import spark_type
 from sluice.formats.wire_format import PREFIX_BYTES
 from sluice.iceberg import range_scan, table_names, tables
@@ -42,6 +44,9 @@ from sluice.ledger import slices
 from sluice.ledger.offsets_table import Ledger
 
 RAW = ("key", "value", "headers")
+MAX_LOST = 20
+"""Fields that the error of one record lists."""
+_LOST = "_sluice_lost"
 
 
 def overwrite_quarantine(staged: StagedBatches, rejected: int, refused: Sequence[RejectedChange] = ()) -> None:
@@ -105,10 +110,11 @@ def rejected_rows(decoded: DataFrame, contract: Contract, refused: Sequence[Reje
         raw = [F.lit(None).cast(decoded.schema[STAGED_COLUMNS[name]].dataType).alias(name) for name in RAW]
         # Empty, not null: when replayed, a record whose value was dropped must not look like a delete.
         raw[1] = F.when(F.col(STAGED_COLUMNS["value"]).isNotNull(), F.lit(b"")).alias("value")
-    field = failed_field(contract)
+    field = F.col(FIELD)
     why = [F.when(field.rlike(each.fields), F.lit(each.text)) for each in refused]
     error = F.nullif(F.concat_ws("; ", F.col(DETAIL), *why), F.lit("")) if why else F.col(DETAIL)
-    return check.filter_decoded(decoded, F.col(ERROR).isNotNull()).select(
+    rejected = name_lost_fields(check.filter_decoded(decoded, F.col(ERROR).isNotNull()), contract)
+    return rejected.select(
         F.col(SEQ).alias("batch_seq"),
         *KAFKA_COLUMNS,
         *raw,
@@ -125,41 +131,105 @@ def has_raw() -> Column:
     return F.expr("key IS NOT NULL OR headers IS NOT NULL OR length(value) > 0")
 
 
-def failed_field(contract: Contract) -> Column:
-    """The field that a record's error is about; if it is malformed, the first that is there and could not be read."""
-    found = F.col(FIELD)
-    checks = [*_failed_fields(contract, VALUE), *_failed_fields(contract, KEY)]
-    unread = F.coalesce(F.when(found != change_events.BEFORE, found), *checks, found)
-    return F.when(F.col(ERROR) == "malformed", unread).otherwise(found)
+def name_lost_fields(rejected: DataFrame, contract: Contract) -> DataFrame:
+    """Put the JSON fields that are there and could not be read into the errors of malformed records.
+
+    FIELD is the first of them. DETAIL lists them if it only says that the object could not be parsed.
+    """
+    lost = [each for part in (VALUE, KEY) for each in _lost_fields(contract, part)]
+    if not lost:
+        return rejected
+    field, detail, names, malformed = F.col(FIELD), F.col(DETAIL), F.col(_LOST), F.col(ERROR) == "malformed"
+    first = F.coalesce(F.when(field != change_events.BEFORE, field), F.get(names, F.lit(0))["field"], field)
+    # Text that is no JSON object lacks fields for another reason.
+    is_object = [
+        F.when(
+            detail.startswith(f"the {part.raw} {NOT_PARSED}"),
+            F.json_object_keys(_json_text(contract, part)).isNotNull(),
+        )
+        for part in (VALUE, KEY)
+        if _json_format(contract, part)
+    ]
+    unexplained = field.isNull() & F.coalesce(*is_object, F.lit(False)) & (F.size(names) > 0)
+    return (
+        rejected.withColumn(_LOST, F.when(malformed, F.array_compact(F.array(*lost))))
+        .withColumns(
+            {
+                FIELD: F.when(malformed, first).otherwise(field),
+                DETAIL: F.when(unexplained, _mismatch_text(names)).otherwise(detail),
+            }
+        )
+        .drop(_LOST)
+    )
 
 
-def _failed_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
-    """The name of each JSON field that is present but could not be read, else null."""
+def _mismatch_text(names: Column) -> Column:
+    listed = F.transform(
+        F.slice(names, 1, MAX_LOST), lambda each: F.format_string("%s (%s)", each["field"], each["type"])
+    )
+    more = F.when(F.size(names) > MAX_LOST, ", …").otherwise("")
+    return F.concat(F.lit("type mismatch in "), F.array_join(listed, ", "), more)
+
+
+def _json_format(contract: Contract, part: RecordPart) -> str:
+    """The format of a record's key or value if it is one of JSON, else an empty text."""
     form = contract.key.format if part is KEY else contract.value.format
-    if form not in JSON_FORMATS:
+    return form if form in JSON_FORMATS else ""
+
+
+def _json_text(contract: Contract, part: RecordPart) -> Column:
+    start = PREFIX_BYTES + 1 if _json_format(contract, part) == "json_schema" else 1
+    return F.expr(f"substring({STAGED_COLUMNS[part.raw]}, {start})").cast("string")
+
+
+def _lost_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
+    """Name and type of each JSON field that is present but could not be read, else null."""
+    form = _json_format(contract, part)
+    if not form:
         return
-    start = PREFIX_BYTES + 1 if form == "json_schema" else 1
-    text = F.expr(f"substring({STAGED_COLUMNS[part.raw]}, {start})").cast("string")
+    text = _json_text(contract, part)
     payload = (PAYLOAD,) if form == "json_connect" else ()
+    objects = set[tuple[str, ...]]()
     for each in (*contract.columns, *contract.inputs):
         path = each.key_path if part is KEY else each.path
         if not path or path == (part.root,) or each.from_envelope:
             continue
-        names = (part.root, *path) if part is KEY else path
+        names = (part.root,) if part is KEY else ()
         for outer in ((),) if part is KEY else row_paths(contract):
             whole = (*payload, *outer, *path)
+            for length in range(1, len(path)):
+                if (inner := (*outer, *path[:length])) not in objects:
+                    objects.add(inner)
+                    is_other = ~F.get_json_object(text, _json_path((*payload, *inner))).startswith("{")
+                    yield _lost(is_other, (*names, *path[:length]), "object")
             read = F.col(each.name) if each in contract.columns else _parsed_input(text, whole, each)
-            for inner in _inner_paths(spark_type(each.type)):
-                steps = "".join(f"['{step.replace(chr(39), '')}']" for step in (*whole, *inner))
-                is_lost = F.get_json_object(text, f"${steps}").isNotNull() & _at(read, inner).isNull()
-                yield F.when(is_lost, F.lit(join_names((*names, *inner))))
+            for inner, kind in _inner_types(each.type):
+                is_lost = F.get_json_object(text, _json_path((*whole, *inner))).isNotNull() & _at(read, inner).isNull()
+                yield _lost(is_lost, (*names, *path, *inner), _type_name(kind))
 
 
-def _inner_paths(kind: T.DataType) -> Iterator[tuple[str, ...]]:
-    """The paths in a value of a type to itself and to the fields of its structs."""
-    yield ()
-    if isinstance(kind, T.StructType):
-        yield from ((f.name, *inner) for f in kind.fields for inner in _inner_paths(f.dataType))
+def _lost(applies: Column, path: Sequence[str], kind: str) -> Column:
+    return F.when(applies, F.struct(F.lit(join_names(path)).alias("field"), F.lit(kind).alias("type")))
+
+
+def _json_path(names: Sequence[str]) -> str:
+    return "$" + "".join(f"['{name.replace(chr(39), '')}']" for name in names)
+
+
+def _inner_types(kind: IcebergType) -> Iterator[tuple[tuple[str, ...], IcebergType]]:
+    """The paths in a value of a type to itself and to the fields of its structs, with their types."""
+    yield (), kind
+    if isinstance(kind, Struct):
+        yield from (((name, *inner), found) for name, each in kind.fields for inner, found in _inner_types(each))
+
+
+def _type_name(kind: IcebergType) -> str:
+    match kind:
+        case Struct() | MapOf():
+            return "object"
+        case ListOf():
+            return "list"
+    return str(kind)
 
 
 def _parsed_input(text: Column, path: Sequence[str], each: Input) -> Column:
@@ -177,10 +247,6 @@ def _at(value: Column, path: Sequence[str]) -> Column:
 
 def count_rejected_for(decoded: DataFrame, contract: Contract, fields: str) -> dict[int, int]:
     """How many records were rejected for these fields (a regular expression), by batch number."""
-    rows = (
-        check.filter_decoded(decoded, F.col(ERROR).isNotNull())
-        .where(failed_field(contract).rlike(fields))
-        .groupBy(SEQ)
-        .count()
-    )
+    rejected = name_lost_fields(check.filter_decoded(decoded, F.col(ERROR).isNotNull()), contract)
+    rows = rejected.where(F.col(FIELD).rlike(fields)).groupBy(SEQ).count()
     return {row[SEQ]: row["count"] for row in rows.collect()}

@@ -119,6 +119,8 @@ HOSTILE = {
         f"a line end after a uuid ({end!r})": json.dumps({"u": f"123e4567-e89b-12d3-a456-426614174000{end}"}).encode()
         for end in ("\n", "\r\n", "\u2028")
     },
+    "several of other types": b'{"n": "many", "d": [1], "ins": 7, "tz": "soon"}',
+    "another type and damaged": b'{"n": "many", "d": [1]',
     "too short for fixed": b'{"fx": "YQ=="}',
     "no uuid in a list": b'{"us": [null, "x"]}',
     "a short uuid in a struct": b'{"ins": {"u": "1-1-1-1-1"}}',
@@ -224,6 +226,10 @@ def test_hostile_values_are_quarantined_and_good_ones_pass(lake: Callable[..., L
     assert all(rejected[key]["value"] == value for key, value in HOSTILE.items()), "the raw bytes are kept"
     assert rejected["a word for a number"]["field"] == "n"
     assert rejected["no uuid"]["field"] == "u"
+    several = rejected["several of other types"]
+    assert several["field"] == "n" and several["error"].startswith("type mismatch in n (long), ")
+    assert all(f", {each}" in several["error"] for each in ("d (double)", "ins (object)", "tz (timestamptz)"))
+    assert rejected["another type and damaged"]["error"].startswith("the value cannot be parsed as a JSON object")
     assert rejected["too short for fixed"]["field"] == "fx"
     nested = ["no uuid in a list", "a short uuid in a struct", "no uuid in a map", "too long for fixed in a list"]
     assert [rejected[each]["field"] for each in nested] == ["us[]", "ins.u", "ins.m{}.u", "fxs[]"]
