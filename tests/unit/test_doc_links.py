@@ -13,7 +13,8 @@ from sluice.embedded.home import REPOSITORY
 
 pytestmark = pytest.mark.unit
 
-PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "plugins/README.md")]
+NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "NOTICE.md", "plugins/README.md")
+PAGES = [*(REPOSITORY / name for name in NAMES), *sorted((REPOSITORY / "examples").rglob("README.md"))]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 

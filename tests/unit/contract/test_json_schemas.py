@@ -18,7 +18,7 @@ from sluice.embedded.home import REPOSITORY
 
 pytestmark = pytest.mark.unit
 FOLDER = REPOSITORY / "include/sluice/contract/schemas"
-SHIPPED = sorted((REPOSITORY / "include/contracts").glob("*.yaml"))
+SHIPPED = sorted([*(REPOSITORY / "include/contracts").glob("*.yaml"), *(REPOSITORY / "examples").glob("*/*.yaml")])
 BODY = {"table": "a.b", "topic": "t", "owner": "me", "columns": [{"name": "n", "type": "long"}]}
 
 
@@ -37,7 +37,7 @@ def test_they_are_current():
     assert found == script.as_files(), "run `make json-schemas`"
 
 
-@pytest.mark.parametrize("file", SHIPPED, ids=lambda each: each.name)
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda each: str(each.relative_to(REPOSITORY)))
 def test_the_shipped_files_name_their_schema_and_fit_it(file: Path):
     first = file.read_text(encoding="utf-8").splitlines()[0]
     schema = (file.parent / first.removeprefix(f"# {SCHEMA_HEADER}")).resolve()
