@@ -26,7 +26,6 @@ pytestmark = pytest.mark.spark
 
 FOLDER = REPOSITORY / "examples"
 EXAMPLES = sorted(path.parent for path in FOLDER.glob("*/produce.py"))
-PYTHON = ".venv/bin/python"
 Rows = list[list[str]]
 
 
@@ -47,24 +46,24 @@ def read_steps(example: Path) -> list[Step]:
             match shlex.split(line):
                 case ["export", setting]:
                     os.environ.update([setting.split("=", 1)])
-                case [command, program, *arguments] if (command, program) == (PYTHON, f"{folder}/produce.py"):
+                case ["python", program, *arguments] if program == f"{folder}/produce.py":
                     steps.append(Step(arguments))
-                case [setting, command, "-m", "sluice", "run", "examples"]:
-                    assert (setting, command, steps[-1].queries) == (f"SLUICE_CONTRACTS={folder}", PYTHON, []), line
-                case [command, "-m", "sluice", "sql", statement]:
-                    assert command == PYTHON, line
+                case [setting, "sluice", "run", "examples"]:
+                    assert (setting, steps[-1].queries) == (f"SLUICE_CONTRACTS={folder}", []), line
+                case ["sluice", "sql", statement]:
+                    pass
                 case _:
                     pytest.fail(f"{folder}/README.md: this test does not know the command {line!r}")
         if table:
             heads, _, *rows = [[cell.strip() for cell in row[1:-1].split("|")] for row in table.splitlines()]
             steps[-1].queries.append((statement, [heads, *rows]))
     assert steps and all(step.queries for step in steps), folder
-    assert text.count(" -m sluice sql ") == sum(len(step.queries) for step in steps), "a table for each query"
+    assert text.count("\nsluice sql ") == sum(len(step.queries) for step in steps), "a table for each query"
     return steps
 
 
 def query(spark: SparkSession, statement: str) -> Rows:
-    """The result of a statement, as `python -m sluice sql` prints it."""
+    """The result of a statement, as `sluice sql` prints it."""
     frame = spark.sql(statement)
     rows = frame.select(*(frame[name].cast("string") for name in frame.columns)).collect()
     return [frame.columns, *(["NULL" if value is None else value for value in row] for row in rows)]
