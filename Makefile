@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables cli-reference json-schemas check help setup setup-dev jars demo up down status test lint style types format bench soak dist docs requirements clean
+.PHONY: rooms type-tables cli-reference contract-reference check help setup setup-dev jars demo up down status test lint style types format bench soak dist docs requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -78,7 +78,7 @@ types: setup-dev
 rooms: setup-dev ## update the map of the package in docs/design.md and docs/dev/modules.md
 	@PYTHONPATH=include $(PY) .ci/rooms.py
 
-type-tables: setup-dev ## update the tables of types in docs/contracts.md
+type-tables: setup-dev ## update the tables of types in docs/reference/types.md
 	@$(PY) .ci/type_tables.py
 
 docs: setup-dev ## build the documentation as a site in .site
@@ -87,8 +87,9 @@ docs: setup-dev ## build the documentation as a site in .site
 cli-reference: setup-dev ## update docs/reference/cli.md
 	@$(PY) .ci/cli_reference.py
 
-json-schemas: setup-dev ## update the JSON Schemas of contracts, groups.yaml and defaults.yaml, for editors
+contract-reference: setup-dev ## update the JSON Schemas for editors, docs/reference/contract.md and groups.md
 	@PYTHONPATH=include $(PY) .ci/json_schemas.py
+	@PYTHONPATH=include $(PY) .ci/contract_reference.py
 
 format: setup-dev ## fix and format the sources with ruff
 	@$(VENV)/bin/ruff check --fix .

@@ -29,7 +29,7 @@ the commands' own help (`make cli-reference`).
   ([all of them](../operating.md#options-and-variables)).
 - **Exit codes**: 0 done; 2 a service did not answer, try again; 3 action required; 64 wrong usage; 1 a bug in Sluice.
   `status` exits with 0 if all services answered, even if a table is blocked: its text says so, and `--json` has it as
-  `problems` and `last_error`. It exits with 3 if a [template's](../contracts.md#one-contract-for-many-topics) pattern
+  `problems` and `last_error`. It exits with 3 if a [template's](../guides/routing.md#a-table-for-each-topic) pattern
   matches no topic, or one whose name can't be a table's. `plan` exits with 3 if a table would stop.
 - **`--json`** prints one JSON document on standard output. Times are ISO 8601 in UTC, offset ranges are
   `[start, end)`. Warnings, errors and progress go to standard error.

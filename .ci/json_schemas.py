@@ -1,79 +1,72 @@
 """Writes the JSON Schemas of contracts, `groups.yaml` and `defaults.yaml`, by which editors complete and check them.
 
-The fields come from the models, their descriptions from the tables in docs/contracts.md. `make json-schemas` runs it. A
-unit test fails when a file is out of date. What needs more than one field is checked by `contract check` alone.
+Fields and descriptions come from the models in `sluice.contract`. `make contract-reference` runs it. A unit test fails
+when a file is out of date. What needs more than one field is checked by `contract check` alone.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, TypeAdapter
+
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGE = REPOSITORY / "docs" / "contracts.md"
 FOLDER = REPOSITORY / "include" / "sluice" / "contract" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-# Where the fields of a table in the documentation are in a contract, by the table's heading.
-PLACES = {
-    "Fields": "",
-    "Columns": "columns[]",
-    "Columns from the registry": "auto",
-    "Change events": "",
-    "History": "",
-    "Maintenance": "maintenance",
-    "Expectations": "expectations[]",
-    "Changing a contract": "schema_policy",
-}
 COLUMNS = ("table", "topic", "columns")
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
-def documented() -> Iterator[tuple[str, str, str]]:
-    """Yield heading, field and meaning of each row in the documentation's tables of fields."""
-    heading, in_table = "", False
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        cells = [each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]]
-        in_table = line.startswith("| field") or (in_table and bool(cells))
-        if in_table and cells and (found := re.match(r"`([a-z_.]+)`", cells[0])):
-            yield heading, found[1], plain(cells[-1])
+def descriptions(model: type) -> dict[str, str]:
+    """Return the description of each field, from the part "Attributes" of the docstrings of its class and bases."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
+        part = inspect.cleandoc(each.__doc__ or "").partition("\nAttributes:\n")[2]
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", part, re.MULTILINE):
+            found[name] = " ".join(text.split())
+    return found
 
 
-def plain(text: str) -> str:
-    """Return a text without Markdown's links."""
-    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("\\|", "|").strip()
+def models() -> dict[str, type]:
+    """Return the models of a contract's and a group's parts by name."""
+    from sluice.contract import contract, groups  # noqa: F401 - the models exist once their modules are loaded
+    from sluice.contract.values import StrictModel
+
+    def below(model: type) -> list[type]:
+        return [each for inner in model.__subclasses__() for each in (inner, *below(inner))]
+
+    return {each.__name__: each for each in below(StrictModel) if each.__module__.startswith("sluice.contract.")}
 
 
-def definition(schema: dict[str, Any], node: Any, want: str) -> dict[str, Any] | None:
-    """Return the object with properties that a property refers to, in a list or beside null too."""
-    if isinstance(node, dict) and "$ref" in node:
-        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
-    if isinstance(node, dict) and want in node.get("properties", {}):
-        return node
-    inner = [*node.get("anyOf", ()), *filter(None, [node.get("items")])] if isinstance(node, dict) else []
-    return next((found for each in inner if (found := definition(schema, each, want))), None)
+def describe(schema: dict[str, Any]) -> None:
+    """Set the description of each field of the models in a schema."""
+    from sluice.contract.contract import Contract
+
+    outer = [(Contract, schema)] if "table" in schema["properties"] else []
+    for model, node in [*outer, *((models()[name], each) for name, each in schema["$defs"].items())]:
+        texts = descriptions(model)
+        for name, field in node["properties"].items():
+            field["description"] = texts[name]
 
 
-def describe(schema: dict[str, Any], path: list[str], text: str) -> None:
-    """Set the description of a field; fields that only the YAML's other forms have are skipped."""
-    node: dict[str, Any] | None = schema
-    for at, step in enumerate(path):
-        node = definition(schema, node, step)
-        if node is None:
-            return
-        if at == len(path) - 1:
-            node["properties"][step].setdefault("description", text)  # a later table has a special case
-        node = node["properties"][step]
+def duration(text: str) -> str:
+    """Return an ISO 8601 duration as a contract writes it."""
+    seconds = int(TypeAdapter(timedelta).validate_python(text).total_seconds())
+    size, unit = next(each for each in UNITS if seconds % each[0] == 0)
+    return f"{seconds // size}{unit}"
 
 
 def tidy(node: Any) -> None:
-    """Drop titles, which repeat names, and the parts of class descriptions that list attributes."""
+    """Drop titles, which repeat names, and the parts of class descriptions that list attributes; write durations."""
     if isinstance(node, dict):
+        if isinstance(default := node.get("default"), str) and re.fullmatch(r"P(T?\d+[DHMS])+", default):
+            node["default"] = duration(default)
         if isinstance(node.get("title"), str):
             del node["title"]
         if isinstance(node.get("description"), str):
@@ -91,16 +84,13 @@ def contract_schema() -> dict[str, Any]:
 
     schema = Contract.model_json_schema()
     tidy(schema)
-    for heading, field, meaning in documented():
-        if heading in PLACES:
-            place = [each.removesuffix("[]") for each in PLACES[heading].split(".") if each]
-            describe(schema, [*place, *field.split(".")], meaning)
+    describe(schema)
     properties = schema["properties"]
     auto = {"type": "object", "properties": {"auto": properties.pop("auto")}, "required": ["auto"]}
     auto["additionalProperties"] = False
     listed = properties["columns"]
     listed["items"] = {"anyOf": [listed["items"], {"const": "auto"}, auto]}
-    description = {"description": listed.pop("description")} if "description" in listed else {}
+    description = {"description": listed.pop("description")}
     del properties["topic"]["default"]
     properties["columns"] = {"anyOf": [{"const": "auto"}, auto, listed], **description}
     schema["required"] = list(COLUMNS)  # the owner may be in defaults.yaml, and the group is the namespace
@@ -118,8 +108,6 @@ def defaults_schema(contract: dict[str, Any]) -> dict[str, Any]:
 
 def groups_schema() -> dict[str, Any]:
     """Return the schema of `groups.yaml`."""
-    from pydantic import BaseModel
-
     from sluice.contract.groups import AlertSettings, CommonMaintenance, GroupSettings
 
     class Groups(BaseModel):
@@ -129,12 +117,7 @@ def groups_schema() -> dict[str, Any]:
 
     schema = Groups.model_json_schema()
     tidy(schema)
-    for heading, name, meaning in documented():
-        if heading == "groups.yaml":
-            outer = name.split(".")[0]
-            for place in ([], ["defaults"]):
-                if place or outer in ("maintenance", "alerts"):
-                    describe(schema, [*place, *name.split(".")], meaning)
+    describe(schema)
     del schema["required"]
     schema["additionalProperties"] = schema["properties"]["defaults"]
     return {"$schema": DIALECT, "title": "Settings of groups", **schema}

@@ -1,4 +1,4 @@
-"""Writes the tables of types into docs/contracts.md: which column types each type of a format can be read as.
+"""Writes the tables of types into docs/reference/types.md: which column types each type of a format can be read as.
 
 `make type-tables` runs it. Every row is the answer of the code that a plan asks, which is the decoder's own. A unit
 test fails when the tables are out of date.
@@ -23,7 +23,7 @@ from sluice.formats.logical_types import AVRO_TYPES, CONNECT_TYPES, JSON_SCHEMA_
 from sluice.formats.schema_compat import find_incompatible_field, find_incompatible_json_field  # noqa: E402
 from sluice.kafka.registry import WriterSchema  # noqa: E402
 
-PAGE = REPOSITORY / "docs" / "contracts.md"
+PAGE = REPOSITORY / "docs" / "reference" / "types.md"
 END = "<!-- end of types -->"
 COLUMNS = {
     **{n: n for n in ("boolean", "int", "long", "float", "double")},

@@ -153,7 +153,7 @@ def read_file(path: Path) -> list[Raw]:
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 f"Line {number} of {path} is not a record: {error}.",
-                next_step='Write {"key": "k1", "value": {…}} on each line; see docs/contracts.md.',
+                next_step='Write {"key": "k1", "value": {…}} on each line; see docs/guides/draft-and-test.md.',
             ) from error
         records.append(_raw(0, number, millis, key, value, headers))
     return records

@@ -18,7 +18,12 @@ _Values = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], ListField, 
 
 
 class Operations(StrictModel):
-    """The values of the operation's field, in any case. A record with another value is an error."""
+    """The values of the operation's field, in any case. A record with another value is an error.
+
+    Attributes:
+        upsert: Values that write the row.
+        delete: Values that delete it.
+    """
 
     upsert: _Values = ("c", "r", "u", "i", "create", "insert", "read", "update", "upsert")
     delete: _Values = ("d", "delete")
@@ -28,13 +33,13 @@ class Cdc(StrictModel):
     """How change events are read.
 
     Attributes:
-        format: `debezium` is the whole envelope (before, after, source, op); `debezium_mongodb` that of the connector
-            for MongoDB, in which before and after are JSON as text; `debezium_unwrapped` what
-            ExtractNewRecordState makes of it; `op_field` a flat record with a field that names the operation.
-        op: That field, required for `op_field`: a name, or a dotted path.
-        ops: The field's values, for `op_field`.
-        tombstones: What a record without a value does: `delete` the row of its key, or `ignore` if the event before it
-            is the delete. Default: ignore with an envelope and in mode append, delete for the others.
+        format: `debezium` is Debezium's envelope, `debezium_mongodb` that of its connector for MongoDB,
+            `debezium_unwrapped` what `ExtractNewRecordState` leaves of it, `op_field` a flat record with a field for
+            the operation.
+        op: For `op_field`: the field that names the operation, `a.b` for a nested one.
+        ops: For `op_field`: what the field's values mean, ignoring case.
+        tombstones: Whether a record without a value deletes the row of its key. Default: `ignore` with an envelope and
+            in mode append, else `delete`.
     """
 
     format: Literal["debezium", "debezium_mongodb", "debezium_unwrapped", "op_field"]

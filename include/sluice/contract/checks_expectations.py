@@ -65,7 +65,7 @@ _Errors = Iterable[tuple[tuple[str, ...], str]]
 
 def _find_errors(each: Expectation, types: Mapping[str, IcebergType]) -> _Errors:
     if each.type not in EXPECTATION_TYPES:
-        hint = did_you_mean(each.type, EXPECTATION_TYPES) or "; docs/contracts.md lists them"
+        hint = did_you_mean(each.type, EXPECTATION_TYPES) or "; docs/reference/contract.md lists them"
         return [(("type",), f"{quote(each.type)} is not an expectation that Sluice supports{hint}")]
     known = [*each.kind.columns, *each.kind.parameters]
     hints = [*known, *Expectation.model_fields]

@@ -48,11 +48,11 @@ class Input(StrictModel):
     """A field that is read for expressions and `where` without being a column of the table.
 
     Attributes:
-        name: Letters, digits and `_`; unique without regard to case among inputs and columns; not a reserved name.
-        type: As Iceberg writes it, for example `decimal(10, 2)` or `list<string>`.
-        source: Field of the value, with dots for nested fields; `$key` for the record's key, `$key.a` for a field of
-            it; `$value` for a value without fields; for change events also `$op`, `$deleted`, `$source.lsn` and others.
-            A name that has a dot itself is in backticks (`values.split_path`). Default: the name.
+        name: Letters, digits and `_`, no leading digit, up to 128 characters; unique among columns and inputs, ignoring
+            case.
+        type: The type, as Iceberg writes it: `long`, `decimal(10, 2)`, `list<string>`.
+        source: Field of the value, `a.b` for a nested one; `$key`, or `$key.a`, for the record's key; `$value` for the
+            whole value; `$op`, `$deleted` and `$source.lsn` of a change event. Default: the name.
     """
 
     name: ColumnName
@@ -106,7 +106,7 @@ class Auto(StrictModel):
 
     Attributes:
         subject: The subject in the schema registry. Default: the topic's name and `-value` (TopicNameStrategy).
-        omit: Fields of the value that do not become columns.
+        omit: Fields of the value that become no column.
     """
 
     subject: Annotated[str, Field(min_length=1)] | None = None
@@ -141,12 +141,12 @@ class Column(Input):
     """One column of the typed table: a field, or an expression over inputs and other columns.
 
     Attributes:
-        required: Whether null makes the record an error. Default false; true for identifier columns.
+        required: Whether a record without a value is an error. Columns of `identifier` are always required.
         expression: Spark SQL that computes the column, instead of `source`.
-        mask: How personal data is masked before it is written: `sha256`, keyed by the environment's secret, or
-            `redact`.
+        mask: Hides text before the table has it: `sha256` replaces it by a keyed hash, `redact` by `[redacted]`.
         doc: The column's comment in the table's schema.
-        renamed_from: The column's earlier name: it is renamed and keeps its values. May stay afterwards.
+        renamed_from: The column's previous name in the table: it is renamed and keeps its values. It may stay in the
+            file afterwards.
     """
 
     required: StrictBool = False

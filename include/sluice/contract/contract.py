@@ -18,7 +18,7 @@ from sluice.contract.values import FieldErrors
 
 
 class Contract(ContractFields):  # type: ignore[no-redef] # two of its fields are read from one key
-    """The contract of one table, or of one table per topic. Field by field: `docs/contracts.md`.
+    """The contract of one table, or of one table per topic. Field by field: `docs/reference/contract.md`.
 
     Raises:
         pydantic.ValidationError: with every error, each at its field.

@@ -103,8 +103,8 @@ class Drift(StrictModel):
 
     Attributes:
         tolerance: Allowed share of the mean above and below it: 0.5 allows 50 % to 150 %.
-        batches: How many of the last batches to use. Default 10.
-        at_least: With fewer earlier batches the expectation is not evaluated. Default 3.
+        batches: With how many of the last batches it is compared.
+        at_least: With fewer earlier batches the expectation is not evaluated.
     """
 
     tolerance: Annotated[float, Field(strict=True, gt=0)]
@@ -117,10 +117,11 @@ class Expectation(StrictModel):
 
     Attributes:
         type: Its type, for example `expect_column_values_to_be_in_set`.
-        severity: `warn` logs a warning; `quarantine_rows` quarantines the failing rows; `block` stops the table before
-            the batch is published. Default `warn`.
+        severity: What happens if it fails: `warn` reports it, `quarantine_rows` quarantines the failing rows, `block`
+            stops the table before the batch is published.
         drift: Bounds from earlier batches, instead of `min_value` and `max_value`.
-        max_age: For `expect_column_max_to_be_between`, instead of its bounds: how old the newest value may be.
+        max_age: For `expect_column_max_to_be_between` of a time, instead of its bounds: how old the newest value may
+            be. Only with severity `warn`.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -34,18 +34,22 @@ Topics = Topic | list[Topic] | TopicPattern
 
 
 class KeyFormat(StrictModel):
-    """Format of the record's key: `string` (UTF-8, the default), `bytes`, or any format of a value."""
+    """How the record's key is read.
+
+    Attributes:
+        format: Format of the key; any format of a value.
+    """
 
     format: Format = "string"
 
 
 class ValueFormat(StrictModel):
-    """Format of the record's value.
+    """How the record's value is read.
 
     Attributes:
-        format: Default `json`, an object without a schema.
-        types: The record types that the table takes of a topic with several: Avro's and Protobuf's full names, a JSON
-            Schema's title. Default: all records are read alike.
+        format: Format of the value.
+        types: Of a topic with several record types, those that the table takes: Avro's and Protobuf's full names, a
+            JSON Schema's title. Needs the format `avro`, `protobuf` or `json_schema`.
     """
 
     format: Format = "json"
@@ -53,7 +57,49 @@ class ValueFormat(StrictModel):
 
 
 class ContractFields(StrictModel):  # type: ignore[no-redef] # two of its fields are read from one key
-    """The fields of a contract. Field by field: `docs/contracts.md`."""
+    """The fields of a contract; `docs/reference/contract.md` is generated from their descriptions.
+
+    Attributes:
+        table: Name of the typed table, `namespace.table`. With `{topic}` in the last part, each topic has a table of
+            its own.
+        topic: The Kafka topic, a list of topics, or a map with a `pattern`.
+        topic_pattern: The pattern, if `topic` is one.
+        group: Tables of one group share a DAG and a Spark application. Default: the table's namespace, with its dots
+            as `_`. It is not a Kafka consumer group.
+        owner: Who is responsible for the table.
+        mode: `append` keeps every record, `upsert` the newest version of each key, `history` every version with the
+            time it was valid.
+        key: How the record's key is read.
+        value: How the record's value is read.
+        columns: The table's columns in their order. `auto`, alone or as the last entry, stands for the fields of the
+            newest schema in the registry.
+        auto: The columns that `auto` stands for.
+        identifier: Modes upsert and history: the columns that identify a row. They become required.
+        order: Modes upsert and history: what orders two versions of a key, the greatest wins: required columns, or
+            `_kafka_timestamp`. Without it the Kafka offset decides.
+        valid_from: Mode history: the required column that says when a version begins, or `_kafka_timestamp`.
+        deletes: What removes a row: `tombstone` a record without a value, `hard` a delete event. `soft` keeps a
+            deleted row and marks it, `ignore` skips deletes. Default with `cdc`: `hard`.
+        cdc: The records are change events, and how they are read.
+        inputs: Fields that are read for expressions and `where`, and are not columns.
+        where: A condition in Spark SQL: the table takes the records that meet it.
+        partition_by: Partition transforms: a column, or `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(n, c)`,
+            `truncate(n, c)`.
+        properties: Iceberg table properties, in addition to Sluice's defaults.
+        format_version: Iceberg's format version. PyIceberg, which moves the branches, can't write version 3.
+        start: Where the first batch begins: `earliest`, `latest`, an ISO timestamp with a time zone, or
+            `{partition: offset}` for a single topic.
+        limits: How much one run reads.
+        transactional: The topic is written in transactions, so offsets without a record are expected.
+        errors: What happens to records that can't become a row.
+        expectations: Checks of Great Expectations on each batch.
+        expectations_show_values: Whether the table `sluice.quality` may hold values of records: observed values, and
+            up to 20 failing ones per expectation.
+        freshness: The freshness target: how old unread records may be before the table is `late`.
+        maintenance: How the table's files and snapshots are maintained.
+        schema_policy: What happens to a change of this contract once the table exists.
+        doc: A sentence about the table, which Airflow shows at the table's task.
+    """
 
     table: TableName
     topic: Annotated[tuple[Topic, ...], BeforeValidator(read_names, json_schema_input_type=Topics)]

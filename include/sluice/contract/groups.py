@@ -76,10 +76,10 @@ class SparkSettings(StrictModel):
     """The Spark application of a group.
 
     Attributes:
-        connection: Airflow connection with the Spark master. Default `spark_default`.
-        driver_memory: Heap of the driver, a number and k, m, g or t. Default `2g`.
+        connection: Airflow connection that names the Spark master: type spark, deploy mode client.
+        driver_memory: Heap of the driver: a number and `k`, `m`, `g` or `t`.
         executor_memory: Heap of each executor. Default: Spark's own.
-        conf: More Spark configuration; no secrets, because `ps` shows them.
+        conf: Further Spark settings, whose names begin with `spark.`; no secrets, because `ps` shows them.
     """
 
     connection: Annotated[str, Field(pattern=f"^{_CONNECTION}$")] = "spark_default"
@@ -108,9 +108,9 @@ class GroupMaintenance(StrictModel):
     """How maintenance of a group's tables shares an Airflow pool with ingestion.
 
     Attributes:
-        seconds_per_turn: After so many seconds maintenance starts no further table and gives its slot to waiting tasks,
-            ingestion first; the same run continues later. At most half of the group's timeout. Default 240.
-        pool: Airflow pool of maintenance. Default: the group's. With another pool, ingestion never waits for it.
+        seconds_per_turn: After so many seconds maintenance begins no further table and gives its slot to waiting tasks,
+            ingestion first; the same run continues later. At most half of `timeout` is used.
+        pool: Another Airflow pool for maintenance, so that ingestion never waits for it. Default: the group's.
     """
 
     seconds_per_turn: PositiveInt = 240
@@ -121,16 +121,15 @@ class GroupSettings(StrictModel):
     """Settings of one group.
 
     Attributes:
-        schedule: Cron expression of five fields, a preset such as `@hourly`, or None to run by hand. Default: every
-            five minutes.
-        start_date: Start of the schedule, a timestamp with a time zone. Default: none.
-        retries: Retries of a failed task. Default 2.
-        retry_delay: Pause before a retry. Default 1 minute.
-        timeout: Longest run time of a Spark application. Default 1 hour.
-        topics_at_once: How many topics are staged and published in parallel. Default 2.
+        schedule: When the DAG runs: five cron fields, a preset such as `@hourly`, or null: only when triggered.
+        start_date: Beginning of the schedule, a timestamp with a time zone.
+        retries: Further tries of a failed task.
+        retry_delay: Pause before a further try.
+        timeout: Most time for one Spark application.
+        topics_at_once: How many topics of the group are staged and published in parallel in its application.
         spark: The Spark application.
-        tags: Tags of the DAG in Airflow.
-        pool: Airflow pool of the Spark task. Default `sluice_spark`.
+        tags: Tags of the DAG.
+        pool: Airflow pool of the group's Spark tasks: ingestion, backfills and maintenance.
         maintenance: How maintenance shares that pool.
     """
 
@@ -155,10 +154,11 @@ class CommonMaintenance(StrictModel):
     """The schedules of the maintenance DAGs, one for all groups, written as a group's `schedule`.
 
     Attributes:
-        rewrite_data_files: Default: every hour.
-        expire_snapshots: Default: every day.
-        remove_orphan_files: Default: every week.
-        history: How long `sluice.maintenance` and `sluice.quality` keep rows; None keeps them forever. Default 90 days.
+        rewrite_data_files: When `maintain_rewrite_data_files` runs.
+        expire_snapshots: When `maintain_expire_snapshots` runs.
+        remove_orphan_files: When `maintain_remove_orphan_files` runs.
+        history: How long `sluice.maintenance` and `sluice.quality` keep their rows, and up to a tenth longer; 8 days or
+            more, null: forever.
     """
 
     rewrite_data_files: Schedule | None = "@hourly"
@@ -197,10 +197,11 @@ class AlertSettings(StrictModel):
     """Whom DAG `alerts` notifies, once per incident, when a table needs attention.
 
     Attributes:
-        schedule: When to check, written as a group's `schedule`. Default: every five minutes.
-        states: The states that are incidents; docs/pages.md explains them.
-        quarantine_ratio: Share of quarantined records in the last 24 hours from which a table is `rejecting`.
-        failed_runs: How many runs in a row must fail at a table's batch before `failed` is an incident.
+        schedule: When to check the tables, written as a group's `schedule`.
+        states: The states that are incidents; `docs/pages.md` explains them.
+        quarantine_ratio: A table is `rejecting` if this share of the records published within 24 hours is in
+            quarantine.
+        failed_runs: `failed` is an incident after so many failed runs in a row at the table's batch.
         notifiers: Who is notified. Without any, the DAG's failed run is the notification.
     """
 

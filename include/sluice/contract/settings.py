@@ -19,10 +19,10 @@ class Limits(StrictModel):
     """Limits of one run.
 
     Attributes:
-        records_per_batch: Maximum records in one batch of a topic. Default 1,000,000.
-        seconds_per_run: Seconds of a run after which no further batch starts. Default 240.
-        batches_per_run: Maximum batches of a topic in one run. Default 20.
-        batches_per_commit: Maximum waiting batches that one commit publishes together. Default 10.
+        records_per_batch: Most records in one batch of a topic, and in one slice of a backfill.
+        seconds_per_run: No further batch begins after so many seconds of a run. Less than the group's `timeout`.
+        batches_per_run: Most batches of a topic in one run.
+        batches_per_commit: Most waiting batches that one commit publishes together; fewer if the run's time is short.
     """
 
     records_per_batch: PositiveInt = 1_000_000
@@ -32,16 +32,15 @@ class Limits(StrictModel):
 
 
 class ErrorPolicy(StrictModel):
-    """What happens to a record that cannot be decoded.
+    """What happens to a record that can't become a row.
 
     Attributes:
-        tolerance: `quarantine` quarantines it, for a later replay (the default); `none` stops the table at the first.
-        max_ratio: Share of a batch, 0 to 1, above which the table stops in spite of quarantine. Default 0.01.
-        max_count: Records of a batch that may be quarantined whatever their share, so that one bad record of a small
-            batch does not stop the table. Default 10; 0 if `max_ratio` is 0.
-        raw: Whether the quarantine table holds raw keys, values and headers: `keep`, or `drop` for records with
-            personal data, which are then replayed from staging or Kafka. Default `drop` if a column is masked, else
-            `keep`.
+        tolerance: `quarantine` keeps the record for a later replay; `none` stops the table at the first one.
+        max_ratio: Share of quarantined records in a batch above which the table stops in spite of `quarantine`.
+        max_count: So many records of a batch may be quarantined whatever their share, so that one bad record of a small
+            batch does not stop the table. Default 0 if `max_ratio` is 0.
+        raw: Whether the quarantine holds raw keys, values and headers. With `drop`, records are replayed from staging
+            or Kafka. Default: `drop` if a column has a `mask`, else `keep`.
     """
 
     tolerance: Literal["none", "quarantine"] = "quarantine"
@@ -60,20 +59,21 @@ class Maintenance(StrictModel):
     """Maintenance of a table and of Sluice's own tables for it.
 
     Attributes:
-        target_file_size: Target size of rewritten data files in bytes. Default 128 MB.
-        min_input_files: How many small files a partition must have before they are rewritten. Default 5.
-        delete_ratio: Share of deleted rows, above 0 and up to 1, from which a data file is rewritten. Default 0.3.
-        strategy: `binpack` (the default) keeps the order of rows, `sort` sorts by `sort_by`, `zorder` by several
-            columns equally.
-        sort_by: Columns to sort by; not for binpack.
-        rewrite_after: How long nothing must have been written to a time partition before it is rewritten, unless it has
-            very many files. Default 1 hour.
-        rewrite_bytes: Approximate bytes that one run rewrites; the next run continues. Default 16 GiB.
-        snapshot_age: The rollback window: how long snapshots are kept. Default 5 days.
-        min_snapshots: How many snapshots are kept whatever their age. Default 10.
-        staging_retention: How long staging keeps a batch's raw records after all tables of the topic published it.
-            Default 30 days, or 14 if a table of the topic masks personal data; at least `snapshot_age`.
-        orphan_age: Age from which files that no snapshot references are removed; at least a day. Default 3 days.
+        target_file_size: Size of a rewritten data file, in bytes. Files below half of it are small.
+        min_input_files: A partition with so many small files is rewritten.
+        delete_ratio: A data file of which this share of rows is deleted is rewritten.
+        strategy: How small files of the typed table are combined: as they are, sorted, or z-ordered.
+        sort_by: Columns to sort by: one or more for `sort`, two or more for `zorder` (no `decimal`). Not a column that
+            is a partition by itself.
+        rewrite_after: A partition by time is rewritten when nothing was written into it for so long.
+        rewrite_bytes: About so many bytes of a table are rewritten in one run, in 2,000 files at most; the next run
+            continues.
+        snapshot_age: How long snapshots are kept: the table can be rolled back to any time within it.
+        min_snapshots: So many snapshots are kept however old they are.
+        staging_retention: How long staging keeps a batch's raw records after all tables of the topic have published it;
+            not below `snapshot_age`. Default `30d`, or `14d` if a table of the topic has a `mask` or `errors.raw:
+            drop`; at least `snapshot_age`.
+        orphan_age: Files that no snapshot refers to are removed when they are older; at least `1d`.
     """
 
     target_file_size: Annotated[int, Field(strict=True, ge=1 << 20)] = 128 << 20
@@ -113,21 +113,20 @@ class SchemaPolicy(StrictModel):
     `refuse`: the table stops until the contract is restored.
 
     Attributes:
-        add_column: A nullable column. Default auto.
-        widen: int to long, float to double, a decimal of more digits and the same scale. Default auto.
-        make_optional: A required column becomes nullable. Default auto.
-        reorder: The same columns in another order. Default auto.
-        document: Another comment. Default auto.
-        drop_column: Default review.
-        rename_column: By `renamed_from`. Default review.
-        change_type: Any other type; the old column is kept under another name. Default review; not auto.
-        make_required: A nullable column becomes required, or a new one is. Default review.
-        change_key: `mode` or `identifier`, which can't be approved for an existing table; or how a key column is read.
-            Default review; not auto.
-        change_mask: A mask is removed or changed, or an unmasked column reads a masked field. Adding a mask takes
-            effect at once. Default review.
-        change_partitioning: `partition_by`, for data written from then on. Default review.
-        change_nested: A field inside a struct, list or map. Default review.
+        add_column: A new column; in existing rows it is null.
+        widen: `int` to `long`, `float` to `double`, a decimal of more digits with the same scale.
+        make_optional: `required` is removed.
+        reorder: The columns in another order; the Kafka coordinates stay behind them.
+        document: Another `doc` of a column.
+        drop_column: A column is removed; readers no longer see its values.
+        rename_column: A column is renamed, by `renamed_from`.
+        change_type: Any other type: the old column becomes `<name>_before_1`, and the new one begins empty. Not `auto`.
+        make_required: Records without the column are errors from then on. Iceberg's column stays optional.
+        change_key: `mode`, `identifier` or `valid_from`, which can't be approved; or how a column of the key or of
+            `order` is read. Not `auto`.
+        change_mask: A mask is removed or replaced, or a column without one reads a field that is or was masked.
+        change_partitioning: Another `partition_by`, for what is written from then on.
+        change_nested: A field is added to, dropped from, or widened in a struct, also inside lists and maps.
     """
 
     add_column: ChangePolicy = "auto"

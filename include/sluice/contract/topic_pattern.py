@@ -35,7 +35,7 @@ class TopicPattern(StrictModel):
     """Topics whose names match a pattern.
 
     Attributes:
-        pattern: Regular expression for the whole name. Kafka's internal topics never match.
+        pattern: Regular expression (Rust's) for the whole name. Kafka's internal topics never match.
         omit: Topics to leave out. They need not exist.
     """
 

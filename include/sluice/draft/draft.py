@@ -57,7 +57,7 @@ def make_draft(sample: Sample, wishes: Wishes, lookup: SchemaLookup, newest: Wri
     if not rows.columns:
         raise ConfigError(
             f"No record in the sample of topic {sample.topic} has a field that can become a column.",
-            next_step="Sample more records with --sample, or write the contract by hand: docs/contracts.md.",
+            next_step="Sample more records with --sample, or write the contract by hand: docs/reference/contract.md.",
         )
     return Draft(
         head=_head(sample, value, key),

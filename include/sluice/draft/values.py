@@ -132,7 +132,7 @@ def _change_events(form: Form, objects: list[dict[str, Any]], columns: JsonColum
 def _numbers_note(form: Form, mongodb: bool) -> list[str]:
     if form.embedded is not None or mongodb:
         return []
-    return ["Debezium without schemas sends dates as days and times as numbers: see docs/contracts.md, Change events"]
+    return ["Debezium without schemas sends dates as days and times as numbers: see docs/guides/debezium.md"]
 
 
 def lsn_column(names: ColumnNames) -> DraftColumn:

@@ -56,7 +56,7 @@ _TIMESTAMP_UNITS_US = {1, 1000, 1_000_000}
 
 EVENT_ERRORS = {
     "operation": "the event has no known operation; an event with its own schema needs format: json_connect",
-    "truncate": "the source table was truncated, and the event does not name the deleted rows; see docs/contracts.md",
+    "truncate": "the source table was truncated; the event does not name the deleted rows: see docs/guides/debezium.md",
     "no_row": "the event has no row",
     "partial_update": "the event has the changed fields alone; MongoDB: capture.mode: change_streams_update_full",
     "unavailable": "the source did not log the unchanged value; PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL",

@@ -1,7 +1,7 @@
 """The logical types of all formats in one table, and the conversions from numbers, texts and bytes to them.
 
-Used by all readers, by `columns: auto` and by plan's warnings; `.ci/type_tables.py` writes it into docs/contracts.md.
-Each conversion returns null for a value that is not of the wanted type.
+Used by all readers, by `columns: auto` and by plan's warnings; `.ci/type_tables.py` writes it into
+docs/reference/types.md. Each conversion returns null for a value that is not of the wanted type.
 """
 
 from __future__ import annotations

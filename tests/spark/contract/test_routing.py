@@ -89,7 +89,7 @@ def test_one_topic_feeds_several_tables(lake: Callable[..., Lake], monkeypatch: 
     it.run()
     assert [(r["mail"], r["n"]) for r in it.rows(people)] == [(masked("a@x"), 3)]
 
-    # What was set apart before a mask was thought of is taken out by hand, as docs/contracts.md says.
+    # What was set apart before a mask was thought of is taken out by hand, as docs/guides/personal-data.md says.
     held = table_names.spark_name("lake", table_names.quarantine(it.contract_of(everything)))
     it.spark.sql(f"UPDATE {held} SET key = NULL, headers = NULL, value = IF(value IS NULL, NULL, X'')")
     it.send([(0, "h@x", {"n": "much"})])

@@ -159,7 +159,7 @@ def test_what_debezium_sent_becomes_the_table_that_postgres_held(
 
 def assert_versions(it: Lake, table: str, entries: list[dict[str, Any]]) -> None:
     """The history has each entry of the log, ended by the next of its key, as the query in the docs finds it."""
-    text = (DATA.parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8")
+    text = (DATA.parents[2] / "docs" / "guides" / "history.md").read_text(encoding="utf-8")
     (query,) = (each for each in re.findall("```sql\n(.*?)```", text, re.DOTALL) if "shop.parcel_history" in each)
     query = query.replace("shop.parcel_history", f"lake.{table}")
     changes = [e["at"] for e in entries]
@@ -308,7 +308,7 @@ def test_the_table_is_the_fold_by_lsn_whatever_the_order(lake: Callable[..., Lak
 
 
 def test_sql_servers_order_holds_across_transactions_and_after_a_snapshot(lake: Callable[..., Lake]) -> None:
-    """As docs/contracts.md says it. Change LSNs of an early transaction that commits late are below the snapshot's."""
+    """As the guide says it. Change LSNs of an early transaction that commits late are below the snapshot's."""
     it = lake()
     it.create_topic(2)
     inputs = [

@@ -1,6 +1,5 @@
 """A folder of contracts: errors name file and line, shared topics are checked, and valid contracts stay usable."""
 
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -366,13 +365,10 @@ def test_defaults_are_shared_and_a_contracts_own_values_win(folder):
     assert list(found.groups) == ["other", "shop"]
 
 
-def test_the_defaults_are_fields_of_a_contract_and_documented():
+def test_the_defaults_are_fields_of_a_contract():
     for name, field in ContractDefaults.model_fields.items():
         own = Contract.model_fields[name]
         assert own.is_required() or own.default == field.default or own.default_factory == field.default_factory, name
-    page = (REPO / "docs/contracts.md").read_text(encoding="utf-8").partition("## defaults.yaml")[2].partition("## ")[0]
-    listed = page.partition("It may have ")[2].partition(", with the same meaning")[0]
-    assert set(re.findall(r"`(\w+)`", listed)) == set(ContractDefaults.model_fields)
 
 
 def test_the_group_is_the_namespace_by_default(folder):
