@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables cli-reference contract-reference check help setup setup-dev jars demo up down status test lint style types format bench soak dist docs requirements clean
+.PHONY: rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test lint style types format bench soak dist docs requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -86,6 +86,9 @@ docs: setup-dev ## build the documentation as a site in .site
 
 cli-reference: setup-dev ## update docs/reference/cli.md
 	@$(PY) .ci/cli_reference.py
+
+references: setup-dev ## update the generated pages of docs/reference: errors, environment, tables, api, metrics
+	@$(PY) .ci/references.py
 
 contract-reference: setup-dev ## update the JSON Schemas for editors, docs/reference/contract.md and groups.md
 	@PYTHONPATH=include $(PY) .ci/json_schemas.py

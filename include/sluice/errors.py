@@ -257,7 +257,7 @@ class CursorUnknownError(TerminalError):
 
     advice = (
         "Roll the table back to a snapshot that carries `sluice.published-through` or `sluice.next-offsets`, "
-        "or restore the tag. If none is left, see CursorUnknownError in docs/operating.md."
+        "or restore the tag. If none is left, see docs/operate/disaster-recovery.md."
     )
 
 

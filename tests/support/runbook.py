@@ -1,4 +1,4 @@
-"""Runs the SQL statements and commands of docs/operating.md as written there, so that the page stays correct."""
+"""Runs the SQL statements and commands of docs/operate and docs/guides as written there, so that they stay correct."""
 
 from __future__ import annotations
 
@@ -17,15 +17,33 @@ from sluice.embedded.home import REPOSITORY
 from sluice.iceberg import table_names
 from tests.support.lake import Lake
 
-TEXT = (REPOSITORY / "docs" / "operating.md").read_text()
-# Markdown's code spans: they end with as many backticks as they begin with, and may contain fewer.
-CODE = [re.sub(r"\s+", " ", each) for _, each in re.findall(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", TEXT, re.DOTALL)]
-SQL = sorted({each for each in CODE if re.match(r"(SELECT|CALL|ALTER TABLE|DROP TABLE|DELETE|UPDATE|INSERT) \S", each)})
-COMMANDS = sorted({each.removeprefix("python -m sluice ") for each in CODE if each.startswith("python -m sluice ")})
+PAGES = {
+    page: page.read_text("utf-8")
+    for name in ("operate", "guides")
+    for page in sorted((REPOSITORY / "docs" / name).glob("*.md"))
+}
+TEXT = "\n".join(PAGES.values())
+# Blocks of code with their language, and code spans. A span ends with as many backticks as it begins with, and may
+# contain fewer.
+_BLOCK = re.compile(r"^```(\w*)$\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the blocks of code in this language."""
+    return [block for name, block in _BLOCK.findall(text) if name == language]
+
+
+SPANS = [re.sub(r"\s+", " ", each) for _, each in _SPAN.findall(_BLOCK.sub("", TEXT))]
+_STATEMENT = re.compile(r"(SELECT|CALL|ALTER TABLE|DROP TABLE|DELETE|UPDATE|INSERT) \S")
+_COMMAND = re.compile(r"(?:python -m )?sluice (?=[a-z])")
+SQL = sorted({each for each in (*SPANS, *map(str.strip, blocks(TEXT, "sql"))) if _STATEMENT.match(each)})
+_LINES = [line for block in blocks(TEXT, "") for line in block.splitlines()]
+COMMANDS = sorted({_COMMAND.sub("", each, count=1) for each in (*SPANS, *_LINES) if _COMMAND.match(each)})
 
 
 def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
-    """Run the page's statement with this beginning, in a session like that of `python -m sluice sql`.
+    """Run the pages' statement with this beginning, in a session like that of `python -m sluice sql`.
 
     Args:
         it: The tables.
@@ -43,15 +61,15 @@ def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
 
 
 def run_command(it: Lake, text: str, *more: str, **names: str) -> str:
-    """Run a command of the page; return its output.
+    """Run a command of the pages; return its output.
 
     Args:
         it: The tables.
-        text: The command without `python -m sluice`.
+        text: The command without `sluice`.
         more: Further options.
         names: The values for the names in capitals.
     """
-    assert text in COMMANDS, f"docs/operating.md has no `python -m sluice {text}`"
+    assert text in COMMANDS, f"docs/operate and docs/guides have no `sluice {text}`"
     arguments = [names.get(each, each) for each in shlex.split(text)]
     assert not [each for each in arguments if re.fullmatch("[A-Z_]+", each)], arguments
     settings = {"SLUICE_CONTRACTS": str(it.folder), "KAFKA_BOOTSTRAP_SERVERS": it.bootstrap}

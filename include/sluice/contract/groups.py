@@ -198,7 +198,7 @@ class AlertSettings(StrictModel):
 
     Attributes:
         schedule: When to check the tables, written as a group's `schedule`.
-        states: The states that are incidents; `docs/pages.md` explains them.
+        states: The states that are incidents; `docs/operate/monitoring.md` explains them.
         quarantine_ratio: A table is `rejecting` if this share of the records published within 24 hours is in
             quarantine.
         failed_runs: `failed` is an incident after so many failed runs in a row at the table's batch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -14,17 +14,41 @@ from sluice.status.model import CATALOG, KAFKA, Status, TableStatus
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_TABLE_METRICS = {
-    "behind_seconds": "timestamp of the newest record in Kafka minus that of the newest record in the table",
-    "freshness_promised_seconds": "the freshness target of the contract",
-    "freshness_kept": "1: no unread record is older than the freshness target; 0: some are",
-    "failing": "1: the last attempt was blocked or failed, and its batch is not published",
-    "failed_runs": "consecutive runs that were blocked or failed at a batch that is not published",
-    "open_batches": "planned or staged batches that are not published",
-    "quarantined_records": "records quarantined now",
-    "snapshot_timestamp_seconds": "time of the last commit with offsets",
-    "expectations_failed": "failed expectations of the last evaluated batch",
+_TABLE = "table"
+METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "table_state": ("1: the current state of the table", (_TABLE, "state", "group")),
+    "table_lag_offsets": ("offsets in Kafka that are not in the table", (_TABLE, "topic")),
+    "table_behind_seconds": (
+        "timestamp of the newest record in Kafka minus that of the newest record in the table",
+        (_TABLE,),
+    ),
+    "table_freshness_promised_seconds": ("the freshness target of the contract", (_TABLE,)),
+    "table_freshness_kept": ("1: no unread record is older than the freshness target; 0: some are", (_TABLE,)),
+    "table_failing": ("1: the last attempt was blocked or failed, and its batch is not published", (_TABLE,)),
+    "table_failed_runs": (
+        "consecutive runs that were blocked or failed at a batch that is not published; of the worst topic",
+        (_TABLE,),
+    ),
+    "table_open_batches": ("planned or staged batches that are not published", (_TABLE,)),
+    "table_quarantined_records": ("records quarantined now", (_TABLE,)),
+    "table_expectations_failed": ("failed expectations of the last evaluated batch", (_TABLE,)),
+    "table_snapshot_timestamp_seconds": ("time of the last commit with offsets", (_TABLE,)),
+    "table_size": ("totals of the newest snapshot: records, files, bytes, delete_files", (_TABLE, "of")),
+    "table_last_batch_seconds": ("duration of publishing the last batch, its commit included", (_TABLE,)),
+    "table_last_batch_commit_seconds": ("duration of the commit that made the last batch visible", (_TABLE,)),
+    "table_last_batch_records": ("records of the last published batch", (_TABLE,)),
+    "table_last_batch_rejected": ("quarantined records of the last published batch", (_TABLE,)),
+    "table_last_batch_delay": (
+        "age of the oldest record of the last batch when it was published, in seconds",
+        (_TABLE,),
+    ),
+    "ledger_rows": ("rows of the ledger; only for callers who may see every table", ()),
+    "read_timestamp_seconds": ("time at which these metrics were read", ()),
+    "unavailable": ("1: the source (kafka or catalog) did not answer, or only in part", ("source",)),
 }
+"""Description and labels of each metric, by its name without `sluice_`."""
+
+_LAST_BATCH = "table_last_batch_"
 
 
 def metrics_text(status: Status, history: History | None, *, all_tables: bool) -> bytes:
@@ -36,13 +60,13 @@ def metrics_text(status: Status, history: History | None, *, all_tables: bool) -
     """
     registry = CollectorRegistry()
 
-    def gauge(name: str, description: str, *labels: str) -> Gauge:
-        return Gauge(f"sluice_table_{name}", description, ("table", *labels), registry=registry)
+    def gauge(name: str) -> Gauge:
+        description, labels = METRICS[name]
+        return Gauge(f"sluice_{name}", description, labels, registry=registry)
 
-    state = gauge("state", "1: the current state of the table", "state", "group")
-    lag = gauge("lag_offsets", "offsets in Kafka that are not in the table", "topic")
-    size = gauge("size", "totals of the newest snapshot", "of")
-    gauges = {name: gauge(name, description) for name, description in _TABLE_METRICS.items()}
+    # One without labels has the value 0 from the beginning: it is made where its value is known.
+    gauges = {name: gauge(name) for name, (_, labels) in METRICS.items() if labels}
+    state, lag, size = (gauges[f"table_{name}"] for name in ("state", "lag_offsets", "size"))
     for table in status.tables:
         state.labels(table.table, verdicts.worst_verdict(table).word, table.group).set(1)
         for topic in table.topics:
@@ -54,50 +78,38 @@ def metrics_text(status: Status, history: History | None, *, all_tables: bool) -
         for name, value in _table_values(table).items():
             if value is not None:
                 gauges[name].labels(table.table).set(value)
-    read = Gauge("sluice_read_timestamp_seconds", "time at which these metrics were read", registry=registry)
-    read.set(status.at.timestamp())
-    unavailable = Gauge(
-        "sluice_unavailable", "1: the source did not answer, or only in part", ("source",), registry=registry
-    )
+    gauge("read_timestamp_seconds").set(status.at.timestamp())
     for source in (KAFKA, CATALOG):
-        unavailable.labels(source).set(source in status.unasked)
+        gauges["unavailable"].labels(source).set(source in status.unasked)
     if history:
-        _add_last_batches(registry, {t.table for t in status.tables}, history.last)
+        last = {name.removeprefix(_LAST_BATCH): each for name, each in gauges.items() if name.startswith(_LAST_BATCH)}
+        _set_last_batches(last, {t.table for t in status.tables}, history.last)
     if history and all_tables:
-        rows = Gauge("sluice_ledger_rows", "rows of the ledger", registry=registry)
-        rows.set(history.ledger_rows)
+        gauge("ledger_rows").set(history.ledger_rows)
     return generate_latest(registry)
 
 
 def _table_values(table: TableStatus) -> dict[str, float | None]:
-    values: dict[str, float | None] = {"freshness_promised_seconds": table.freshness_promised_seconds}
+    values: dict[str, float | None] = {"table_freshness_promised_seconds": table.freshness_promised_seconds}
     if CATALOG not in table.unasked:
         runs = table.last_error.runs if table.last_error and table.last_error.open else 0
         values |= {
-            "failing": runs > 0,
-            "failed_runs": runs,
-            "open_batches": len(table.open_batches),
-            "quarantined_records": table.quarantined,
-            "snapshot_timestamp_seconds": table.snapshot.at.timestamp() if table.snapshot else None,
-            "expectations_failed": len(table.expectations.failed) if table.expectations else None,
+            "table_failing": runs > 0,
+            "table_failed_runs": runs,
+            "table_open_batches": len(table.open_batches),
+            "table_quarantined_records": table.quarantined,
+            "table_snapshot_timestamp_seconds": table.snapshot.at.timestamp() if table.snapshot else None,
+            "table_expectations_failed": len(table.expectations.failed) if table.expectations else None,
         }
     if not table.unasked:
-        values |= {"behind_seconds": table.freshness_now_seconds, "freshness_kept": table.freshness_kept}
+        values |= {
+            "table_behind_seconds": table.freshness_now_seconds,
+            "table_freshness_kept": table.freshness_kept,
+        }
     return values
 
 
-def _add_last_batches(registry: CollectorRegistry, names: set[str], last: Iterable[Event]) -> None:
-    descriptions = {
-        "seconds": "duration of publishing the last batch, its commit included",
-        "commit_seconds": "duration of the commit that made the last batch visible",
-        "records": "records of the last published batch",
-        "rejected": "quarantined records of the last published batch",
-        "delay": "age of the oldest record of the last batch when it was published, in seconds",
-    }
-    gauges = {
-        name: Gauge(f"sluice_table_last_batch_{name}", description, ("table",), registry=registry)
-        for name, description in descriptions.items()
-    }
+def _set_last_batches(gauges: Mapping[str, Gauge], names: set[str], last: Iterable[Event]) -> None:
     for event in last:
         if event.table in names:
             for name, gauge in gauges.items():

@@ -68,7 +68,7 @@ def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Or
     assert first.parent_id is None and "sluice.batch-seq" not in first.summary
     others = [row.operation for row in snapshots if "sluice.batch-seq" not in row.summary]
     assert len(others) == 2 and "replace" not in others
-    told = runbook.run_command(it, "backfill plan TABLE", "--ranges", '{"0":[5,50],"1":[0,5]}', TABLE=table)
+    told = runbook.run_command(it, """backfill plan TABLE --ranges '{"0": [5, 50], "1": [0, 5]}'""", TABLE=table)
     assert "50 offsets" in told and "24 rows of the range" in told
     # Wider than the hole: what is there stays as it is, once.
     request = backfill_request(table, {0: [5, 50], 1: [0, 5]}, origin=origin)

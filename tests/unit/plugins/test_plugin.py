@@ -196,6 +196,14 @@ def test_what_is_not_of_now_is_said_to_be_so_while_a_reading_hangs(found: dict[s
         assert {line["unavailable"] for line in lines} == {why} and {line["unavailable"] for line in calm} == {None}
 
 
+def test_the_page_of_the_json_api_is_current(found: dict[str, tuple[int, str]]) -> None:
+    sys.path.insert(0, str(REPOSITORY / ".ci"))
+    import references
+
+    made = references.api_page(json.loads(found["/api/openapi.json"][1]))
+    assert (references.FOLDER / references.API).read_text("utf-8") == made, "run: make references"
+
+
 def test_the_answers_are_what_the_description_says_of_them(found: dict[str, tuple[int, str]]) -> None:
     described = json.loads(found["/api/openapi.json"][1])
     for shape in described["components"]["schemas"].values():
