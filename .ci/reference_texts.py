@@ -274,7 +274,7 @@ API_FIELDS: dict[str, dict[str, str]] = {
         "snapshot": "its last commit with offsets",
         "open_batches": "batches that are planned or staged, and not published",
         "slices": "slices of backfills that are not in the table",
-        "quarantined": "records in quarantine; null if unknown",
+        "quarantined": "quarantined records; null if unknown",
         "maintenance": "the last action of each kind",
         "freshness_promised_seconds": "the contract's freshness target",
         "freshness_now_seconds": "newest record in Kafka minus newest record in the table",

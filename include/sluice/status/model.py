@@ -250,7 +250,7 @@ class TableStatus:
         totals: of the newest snapshot: records, files, bytes, delete files.
         day_records: records of batches published within the last 24 hours.
         day_rejected: records of these batches that were quarantined.
-        day_apart: how many of those are in quarantine now.
+        day_apart: how many of those are still quarantined.
         expectations: of the topic evaluated last.
         further_expectations: of other topics, if any failed.
         last_error: the worst error of its topics.
