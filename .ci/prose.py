@@ -13,7 +13,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-PATHS = ("README.md", "docs/design.md", "docs/benchmarks.md", "docs/concepts", "docs/adr", "docs/dev")
+PATHS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "examples")
 """The pages to check: files, and folders with everything in them."""
 GENERATED = ("docs/reference/", "docs/dev/modules.md")
 """Reference pages, which may be as long as what they list."""

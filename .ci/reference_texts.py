@@ -70,7 +70,7 @@ NO_VARIABLES = {"SLUICE_TIMESTAMP_MOVED", "SLUICE_ORDER_UNKNOWN"}
 
 TABLES: dict[str, str] = {
     "sluice.offsets": "The ledger: which offsets were planned, staged, published or refused, by which run.",
-    "sluice.quality": "A row per batch and [expectation](../contracts.md#expectations).",
+    "sluice.quality": "A row per batch and [expectation](../guides/quality.md).",
     "sluice.maintenance": "A row per table and maintenance action.",
     "sluice.schemas": "Versions of contracts, reviews and their answers.",
     "sluice.writer_schemas": "The schema by which a topic's records with a schema id were read first. Only for formats "
@@ -94,8 +94,7 @@ _RECORD = {
     "key": "the record's key",
     "value": "the record's value; null: a tombstone",
     "headers": "the record's headers",
-    "_kafka_timestamp_ms": "Kafka's number, where it is [no valid timestamp](../contracts.md#kafkas-timestamp); "
-    "-1: none",
+    "_kafka_timestamp_ms": "Kafka's number, where it is [no valid timestamp](contract.md#kafkas-timestamp); -1: none",
 }
 _COUNTS = {
     "data_files": "data files",
@@ -157,7 +156,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "version": "number of the version; of a review: the one that it would become",
         "contract_id": "digest of what the contract says about the table",
         "base_id": "of a review: that of the active contract",
-        "kinds": "kinds of changes, as in [`schema_policy`](../contracts.md#changing-a-contract)",
+        "kinds": "kinds of changes, as in [`schema_policy`](../guides/schema-changes.md)",
         "words": "the changes, in words",
         "schema_id": "state applied: Iceberg's id of the table's schema",
         "snapshot_id": "head of `main` at that time",
@@ -182,7 +181,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "sluice_quarantine.<table>": {
         **_RECORD,
-        "error_class": "kind of error, see [what is wrong with a record](../contracts.md#what-is-wrong-with-a-record)",
+        "error_class": "kind of error, see [what is wrong with a record](../guides/quarantine.md#error-classes)",
         "quarantined_at": "when it was quarantined",
     },
     "sluice_deletes.<table>": _KAFKA,
@@ -263,6 +262,7 @@ API_FIELDS: dict[str, dict[str, str]] = {
         "age_seconds": "its age",
         "batch": "number of the batch that it has last",
         "records": "rows that it added",
+        "removed": "rows that it removed: deleted ones, and earlier versions of added ones",
         "step": "the step that made it",
     },
     "TableStatus": {

@@ -198,9 +198,8 @@ class AlertSettings(StrictModel):
 
     Attributes:
         schedule: When to check the tables, written as a group's `schedule`.
-        states: The states that are incidents; `docs/operate/monitoring.md` explains them.
-        quarantine_ratio: A table is `rejecting` if this share of the records published within 24 hours is in
-            quarantine.
+        states: The states of a table that are incidents.
+        quarantine_ratio: A table is `rejecting` if this share of the records of the last 24 hours is quarantined.
         failed_runs: `failed` is an incident after so many failed runs in a row at the table's batch.
         notifiers: Who is notified. Without any, the DAG's failed run is the notification.
     """
