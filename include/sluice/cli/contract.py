@@ -71,6 +71,7 @@ def add_commands(commands: Any) -> None:
 def _check(given: argparse.Namespace) -> int:
     from sluice.contract import folder as contract_folder
     from sluice.formats import masks
+    from sluice.status.text import counted
 
     found = contract_folder.load_contracts(given.folder, strict=False)
     every = (*found.tables.values(), *found.templates.values())
@@ -82,7 +83,7 @@ def _check(given: argparse.Namespace) -> int:
         number = len(found.tables) + len(found.templates)
         valid = f"{number} of the contracts in {found.folder} are valid"
         if not found.problems:
-            valid = f"{number} contract(s) in {found.folder}, all valid"
+            valid = f"{counted(number, 'contract')} in {found.folder}, all valid"
         print(f"{valid}; groups: {', '.join(found.groups) or 'none'}")
         for table, error in lacking.items():
             output.print_lines([f"warning: here, a run would stop {table}: {error}"])

@@ -33,6 +33,7 @@ from sluice.ingest import expectations, librdkafka_source, quarantine, session
 from sluice.kafka import broker, login
 from sluice.ledger.quality_table import ExpectationResult
 from sluice.offsets import OffsetRange, Ranges
+from sluice.status.text import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -336,5 +337,5 @@ def report_lines(found: Sequence[SampleResult], results: Iterable[ExpectationRes
     counts = Counter(each.outcome for each in found)
     verdicts = {True: "passed", False: "FAILED", None: "not evaluated"}
     expected = [f"{r.severity:<15}  {verdicts[r.success]:<13}  {r.summary}" for r in results]
-    totals = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    return [*map(str, found), *expected, f"{len(found)} records: {totals}"]
+    totals = ", ".join(counted(n, "row") if outcome == "row" else f"{n:,} {outcome}" for outcome, n in counts.items())
+    return [*map(str, found), *expected, f"{counted(len(found), 'record')}: {totals}"]

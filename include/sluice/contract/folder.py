@@ -24,6 +24,7 @@ from sluice.contract.validation_messages import describe_errors
 from sluice.contract.values import Duration, GroupName, Properties, StartPosition, StrictBool, StrictModel
 from sluice.errors import ContractError, SluiceError, first_line
 
+NO_CONTRACTS = "has no contracts: add one *.yaml file per table"
 FOLDER_VARIABLE = "SLUICE_CONTRACTS"
 """Environment variable that names the folder of contracts."""
 
@@ -258,7 +259,7 @@ def _files(folder: Path, problems: list[Problem]) -> list[Path]:
         if name in names
     ]
     if not tables:
-        problems.append(Problem(str(folder), 0, "", "has no contracts: add one *.yaml file per table"))
+        problems.append(Problem(str(folder), 0, "", NO_CONTRACTS))
     return tables
 
 

@@ -37,9 +37,12 @@ def check_contracts() -> str:
     """Check that the contracts are valid.
 
     Raises:
+        SkippedError: there are none yet.
         ContractError: some are not.
     """
     found = contract_folder.load_contracts(strict=False)
+    if [each.message for each in found.problems] == [contract_folder.NO_CONTRACTS]:
+        raise SkippedError(f"{found.folder} has none yet; `sluice contract init --topic TOPIC` drafts one")
     if found.problems:
         raise ContractError(
             f"{found.folder} has {len(found.problems)} problem(s); the first: {found.problems[0]}",

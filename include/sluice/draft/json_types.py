@@ -103,7 +103,7 @@ def _exact_hint(seen: Field) -> str:
     scale = max(scales)
     if seen.digits + scale > 18:
         return "numbers"
-    return f"numbers, up to {scale} digits after the point: decimal(18, {scale}) would be exact"
+    return f"numbers, up to {_digits(scale)} after the point: decimal(18, {scale}) would be exact"
 
 
 def _text_type(seen: Field, name: str) -> tuple[IcebergType, str]:
@@ -139,7 +139,11 @@ def _decimal_type(seen: Field, name: str) -> tuple[IcebergType, str]:
     steady = len(seen.scales) == 1 and seen.texts["decimal"] == seen.texts.total()
     if seen.digits + scale > 36 or "version" in name.lower() or not (steady or known & _AMOUNT_WORDS):
         return STRING, "every value is a decimal number as text"
-    return kind, f"every value is a decimal number as text, up to {scale} digits after the point; more are rounded"
+    return kind, f"every value is a decimal number as text, up to {_digits(scale)} after the point; more are rounded"
+
+
+def _digits(count: int) -> str:
+    return "1 digit" if count == 1 else f"{count} digits"
 
 
 def _list_type(seen: Field) -> tuple[IcebergType, str]:

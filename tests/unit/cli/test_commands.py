@@ -108,6 +108,8 @@ def test_a_missing_masking_key_is_reported_before_a_run_stops_for_it(
         code = main.main(["doctor", "masks"])
         return code, capsys.readouterr().out
 
+    assert main.main(["doctor", "contracts"]) == 0
+    assert f"{tmp_path} has none yet; `sluice contract init" in capsys.readouterr().out
     (tmp_path / "a.yaml").write_text(CONTRACT)
     assert doctor()[0] == 0
     (tmp_path / "b.yaml").write_text(CONTRACT.replace("a.b", "a.c").replace("type: long", "type: string, mask: sha256"))

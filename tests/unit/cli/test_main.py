@@ -110,7 +110,7 @@ def test_the_command_line_is_light_until_a_command_needs_more():
 def test_the_projects_own_contracts_are_sound(tmp_path: Path):
     done = sluice("contract", "check", HOME=str(tmp_path), SLUICE_CATALOG="nowhere")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 contract(s)" in done.stdout
+    assert "3 contracts in" in done.stdout
     assert "The tables were not checked" in done.stdout
 
 

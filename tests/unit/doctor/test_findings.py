@@ -71,6 +71,8 @@ def test_no_text_shows_a_secret() -> None:
         "PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
         "SLUICE_KAFKA_CONFIG": json.dumps({"bootstrap.servers": "h:9092", "sasl.password": "kafka-pass"}),
         "AIRFLOW_CONN_SLUICE_KAFKA": "kafka://me:airflow-pass@host",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "password": "spark-pass"}),
+        "SLUICE_MASK_KEY": "mask-pass",
         "LAKE_TOKEN": "abc",  # too short to look for
         "PATH": "/usr/bin",
     }
@@ -78,6 +80,7 @@ def test_no_text_shows_a_secret() -> None:
     quoted = "pa%40ss-word pa@ss-word wJalrXUtnFEMI kafka-pass kafka://me:airflow-pass@host h:9092 /usr/bin"
     hidden = secrets.hide(quoted)
     assert hidden == "… … … … … h:9092 /usr/bin"
+    assert secrets.hide("spark_default spark-pass mask-pass") == "spark_default … …"
     assert secrets.hide("no host https://bob:hunter22@example.org/x") == "no host https://…@example.org/x"
     check = Check("c", raising(ConfigError("login as kafka-pass", next_step="not airflow-pass")), 5)
     (found,) = findings.run_checks([check], environment)
