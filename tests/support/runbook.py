@@ -23,6 +23,7 @@ PAGES = {
     for page in sorted((REPOSITORY / "docs" / name).glob("*.md"))
 }
 TEXT = "\n".join(PAGES.values())
+REPAIRS = "\n".join(text for page, text in PAGES.items() if page.parent.name == "operate")
 # Blocks of code with their language, and code spans. A span ends with as many backticks as it begins with, and may
 # contain fewer.
 _BLOCK = re.compile(r"^```(\w*)$\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,12 +35,20 @@ def blocks(text: str, language: str) -> list[str]:
     return [block for name, block in _BLOCK.findall(text) if name == language]
 
 
-SPANS = [re.sub(r"\s+", " ", each) for _, each in _SPAN.findall(_BLOCK.sub("", TEXT))]
+def spans(text: str) -> list[str]:
+    """Return the code spans, each on one line."""
+    return [re.sub(r"\s+", " ", each) for _, each in _SPAN.findall(_BLOCK.sub("", text))]
+
+
 _STATEMENT = re.compile(r"(SELECT|CALL|ALTER TABLE|DROP TABLE|DELETE|UPDATE|INSERT) \S")
 _COMMAND = re.compile(r"(?:python -m )?sluice (?=[a-z])")
-SQL = sorted({each for each in (*SPANS, *map(str.strip, blocks(TEXT, "sql"))) if _STATEMENT.match(each)})
+_SHELL = re.compile(r" (?:>|\||&&) ")
+SQL = sorted({each for each in (*spans(REPAIRS), *map(str.strip, blocks(REPAIRS, "sql"))) if _STATEMENT.match(each)})
+"""The statements of docs/operate, which repair tables; those of the guides show what is in one."""
 _LINES = [line for block in blocks(TEXT, "") for line in block.splitlines()]
-COMMANDS = sorted({_COMMAND.sub("", each, count=1) for each in (*SPANS, *_LINES) if _COMMAND.match(each)})
+COMMANDS = sorted(
+    {_SHELL.split(_COMMAND.sub("", each, count=1))[0] for each in (*spans(TEXT), *_LINES) if _COMMAND.match(each)}
+)
 
 
 def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
