@@ -101,8 +101,9 @@ def environment_page() -> str:
     }
     parts = [
         NOTE.format("a list that a test compares with the code"),
-        "Set the variables for each part of Airflow that needs them, and for the command line. Kafka, registry and "
-        "Spark have Airflow [connections](../connect/platform.md) in Airflow; the command line does not read these.",
+        "Set the variables for each part of Airflow that needs them, and for the command line. In Airflow, "
+        "Kafka, the registry and Spark are [connections](../connect/platform.md); the command line does not read "
+        "these.",
     ]
     for title, variables in texts.VARIABLES.items():
         rows = [(f"`{name}`", meaning) for name, meaning in variables.items()]

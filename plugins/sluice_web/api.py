@@ -43,7 +43,10 @@ def metrics(readable: Readable) -> Response:
 
 @router.get("/api/tables", response_class=JSONResponse)
 def api_tables(readable: Readable) -> JSONResponse:
-    """The status of the readable tables, as in `python -m sluice status --json`; 503 until it was read once."""
+    """The status of the readable tables; 503 until it was read once.
+
+    It is what `python -m sluice status --json` prints, without `unclaimed`.
+    """
     from sluice.status import text
 
     # A response: FastAPI would convert the values a second time.
