@@ -364,6 +364,9 @@ def _first_violation(contract: Contract) -> Column:
         value = F.col(column.name)
         checks = [(column.name, "required field missing", value.isNull())] if column.required else []
         checks += [(c.path, c.reason, c.violated(value)) for c in type_checks(column.type, column.name)]
+        if column.name in contract.order and column.type in (Primitive("float"), Primitive("double")):
+            # As the greatest number it would outrank all later versions of its key.
+            checks.append((column.name, "NaN has no order", F.isnan(value)))
         checks += [each for each in partition_checks if each.column == column.name]
         # The event of a delete may have no more than the row's key and order.
         ignores_deletes = contract.cdc and column.name not in (*contract.identifier, *contract.order)

@@ -92,7 +92,10 @@ class SchemaIds:
         raw, name = F.col(self.part.raw), self.part.raw
         first = F.hex(F.substring(raw, 1, 1))
         short = f"the {name} is shorter than the {PREFIX_BYTES} bytes of a schema id prefix"
-        found = F.when(raw.isNull(), F.lit(None).cast(PROBLEM_TYPE)).when(F.length(raw) < PREFIX_BYTES, problem(short))
+        found = F.when(raw.isNull(), F.lit(None).cast(PROBLEM_TYPE))
+        elsewhere = f"the schema id is in header {_id_header(self.part)}: have the serializer put it before the {name}"
+        found = found.when(_has_id_in_header(self.part), problem(elsewhere))
+        found = found.when(F.length(raw) < PREFIX_BYTES, problem(short))
         no_magic = f"the {name} does not begin with the magic byte 0 of Confluent's wire format"
         found = found.when(first != "00", problem(no_magic))
         for applies, reason in self.problems:
@@ -115,7 +118,7 @@ def look_up_schemas(frame: DataFrame, part: RecordPart, kind: str) -> SchemaIds:
         RegistryUnavailableError: The registry does not answer, and an id is not in the local cache.
     """
     raw = F.col(part.raw)
-    has_prefix = (F.length(raw) >= PREFIX_BYTES) & (F.hex(F.substring(raw, 1, 1)) == "00")
+    has_prefix = (F.length(raw) >= PREFIX_BYTES) & (F.hex(F.substring(raw, 1, 1)) == "00") & ~_has_id_in_header(part)
     number = F.when(has_prefix, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
     # Damaged records may have any number of ids; the real ones have the most records.
     counted = frame.where(has_prefix).groupBy(number.alias("id")).count().orderBy(F.desc("count"), "id")
@@ -134,6 +137,18 @@ def look_up_schemas(frame: DataFrame, part: RecordPart, kind: str) -> SchemaIds:
             reason = f"schema {other} is of kind {schema.kind}, but the contract's format needs {kind}"
             result.problems.append((number == other, problem(reason)))
     return result
+
+
+def _id_header(part: RecordPart) -> str:
+    return f"__{part.raw}_schema_id"
+
+
+def _has_id_in_header(part: RecordPart) -> Column:
+    """Whether Confluent's serializer put the schema id into a header: the first bytes are the record's own then.
+
+    An Avro record that begins with nulls and zeros would look like a prefix, and be read with another schema.
+    """
+    return F.coalesce(F.array_contains(F.col("headers")["key"], _id_header(part)), F.lit(False))
 
 
 @dataclass(frozen=True)
