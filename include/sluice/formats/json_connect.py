@@ -107,7 +107,8 @@ def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
         is_decimal = F.coalesce(name == logical_types.CONNECT_DECIMAL, F.lit(False))
         is_scaled = F.coalesce(name == logical_types.VARIABLE_SCALE_DECIMAL, F.lit(False))
         raw = F.when(is_scaled, F.try_variant_get(value, "$.value", "string")).otherwise(text)
-        scale = F.when(is_scaled, F.try_variant_get(value, "$.scale", "int")).otherwise(it["scale"].try_cast("int"))
+        # By way of a text, because a variant's 1.5 would become 1.
+        scale = F.when(is_scaled, F.try_variant_get(value, "$.scale", "string")).otherwise(it["scale"]).try_cast("int")
         unpacked = logical_types.decimal_from_unscaled(F.try_to_binary(raw, F.lit("base64")), scale, want)
         exact = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
         number = F.when(is_decimal, exact).otherwise(variant_decimal(value, want))

@@ -345,10 +345,13 @@ def _whole_number(value: Column, _: Column | None, want: T.DataType) -> Column:
     """The integer that a variant's number is; null if it has a fraction, or lost digits that it may have had."""
     text, double = variant_text(value), F.try_variant_get(value, "$", "double")
     is_whole = text.rlike(_PLAIN_INTEGER) | (variant_is(value, "DOUBLE") & (F.rint(double) == double))
+    is_tiny = (double == 0) & F.col(TEXT).rlike(_TINY_NUMBER)
     number = variant_decimal(value, T.DecimalType(38, 0)).try_cast(want)
-    return F.when(~variant_is(value, "STRING") & is_whole, number)
+    return F.when(~variant_is(value, "STRING") & is_whole & ~is_tiny, number)
 
 
+_TINY_NUMBER = r"[1-9][0-9.]*[eE]-[0-9]{3}"
+"""A number that a double may not tell from zero."""
 _PLAIN_INTEGER = r"^-?[0-9]+(?:[.]0*)?\z"
 WHOLE_NUMBERS = DeferredTypes(_whole_number_type, _whole_number)
 """Integers, for records that write one with a fraction or an exponent: Spark's parser takes neither."""

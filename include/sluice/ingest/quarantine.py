@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.batch import Batch, merge_batches
+from sluice.contract.change_events import DELETED_SOURCE, OP_SOURCE
 from sluice.contract.columns import JSON_FORMATS, Input
 from sluice.contract.contract import Contract
 from sluice.contract.fields import row_paths
@@ -20,6 +21,7 @@ from sluice.errors import RejectedDifferError
 from sluice.evolve.rejected_change import RejectedChange
 from sluice.formats import change_events
 from sluice.formats.internal_columns import (
+    CORRUPT,
     DETAIL,
     ERROR,
     FIELD,
@@ -189,31 +191,49 @@ def _lost_fields(contract: Contract, part: RecordPart) -> Iterator[Column]:
         return
     text = _json_text(contract, part)
     payload = (PAYLOAD,) if form == "json_connect" else ()
+    others = []  # of what surrounds a field or is within it: they follow the fields themselves
     objects = set[tuple[str, ...]]()
     for each in (*contract.columns, *contract.inputs):
         path = each.key_path if part is KEY else each.path
-        if not path or path == (part.root,) or each.from_envelope:
+        rows = ((),) if part is KEY else row_paths(contract)
+        names, sign = (part.root, *path) if part is KEY else path, ""
+        if part is VALUE and each.from_envelope and each.source not in (DELETED_SOURCE, OP_SOURCE):
+            names, sign, path, rows = each.envelope_path, "$", each.envelope_path, ((),)
+        elif not path or path == (part.root,) or each.from_envelope:
             continue
-        names = (part.root,) if part is KEY else ()
-        for outer in ((),) if part is KEY else row_paths(contract):
+        for outer in rows:
             whole = (*payload, *outer, *path)
-            for length in range(1, len(path)):
-                if (inner := (*outer, *path[:length])) not in objects:
-                    objects.add(inner)
-                    is_other = ~F.get_json_object(text, _json_path((*payload, *inner))).startswith("{")
-                    yield _lost(is_other, (*names, *path[:length]), "object")
             read = F.col(each.name) if each in contract.columns else _parsed_input(text, whole, each)
             for inner, kind in _inner_types(each.type):
-                is_lost = F.get_json_object(text, _json_path((*whole, *inner))).isNotNull() & _at(read, inner).isNull()
-                yield _lost(is_lost, (*names, *path, *inner), _type_name(kind))
+                found, name = _json_at(text, (*whole, *inner)), sign + join_names((*names, *inner))
+                yield _lost(found.isNotNull() & _at(read, inner).isNull(), name, _type_name(kind))
+                if isinstance(kind, ListOf | MapOf):
+                    others.append(_lost(_has_unreadable_part(found, spark_type(kind)), name, str(kind)))
+            for length in range(1, len(path)):
+                around = (*payload, *outer, *path[:length])
+                if around not in objects:
+                    objects.add(around)
+                    name = sign + join_names(names[: length - len(path)])
+                    others.append(_lost(~_json_at(text, around).startswith("{"), name, "object"))
+    yield from others
 
 
-def _lost(applies: Column, path: Sequence[str], kind: str) -> Column:
-    return F.when(applies, F.struct(F.lit(join_names(path)).alias("field"), F.lit(kind).alias("type")))
+def _lost(applies: Column, name: str, kind: str) -> Column:
+    return F.when(applies, F.struct(F.lit(name).alias("field"), F.lit(kind).alias("type")))
 
 
-def _json_path(names: Sequence[str]) -> str:
-    return "$" + "".join(f"['{name.replace(chr(39), '')}']" for name in names)
+def _json_at(text: Column, path: Sequence[str]) -> Column:
+    """The text or JSON at a path of a JSON text; null if there is none."""
+    return F.get_json_object(text, "$" + "".join(f"['{name.replace(chr(39), '')}']" for name in path))
+
+
+def _has_unreadable_part(text: Column, kind: T.DataType) -> Column:
+    """Whether the JSON of a list or a map has a part that is not of its type."""
+    alone = T.StructType(
+        [T.StructField(PAYLOAD, DEFERRED_TYPES.parse_schema(kind)), T.StructField(CORRUPT, T.StringType())]
+    )
+    framed = F.concat(F.lit(f'{{"{PAYLOAD}":'), text, F.lit("}"))
+    return F.from_json(framed, alone, {"columnNameOfCorruptRecord": CORRUPT})[CORRUPT].isNotNull()
 
 
 def _inner_types(kind: IcebergType) -> Iterator[tuple[tuple[str, ...], IcebergType]]:

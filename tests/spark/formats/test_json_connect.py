@@ -118,6 +118,7 @@ BAD: list[tuple[bytes, str | None, str]] = [
     (told([decimal("d", "2")], {"d": {"x": 1}}), "d", "decimal(10,2)"),
     (told([decimal("d", "3")], {"d": 1.239}), "d", "decimal(10,2)"),
     (told([VARIABLE], {"d": {"scale": 3, "value": coded(1)}}), "d", "decimal(10,2)"),
+    (told([VARIABLE], {"d": {"scale": 1.5, "value": coded(1)}}), "d", "decimal(10,2)"),
     (told([debezium("day", "string", "IsoTimestamp")], {"day": "2013-01-31T08:00:00Z"}), "day", "date"),
     (
         told([debezium("local", "string", "ZonedTimestamp")], {"local": "2013-01-31T08:00:00Z"}),
