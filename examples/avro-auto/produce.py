@@ -53,7 +53,7 @@ else:
 
 # Only what the topic lacks, so that a second run sends nothing.
 records = (READINGS + WITH_HUMIDITY if "humidity" in sys.argv else READINGS)[sent:]
-producer = Producer({**kafka, "enable.idempotence": True})
+producer = Producer(kafka)
 for sensor, serialize, reading in records:
     producer.produce(TOPIC, key=sensor, value=serialize(reading, SerializationContext(TOPIC, MessageField.VALUE)))
 if producer.flush(30):

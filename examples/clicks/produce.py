@@ -28,7 +28,7 @@ else:
 
 # Only what the topic lacks, so that a second run sends nothing.
 records = CLICKS[sent:]
-producer = Producer({**kafka, "enable.idempotence": True})
+producer = Producer(kafka)
 for click in records:
     producer.produce(TOPIC, json.dumps(click))
 if producer.flush(30):

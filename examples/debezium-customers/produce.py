@@ -49,7 +49,7 @@ else:
 
 # Only what the topic lacks, so that a second run sends nothing.
 records = (EVENTS + DELETES if "deletes" in sys.argv else EVENTS)[sent:]
-producer = Producer({**kafka, "enable.idempotence": True})
+producer = Producer(kafka)
 for id_, value in records:
     producer.produce(TOPIC, key=json.dumps({"id": id_}), value=json.dumps(value) if value else None)
 if producer.flush(30):

@@ -38,7 +38,7 @@ else:
 
 # Only what the topic lacks, so that a second run sends nothing.
 records = (ORDERS + CHANGES if "changes" in sys.argv else ORDERS)[sent:]
-producer = Producer({**kafka, "enable.idempotence": True})
+producer = Producer(kafka)
 for key, value in records:
     producer.produce(TOPIC, key=key, value=json.dumps(value) if value else None)
 if producer.flush(30):

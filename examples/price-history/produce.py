@@ -27,7 +27,7 @@ else:
 
 # Only what the topic lacks, so that a second run sends nothing.
 records = PRICES[sent:]
-producer = Producer({**kafka, "enable.idempotence": True})
+producer = Producer(kafka)
 for product, price in records:
     producer.produce(TOPIC, key=product, value=json.dumps(price))
 if producer.flush(30):

@@ -37,7 +37,7 @@ registry = SchemaRegistryClient({"url": os.environ["SCHEMA_REGISTRY_URL"]})
 serialize = ProtobufSerializer(Payment, registry, {"use.deprecated.format": False})
 # Only what the topic lacks, so that a second run sends nothing.
 records = PAYMENTS[sent:]
-producer = Producer({**kafka, "enable.idempotence": True})
+producer = Producer(kafka)
 for payment in records:
     producer.produce(TOPIC, serialize(payment, SerializationContext(TOPIC, MessageField.VALUE)))
 if producer.flush(30):

@@ -26,7 +26,7 @@ else:
 
 # Only what the topic lacks, so that a second run sends nothing.
 records = EVENTS[sent:]
-producer = Producer({**kafka, "enable.idempotence": True})
+producer = Producer(kafka)
 for event in records:
     producer.produce(TOPIC, json.dumps(event))
 if producer.flush(30):
