@@ -123,7 +123,9 @@ class GroupPlan:
         out = []
         for topic in self.topics.values():
             for batch in topic.to_stage:
-                out.append(f"stage   {batch} ({batch.span} offsets{', planned earlier' if topic.frozen else ''})")  # noqa: PERF401
+                s = "" if batch.span == 1 else "s"
+                earlier = ", planned earlier" if topic.frozen else ""
+                out.append(f"stage   {batch} ({batch.span} offset{s}{earlier})")
         for name, table in self.tables.items():
             feeds = {t: [b.seq for b in batches] for t, batches in table.pending.items()}
             for t in table.contract.topics:
