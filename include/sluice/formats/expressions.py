@@ -28,6 +28,7 @@ from sluice.formats.logical_types import ExactDecimalType, spark_type, to_decima
 
 TRIED_PREFIX = "_sluice_tried_"
 WHERE = "where"
+_INFINITE = float("inf")
 
 MAX_REGEX_TEXT = 16_384
 """Characters of a text that a recursive regex is matched against: so many fit the stack (`jvm.THREAD_STACK_SIZE`)."""
@@ -65,6 +66,11 @@ _RUN_TIME_LITERAL = re.compile(
 )
 _TIME_WITHOUT_DATE = r"^\s*T?[0-9]{1,2}:"
 """Texts that Spark casts to a timestamp of the current day."""
+_WHOLE_TEXT = {
+    T.DateType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}\s*$",
+    T.TimestampNTZType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}(?:[T ][0-9:.]*)?\s*$",
+}
+"""Texts of which Spark's cast uses all; of others it drops what follows the day, or the zone."""
 _TIMESTAMP_FUNCTIONS = {"timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp"}
 
 
@@ -177,8 +183,14 @@ def _cast(column: Column, have: T.DataType, want: T.DataType | None) -> Column:
         return column
     if _may_lack_date(have, want):
         return _reject_time_without_date(column).cast(want)
+    if whole := _whole_text(have, want):
+        is_cut = F.when(~column.rlike(whole), F.raise_error(F.lit("the cast would drop a part of the text")))
+        return is_cut.otherwise(column.cast(want))
     if _may_become_null(have, want):
         is_lost = column.isNotNull() & column.cast(want).isNull()
+        return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
+    if isinstance(have, T.DoubleType) and isinstance(want, T.FloatType):
+        is_lost = (F.abs(column.cast(want)) == _INFINITE) & (F.abs(column) != _INFINITE)
         return F.when(is_lost, F.raise_error(F.lit("the number does not fit"))).otherwise(column.cast(want))
     return column.cast(want)
 
@@ -198,6 +210,11 @@ def _reject_rounding(column: Column, have: T.DataType, value: Column, want: T.Da
 
 def _may_lack_date(have: T.DataType, want: T.DataType) -> bool:
     return isinstance(have, T.StringType) and isinstance(want, T.TimestampType)
+
+
+def _whole_text(have: T.DataType, want: T.DataType) -> str | None:
+    """A regex for the texts of which Spark's cast uses all; None if it uses all of any text that it accepts."""
+    return _WHOLE_TEXT.get(type(want)) if isinstance(have, T.StringType) else None
 
 
 def _may_become_null(have: T.DataType, want: T.DataType) -> bool:
@@ -306,7 +323,7 @@ def _cast_problem(analyzed: DataFrame, kind: T.DataType | None) -> str | None:
 def _unsafe_inner_cast(
     have: T.DataType, want: T.DataType, *, is_inner: bool = False
 ) -> tuple[T.DataType, T.DataType] | None:
-    """The types of a cast inside a nested type that would yield null or use today's date."""
+    """The types of a cast inside a nested type that would yield null, use today's date, or drop a part of a text."""
     match have, want:
         case T.ArrayType(elementType=a), T.ArrayType(elementType=b):
             return _unsafe_inner_cast(a, b, is_inner=True)
@@ -317,4 +334,5 @@ def _unsafe_inner_cast(
             return next(
                 filter(None, (_unsafe_inner_cast(x.dataType, y.dataType, is_inner=True) for x, y in pairs)), None
             )
-    return (have, want) if is_inner and (_may_become_null(have, want) or _may_lack_date(have, want)) else None
+    is_unsafe = _may_become_null(have, want) or _may_lack_date(have, want) or _whole_text(have, want)
+    return (have, want) if is_inner and is_unsafe else None

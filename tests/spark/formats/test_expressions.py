@@ -185,6 +185,9 @@ CAST = {
     "inside": ("list<decimal(9, 2)>", "array(cast(d AS decimal(9, 2)))", {"1.25": ["1.25"]}),
     "text": ("string", "cast(b AS string)", {'"YQ=="': "a", '"/w=="': None}),
     "texts": ("list<string>", "array(cast(b AS string))", {'"YQ=="': ["a"], '"/w=="': None}),
+    "float": ("float", "d", {"1.25": "1.25", '"NaN"': "nan", '"-Infinity"': "-inf", "1e300": None}),
+    "day": ("date", "s", {'"2024-01-31"': "2024-01-31", '"2024-01-31T23:00-05"': None, '"2024-01-31 x"': None}),
+    "local": ("timestamp", "s", {'"2024-01-31T10:00:00.5"': True, '"2024-01-31 10:00+02:00"': None}),
     "moment": ("timestamptz", "s", {'"2024-01-31"': True, '"12:30"': None, '"T7:5"': None}),
     "cast": ("timestamptz", "cast(s AS timestamp)", {'"2024-01-31"': True, '"12:30"': None, '" 1:2"': None}),
     "hour": ("int", "hour(to_timestamp(s))", {'"2024-01-31T10:00"': 10, '"12:30"': None}),
@@ -233,7 +236,7 @@ def test_what_is_no_plain_function_of_a_record_is_refused(spark: SparkSession) -
         "length(base64(aes_encrypt('a', '0000111122223333', 'ECB')))",
     ):
         decoded(spark, contract(N, {"name": "x", "type": "long", "expression": text}), {})
-    for have, want in (("double", "decimal(9, 2)"), ("string", "timestamptz")):
+    for have, want in (("double", "decimal(9, 2)"), ("string", "timestamptz"), ("string", "date")):
         column = {"name": "x", "type": f"list<{want}>", "expression": "l"}
         with pytest.raises(ContractError, match="inside another type: cast it"):
             decoded(spark, contract(column, inputs=[{"name": "l", "type": f"list<{have}>"}]), {})
