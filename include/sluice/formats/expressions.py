@@ -66,7 +66,7 @@ _RUN_TIME_LITERAL = re.compile(
 )
 _TIME_WITHOUT_DATE = r"^\s*T?[0-9]{1,2}:"
 """Texts that Spark casts to a timestamp of the current day."""
-_WHOLE_TEXT = {
+_WHOLE_TEXT: dict[type[T.DataType], str] = {
     T.DateType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}\s*$",
     T.TimestampNTZType: r"^\s*[+-]?[0-9]+(?:-[0-9]+){0,2}(?:[T ][0-9:.]*)?\s*$",
 }
