@@ -43,7 +43,7 @@ def check_expectations(contract: ContractFields, errors: FieldErrors) -> None:
     for index, each in enumerate(contract.expectations):
         if contract.auto and each.type in EXPECTATION_TYPES and each.columns and not types.keys() >= set(each.columns):
             continue  # it may be a column from the registry; those are checked later
-        for field, message in _find_errors(each, types):
+        for field, message in find_errors(each, types):
             errors.add("expectations", index, *field, message=message)
         if each in contract.expectations[:index]:
             errors.add("expectations", index, message="is a duplicate")
@@ -51,7 +51,7 @@ def check_expectations(contract: ContractFields, errors: FieldErrors) -> None:
 
 def is_valid_for(each: Expectation, contract: ContractFields) -> bool:
     """Return whether an expectation is valid for the columns of another contract."""
-    return not list(_find_errors(each, _types(contract)))
+    return not list(find_errors(each, _types(contract)))
 
 
 def _types(contract: ContractFields) -> dict[str, IcebergType]:
@@ -63,7 +63,8 @@ _Errors = Iterable[tuple[tuple[str, ...], str]]
 """Field and message of each error."""
 
 
-def _find_errors(each: Expectation, types: Mapping[str, IcebergType]) -> _Errors:
+def find_errors(each: Expectation, types: Mapping[str, IcebergType]) -> _Errors:
+    """Return what is wrong with an expectation about columns of these types: the field and the message."""
     if each.type not in EXPECTATION_TYPES:
         hint = did_you_mean(each.type, EXPECTATION_TYPES) or "; docs/reference/contract.md lists them"
         return [(("type",), f"{quote(each.type)} is not an expectation that Sluice supports{hint}")]

@@ -101,19 +101,30 @@ def read_document(path: Path, name: str) -> Document:
         path: The file.
         name: Its name in messages.
     """
-    document = Document(name)
     try:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            document.problems.append(Problem(name, 0, "", f"is larger than {MAX_BYTES:,} bytes"))
-            return document
+    except OSError as error:
+        return Document(name, problems=[Problem(name, 0, "", f"cannot be read: {error.strerror}")])
+    return parse_document(raw, name)
+
+
+def parse_document(raw: bytes, name: str) -> Document:
+    """Parse the content of a YAML file; its errors are in the result's `problems`.
+
+    Args:
+        raw: The content.
+        name: The file's name in messages.
+    """
+    document = Document(name)
+    if len(raw) > MAX_BYTES:
+        document.problems.append(Problem(name, 0, "", f"is larger than {MAX_BYTES:,} bytes"))
+        return document
+    try:
         text = raw.decode("utf-8")
         _check_depth(text)
         root = _Loader(text).get_single_node()
         document.data = None if root is None else _NodeReader(document).value(root, ())
-    except OSError as error:
-        document.problems.append(Problem(name, 0, "", f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         document.problems.append(Problem(name, line, "", "is not UTF-8 text"))
