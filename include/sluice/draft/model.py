@@ -108,6 +108,10 @@ class ValueDraft:
     follows_schema: bool = False
 
 
+class Lines(tuple[tuple[dict[str, Any], str], ...]):
+    """A setting's entries, each with its evidence, that are written on lines of their own."""
+
+
 @dataclass(frozen=True)
 class Proposal:
     """A setting with its evidence.

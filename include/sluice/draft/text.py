@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from sluice.draft.model import Draft, DraftColumn, Proposal
+from sluice.draft.model import Draft, DraftColumn, Lines, Proposal
+from sluice.errors import printable
 
 SCHEMA_HEADER = "yaml-language-server: $schema="
 
@@ -29,6 +30,12 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_representer(
     _Block, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=False)
+)
+_Dumper.add_representer(
+    str,  # in double quotes the command line's escape for a control character is YAML's too
+    lambda dumper, data: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", data, style='"' if printable(data) != data else None
+    ),
 )
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9][0-9_]*$"), list("-+0123456789"))
 _Dumper.add_implicit_resolver(
@@ -53,7 +60,7 @@ def _lines(draft: Draft, schema: str) -> Iterator[str]:
         yield comment(f"{SCHEMA_HEADER}{schema}")
     yield from map(comment, draft.head)
     for name, proposal in draft.settings.items():
-        yield _setting(name, proposal)
+        yield from _setting(name, proposal)
     yield "columns:"
     for column in draft.columns:
         yield from _column_lines(column)
@@ -61,7 +68,7 @@ def _lines(draft: Draft, schema: str) -> Iterator[str]:
         yield "inputs:"
         yield from (f"  - {_flow(each.entry())}" for each in draft.inputs)
     for name, proposal in draft.closing.items():
-        yield _setting(name, proposal)
+        yield from _setting(name, proposal)
     for fields, why in draft.options:
         above = [f"`{name}`" for name in fields if name in {*draft.settings, *draft.closing, "columns"}]
         place = f"Instead of {' and '.join(above)} above" if above else "In addition"
@@ -70,8 +77,12 @@ def _lines(draft: Draft, schema: str) -> Iterator[str]:
     yield from (comment(f"Note: {each}.") for each in draft.notes)
 
 
-def _setting(name: str, proposal: Proposal) -> str:
-    return _with_comment(_flow(_Block({name: proposal.value})), proposal.evidence)
+def _setting(name: str, proposal: Proposal) -> Iterator[str]:
+    if isinstance(proposal.value, Lines):
+        yield f"{name}:"
+        yield from (_with_comment(f"  - {_flow(each)}", why) for each, why in proposal.value)
+    else:
+        yield _with_comment(_flow(_Block({name: proposal.value})), proposal.evidence)
 
 
 def _column_lines(column: DraftColumn) -> Iterator[str]:
@@ -97,6 +108,11 @@ def comment(text: str) -> str:
     """Return a text as a comment of one line: line breaks and what can't be printed are escaped."""
     plain = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return f"# {plain}"
+
+
+def as_block(value: dict[str, Any]) -> str:
+    """Return plain values as YAML, a line for each."""
+    return yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=10**9, allow_unicode=True)
 
 
 def _flow(value: Any) -> str:
