@@ -66,6 +66,7 @@ def add_commands(commands: Any) -> None:
     add_table(diff)
     add_json(diff)
     add_patience(diff)
+    contract_init.add_exchange(contract)
 
 
 def _check(given: argparse.Namespace) -> int:
