@@ -26,7 +26,9 @@ the commands' own help (`make cli-reference`).
 
 - **Settings** come from the environment: the folder of contracts from `SLUICE_CONTRACTS`, the catalog from PyIceberg's
   configuration, Kafka from `SLUICE_KAFKA_CONFIG` or `KAFKA_BOOTSTRAP_SERVERS`, the registry from `SCHEMA_REGISTRY_URL`
-  ([all of them](environment.md)).
+  ([all of them](environment.md)). Without settings of Kafka or the registry in the environment,
+  and where Airflow is installed and configured, its connections `sluice_kafka` and `sluice_registry` are used;
+  `sluice doctor` shows which source was used.
 - **Exit codes**: 0 done; 2 a service did not answer, try again; 3 action required; 64 wrong usage; 1 a bug in Sluice.
   `status` exits with 0 if all services answered, even if a table is blocked: its text says so, and `--json` has it as
   `problems` and `last_error`. It exits with 3 if a [template's](../guides/routing.md#a-table-for-each-topic) pattern

@@ -10,10 +10,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sluice import airflow_process
 from sluice.cli.arguments import add_command, add_group, load_contracts, positive_int
 from sluice.errors import ConfigError
 
@@ -61,7 +61,7 @@ def _airflow(*arguments: str) -> None:
     Raises:
         ConfigError: Airflow is not installed, or rejected the command.
     """
-    if find_spec("airflow") is None:
+    if not airflow_process.is_installed():
         raise ConfigError(
             "Airflow is not installed in this Python environment.",
             next_step="Run the command where Airflow runs, such as in its scheduler's container.",

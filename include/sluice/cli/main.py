@@ -34,6 +34,7 @@ from sluice.cli import (
 from sluice.cli.arguments import Command, Parser, check_decision, is_completing, program_name
 from sluice.cli.output import Printable
 from sluice.errors import SluiceError, exit_code
+from sluice.kafka import airflow_connections
 
 DEBUG = "SLUICE_DEBUG"
 GROUPS = (
@@ -77,7 +78,8 @@ def _main(given: list[str]) -> int:
     except SystemExit as stop:  # argparse exits with 2, which means "try again" here
         return 64 if stop.code else 0
     command: Command = chosen.run
-    return _run_guarded(lambda: command(chosen))
+    with airflow_connections.allow_lookup():
+        return _run_guarded(lambda: command(chosen))
 
 
 def _run_guarded(command: Callable[[], int]) -> int:
@@ -122,7 +124,9 @@ def make_parser() -> argparse.ArgumentParser:
         prog=program_name(),
         description="Kafka topics into Iceberg tables, exactly once.\n\n"
         "The folder of contracts is SLUICE_CONTRACTS; the catalog PYICEBERG_CATALOG__LAKE__… or .pyiceberg.yaml;\n"
-        "Kafka SLUICE_KAFKA_CONFIG or KAFKA_BOOTSTRAP_SERVERS; the registry SCHEMA_REGISTRY_URL.",
+        "Kafka SLUICE_KAFKA_CONFIG or KAFKA_BOOTSTRAP_SERVERS; the registry SCHEMA_REGISTRY_URL.\n"
+        "Without these, Airflow's connections sluice_kafka and sluice_registry are used, where it is configured.\n"
+        "`doctor` shows which source was used.",
         epilog="examples:\n  %(prog)s doctor\n  %(prog)s status\n  %(prog)s COMMAND --help\n\n"
         "exit codes: 0 done, 2 a service did not answer (try again), 3 action required, 64 wrong usage",
     )

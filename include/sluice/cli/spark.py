@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sluice import jvm
 from sluice.errors import ConfigError
+from sluice.kafka import airflow_connections
 
 if TYPE_CHECKING:
     from sluice.contract.groups import GroupSettings
@@ -97,12 +98,15 @@ def run_job(
         required, 4 out of time.
 
     Raises:
-        ConfigError: Spark's jars, Java or the job were not found.
+        ConfigError: Spark's jars, Java or the job were not found, or Airflow can't be asked for connections.
+        RetryableError: Airflow did not answer in time.
     """
     from sluice.embedded import class_archive
     from sluice.ingest import session
 
     job = job_file(name)
+    for each in (airflow_connections.KAFKA, airflow_connections.REGISTRY):
+        airflow_connections.export(each)  # the driver can't ask
     set_java()
     found = session.spark_jars()
     home = class_archive.spark_home(Path(found[0]).parent.parent, found)  # with it, Spark starts in half of the time

@@ -5,17 +5,12 @@ In: the contracts' groups, and Airflow's configuration. Out: what is there, or w
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
+from sluice import airflow_process
 from sluice.contract import folder as contract_folder
 from sluice.doctor.findings import SkippedError
-from sluice.errors import ConfigError, printable
+from sluice.errors import ConfigError
 from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID
 
 PLUGIN = "sluice"
@@ -53,14 +48,15 @@ def check_airflow(seconds: float) -> str:
         TimeoutError: it did not answer in time.
         ConfigError: something is missing.
     """
-    if find_spec("airflow") is None:
+    if not airflow_process.is_installed():
         raise SkippedError("Airflow is not installed here")
-    if not _is_configured():
+    if not airflow_process.is_configured():
         raise SkippedError("Airflow is not configured here: neither AIRFLOW_HOME/airflow.cfg nor AIRFLOW__… exist")
     groups = contract_folder.load_contracts(strict=False).groups.values()
     spark = {g.settings.spark.connection for g in groups}
     pools = {pool for g in groups for pool in (g.settings.pool, g.settings.maintenance.pool) if pool}
-    found = _ask({"connections": sorted({KAFKA_CONN_ID, REGISTRY_CONN_ID, *spark}), "pools": sorted(pools)}, seconds)
+    asked = {"connections": sorted({KAFKA_CONN_ID, REGISTRY_CONN_ID, *spark}), "pools": sorted(pools)}
+    found = airflow_process.ask(PROGRAM, asked, seconds)
     problems = [f"connection {n} does not exist" for n in sorted(spark - found["connections"].keys())]
     problems += [
         f"connection {name} has deploy mode {mode}, and must have client"
@@ -82,28 +78,3 @@ def check_airflow(seconds: float) -> str:
         )
     named = ", ".join(sorted(found["connections"])) or "none"
     return f"connections {named}; pools {', '.join(sorted(pools)) or 'none'}; the plugin is loaded"
-
-
-def _is_configured() -> bool:
-    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
-    return (home / "airflow.cfg").is_file() or any(name.startswith("AIRFLOW__") for name in os.environ)
-
-
-def _ask(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, json.dumps(asked)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"Airflow did not answer within {seconds:g} s") from error
-    if done.returncode:
-        last = (printable(done.stderr).strip().splitlines() or ["no message"])[-1]
-        raise ConfigError(
-            f"Airflow can't be asked: {last[:300]}",
-            next_step="Run `airflow db check`, and `airflow db migrate` if it is new.",
-        )
-    return dict(json.loads(done.stdout.splitlines()[-1]))

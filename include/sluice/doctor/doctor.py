@@ -15,6 +15,7 @@ from typing import Any
 from sluice.doctor import airflow, lake, software, sources
 from sluice.doctor.findings import Check
 from sluice.errors import ConfigError, printable
+from sluice.kafka import airflow_connections
 
 PROCESS_SECONDS = 120.0
 """For the checks that start a process: Spark, Airflow."""
@@ -34,14 +35,18 @@ def make_checks(patience: float, run_shell: RunShell) -> dict[str, Check]:
     with suppress(ImportError):  # `versions` reports a missing package
         import_module("confluent_kafka.schema_registry")
     process = max(patience, PROCESS_SECONDS)
+    kafka, registry = (
+        airflow_connections.SECONDS if airflow_connections.needs_lookup(each) else 0.0
+        for each in (airflow_connections.KAFKA, airflow_connections.REGISTRY)
+    )
     steps: dict[str, tuple[Callable[[], str], float]] = {
         "versions": (software.check_versions, patience),
         "java": (software.check_java, patience),
         "jars": (software.check_jars, patience),
         "contracts": (sources.check_contracts, patience),
         "masks": (sources.check_masks, patience),
-        "kafka": (partial(sources.check_kafka, patience), 2 * patience + 5),
-        "registry": (sources.check_registry, patience),
+        "kafka": (partial(sources.check_kafka, patience), 2 * patience + 5 + kafka),
+        "registry": (sources.check_registry, patience + registry),
         "catalog": (partial(lake.check_catalog, patience), patience + 5),
         "storage": (partial(lake.check_storage, patience), patience + 5),
         "spark": (partial(check_spark, process, run_shell), process + 5),

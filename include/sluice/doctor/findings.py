@@ -68,16 +68,17 @@ def run_checks(checks: Sequence[Check], environment: Mapping[str, str]) -> Itera
 
     Args:
         checks: what to check.
-        environment: the variables of the process; the values of secret ones are removed from all texts.
+        environment: the variables of the process; the values of secret ones are removed from all texts, also of those
+            that a check sets.
 
     Yields:
         The findings, in the order of the checks.
     """
-    secrets = SecretValues.from_environment(environment)
     running = [(check, *_start(check)) for check in checks]
     for check, thread, found, began in running:
         thread.join(max(began + check.seconds - time.monotonic(), 0))
         finding = found[0] if found else _no_answer(check)
+        secrets = SecretValues.from_environment(environment)
         yield replace(finding, text=secrets.hide(finding.text), next_step=secrets.hide(finding.next_step))
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 HIDDEN = "…"
 _NAME = re.compile(
-    r"secret|password|passwd|token|credential|access.?key|(private|mask).?key|sas|jaas|user.info|conn_(?!type)", re.I
+    r"secret|password|passwd|token|credential|access.?key|(private|mask).?key|sas|jaas|user.info|airflow_conn_", re.I
 )
 _USER_INFO = re.compile(r"(?<=//)[^/\s@]+@")
 _SHORTEST = 4

@@ -5,9 +5,8 @@ In: the contracts and the environment. Out: what answered, or what is missing. R
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from sluice.errors import (
     SluiceError,
     TopicMissingError,
 )
+from sluice.kafka import airflow_connections
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -83,11 +83,13 @@ def check_kafka(patience: float) -> str:
     """
     from sluice.kafka import broker
 
-    client = broker.connect(patience)
+    with _named_source(airflow_connections.KAFKA):
+        client = broker.connect(patience)
+    answers = f"answers, by {airflow_connections.source(airflow_connections.KAFKA)}"
     contracts = contract_folder.load_contracts(strict=False)
     topics = list(contracts.topics)
     if not topics:
-        return f"answers; {len(broker.list_topic_names(client))} topics are visible, and no contract names one"
+        return f"{answers}; {len(broker.list_topic_names(client))} topics are visible, and no contract names one"
     states = broker.describe_topics(client, topics)
     problems = {name: state for name, state in states.items() if isinstance(state, SluiceError)}
     missing = [name for name, error in problems.items() if isinstance(error, TopicMissingError)]
@@ -98,10 +100,20 @@ def check_kafka(patience: float) -> str:
     if there:
         _check_rights(client, list(there))
     _check_clock(client, there)
-    text = f"answers; {_count(there)} can be described and read, and no record is from the future"
+    text = f"{answers}; {_count(there)} can be described and read, and no record is from the future"
     if not awaited:
         return text
     return f"{text}. Not created yet: {_count(awaited)} of contracts that never ran ({_listed(awaited)})"
+
+
+@contextmanager
+def _named_source(settings: airflow_connections.Settings) -> Iterator[None]:
+    """Say in an error where the settings come from."""
+    try:
+        yield
+    except SluiceError as error:
+        error.fields.setdefault("settings", airflow_connections.source(settings) or None)
+        raise
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -201,14 +213,17 @@ def check_registry() -> str:
     from sluice.kafka.registry import SchemaRegistry
 
     needed = _tables_with_registry(contract_folder.load_contracts(strict=False))
-    if not (os.environ.get("SLUICE_REGISTRY_CONFIG") or os.environ.get("SCHEMA_REGISTRY_URL")) and not needed:
+    airflow_connections.export(airflow_connections.REGISTRY)
+    source = airflow_connections.source(airflow_connections.REGISTRY)
+    if not source and not needed:
         raise SkippedError("none is configured, and no contract needs one")
-    registry = SchemaRegistry()
-    try:
-        registry.newest(PROBE_SUBJECT)  # no such subject: whoever says so is a registry
-    except RetryableError as error:
-        raise type(error)(error.message, next_step="Check its address, and that it is up and reachable.") from error
-    return f"{registry.address} answers; {len(needed)} tables need it"
+    with _named_source(airflow_connections.REGISTRY):
+        registry = SchemaRegistry()
+        try:
+            registry.newest(PROBE_SUBJECT)  # no such subject: whoever says so is a registry
+        except RetryableError as error:
+            raise type(error)(error.message, next_step="Check its address, and that it is up and reachable.") from error
+    return f"{registry.address} answers, by {source}; {len(needed)} tables need it"
 
 
 def _tables_with_registry(contracts: Contracts) -> list[str]:

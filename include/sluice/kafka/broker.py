@@ -22,7 +22,7 @@ from sluice.errors import (
     TopicForbiddenError,
     TopicMissingError,
 )
-from sluice.kafka import login
+from sluice.kafka import airflow_connections, login
 from sluice.offsets import OffsetRange, Offsets, Ranges
 from sluice.timeouts import DEFAULT_TIMEOUT_S
 
@@ -63,11 +63,15 @@ class TopicState:
 def librdkafka_config(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return librdkafka settings: `config`, else `SLUICE_KAFKA_CONFIG` (JSON), else `KAFKA_BOOTSTRAP_SERVERS`.
 
+    Without any of them, a command takes those of Airflow's connection, if Airflow is configured.
+
     Raises:
         ConfigError: none of them is set, or the JSON is not an object.
+        RetryableError: Airflow did not answer in time.
     """
     if config:
         return dict(config)
+    airflow_connections.export(airflow_connections.KAFKA)
     if text := os.environ.get("SLUICE_KAFKA_CONFIG"):
         try:
             return dict(json.loads(text))

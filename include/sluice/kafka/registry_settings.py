@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluice.errors import ConfigError
+from sluice.kafka import airflow_connections
 
 SETTINGS_SOURCE = "the Airflow connection sluice_registry, or of the variables SCHEMA_REGISTRY_…"
 """Where an operator sets them, for messages."""
@@ -19,11 +20,14 @@ def registry_config() -> dict[str, Any]:
     """Return settings of confluent-kafka's client: `SLUICE_REGISTRY_CONFIG` (JSON), else Confluent's variables.
 
     Those are `SCHEMA_REGISTRY_URL`, `SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO` (user:password) and
-    `SCHEMA_REGISTRY_SSL_CA_LOCATION`.
+    `SCHEMA_REGISTRY_SSL_CA_LOCATION`. Without any of them, a command takes those of Airflow's connection, if Airflow is
+    configured.
 
     Raises:
         ConfigError: no registry is configured, or the JSON is not an object.
+        RetryableError: Airflow did not answer in time.
     """
+    airflow_connections.export(airflow_connections.REGISTRY)
     if text := os.environ.get("SLUICE_REGISTRY_CONFIG"):
         try:
             return dict(json.loads(text))

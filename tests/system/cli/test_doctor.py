@@ -139,7 +139,7 @@ def test_a_process_ends_in_time_although_a_catalog_hangs(sluice_env: dict[str, s
 
 
 def test_airflow_is_asked_for_connections_pools_and_the_plugin(
-    light_lake: LightLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    light_lake: LightLake, doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [each for each in os.environ if each.startswith("AIRFLOW")]:
         monkeypatch.delenv(name)
@@ -161,3 +161,17 @@ def test_airflow_is_asked_for_connections_pools_and_the_plugin(
     assert "plugin" not in raised.value.message, raised.value.message
     with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
         airflow.check_airflow(0.1)
+
+    # Its connections are the settings of a command whose environment has none.
+    server, port = light_lake.bootstrap.split(":")
+    kafka = {"conn_type": "kafka", "host": server, "port": int(port), "extra": {"client.id": "by-airflow"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SLUICE_KAFKA", json.dumps(kafka))
+    monkeypatch.setenv("AIRFLOW_CONN_SLUICE_REGISTRY", f"http://me:air-pass@{HOST}:{free_port()}")
+    for name in ("KAFKA_BOOTSTRAP_SERVERS", "SCHEMA_REGISTRY_URL", "SLUICE_REGISTRY_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    code, found = doctor("kafka", "registry")
+    assert found["kafka"]["text"].startswith("answers, by Airflow connection sluice_kafka; 1 topic"), found
+    assert (code, found["registry"]["state"]) == (2, "no answer")
+    assert "[settings Airflow connection sluice_registry]" in found["registry"]["text"]
+    assert "air-pass" not in json.dumps(found)
+    assert "SLUICE_KAFKA_CONFIG" not in os.environ

@@ -85,3 +85,10 @@ def test_no_text_shows_a_secret() -> None:
     check = Check("c", raising(ConfigError("login as kafka-pass", next_step="not airflow-pass")), 5)
     (found,) = findings.run_checks([check], environment)
     assert (found.text, found.next_step) == ("login as …", "not …")
+
+    def late() -> str:
+        environment["SLUICE_REGISTRY_CONFIG"] = json.dumps({"basic.auth.user.info": "me:late-pass"})
+        return "login as me:late-pass"
+
+    (found,) = findings.run_checks([Check("c", late, 5)], environment)
+    assert found.text == "login as …"

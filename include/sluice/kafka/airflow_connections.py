@@ -1,0 +1,137 @@
+"""Takes the settings of Kafka and the registry from Airflow's connections, for a command whose environment has none.
+
+In: the Airflow that is configured here. Out: variables of this process, which its Spark drivers inherit. Only the
+command line asks: tasks and pages have the connections anyway, and a Spark driver gets no access to Airflow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from sluice import airflow_process
+from sluice.errors import ConfigError, RetryableError, SluiceError
+from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID, kafka_settings, registry_settings
+
+SECONDS = 60.0
+"""How long Airflow may take to answer: its import takes seconds on a busy machine."""
+PROGRAM = """
+import json, sys
+from airflow.exceptions import AirflowNotFoundException
+from airflow.models.connection import Connection
+
+found = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        each = Connection.get_connection_from_secrets(name)
+    except AirflowNotFoundException:
+        continue
+    fields = ("host", "port", "schema", "login", "password", "extra_dejson")
+    found[name] = {field: getattr(each, field) for field in fields}
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where settings come from.
+
+    Attributes:
+        variables: the environment's. The first takes what the connection says, as JSON.
+        connection: Airflow's, used if none of the variables is set.
+        convert: makes the client's settings of the connection.
+    """
+
+    variables: tuple[str, ...]
+    connection: str
+    convert: Callable[[Any], dict[str, Any]]
+
+
+KAFKA = Settings(("SLUICE_KAFKA_CONFIG", "KAFKA_BOOTSTRAP_SERVERS"), KAFKA_CONN_ID, kafka_settings)
+REGISTRY = Settings(("SLUICE_REGISTRY_CONFIG", "SCHEMA_REGISTRY_URL"), REGISTRY_CONN_ID, registry_settings)
+
+
+@dataclass
+class _Lookup:
+    """What Airflow answered: both connections at once, the first time that one is needed."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    asked: bool = False
+    error: SluiceError | None = None
+    taken: dict[str, str] = field(default_factory=dict)
+    """The variables that were set, and from which connection."""
+
+
+_lookup: _Lookup | None = None
+
+
+@contextmanager
+def allow_lookup() -> Iterator[None]:
+    """Let `export` ask Airflow in this block; the variables that it sets are removed at the end."""
+    global _lookup  # noqa: PLW0603 - settings are read in many places, and this is about the whole process
+    _lookup = lookup = _Lookup()
+    try:
+        yield
+    finally:
+        _lookup = None
+        for variable in lookup.taken:
+            os.environ.pop(variable, None)
+
+
+def needs_lookup(settings: Settings) -> bool:
+    """Whether the environment has no such settings and there is an Airflow to ask."""
+    is_set = any(os.environ.get(each) for each in settings.variables)
+    return _lookup is not None and not is_set and airflow_process.is_configured() and airflow_process.is_installed()
+
+
+def export(settings: Settings) -> None:
+    """Set the variable from Airflow's connection, if the environment has no such settings and Airflow has them.
+
+    Raises:
+        RetryableError: Airflow did not answer in time.
+        ConfigError: Airflow can't be asked.
+    """
+    lookup = _lookup
+    if lookup is None or not needs_lookup(settings):
+        return
+    with lookup.lock:
+        if not lookup.asked:
+            try:
+                _take_connections(lookup)
+            except SluiceError as error:
+                lookup.error = error
+            lookup.asked = True
+    if lookup.error:
+        raise lookup.error
+
+
+def _take_connections(lookup: _Lookup) -> None:
+    wanted = [each for each in (KAFKA, REGISTRY) if needs_lookup(each)]
+    names = [each.connection for each in wanted]
+    advice = f"Set {' or '.join(each.variables[0] for each in wanted)}, or see what `sluice doctor airflow` says."
+    try:
+        found = airflow_process.ask(PROGRAM, names, SECONDS)
+    except TimeoutError as error:
+        raise RetryableError(f"{error}, so connection {names[0]} is unknown.", next_step=advice) from None
+    except ConfigError:  # its message may hold a password
+        raise ConfigError(f"Airflow can't be asked for connection {names[0]}.", next_step=advice) from None
+    for each in wanted:
+        if fields := found.get(each.connection):
+            os.environ[each.variables[0]] = json.dumps(each.convert(SimpleNamespace(**fields)))
+            lookup.taken[each.variables[0]] = each.connection
+
+
+def source(settings: Settings) -> str:
+    """Name the variable or the connection that the settings come from; empty if there are none."""
+    taken = _lookup.taken if _lookup else {}
+    for variable in settings.variables:
+        if os.environ.get(variable):
+            connection = taken.get(variable)
+            return f"Airflow connection {connection}" if connection else f"variable {variable}"
+    return ""
