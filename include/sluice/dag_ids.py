@@ -32,7 +32,14 @@ def maintenance_dag(action: str) -> str:
     return dag_id(f"maintain_{action}")
 
 
+def display_name(dag: str) -> str:
+    """Return the name that Airflow's pages show: the id as words, so that a search for words of the id finds it."""
+    words = dag.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
 ALERTS = dag_id("alerts")
+DOCTOR = dag_id("doctor")
 OPERATOR_DAGS = BACKFILL, ROLLBACK, ACCEPT_GAP, REVIEW_SCHEMA = (
     dag_id("backfill"),
     dag_id("rollback"),

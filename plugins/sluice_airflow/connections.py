@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +10,10 @@ from airflow.sdk import Connection
 
 from sluice.contract import folder as contract_folder
 from sluice.contract.folder import Contracts
+from sluice.contract.groups import GroupSettings
 from sluice.errors import TerminalError
 from sluice.iceberg import availability
-from sluice.kafka import connections
+from sluice.kafka import airflow_connections, connections
 from sluice_airflow.sdk import AirflowFailException, AirflowNotFoundException
 
 if TYPE_CHECKING:
@@ -74,10 +73,21 @@ def kafka_config(connection: str = KAFKA_CONNECTION) -> dict[str, Any]:
     return connections.kafka_settings(found) if found else {}
 
 
+def export_kafka_config() -> None:
+    """Set the connection's cluster for this process."""
+    airflow_connections.take(airflow_connections.KAFKA, kafka_config())
+
+
 def export_registry_config() -> None:
     """Set the registry of the connection for this process; contracts with `columns: auto` need it."""
-    if settings := registry_config():
-        os.environ["SLUICE_REGISTRY_CONFIG"] = json.dumps(settings)
+    airflow_connections.take(airflow_connections.REGISTRY, registry_config())
+
+
+def deploy_modes(groups: Iterable[GroupSettings]) -> dict[str, str]:
+    """The connections that groups use, of those that exist, with their deploy mode."""
+    names = {KAFKA_CONNECTION, REGISTRY_CONNECTION, *(each.spark.connection for each in groups)}
+    found = {name: _get_connection(name) for name in sorted(names)}
+    return {name: each.extra_dejson.get("deploy-mode") or "client" for name, each in found.items() if each}
 
 
 def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:

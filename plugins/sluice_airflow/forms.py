@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
+from sluice import dag_ids
 from sluice.operate import operator_input
 from sluice_airflow.dag_options import DagOptions
 
@@ -35,6 +36,7 @@ def manual_dag(dag_id: str, doc: str, *, options: DagOptions, runs: int = 1, **p
     """Make a DAG that is only triggered by hand; `runs` limits the concurrent runs."""
     return DAG(
         dag_id=dag_id,
+        dag_display_name=dag_ids.display_name(dag_id),
         schedule=None,
         catchup=False,
         max_active_runs=runs,

@@ -5,12 +5,14 @@ In: the contracts' groups, and Airflow's configuration. Out: what is there, or w
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable, Mapping, Set
 
 from sluice import airflow_process
 from sluice.contract import folder as contract_folder
+from sluice.contract.folder import Group
 from sluice.doctor.findings import SkippedError
 from sluice.errors import ConfigError
+from sluice.kafka import airflow_connections
 from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID
 
 PLUGIN = "sluice"
@@ -53,19 +55,11 @@ def check_airflow(seconds: float) -> str:
     if not airflow_process.is_configured():
         raise SkippedError("Airflow is not configured here: neither AIRFLOW_HOME/airflow.cfg nor AIRFLOW__… exist")
     groups = contract_folder.load_contracts(strict=False).groups.values()
-    spark = {g.settings.spark.connection for g in groups}
+    spark = _spark_connections(groups)
     pools = {pool for g in groups for pool in (g.settings.pool, g.settings.maintenance.pool) if pool}
     asked = {"connections": sorted({KAFKA_CONN_ID, REGISTRY_CONN_ID, *spark}), "pools": sorted(pools)}
     found = airflow_process.ask(PROGRAM, asked, seconds)
-    problems = [f"connection {n} does not exist" for n in sorted(spark - found["connections"].keys())]
-    problems += [
-        f"connection {name} has deploy mode {mode}, and must have client"
-        for name, mode in found["connections"].items()
-        if name in spark and mode != "client"
-    ]
-    elsewhere = os.environ.get("SLUICE_KAFKA_CONFIG") or os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-    if KAFKA_CONN_ID not in found["connections"] and not elsewhere:
-        problems.append(f"connection {KAFKA_CONN_ID} does not exist")
+    problems = _connection_problems(spark, found["connections"])
     problems += [f"pool {name} does not exist" for name in sorted(pools - set(found["pools"]))]
     problems += [f"plugin {name} can't be loaded: {text}" for name, text in found["errors"].items() if PLUGIN in name]
     if PLUGIN not in found["plugins"]:
@@ -78,3 +72,37 @@ def check_airflow(seconds: float) -> str:
         )
     named = ", ".join(sorted(found["connections"])) or "none"
     return f"connections {named}; pools {', '.join(sorted(pools)) or 'none'}; the plugin is loaded"
+
+
+def check_connections(found: Mapping[str, str]) -> str:
+    """Check the connections that the groups use, as a task gets them.
+
+    Args:
+        found: those that exist, with their deploy mode.
+
+    Raises:
+        ConfigError: one is missing, or has another deploy mode than client.
+    """
+    spark = _spark_connections(contract_folder.load_contracts(strict=False).groups.values())
+    if problems := _connection_problems(spark, found):
+        raise ConfigError(
+            f"In Airflow, {'; '.join(problems)}.",
+            next_step="Create or correct the connections as docs/connect/platform.md shows.",
+        )
+    return f"connections {', '.join(sorted(found)) or 'none'}; `sluice doctor airflow` checks pools and the plugin too"
+
+
+def _spark_connections(groups: Iterable[Group]) -> set[str]:
+    return {group.settings.spark.connection for group in groups}
+
+
+def _connection_problems(spark: Set[str], found: Mapping[str, str]) -> list[str]:
+    problems = [f"connection {name} does not exist" for name in sorted(spark - found.keys())]
+    problems += [
+        f"connection {name} has deploy mode {mode}, and must have client"
+        for name, mode in found.items()
+        if name in spark and mode != "client"
+    ]
+    if KAFKA_CONN_ID not in found and not airflow_connections.source(airflow_connections.KAFKA):
+        problems.append(f"connection {KAFKA_CONN_ID} does not exist")
+    return problems

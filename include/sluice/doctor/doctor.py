@@ -6,7 +6,7 @@ In: how long to wait. Out: checks for `findings.run_checks`.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -24,12 +24,16 @@ STATEMENT = "SELECT count(*) FROM range(1000); SHOW NAMESPACES"
 RunShell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def make_checks(patience: float, run_shell: RunShell) -> dict[str, Check]:
+def make_checks(
+    patience: float, run_shell: RunShell, *, connections: Mapping[str, str] | None = None
+) -> dict[str, Check]:
     """Make the checks, by name.
 
     Args:
         patience: seconds until a service counts as not answering.
         run_shell: runs SQL in Spark's shell on the catalog, with `subprocess.run`'s options.
+        connections: Airflow's that the groups use, with their deploy mode, as a task gets them: it can't ask Airflow's
+            database. None: Airflow is asked.
     """
     # The checks run in threads: two that import this package at once can meet a module that is half initialised.
     with suppress(ImportError):  # `versions` reports a missing package
@@ -39,6 +43,10 @@ def make_checks(patience: float, run_shell: RunShell) -> dict[str, Check]:
         airflow_connections.SECONDS if airflow_connections.needs_lookup(each) else 0.0
         for each in (airflow_connections.KAFKA, airflow_connections.REGISTRY)
     )
+    if connections is None:
+        ask_airflow = partial(airflow.check_airflow, process)
+    else:
+        ask_airflow = partial(airflow.check_connections, connections)
     steps: dict[str, tuple[Callable[[], str], float]] = {
         "versions": (software.check_versions, patience),
         "java": (software.check_java, patience),
@@ -50,7 +58,7 @@ def make_checks(patience: float, run_shell: RunShell) -> dict[str, Check]:
         "catalog": (partial(lake.check_catalog, patience), patience + 5),
         "storage": (partial(lake.check_storage, patience), patience + 5),
         "spark": (partial(check_spark, process, run_shell), process + 5),
-        "airflow": (partial(airflow.check_airflow, process), process + 5),
+        "airflow": (ask_airflow, process + 5),
     }
     return {name: Check(name, run, seconds) for name, (run, seconds) in steps.items()}
 

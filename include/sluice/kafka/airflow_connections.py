@@ -1,7 +1,7 @@
 """Takes the settings of Kafka and the registry from Airflow's connections, for a command whose environment has none.
 
 In: the Airflow that is configured here. Out: variables of this process, which its Spark drivers inherit. Only the
-command line asks: tasks and pages have the connections anyway, and a Spark driver gets no access to Airflow.
+command line asks: tasks and pages get connections from Airflow itself, and a Spark driver has no access to Airflow.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -64,24 +64,25 @@ class _Lookup:
     lock: threading.Lock = field(default_factory=threading.Lock)
     asked: bool = False
     error: SluiceError | None = None
-    taken: dict[str, str] = field(default_factory=dict)
-    """The variables that were set, and from which connection."""
 
 
 _lookup: _Lookup | None = None
+_taken: dict[str, str] = {}
+"""The variables that were set, and from which connection."""
 
 
 @contextmanager
 def allow_lookup() -> Iterator[None]:
     """Let `export` ask Airflow in this block; the variables that it sets are removed at the end."""
     global _lookup  # noqa: PLW0603 - settings are read in many places, and this is about the whole process
-    _lookup = lookup = _Lookup()
+    _lookup = _Lookup()
     try:
         yield
     finally:
         _lookup = None
-        for variable in lookup.taken:
+        for variable in _taken:
             os.environ.pop(variable, None)
+        _taken.clear()
 
 
 def needs_lookup(settings: Settings) -> bool:
@@ -103,7 +104,7 @@ def export(settings: Settings) -> None:
     with lookup.lock:
         if not lookup.asked:
             try:
-                _take_connections(lookup)
+                _take_connections()
             except SluiceError as error:
                 lookup.error = error
             lookup.asked = True
@@ -111,7 +112,7 @@ def export(settings: Settings) -> None:
         raise lookup.error
 
 
-def _take_connections(lookup: _Lookup) -> None:
+def _take_connections() -> None:
     wanted = [each for each in (KAFKA, REGISTRY) if needs_lookup(each)]
     names = [each.connection for each in wanted]
     advice = f"Set {' or '.join(each.variables[0] for each in wanted)}, or see what `sluice doctor airflow` says."
@@ -123,15 +124,20 @@ def _take_connections(lookup: _Lookup) -> None:
         raise ConfigError(f"Airflow can't be asked for connection {names[0]}.", next_step=advice) from None
     for each in wanted:
         if fields := found.get(each.connection):
-            os.environ[each.variables[0]] = json.dumps(each.convert(SimpleNamespace(**fields)))
-            lookup.taken[each.variables[0]] = each.connection
+            take(each, each.convert(SimpleNamespace(**fields)))
+
+
+def take(settings: Settings, values: Mapping[str, Any]) -> None:
+    """Set the variable from what the connection says; nothing if that is empty: the environment decides."""
+    if values:
+        os.environ[settings.variables[0]] = json.dumps(values)
+        _taken[settings.variables[0]] = settings.connection
 
 
 def source(settings: Settings) -> str:
     """Name the variable or the connection that the settings come from; empty if there are none."""
-    taken = _lookup.taken if _lookup else {}
     for variable in settings.variables:
         if os.environ.get(variable):
-            connection = taken.get(variable)
+            connection = _taken.get(variable)
             return f"Airflow connection {connection}" if connection else f"variable {variable}"
     return ""

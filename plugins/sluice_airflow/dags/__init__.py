@@ -19,7 +19,7 @@ from sluice.contract import folder as contract_folder
 from sluice.errors import ConfigError
 from sluice_airflow.dag_options import DagOptions
 
-PARTS = ("ingest", "maintain", "backfill", "operate", "review_schema", "alerts")
+PARTS = ("ingest", "maintain", "backfill", "operate", "review_schema", "alerts", "doctor")
 """The modules of this package; each makes DAGs from the contracts."""
 _OPERATE = (dag_ids.ACCEPT_GAP, dag_ids.ROLLBACK)
 

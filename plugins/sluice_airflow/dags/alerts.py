@@ -119,6 +119,7 @@ def build(contracts: Contracts, options: DagOptions) -> list[DAG]:
         return []
     with DAG(
         dag_id=dag_ids.ALERTS,
+        dag_display_name=dag_ids.display_name(dag_ids.ALERTS),
         schedule=alerts.schedule,
         catchup=False,
         max_active_runs=1,

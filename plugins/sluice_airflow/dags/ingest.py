@@ -189,6 +189,7 @@ def _build_group(group: Group, options: DagOptions) -> DAG:
     fits = sum(len(each) + 2 for each in owners) < MAX_OWNERS_LENGTH
     with DAG(
         dag_id=dag_ids.ingest_dag(group.name),
+        dag_display_name=dag_ids.display_name(dag_ids.ingest_dag(group.name)),
         schedule=settings.schedule,
         start_date=settings.start_date,
         catchup=False,

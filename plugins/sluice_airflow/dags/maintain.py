@@ -156,6 +156,7 @@ def _build_action(action: str, schedule: str | None, contracts: Contracts, optio
     has_dry_run = action == "remove_orphan_files"
     with DAG(
         dag_id=dag_ids.maintenance_dag(action),
+        dag_display_name=dag_ids.display_name(dag_ids.maintenance_dag(action)),
         schedule=schedule,
         catchup=False,
         max_active_runs=1,

@@ -76,6 +76,7 @@ def build(_: Contracts, options: DagOptions) -> list[DAG]:
     """Build the DAG."""
     with DAG(
         dag_id=dag_ids.REVIEW_SCHEMA,
+        dag_display_name=dag_ids.display_name(dag_ids.REVIEW_SCHEMA),
         schedule=None,
         catchup=False,
         max_active_runs=1000,  # each waits for a person without using a slot; none must block another

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -52,6 +53,19 @@ def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
     assert "publish plain.orders from plain.orders batch 1" in log
     assert "SparkContext" not in log
     assert "SparkContext" in Path(stack.env["SLUICE_HOME"], "logs", "spark-plain.log").read_text()
+
+
+def test_the_doctor_finds_a_worker_well(stack):
+    state, _, log = stack.run_dag("doctor", "check")
+    assert state == "success", log
+    for name, text in {
+        "jars": "jars as locked",
+        "kafka": "answers, by Airflow connection sluice_kafka; ",
+        "storage": "files can be written, read, listed and deleted",
+        "spark": "a query and the catalog's namespaces",
+        "airflow": "connections sluice_kafka, spark_default;",
+    }.items():
+        assert re.search(rf"ok +{name} +.*{re.escape(text)}", log), (name, log)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is asked of Linux")

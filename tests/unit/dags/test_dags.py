@@ -117,7 +117,11 @@ def contracts(tmp_path: Path) -> Path:
 def test_the_dag_of_the_repository_is_short_and_readable(airflow_env):
     found = run_in_airflow(LOAD, airflow_env)
     assert found["errors"] == {}
-    assert {*found["dags"]} == {"ingest_aviation", *dag_ids.OPERATOR_DAGS, *dag_ids.MAINTENANCE_DAGS}
+    assert {*found["dags"]} == {
+        *("ingest_aviation", dag_ids.DOCTOR),
+        *dag_ids.OPERATOR_DAGS,
+        *dag_ids.MAINTENANCE_DAGS,
+    }
     dag = found["dags"]["ingest_aviation"]
     tables = ["aviation.airports", "aviation.flights", "aviation.planes"]
     assert {name: task["down"] for name, task in dag["tasks"].items()} == {
@@ -1075,3 +1079,38 @@ def test_a_connection_that_is_no_use_is_an_error_of_its_own(airflow_env):
     nowhere, away = submit(airflow_env, (False, {"connection": "nowhere"}), (False, {"connection": "away"}))
     assert "'nowhere' does not exist" in nowhere["error"]
     assert "deploy mode 'cluster'" in away["error"]
+
+
+DOCTOR = """
+import json, logging, sys
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.dag_processing.dagbag import DagBag
+
+lines = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        lines.append(f"{record.levelname} {record.getMessage()}")
+
+logging.getLogger("sluice_airflow.dags.doctor").addHandler(Kept())
+check = DagBag(dag_folder=sys.argv[1], bundle_name="dags").dags["doctor"].get_task("check").python_callable
+failed = []
+for names in json.loads(sys.argv[2]):
+    try:
+        check(params={"checks": names})
+    except AirflowFailException as error:
+        failed.append(str(error))
+print(json.dumps({"lines": lines, "failed": failed}))
+"""
+
+
+def test_the_doctor_says_what_a_task_lacks_and_its_next_step(airflow_env, contracts):
+    (contracts / "groups.yaml").write_text("shop: {spark: {connection: away}}\ncrm: {spark: {connection: gone}}\n")
+    asked = [["contracts", "airflow"], ["contracts"], ["contacts"]]
+    given = {**airflow_env, "SLUICE_CONTRACTS": str(contracts)}
+    found = run_in_airflow(DOCTOR, given, str(DAGS / "doctor.py"), json.dumps(asked))
+    well, bad, again = found["lines"]
+    assert well == again and re.match(r"INFO ok +contracts +2 in ", well), well
+    assert re.match(r"ERROR failed +airflow +In Airflow, connection gone does not exist; connection away has de", bad)
+    assert bad.endswith("Next step: Create or correct the connections as docs/connect/platform.md shows.")
+    assert found["failed"][0].startswith("Not well: airflow. Next step: Create or correct the connections")
+    assert found["failed"][1].startswith("No check is named contacts. The checks are versions, java,")
