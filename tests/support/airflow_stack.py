@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from pyiceberg.catalog import Catalog, load_catalog
 
 from sluice.demo.api import AirflowClient
+from tests.support.services.postgres import Postgres
 
 PATIENCE_S = 600.0
 CONTRACT = """\
@@ -74,8 +75,9 @@ MAIL_NOTIFIER = {
 class AirflowStack:
     """A running stack."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], database: Postgres | None) -> None:
         self.env = env
+        self.database = database  # Airflow's; None: SQLite
         self.airflow = AirflowClient(env)
         self.catalog: Catalog = load_catalog(
             "lake",

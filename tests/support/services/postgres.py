@@ -26,15 +26,13 @@ PASSWORD = "p@ss/w:r%d #1 ${x}\\n'\"ü"
 DATABASE = "ice berg"
 
 
-def find_binaries() -> Path:
-    """Return the folder with PostgreSQL's programs; skip the test if there is none."""
+def find_binaries() -> Path | None:
+    """Return the folder with PostgreSQL's programs; None if there is none."""
     named = os.environ.get("SLUICE_POSTGRES")
     folders = [Path(named)] if named else sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_major)
     if not named and (found := shutil.which("postgres")):
         folders.append(Path(found).resolve().parent)
-    if not folders:
-        pytest.skip("no PostgreSQL here, so its catalog was NOT tried: apt-get install postgresql")
-    return folders[-1]
+    return folders[-1] if folders else None
 
 
 def _major(folder: Path) -> int:
@@ -42,14 +40,17 @@ def _major(folder: Path) -> int:
 
 
 class Postgres:
-    """A server with one database and the role that owns it, for a `with` block.
+    """A server with one database and the role that owns it, for a `with` block; without programs, the test is skipped.
 
     PostgreSQL refuses to run as root, so root starts it as the user `postgres`, in a folder that this user can read.
     """
 
     def __init__(self) -> None:
         self.port = free_port()
-        self._binaries = find_binaries()
+        found = find_binaries()
+        if found is None:
+            pytest.skip("no PostgreSQL here, so its catalog was NOT tried: apt-get install postgresql")
+        self._binaries = found
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sluice.embedded import stack as stacks
 from sluice.embedded.env import load_env
 from sluice.embedded.home import REPOSITORY, Home
+from sluice.embedded.private_files import private_folder, write_private
 from sluice.embedded.process import stop_services
 from sluice.embedded.state import load_state
 from tests.support.airflow_stack import (
@@ -26,6 +28,7 @@ from tests.support.airflow_stack import (
     AirflowStack,
 )
 from tests.support.services.mailbox import Mailbox
+from tests.support.services.postgres import Postgres, find_binaries
 
 
 @pytest.fixture(scope="package")
@@ -52,7 +55,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
         f"alerts: {{schedule: null, states: [blocked], notifiers: [{json.dumps(MAIL_NOTIFIER)}]}}\n"
     )
     home = Home.at(folder / "home")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, metadata_database(home) as database:
         patch.setenv("SLUICE_HOME", str(home.root))
         patch.setenv("SLUICE_CONTRACTS", str(contracts))
         plain = {"disable_ssl": True, "disable_tls": True}
@@ -66,10 +69,23 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
             names = [name for group in (*GROUPS.values(), PATTERN_TOPICS) for name in group]
             for future in client.create_topics([NewTopic(name, 2, 1) for name in names]).values():
                 future.result()
-            yield AirflowStack(env)
+            yield AirflowStack(env, database)
         finally:
             stacks.down(home)
             stop_services([each.process for each in load_state(home).services.values()], load_state(home).mark, grace=5)
+
+
+@contextmanager
+def metadata_database(home: Home) -> Iterator[Postgres | None]:
+    """PostgreSQL for Airflow, named by its configuration file, which nobody overrides; SQLite where it is missing."""
+    if find_binaries() is None:
+        yield None
+        return
+    with Postgres() as database:
+        # Without asyncpg, which Airflow's pages and tasks don't need, there is no asynchronous connection.
+        settings = f"[database]\nsql_alchemy_conn = {database.uri}\nsql_alchemy_conn_async =\n"
+        write_private(private_folder(home.airflow) / "airflow.cfg", settings.replace("%", "%%"))
+        yield database
 
 
 def command_env() -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg2
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -53,6 +54,17 @@ def test_a_run_is_green_and_its_event_tells_offsets_and_snapshot(stack):
     assert "publish plain.orders from plain.orders batch 1" in log
     assert "SparkContext" not in log
     assert "SparkContext" in Path(stack.env["SLUICE_HOME"], "logs", "spark-plain.log").read_text()
+
+
+def test_airflow_runs_on_postgresql(stack):
+    if stack.database is None:
+        pytest.skip("no PostgreSQL here, so Airflow was tried on SQLite ONLY: apt-get install postgresql")
+    with (
+        closing(psycopg2.connect(stack.database.uri.replace("+psycopg2", ""))) as database,
+        database.cursor() as cursor,
+    ):
+        cursor.execute("SELECT count(*) FROM dag_run WHERE state = 'success'")
+        assert cursor.fetchone()[0] > 0
 
 
 def test_the_doctor_finds_a_worker_well(stack):
@@ -137,8 +149,13 @@ def ledger(stack: AirflowStack) -> list[dict[str, Any]]:
 def test_maintenance_starts_spark_where_it_is_needed_and_shows_the_figure_where_not(stack):
     stack.send("kept.orders", make_records(0, 200))
     stack.send("calm.orders", make_records(0, 100))
-    runs = {group: stack.start(group) for group in ("kept", "calm")}
-    assert [stack.finish(group, run)[0] for group, run in runs.items()] == ["success", "success"]
+    stack.send("plain.orders", make_records(150, 10))
+    with stack.pool_size(3):
+        runs = {group: stack.start(group) for group in ("kept", "calm", "plain")}
+        assert [stack.finish(group, run)[0] for group, run in runs.items()] == ["success"] * 3
+    spark = [t for g, r in runs.items() for t in stack.airflow.tasks(f"ingest_{g}", r) if t["task_id"] == "ingest"]
+    assert max(t["start_date"] for t in spark) < min(t["end_date"] for t in spark), "three groups at once"
+    assert stack.ids("plain.orders")[-10:] == list(range(150, 160))
     before = stack.catalog.load_table("kept.orders")
     # Two batches, or three where the producer spread the records over the partitions too unevenly.
     count = len(list(before.scan().plan_files()))
