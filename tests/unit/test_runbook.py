@@ -36,6 +36,8 @@ ELSEWHERE = {
     "backfill run": ("tests/system/cli/test_run.py", 'sluice("backfill", "run", '),
     "maintain run": ("tests/system/cli/test_run.py", 'sluice("maintain", "run", '),
     "contract init": ("tests/system/cli/test_contract_init.py", 'main.main(["contract", "init", '),
+    "contract import": ("tests/unit/odcs/test_odcs.py", 'run("import", '),
+    "contract export": ("tests/unit/odcs/test_odcs.py", 'run("export", '),
     "contract test": ("tests/spark/cli/test_contract_test.py", 'main.main(["contract", "test", '),
     "contract diff": ("tests/system/cli/test_run.py", 'sluice("contract", "diff", '),
     "quarantine": ("tests/system/cli/test_run.py", 'sluice("quarantine", '),
