@@ -15,10 +15,12 @@ VARIABLES: dict[str, dict[str, str]] = {
     "Kafka and the schema registry": {
         "SLUICE_KAFKA_CONFIG": "librdkafka's settings as a JSON object, for the command line. In Airflow, tasks set it "
         "for the Spark driver from connection `sluice_kafka`.",
-        "KAFKA_BOOTSTRAP_SERVERS": "Addresses of Kafka's brokers, where `SLUICE_KAFKA_CONFIG` is not set.",
+        "KAFKA_BOOTSTRAP_SERVERS": "Addresses of Kafka's brokers, where `SLUICE_KAFKA_CONFIG` is not set. Without "
+        "both, the command line uses connection `sluice_kafka` of the Airflow that is configured.",
         "SLUICE_REGISTRY_CONFIG": "Settings of confluent-kafka's registry client as a JSON object, for the command "
         "line. In Airflow, it is set from connection `sluice_registry`.",
-        "SCHEMA_REGISTRY_URL": "Address of the schema registry, where `SLUICE_REGISTRY_CONFIG` is not set.",
+        "SCHEMA_REGISTRY_URL": "Address of the schema registry, where `SLUICE_REGISTRY_CONFIG` is not set. Without "
+        "both, the command line uses connection `sluice_registry` of the Airflow that is configured.",
         "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO": "`user:password` for it.",
         "SCHEMA_REGISTRY_SSL_CA_LOCATION": "A file of PEM certificates that its certificate is checked with.",
         "SLUICE_SCHEMAS": "The folder in which schemas of the registry are cached. Default: `schemas` in "
