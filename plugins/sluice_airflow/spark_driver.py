@@ -36,7 +36,7 @@ def own_folder(name: str) -> Path:
     """Make a folder in SLUICE_HOME; without SLUICE_HOME, in the temporary folder of the current user.
 
     Raises:
-        AirflowFailException: Another user could read or replace its files.
+        AirflowFailException: The folder can't be created, or another user could read or replace its files.
     """
     home = os.environ.get("SLUICE_HOME")
     base = Path(home) if home else Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}"
@@ -44,6 +44,10 @@ def own_folder(name: str) -> Path:
         return private_folder(private_folder(base.expanduser().absolute()) / name)
     except StackError as error:
         raise AirflowFailException(str(error)) from error
+    except OSError as error:
+        raise AirflowFailException(
+            f"The folder {base} can't be used: {error}. Set SLUICE_HOME to one that the worker's user may write."
+        ) from error
 
 
 def driver_env(log: Path, spark_home: Path | None = None) -> dict[str, str]:

@@ -37,9 +37,12 @@ def spark_home(cache: Path, jars: Sequence[str | Path]) -> Path | None:
     home = cache / f"spark-home-{_stamp((*own, *jars))}"
     if home.is_dir():
         return home
-    if not own or not os.access(cache, os.W_OK):
+    if not own:
         return None
-    draft = Path(tempfile.mkdtemp(prefix="draft-", dir=cache))
+    try:
+        draft = Path(tempfile.mkdtemp(prefix="draft-", dir=cache))
+    except OSError:
+        return None
     draft.chmod(0o755)
     (draft / "bin").symlink_to(spark / "bin")
     (draft / "jars").mkdir()
@@ -81,8 +84,17 @@ def _stamp(jars: Iterable[str | Path]) -> str:
 
 
 def driver_archive_options(home: Path) -> list[str]:
-    """Return the JVM options for a driver that starts from this Spark home."""
-    return archive_options(home / ARCHIVE)
+    """Return the JVM options for a driver that starts from this Spark home, which may be read-only, as in an image."""
+    return archive_options(home / ARCHIVE, make=_is_writable(home))
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder: a JVM that can't write its archive exits with 1, without a message."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def archive_options(archive: Path, *, make: bool = True) -> list[str]:

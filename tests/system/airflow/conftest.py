@@ -6,18 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluice.embedded import stack as stacks
 from sluice.embedded.env import load_env
-from sluice.embedded.home import REPOSITORY, Home
+from sluice.embedded.home import REPOSITORY, Home, cache_folder
 from sluice.embedded.private_files import private_folder, write_private
 from sluice.embedded.process import stop_services
 from sluice.embedded.state import load_state
+from tests.support import read_only
 from tests.support.airflow_stack import (
     CONTRACT,
     CONTRACT_BY_TABLE,
@@ -63,7 +66,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
         patch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(server))
         try:
             # In another process, so that the services are not children of the test process.
-            subprocess.run([sys.executable, "-m", "sluice.embedded", "up"], env=command_env(), check=True, timeout=300)
+            up = [sys.executable, "-m", "sluice.embedded", "up"]
+            if read_only.is_possible():  # as in a container: what Sluice writes is where settings say, or temporary
+                up = read_only.command([home.root, cache_folder(), Path(tempfile.gettempdir())], up)
+            subprocess.run(up, env=command_env(), check=True, timeout=300)
             env = load_env(home.root)
             client = AdminClient({"bootstrap.servers": env["KAFKA_BOOTSTRAP_SERVERS"]})
             names = [name for group in (*GROUPS.values(), PATTERN_TOPICS) for name in group]

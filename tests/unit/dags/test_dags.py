@@ -618,6 +618,8 @@ own.unlink()
 own.mkdir(mode=0o700)
 os.geteuid = lambda: own.stat().st_uid + 1
 refused.append(refusal())
+os.environ["SLUICE_HOME"] = "/proc/sluice"  # read-only for everybody
+refused.append(refusal())
 print(json.dumps([first == second, left, refused]))
 """
 
@@ -628,6 +630,7 @@ def test_the_package_is_zipped_once_and_a_folder_of_somebody_elses_is_not_used(a
     same, left, refused = run_in_airflow(code, {**airflow_env, "SLUICE_HOME": str(home)})
     assert same and len(left) == 1 and left[0].endswith("/sluice.zip")
     wanted = ("has mode 0777", "logs has mode 0777", "is a symbolic link", "belongs to another user")
+    wanted += ("/proc/sluice can't be used: [Errno",)
     assert all(words in text for words, text in zip(wanted, refused, strict=True)), refused
 
 

