@@ -48,12 +48,22 @@ def load(name: str | None = None) -> Catalog:
         if str(config.get("uri", "")).startswith("postgresql"):
             # Tests a pooled connection before use: a restarted server has closed it.
             config.setdefault("pool_pre_ping", "true")
-        return clock_check.add_clock_check(load_catalog(name, **config))
+        return clock_check.add_clock_check(_open(name, config))
     except (ValueError, KeyError, NoSuchPropertyException) as error:
         raise ConfigError(
             f"PyIceberg cannot open the catalog {name!r}: {error}",
             next_step=f"Set PYICEBERG_CATALOG__{name.upper()}__TYPE, __URI and __WAREHOUSE, or write .pyiceberg.yaml.",
         ) from error
+
+
+def _open(name: str, config: dict[str, Any]) -> Catalog:
+    try:
+        return load_catalog(name, **config)
+    except Exception as error:
+        # A SQL catalog is new, and another process has just created its tables.
+        if "already exists" not in str(error):
+            raise
+        return load_catalog(name, **config)
 
 
 def spark_conf(name: str | None = None) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -78,6 +80,22 @@ def test_files_are_reached_by_their_addresses_scheme_and_a_store_of_ones_own_by_
     found = told("sqlite:////x.db", **own)
     assert (found["s3.path-style-access"], found["client.region"]) == ("true", "eu-west-1")
     assert told("sqlite:////x.db", S3__FORCE_VIRTUAL_ADDRESSING="true", **own)["s3.path-style-access"] == "false"
+
+
+def test_a_new_sql_catalog_may_be_opened_by_several_at_once(told, tmp_path: Path) -> None:
+    """Each finds no tables and creates them: as after `make up`, by Airflow's pages and a command."""
+    for attempt in range(4):
+        told(f"sqlite:///{tmp_path}/{attempt}.db?timeout=60")
+        together = Barrier(8)
+
+        def open_it(barrier: Barrier = together) -> None:
+            barrier.wait(30)
+            with iceberg_catalog.load() as opened:
+                assert opened.list_namespaces() == []
+
+        with ThreadPoolExecutor(8) as pool:
+            for future in [pool.submit(open_it) for _ in range(8)]:
+                future.result()
 
 
 @pytest.mark.parametrize(
