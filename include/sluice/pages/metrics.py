@@ -17,6 +17,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _TABLE = "table"
 METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "table_state": ("1: the current state of the table", (_TABLE, "state", "group")),
+    "table_risk": ("1: the table has a risk of this kind, whatever its state", (_TABLE, "kind", "group")),
     "table_lag_offsets": ("offsets in Kafka that are not in the table", (_TABLE, "topic")),
     "table_behind_seconds": (
         "timestamp of the newest record in Kafka minus that of the newest record in the table",
@@ -66,9 +67,11 @@ def metrics_text(status: Status, history: History | None, *, all_tables: bool) -
 
     # One without labels has the value 0 from the beginning: it is made where its value is known.
     gauges = {name: gauge(name) for name, (_, labels) in METRICS.items() if labels}
-    state, lag, size = (gauges[f"table_{name}"] for name in ("state", "lag_offsets", "size"))
+    state, risk, lag, size = (gauges[f"table_{name}"] for name in ("state", "risk", "lag_offsets", "size"))
     for table in status.tables:
         state.labels(table.table, verdicts.worst_verdict(table).word, table.group).set(1)
+        for each in table.risks:
+            risk.labels(table.table, each.kind, table.group).set(1)
         for topic in table.topics:
             if topic.lag_records is not None and not table.unasked:
                 lag.labels(table.table, topic.topic).set(topic.lag_records)

@@ -31,6 +31,7 @@ from sluice.ledger.offsets_table import Ledger
 from sluice.offsets import OffsetRange
 from sluice.pages import detail, history, metrics, render
 from sluice.plan import retention_warnings
+from sluice.plan.risk import RiskStatus
 from sluice.status import sources, timeline, verdicts
 from sluice.status.events import INGEST, Event, Lane, group_by_lane
 from sluice.status.model import LastError, PartitionStatus, SnapshotStatus, Status, TableStatus, TopicStatus
@@ -436,7 +437,7 @@ def exported(
     told: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = {k: sample.labels[k] for k in ("table", "of", "source") if k in sample.labels}
+            labels = {k: sample.labels[k] for k in ("table", "of", "kind", "source") if k in sample.labels}
             told.setdefault(sample.name, {})["/".join(labels.values())] = sample.value
     return told, text
 
@@ -447,6 +448,7 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
     known = status(
         hostile, last_error=failed, totals={"records": 10, "delete files": 2}, quarantined=3,
         freshness_promised_seconds=900.0, freshness_now_seconds=60.0, freshness_kept=True,
+        risks=[RiskStatus("unread", "t", "soon"), RiskStatus("unread", "u", "soon"), RiskStatus("schema", "t", "x")],
     )  # fmt: skip
     last = [
         Event(LONG_AGO, Lane.PUBLISHED, "new", hostile, seconds=2.0, records=20, rejected=0, commit_seconds=0.5),
@@ -456,6 +458,7 @@ def test_prometheus_reads_what_is_known_and_only_that() -> None:
     told, text = exported(week, known, status("db.new"))
     assert told["sluice_table_lag_offsets"] == {hostile: 7, "db.new": 7}
     assert told["sluice_table_failing"] == {hostile: 1, "db.new": 0}
+    assert told["sluice_table_risk"] == {f"{hostile}/unread": 1, f"{hostile}/schema": 1}
     assert told["sluice_table_failed_runs"] == {hostile: 3, "db.new": 0}
     assert told["sluice_table_open_batches"] == {hostile: 0, "db.new": 0}
     assert told["sluice_read_timestamp_seconds"] == {"": LONG_AGO.timestamp()}
