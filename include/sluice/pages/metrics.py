@@ -67,11 +67,9 @@ def metrics_text(status: Status, history: History | None, *, all_tables: bool) -
 
     # One without labels has the value 0 from the beginning: it is made where its value is known.
     gauges = {name: gauge(name) for name, (_, labels) in METRICS.items() if labels}
-    state, risk, lag, size = (gauges[f"table_{name}"] for name in ("state", "risk", "lag_offsets", "size"))
+    lag, size = gauges["table_lag_offsets"], gauges["table_size"]
     for table in status.tables:
-        state.labels(table.table, verdicts.worst_verdict(table).word, table.group).set(1)
-        for each in table.risks:
-            risk.labels(table.table, each.kind, table.group).set(1)
+        _set_state(gauges, table)
         for topic in table.topics:
             if topic.lag_records is not None and not table.unasked:
                 lag.labels(table.table, topic.topic).set(topic.lag_records)
@@ -90,6 +88,12 @@ def metrics_text(status: Status, history: History | None, *, all_tables: bool) -
     if history and all_tables:
         gauge("ledger_rows").set(history.ledger_rows)
     return generate_latest(registry)
+
+
+def _set_state(gauges: Mapping[str, Gauge], table: TableStatus) -> None:
+    gauges["table_state"].labels(table.table, verdicts.worst_verdict(table).word, table.group).set(1)
+    for each in table.risks:
+        gauges["table_risk"].labels(table.table, each.kind, table.group).set(1)
 
 
 def _table_values(table: TableStatus) -> dict[str, float | None]:
