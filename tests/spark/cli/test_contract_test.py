@@ -58,7 +58,7 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     assert re.search(r"block +not evaluated +expect_table_row_count_to_be_between\(\)", out), (
         out
     )  # a sample is no batch
-    assert told[-1] == "5 records: 2 row, 2 quarantined, 1 deleted"
+    assert told[-1] == "5 records: 2 rows, 2 quarantined, 1 deleted"
     assert main.main(["contract", "test", table, "--file", str(file), "--json"]) == 3
     facts = json.loads(capsys.readouterr().out)
     assert [each["outcome"] for each in facts["records"]] == ["row", "quarantined", "quarantined", "deleted", "row"]
