@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop the services that up started; the data stays")
     commands.add_parser("status", help="show each service and its address; exit code 0 running, 3 stopped, 1 failed")
     fetch = commands.add_parser("jars", help="fetch and verify the pinned jars")
-    fetch.add_argument("of", nargs="?", choices=[jars.SPARK, jars.KAFKA], help="those of Spark's driver, or of the broker")
+    fetch.add_argument(
+        "of", nargs="?", choices=[jars.SPARK, jars.KAFKA], help="those of Spark's driver, or of the broker"
+    )
     commands.add_parser("lock", help="resolve the jars again and write jars.lock")
     return parser
 

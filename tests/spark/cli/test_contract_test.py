@@ -68,11 +68,11 @@ def test_a_file_and_the_end_of_a_topic_are_tried(
     it.contract(table=table, mode="upsert", expectations=EXPECTED[:1])
     assert main.main(["contract", "test", table, "--from-topic", "6"]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[-1] == "6 records: 6 row"
+    assert told[-1] == "6 records: 6 rows"
     assert all(int(line.split(":")[1].split()[0]) >= 4 for line in told[:6])
     # Where one partition has less to give, the others give more.
     assert main.main(["contract", "test", table, "--from-topic", "12"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "12 records: 12 row"
+    assert capsys.readouterr().out.splitlines()[-1] == "12 records: 12 rows"
     runbook.run_command(it, "contract check")
     assert "20 records: 20 row" in runbook.run_command(it, "contract test TABLE --from-topic 1000", TABLE=table)
     # A moment is told in UTC, whatever the machine's zone; digits and bytes as they are.
