@@ -45,7 +45,7 @@ def add_init(commands: Any) -> None:
         "--sample", type=positive_int, default=1000, metavar="N", help="newest records to read (default 1000)"
     )
     parser.add_argument(
-        "--namespace", default="", metavar="NAME", help="of the table (default: the topic up to its last dot, as one name)"
+        "--namespace", default="", metavar="NAME", help="of the table (default: the topic to its last dot, as one name)"
     )
     parser.add_argument("--group", default="", metavar="GROUP", help="default: the namespace")
     parser.add_argument("--owner", default="", metavar="NAME", help="default: your login name")
