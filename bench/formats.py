@@ -97,6 +97,7 @@ def _write(folder: Path, form: str, number: int, count: int) -> float:
         numbers = range(start, min(start + 250_000, count))
         values = [encode(n) for n in numbers]
         total += sum(map(len, values))
+        headers = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
         table = pa.table(
             {
                 "batch_seq": pa.array([1] * len(values), pa.int64()),
@@ -105,7 +106,9 @@ def _write(folder: Path, form: str, number: int, count: int) -> float:
                 "_kafka_timestamp": pa.array([datetime.now(UTC)] * len(values), pa.timestamp("us", "UTC")),
                 "key": pa.array([f"order-{n:010d}".encode() for n in numbers]),
                 "value": pa.array(values),
-                "headers": pa.array([None] * len(values), pa.binary()),
+                "headers": pa.array(
+                    [None] * len(values), pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+                ),
             }
         )
         pq.write_table(table, folder / f"{part}.parquet", row_group_size=50_000)

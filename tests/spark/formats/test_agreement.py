@@ -38,6 +38,7 @@ EXAMPLES = int(os.environ.get("SLUICE_FUZZ_EXAMPLES", "30"))
 BASES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 SCALARS = [spark_type(parse_type(each)) for each in (*COLUMNS.values(), "decimal(9, 2)", "decimal(20, 0)")]
 KEYS = [exact(each) for each in SCALARS]
+RAW = "key binary, value binary, headers array<struct<key: string, value: binary>>"
 NUMBERS = st.sampled_from([0, 1, 2, 9, 18, 19, 38, 39, 64, -1, "9", None, True])
 
 
@@ -107,7 +108,7 @@ def schemas(draw: st.DrawFn) -> tuple[str, str]:
 @pytest.fixture
 def decoded(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, WriterSchema, T.StructType], Any]:
     """Why the decoder refuses all records of a schema; None if it does not."""
-    frame = spark.createDataFrame([], "key binary, value binary")
+    frame = spark.createDataFrame([], RAW)
 
     def decode(form: str, schema: WriterSchema, wanted: T.StructType) -> str | None:
         found: list[str] = []
@@ -201,7 +202,7 @@ def test_plan_and_decoder_agree_on_every_type_of_a_json_schema(
             for place, (kind, _) in places.items()
         }
         records.append(json.dumps({place: value[0] for place, value in values.items() if value}).encode())
-    frame: DataFrame = spark.createDataFrame([(None, bytes(5) + each) for each in records], "key binary, value binary")
+    frame: DataFrame = spark.createDataFrame([(None, bytes(5) + each, None) for each in records], RAW)
     rows = [row[FIELDS] for row in json_format.add_json_schema_fields(frame, wanted, VALUE).collect()]
     have = {each.name: each.type for each in FIELD_READERS["json_schema"][1](schema, ())}
     for place, (kind, want) in places.items():
