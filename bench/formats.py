@@ -97,7 +97,6 @@ def _write(folder: Path, form: str, number: int, count: int) -> float:
         numbers = range(start, min(start + 250_000, count))
         values = [encode(n) for n in numbers]
         total += sum(map(len, values))
-        headers = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
         table = pa.table(
             {
                 "batch_seq": pa.array([1] * len(values), pa.int64()),
