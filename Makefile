@@ -37,8 +37,8 @@ jars: $(VENV)/.runtime ## fetch and verify the pinned jars into the cache (~/.ca
 demo: setup jars ## ingest 340,000 records through Kafka, Airflow and Spark, and check every value; stops what it started
 	@$(RUN) -m sluice demo
 
-up: setup jars ## start broker, catalog, warehouse, schema registry (not with REGISTRY=no) and Airflow, and keep them running
-	@$(RUN) -m sluice.embedded up $(if $(filter no,$(REGISTRY)),--no-registry)
+up: setup jars ## start broker, catalog, warehouse, schema registry (not with REGISTRY=no) and Airflow; with ONLY=kafka the broker alone
+	@$(RUN) -m sluice.embedded up $(if $(filter no,$(REGISTRY)),--no-registry) $(if $(ONLY),--only $(ONLY))
 
 down: setup ## stop the services that make up started; the data stays
 	@$(RUN) -m sluice.embedded down
