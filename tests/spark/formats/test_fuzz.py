@@ -363,8 +363,8 @@ def protobuf_form(client: SchemaRegistryClient) -> Form:
     messages = {(ref.prefix(raw), ref.indexes(raw[5:])[0]): type(each) for each, raw in zip(values, good, strict=True)}
     java = client.register_schema(name(), Schema(JAVA_MADE, "PROTOBUF"))
     good.append(struct.pack(">bI", 0, java) + good[0][5:])
-    # Damage puts this id before the other messages as well.
-    messages |= {(java, path): kind for (_, path), kind in messages.items()}
+    # Damage puts this id before the other messages as well. Those within M have other indexes, without a map's entries.
+    messages |= {(java, path): kind for (_, path), kind in messages.items() if len(path) == 1}
     key_files = protobuf_descriptors.descriptor_files(
         WriterSchema(0, "PROTOBUF", 'syntax = "proto3"; message K { int64 k = 1; }')
     )
