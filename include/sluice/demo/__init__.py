@@ -63,7 +63,7 @@ def main(*, keep: bool = False) -> int:
             else:
                 stack.down(home, keep=ran_before)
                 say("make up starts the stack with the same data and prints Airflow's address; then:")
-                print(f"  source {shlex.quote(str(home.env_file))}\n  {sys.executable} -m sluice status")
+                print(f"  source {shlex.quote(str(home.env_file))}\n  sluice status")
     except (StackError, SendError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
