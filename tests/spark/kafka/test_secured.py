@@ -231,7 +231,7 @@ def test_doctor_names_the_right_that_a_user_lacks(
         (tmp_path / "t.yaml").write_text(f"table: a.b\n{body}")
 
     read(secured.allowed)
-    assert "1 topics can be described and read" in sources.check_kafka(10)
+    assert "1 topic can be described and read" in sources.check_kafka(10)
     read(secured.described)
     with pytest.raises(ConfigError, match=f"too few rights on topics: {secured.described} lacks READ\\."):
         sources.check_kafka(10)
