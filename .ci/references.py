@@ -102,8 +102,8 @@ def environment_page() -> str:
     parts = [
         NOTE.format("a list that a test compares with the code"),
         "Set the variables for each part of Airflow that needs them, and for the command line. In Airflow, "
-        "Kafka, the registry and Spark are [connections](../connect/platform.md); the command line does not read "
-        "these.",
+        "Kafka, the registry and Spark are [connections](../connect/platform.md); the command line takes the first two "
+        "where it has no variables of its own for them.",
     ]
     for title, variables in texts.VARIABLES.items():
         rows = [(f"`{name}`", meaning) for name, meaning in variables.items()]
