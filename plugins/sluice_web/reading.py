@@ -65,11 +65,7 @@ def find_missing_pools(contracts: Contracts) -> list[tuple[str, SluiceError]]:
     """
     from sluice.errors import ConfigError
 
-    wanted = [
-        (group.name, pool)
-        for group in contracts.groups.values()
-        for pool in sorted({group.settings.pool, group.settings.maintenance.pool or group.settings.pool})
-    ]
+    wanted = [(group.name, pool) for group in contracts.groups.values() for pool in sorted(group.settings.pools)]
     try:
         with create_session() as session:
             known = set(session.scalars(select(Pool.pool)))

@@ -37,7 +37,7 @@ def _setup(given: argparse.Namespace) -> int:
     from sluice.contract.groups import GroupSettings
 
     settings = [group.settings for group in load_contracts().groups.values()] or [GroupSettings()]
-    wanted = sorted({pool for each in settings for pool in (each.pool, each.maintenance.pool) if pool})
+    wanted = sorted({pool for each in settings for pool in each.pools})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pools.json"
         _airflow("pools", "export", str(file))

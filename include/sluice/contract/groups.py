@@ -145,6 +145,16 @@ class GroupSettings(StrictModel):
     maintenance: GroupMaintenance = GroupMaintenance()
 
     @property
+    def maintenance_pool(self) -> str:
+        """The pool of the group's maintenance."""
+        return self.maintenance.pool or self.pool
+
+    @property
+    def pools(self) -> set[str]:
+        """The Airflow pools that the group's tasks wait for."""
+        return {self.pool, self.maintenance_pool}
+
+    @property
     def maintenance_seconds(self) -> int:
         """Seconds after which maintenance starts no further table in one turn."""
         return max(min(self.maintenance.seconds_per_turn, int(self.timeout.total_seconds()) // 2), 1)

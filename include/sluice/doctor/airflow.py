@@ -56,7 +56,7 @@ def check_airflow(seconds: float) -> str:
         raise SkippedError("Airflow is not configured here: neither AIRFLOW_HOME/airflow.cfg nor AIRFLOW__… exist")
     groups = contract_folder.load_contracts(strict=False).groups.values()
     spark = _spark_connections(groups)
-    pools = {pool for g in groups for pool in (g.settings.pool, g.settings.maintenance.pool) if pool}
+    pools = {pool for g in groups for pool in g.settings.pools}
     asked = {"connections": sorted({KAFKA_CONN_ID, REGISTRY_CONN_ID, *spark}), "pools": sorted(pools)}
     found = airflow_process.ask(PROGRAM, asked, seconds)
     problems = _connection_problems(spark, found["connections"])

@@ -182,7 +182,7 @@ def _build_action(action: str, schedule: str | None, contracts: Contracts, optio
                 retries=settings.retries,
                 retry_delay=settings.retry_delay,
                 # By default the pool of the group's ingestion: with one slot, the two never overlap.
-                pool=settings.maintenance.pool or settings.pool,
+                pool=settings.maintenance_pool,
                 # Lower than the group's ingestion, whose weight includes its downstream tasks.
                 priority_weight=1,
                 weight_rule="absolute",

@@ -88,6 +88,7 @@ from airflow.utils.session import create_session
 from types import SimpleNamespace
 from fastapi import HTTPException
 from sqlalchemy import text
+from sluice.contract.groups import GroupSettings
 from sluice.status import timeline
 from sluice.pages.feed import Reading
 from sluice.status.model import Status, TableStatus, TopicStatus
@@ -164,7 +165,7 @@ answers["readable"] = [
     )
 ]
 group = lambda name, pool, other=None: SimpleNamespace(
-    name=name, settings=SimpleNamespace(pool=pool, maintenance=SimpleNamespace(pool=other))
+    name=name, settings=GroupSettings.model_validate(dict(pool=pool, maintenance=dict(pool=other)))
 )
 groups = dict(a=group("a", "default_pool"), b=group("b", "none", "default_pool"), c=group("c", "none", "too"))
 pools = lambda: [[name, str(e)] for name, e in reading.find_missing_pools(SimpleNamespace(groups=groups))]
