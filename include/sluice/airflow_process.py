@@ -15,6 +15,22 @@ from typing import Any
 
 from sluice.errors import ConfigError, printable
 
+FIND_CONNECTIONS = """
+import json, sys
+from airflow.exceptions import AirflowNotFoundException
+from airflow.models.connection import Connection
+
+asked = json.loads(sys.argv[1])
+
+def find_connections(names):
+    for name in names:
+        try:
+            yield name, Connection.get_connection_from_secrets(name)
+        except AirflowNotFoundException:
+            pass
+"""
+"""The beginning of each program: what it was asked, and a function that finds those connections that exist."""
+
 
 def is_installed() -> bool:
     """Whether this Python has Airflow."""
@@ -32,7 +48,7 @@ def ask(program: str, asked: Any, seconds: float) -> dict[str, Any]:
     """Run a program that imports Airflow; return the map that its last line of output has as JSON.
 
     Args:
-        program: Python; `asked` is its first argument, as JSON.
+        program: Python that goes on after `FIND_CONNECTIONS`.
         asked: what it needs; others can see it in the list of processes.
         seconds: after this time the process is ended.
 
@@ -42,7 +58,7 @@ def ask(program: str, asked: Any, seconds: float) -> dict[str, Any]:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program, json.dumps(asked)],
+            [sys.executable, "-c", FIND_CONNECTIONS + program, json.dumps(asked)],
             capture_output=True,
             text=True,
             check=False,

@@ -87,7 +87,12 @@ def deploy_modes(groups: Iterable[GroupSettings]) -> dict[str, str]:
     """The connections that groups use, of those that exist, with their deploy mode."""
     names = {KAFKA_CONNECTION, REGISTRY_CONNECTION, *(each.spark.connection for each in groups)}
     found = {name: _get_connection(name) for name in sorted(names)}
-    return {name: each.extra_dejson.get("deploy-mode") or "client" for name, each in found.items() if each}
+    return {name: deploy_mode(each) for name, each in found.items() if each}
+
+
+def deploy_mode(connection: Connection) -> str:
+    """The deploy mode of a connection to Spark."""
+    return connection.extra_dejson.get("deploy-mode") or "client"
 
 
 def registry_config(connection: str = REGISTRY_CONNECTION) -> dict[str, Any]:

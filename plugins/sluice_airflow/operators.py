@@ -22,6 +22,7 @@ from sluice.contract.groups import GroupSettings
 from sluice.embedded import class_archive
 from sluice_airflow import spark_driver
 from sluice_airflow.compat import ExitCodeHook
+from sluice_airflow.connections import deploy_mode
 from sluice_airflow.sdk import (
     AirflowException,
     AirflowFailException,
@@ -148,7 +149,7 @@ class JobOperator(SparkSubmitOperator):
                 "Create it (type spark, host such as local[2] or spark://host:7077), or set spark.connection in "
                 "groups.yaml to another."
             ) from error
-        mode = connection.extra_dejson.get("deploy-mode") or "client"
+        mode = deploy_mode(connection)
         if mode != "client":
             raise AirflowFailException(
                 f"Connection {name!r} has deploy mode {mode!r}. Set it to client: the driver must run on the worker, "

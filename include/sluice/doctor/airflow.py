@@ -18,20 +18,11 @@ from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID
 PLUGIN = "sluice"
 # No login, password or extra comes back.
 PROGRAM = """
-import json, sys
 from airflow import plugins_manager
-from airflow.exceptions import AirflowNotFoundException
-from airflow.models.connection import Connection
 from airflow.models.pool import Pool
 
-asked = json.loads(sys.argv[1])
-connections = {}
-for name in asked["connections"]:
-    try:
-        found = Connection.get_connection_from_secrets(name)
-        connections[name] = found.extra_dejson.get("deploy-mode") or "client"
-    except AirflowNotFoundException:
-        pass
+found = find_connections(asked["connections"])
+connections = {name: each.extra_dejson.get("deploy-mode") or "client" for name, each in found}
 pools = [name for name in asked["pools"] if Pool.get_pool(name)]
 plugins = [each["name"] for each in plugins_manager.get_plugin_info(["name"])]
 errors = {name: str(text) for name, text in plugins_manager.get_import_errors().items()}

@@ -22,19 +22,8 @@ from sluice.kafka.connections import KAFKA_CONN_ID, REGISTRY_CONN_ID, kafka_sett
 SECONDS = 60.0
 """How long Airflow may take to answer: its import takes seconds on a busy machine."""
 PROGRAM = """
-import json, sys
-from airflow.exceptions import AirflowNotFoundException
-from airflow.models.connection import Connection
-
-found = {}
-for name in json.loads(sys.argv[1]):
-    try:
-        each = Connection.get_connection_from_secrets(name)
-    except AirflowNotFoundException:
-        continue
-    fields = ("host", "port", "schema", "login", "password", "extra_dejson")
-    found[name] = {field: getattr(each, field) for field in fields}
-print(json.dumps(found))
+fields = ("host", "port", "schema", "login", "password", "extra_dejson")
+print(json.dumps({name: {field: getattr(each, field) for field in fields} for name, each in find_connections(asked)}))
 """
 
 
