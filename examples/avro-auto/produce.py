@@ -4,12 +4,14 @@ import json
 import os
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # examples/
+from sending import send
 
 TOPIC = "examples.readings"
 FIELDS = [
@@ -42,20 +44,6 @@ WITH_HUMIDITY = [
     ("cellar", first, {"taken_at": at(9), "celsius": 9.5}),  # a sensor that has not been updated yet
 ]
 
-kafka = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]}
-admin = AdminClient(kafka)
-partition = TopicPartition(TOPIC, 0)
-if TOPIC in admin.list_topics(timeout=10).topics:
-    sent = admin.list_offsets({partition: OffsetSpec.latest()})[partition].result().offset
-else:
-    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
-    sent = 0
-
-# Only what the topic lacks, so that a second run sends nothing.
-records = (READINGS + WITH_HUMIDITY if "humidity" in sys.argv else READINGS)[sent:]
-producer = Producer(kafka)
-for sensor, serialize, reading in records:
-    producer.produce(TOPIC, key=sensor, value=serialize(reading, SerializationContext(TOPIC, MessageField.VALUE)))
-if producer.flush(30):
-    sys.exit("Kafka did not take all records")
-print(f"{len(records)} records sent to {TOPIC}")
+records = READINGS + WITH_HUMIDITY if "humidity" in sys.argv else READINGS
+context = SerializationContext(TOPIC, MessageField.VALUE)
+send(TOPIC, ({"key": sensor, "value": serialize(reading, context)} for sensor, serialize, reading in records))

@@ -1,11 +1,11 @@
 """Sends clicks of two days as JSON. The last one is late: a phone without a network kept it for a day."""
 
 import json
-import os
 import sys
+from pathlib import Path
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # examples/
+from sending import send
 
 TOPIC = "examples.clicks"
 CLICKS = [
@@ -17,20 +17,4 @@ CLICKS = [
     {"at": "2026-11-25T23:59:00Z", "visitor": "v4", "page": "/shoes"},
 ]
 
-kafka = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]}
-admin = AdminClient(kafka)
-partition = TopicPartition(TOPIC, 0)
-if TOPIC in admin.list_topics(timeout=10).topics:
-    sent = admin.list_offsets({partition: OffsetSpec.latest()})[partition].result().offset
-else:
-    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
-    sent = 0
-
-# Only what the topic lacks, so that a second run sends nothing.
-records = CLICKS[sent:]
-producer = Producer(kafka)
-for click in records:
-    producer.produce(TOPIC, json.dumps(click))
-if producer.flush(30):
-    sys.exit("Kafka did not take all records")
-print(f"{len(records)} records sent to {TOPIC}")
+send(TOPIC, ({"value": json.dumps(click)} for click in CLICKS))

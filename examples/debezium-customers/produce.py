@@ -1,11 +1,11 @@
 """Sends change events as Debezium's connector for PostgreSQL does. `produce.py deletes` also sends a delete."""
 
 import json
-import os
 import sys
+from pathlib import Path
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # examples/
+from sending import send
 
 TOPIC = "examples.public.customers"
 
@@ -38,20 +38,5 @@ DELETES = [
     (2, None),
 ]
 
-kafka = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]}
-admin = AdminClient(kafka)
-partition = TopicPartition(TOPIC, 0)
-if TOPIC in admin.list_topics(timeout=10).topics:
-    sent = admin.list_offsets({partition: OffsetSpec.latest()})[partition].result().offset
-else:
-    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
-    sent = 0
-
-# Only what the topic lacks, so that a second run sends nothing.
-records = (EVENTS + DELETES if "deletes" in sys.argv else EVENTS)[sent:]
-producer = Producer(kafka)
-for id_, value in records:
-    producer.produce(TOPIC, key=json.dumps({"id": id_}), value=json.dumps(value) if value else None)
-if producer.flush(30):
-    sys.exit("Kafka did not take all records")
-print(f"{len(records)} records sent to {TOPIC}")
+records = EVENTS + DELETES if "deletes" in sys.argv else EVENTS
+send(TOPIC, ({"key": json.dumps({"id": key}), "value": json.dumps(value) if value else None} for key, value in records))

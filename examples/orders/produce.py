@@ -1,11 +1,11 @@
 """Sends orders as JSON, with the order's number as key. `produce.py changes` also sends an update and a delete."""
 
 import json
-import os
 import sys
+from pathlib import Path
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # examples/
+from sending import send
 
 TOPIC = "examples.orders"
 
@@ -27,20 +27,5 @@ CHANGES = [
     ("3", None),  # a tombstone: the order is deleted
 ]
 
-kafka = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"]}
-admin = AdminClient(kafka)
-partition = TopicPartition(TOPIC, 0)
-if TOPIC in admin.list_topics(timeout=10).topics:
-    sent = admin.list_offsets({partition: OffsetSpec.latest()})[partition].result().offset
-else:
-    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
-    sent = 0
-
-# Only what the topic lacks, so that a second run sends nothing.
-records = (ORDERS + CHANGES if "changes" in sys.argv else ORDERS)[sent:]
-producer = Producer(kafka)
-for key, value in records:
-    producer.produce(TOPIC, key=key, value=json.dumps(value) if value else None)
-if producer.flush(30):
-    sys.exit("Kafka did not take all records")
-print(f"{len(records)} records sent to {TOPIC}")
+records = ORDERS + CHANGES if "changes" in sys.argv else ORDERS
+send(TOPIC, ({"key": key, "value": json.dumps(value) if value else None} for key, value in records))
