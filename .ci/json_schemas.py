@@ -23,13 +23,18 @@ COLUMNS = ("table", "topic", "columns")
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
+def attributes(docstring: str) -> dict[str, str]:
+    """Return the description of each attribute, from the part "Attributes" of a class's docstring."""
+    part = inspect.cleandoc(docstring).partition("\nAttributes:\n")[2]
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", part, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
 def descriptions(model: type) -> dict[str, str]:
-    """Return the description of each field, from the part "Attributes" of the docstrings of its class and bases."""
+    """Return the description of each field, from the docstrings of its class and bases."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
-        part = inspect.cleandoc(each.__doc__ or "").partition("\nAttributes:\n")[2]
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", part, re.MULTILINE):
-            found[name] = " ".join(text.split())
+        found |= attributes(each.__doc__ or "")
     return found
 
 

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / name) for name in ("include", "plugins", ".ci")]
 
 import reference_texts as texts  # noqa: E402
+from json_schemas import attributes  # noqa: E402
 
 FOLDER = REPOSITORY / "docs" / "reference"
 RUNBOOK = REPOSITORY / "docs" / "operate" / "runbook.md"
@@ -280,9 +281,8 @@ def shape(schema: Mapping[str, Any]) -> str:
 
 def documented(text: str) -> tuple[str, dict[str, str]]:
     """The introduction of a docstring, and the meaning of each of its attributes."""
-    intro, _, rest = text.partition("Attributes:")
-    found = re.findall(r"^\s*(\w+): (.*(?:\n(?!\s*\w+: ).+)*)", rest, re.MULTILINE)
-    return json_words(intro), {name: json_words(meaning) for name, meaning in found}
+    intro = text.partition("Attributes:")[0]
+    return json_words(intro), {name: json_words(meaning) for name, meaning in attributes(text).items()}
 
 
 def json_words(text: str) -> str:
