@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^( *)```yaml\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FIRST_KEY = re.compile(r"^([A-Za-z_]\w*):", re.MULTILINE)
 GUIDES = sorted(DOCS.glob("guides/*.md"))
 REFERENCE = [DOCS / "reference" / f"{name}.md" for name in ("contract", "groups", "types")]
-WORDS, CELL = 2_500, 300
+CELL = 300
 
 
 def blocks() -> Iterator[tuple[str, str, str]]:
@@ -72,11 +72,6 @@ def test_a_part_of_a_file_has_fields_that_exist(name: str, text: str, tmp_path: 
 def test_there_are_contracts_and_parts() -> None:
     assert len(WHOLE) > 25
     assert len(PARTS) >= 10
-
-
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
-def test_a_guide_is_short_enough(page: Path) -> None:
-    assert len(page.read_text(encoding="utf-8").split()) <= WORDS
 
 
 @pytest.mark.parametrize("page", [*GUIDES, *REFERENCE], ids=lambda page: page.name)

@@ -5,7 +5,7 @@ In: the contracts and the environment. Out: what answered, or what is missing. R
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from sluice.errors import (
     TopicMissingError,
 )
 from sluice.kafka import airflow_connections
+from sluice.status.text import counted
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -100,10 +101,10 @@ def check_kafka(patience: float) -> str:
     if there:
         _check_rights(client, list(there))
     _check_clock(client, there)
-    text = f"{answers}; {_count(there)} can be described and read, and no record is from the future"
+    text = f"{answers}; {counted(len(there), 'topic')} can be described and read, and no record is from the future"
     if not awaited:
         return text
-    return f"{text}. Not created yet: {_count(awaited)} of contracts that never ran ({_listed(awaited)})"
+    return f"{text}. Not created yet: {counted(len(awaited), 'topic')} of contracts that never ran ({_listed(awaited)})"
 
 
 @contextmanager
@@ -119,10 +120,6 @@ def _named_source(settings: airflow_connections.Settings) -> Iterator[None]:
 def _listed(names: Iterable[str]) -> str:
     known = list(names)
     return ", ".join(known[:MAX_LISTED]) + (", …" if len(known) > MAX_LISTED else "")
-
-
-def _count(topics: Collection[str]) -> str:
-    return "1 topic" if len(topics) == 1 else f"{len(topics)} topics"
 
 
 def _topics_without_table(contracts: Contracts, topics: Iterable[str], patience: float) -> list[str]:
