@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -161,6 +162,8 @@ def binary(value: Any) -> bytes:
     try:
         text = re.sub(r"[ \t\r\n]", "", value)
         refuse_unless(len(text) % 4 == 0)
+        if re.search("=[^=]", text):
+            raise UndefinedError  # Spark's parser reads parts that are padded each, one after another
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RefusedError from error
@@ -258,19 +261,24 @@ def seconds_or_utc_micros(value: Any) -> int:
     return int(at)
 
 
+def read_members(value: JsonObject, reader_of: Callable[[str], Read | None]) -> dict[str, Any]:
+    """The last value of each name that has a reader."""
+    made, last = {}, dict(value)
+    for name, each in value:
+        if (read := reader_of(name)) is not None:
+            try:
+                made[name] = optional(read)(each)
+            except RefusedError:
+                if each is not last[name]:
+                    raise UndefinedError from None  # whether those that don't count are looked at is left open
+                raise
+    return made
+
+
 def struct(**fields: Read) -> Read:
     def read(value: Any) -> dict[str, Any]:
         refuse_unless(isinstance(value, JsonObject))
-        found: dict[str, Any] = dict.fromkeys(fields)
-        for name, each in value:
-            if name in fields:
-                try:
-                    found[name] = optional(fields[name])(each)
-                except RefusedError:
-                    if each is not dict(value)[name]:
-                        raise UndefinedError from None  # whether those that don't count are looked at is left open
-                    raise
-        return found
+        return dict.fromkeys(fields) | read_members(value, fields.get)
 
     return read
 
@@ -286,15 +294,7 @@ def items(inner: Read) -> Read:
 def mapping(inner: Read) -> Read:
     def read(value: Any) -> dict[str, Any]:
         refuse_unless(isinstance(value, JsonObject))
-        made, last = {}, dict(value)
-        for name, each in value:
-            try:
-                made[name] = optional(inner)(each)
-            except RefusedError:
-                if each is not last[name]:
-                    raise UndefinedError from None  # as in a struct
-                raise
-        return made
+        return read_members(value, lambda _: inner)
 
     return read
 
@@ -326,20 +326,31 @@ def connect_record(fields: Mapping[str, ConnectRead]) -> Read:
         refuse_unless(isinstance(envelope, JsonObject))
         found = dict(envelope)
         refuse_unless("schema" in found and "payload" in found)
-        if len(found) != len(envelope):
-            raise UndefinedError  # two schemas, or two payloads
         schema, payload = found["schema"], found["payload"]
+        if len(found) != len(envelope) or _has_names_twice(schema):
+            raise UndefinedError  # which schema or payload counts is left open
         refuse_unless(schema is None or isinstance(schema, JsonObject))
         if payload is None:
             return None
         refuse_unless(isinstance(payload, JsonObject))
-        made: dict[str, Any] = dict.fromkeys(fields)
-        for name, each in payload:
-            if name in fields:
-                made[name] = None if each is None else fields[name](each, record_field(schema, name))
-        return made
+        return connect_members(payload, schema, fields)
 
     return read
+
+
+def connect_members(value: JsonObject, schema: Any, fields: Mapping[str, ConnectRead]) -> dict[str, Any]:
+    readers = {name: partial(_with_schema, read, record_field(schema, name)) for name, read in fields.items()}
+    return dict.fromkeys(fields) | read_members(value, readers.get)
+
+
+def _with_schema(read: ConnectRead, node: Any, value: Any) -> Any:
+    return read(value, node)
+
+
+def _has_names_twice(value: Any) -> bool:
+    if isinstance(value, JsonObject):
+        return len(dict(value)) != len(value) or any(_has_names_twice(each) for _, each in value)
+    return isinstance(value, list) and any(map(_has_names_twice, value))
 
 
 def record_field(schema: Any, name: str) -> Any:
@@ -382,9 +393,16 @@ def connect_decimal(precision: int, scale: int) -> ConnectRead:
     return read
 
 
+def connect_integer(bits: int, value: Any) -> int:
+    found = integer(bits)(value)
+    if not re.fullmatch("-?[0-9]+", value):
+        raise UndefinedError  # Connect's converter writes no fraction and no exponent
+    return found
+
+
 def connect_epoch_day(value: Any, node: Any) -> int:
     if isinstance(value, JsonToken):
-        found = integer(32)(value)
+        found = connect_integer(32, value)
         refuse_unless(_named(node) in (f"{_CONNECT}Date", f"{_DEBEZIUM}Date") and DAYS[0] <= found <= DAYS[1])
         return found
     return epoch_day(_without_z(value, node, "IsoDate"))
@@ -399,7 +417,7 @@ def _without_z(value: Any, node: Any, name: str) -> Any:
 def connect_utc_micros(of_text: Read) -> ConnectRead:
     def read(value: Any, node: Any) -> int:
         if isinstance(value, JsonToken):
-            at = integer(64)(value) * _NANOS.get(_named(node) or "", 0) // 1000
+            at = connect_integer(64, value) * _NANOS.get(_named(node) or "", 0) // 1000
             refuse_unless(_named(node) in _NANOS and MICROS[0] <= at <= MICROS[1])
             return at
         return int(of_text(_without_z(value, node, "IsoTimestamp") if of_text is local_micros else value))
@@ -411,15 +429,8 @@ def connect_items(**fields: ConnectRead) -> ConnectRead:
     def read(value: Any, node: Any) -> list[Any]:
         refuse_unless(isinstance(value, list) and not isinstance(value, JsonObject))
         of = dict(node).get("items") if isinstance(node, JsonObject) else None
-        made: list[Any] = []
-        for each in value:
-            refuse_unless(each is None or isinstance(each, JsonObject))
-            there = {n: v for n, v in each or () if n in fields}
-            if sum(n in fields for n, _ in each or ()) > len(there):
-                raise UndefinedError  # the last one counts; whether the others are looked at does not matter
-            row = {n: None if there.get(n) is None else f(there[n], record_field(of, n)) for n, f in fields.items()}
-            made.append(None if each is None else row)
-        return made
+        refuse_unless(all(each is None or isinstance(each, JsonObject) for each in value))
+        return [None if each is None else connect_members(each, of, fields) for each in value]
 
     return read
 
@@ -428,7 +439,7 @@ def connect_mapping(inner: ConnectRead) -> ConnectRead:
     def read(value: Any, node: Any) -> dict[str, Any]:
         refuse_unless(isinstance(value, JsonObject))
         of = dict(node).get("values") if isinstance(node, JsonObject) else None
-        return {name: None if each is None else inner(each, of) for name, each in value}
+        return read_members(value, lambda _: partial(_with_schema, inner, of))
 
     return read
 

@@ -25,6 +25,7 @@ from sluice.formats.json_parsing import (
 )
 
 SCHEMA, PAYLOAD = "schema", "payload"
+_BASE64_SPACE = " \t\r\n"
 _ENVELOPE = '{"schema": …, "payload": …}'
 
 
@@ -109,7 +110,10 @@ def _decimal(value: Column, schema: Column, want: T.DecimalType) -> Column:
         raw = F.when(is_scaled, F.try_variant_get(value, "$.value", "string")).otherwise(text)
         # By way of a text, because a variant's 1.5 would become 1.
         scale = F.when(is_scaled, F.try_variant_get(value, "$.scale", "string")).otherwise(it["scale"]).try_cast("int")
-        unpacked = logical_types.decimal_from_unscaled(F.try_to_binary(raw, F.lit("base64")), scale, want)
+        # Connect's own converter takes no text without its padding; Spark would read "779" as two bytes.
+        padded = F.length(F.translate(raw, _BASE64_SPACE, "")) % 4 == 0
+        unscaled = F.when(padded, F.try_to_binary(raw, F.lit("base64")))
+        unpacked = logical_types.decimal_from_unscaled(unscaled, scale, want)
         exact = variant_decimal(value, logical_types.ExactDecimalType(want.precision, want.scale))
         number = F.when(is_decimal, exact).otherwise(variant_decimal(value, want))
         return F.when(is_scaled | (is_decimal & variant_is(value, "STRING")), unpacked).otherwise(number)

@@ -576,8 +576,9 @@ def test_through_the_whole_way_each_is_in_the_table_or_in_quarantine(
         places = [*typed, *(row["_kafka_offset"] for row in apart)]
         assert sorted(places) == list(range(len(records))), form.name
         assert len(typed) > 5 and len(apart) > 5, f"{form.name}: the accidents tell nothing"
-        told = [(each, wrong(form, each, typed.get(at))) for at, each in enumerate(records)]
-        assert not [each for each in told if each[1]], form.name
+        became = [(each, wrong(form, each, typed.get(at))) for at, each in enumerate(records)]
+        if told := [f"{each}: {why}"[:600] for each, why in became if why]:
+            pytest.fail(f"{form.name}: {len(told)} records are wrong:\n" + "\n".join(told[:10]))
         for row in apart:
             assert row["value"] == records[row["_kafka_offset"]][1] and row["error"], row
             assert row["error_class"] in ("malformed", "misfit", "null_value"), row

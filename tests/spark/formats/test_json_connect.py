@@ -116,6 +116,7 @@ BAD: list[tuple[bytes, str | None, str]] = [
     (told([decimal("d", "two")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([field("d", "bytes", f"{CONNECT}Decimal")], {"d": coded(1)}), "d", "decimal(10,2)"),
     (told([decimal("d", "2")], {"d": {"x": 1}}), "d", "decimal(10,2)"),
+    (told([decimal("d", "2")], {"d": "779"}), "d", "decimal(10,2)"),
     (told([decimal("d", "3")], {"d": 1.239}), "d", "decimal(10,2)"),
     (told([VARIABLE], {"d": {"scale": 3, "value": coded(1)}}), "d", "decimal(10,2)"),
     (told([VARIABLE], {"d": {"scale": 1.5, "value": coded(1)}}), "d", "decimal(10,2)"),
