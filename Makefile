@@ -20,7 +20,7 @@ OPERATIONS := $(patsubst %,tests/spark/%,backfill/test_backfill.py backfill/test
 # Spark tests that run with the tests without Spark, so that the three parts take about as long.
 BESIDE := $(patsubst %,tests/spark/%,iceberg/test_catalogs.py ingest/test_property.py)
 
-.PHONY: rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test lint style types format bench soak dist docs requirements clean
+.PHONY: rooms type-tables cli-reference contract-reference references check help setup setup-dev jars demo up down status test test-thorough lint style types format bench soak dist docs requirements clean
 
 help: ## show this list
 	@echo "Sluice: Kafka topics into Apache Iceberg tables, exactly once, run by Airflow"; echo
@@ -59,6 +59,9 @@ else
 	@$(VENV)/bin/mypy
 	@$(RUN) -m pytest $(TESTS)
 endif
+
+test-thorough: ## the same with every case: each kill, each race in each mode; an hour and more, for a release
+	@SLUICE_TEST_THOROUGH=1 $(MAKE) test
 
 check: style types ## run lint, types and the tests without services, in under three minutes
 	@$(RUN) -m pytest -n logical tests/unit

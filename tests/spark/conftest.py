@@ -25,9 +25,10 @@ from sluice.ingest.context import Context
 from tests.support import pinned_jars
 from tests.support.lake import Lake
 from tests.support.services import s3
+from tests.support.thorough import THOROUGH
 
 # Without code generation and adaptive execution: for small tables they take a quarter and a tenth of the time. Tests of
-# expressions and of the main path run with production's settings: `generated_code`.
+# expressions and of the main path run with production's settings (`generated_code`), and in a thorough run all tests.
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -80,7 +81,7 @@ def spark(lake_folder: Path) -> Iterator[SparkSession]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{options} pyspark-shell"
     spark = session.build_session("sluice tests", settings)
     spark.sparkContext.setLogLevel("OFF")
-    _set(spark, QUICK)
+    _set(spark, AS_IN_PRODUCTION if THOROUGH else QUICK)
     patch = pytest.MonkeyPatch()
     patch.setattr(Context, "session", _with_the_same_code(Context.session))
     yield spark
@@ -110,7 +111,7 @@ def generated_code(spark: SparkSession) -> Iterator[None]:
     """Run a test with code generation and adaptive execution, as in production."""
     _set(spark, AS_IN_PRODUCTION)
     yield
-    _set(spark, QUICK)
+    _set(spark, AS_IN_PRODUCTION if THOROUGH else QUICK)
 
 
 @pytest.fixture

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import java_import
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from great_expectations.validator.validator import Validator
+
+HELPER_CLASSES = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
 
 
 def start_jvm(settings: Mapping[str, str] | None = None) -> None:
@@ -34,6 +37,15 @@ def set_system_properties(session: SparkSession, properties: Mapping[str, str]) 
     jvm: Any = session.sparkContext._jvm
     for name, value in properties.items():
         jvm.System.setProperty(name, value)
+
+
+def import_helper_classes(session: SparkSession) -> None:
+    """Tell py4j the packages of two classes that PySpark asks for by their short names, thousands of times a batch.
+
+    Otherwise py4j looks for each in all jars, for every package that PySpark imports as a whole before the right one.
+    """
+    for name in HELPER_CLASSES:
+        java_import(session.sparkContext._jvm, name)
 
 
 def make_validator(

@@ -39,6 +39,10 @@ DEFAULTS = {
     # Inputs are small: one task per core is enough, and adaptive execution coalesces the rest.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "false",
+    # A MERGE names its keys or their bounds (`merge.find_key_bounds`). To derive filters from its join, these rules
+    # would expand the expressions that decode each key, which takes half of the time of the driver.
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
     # HotSpot interprets larger methods. Above this size Spark generates a method for each operator instead.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # Each batch reads with new consumers: cached ones, and the records that they fetched ahead, only take memory.
@@ -127,5 +131,6 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     for key, value in {**own, **spark_conf()}.items():
         builder = builder.config(key, value)
     built = builder.getOrCreate()
+    compat.import_helper_classes(built)
     compat.set_system_properties(built, AVRO_LIMITS)
     return built

@@ -37,6 +37,7 @@ from tests.support.backfills import (
     run_sql,
 )
 from tests.support.lake import TEXT_REQUIRED, Lake
+from tests.support.thorough import usual
 
 HOUR_MS = 3_600_000
 
@@ -56,7 +57,7 @@ def shown(it: Lake, request: Request) -> str:
     )
 
 
-@pytest.mark.parametrize("origin", [Origin.KAFKA, Origin.STAGING])
+@pytest.mark.parametrize("origin", usual([Origin.KAFKA], [Origin.KAFKA, Origin.STAGING]))
 def test_a_hole_is_filled_and_nothing_else(lake: Callable[..., Lake], origin: Origin) -> None:
     it = lake()
     table = prepared(it)
@@ -153,7 +154,7 @@ def test_upserts_and_deletes_that_are_older_change_nothing(lake: Callable[..., L
     it.assert_folded(table)
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", usual(["upsert"], ["append", "upsert"]))
 def test_history_before_the_live_feed_is_backfilled(lake: Callable[..., Lake], mode: str) -> None:
     it = lake()
     it.create_topic(2)

@@ -35,10 +35,12 @@ from tests.support.backfills import (
 from tests.support.faults import PausedCall, StepThread
 from tests.support.killable_driver import StoppingJob, kill_driver, stopped_driver
 from tests.support.lake import Lake
+from tests.support.thorough import usual
 
 pytestmark = pytest.mark.timeout(600)
 
-KILLED_AT = ["stage: written", "staged", "publish: files written", "publish: before fast-forward", "published"]
+POINTS = ["stage: written", "staged", "publish: files written", "publish: before fast-forward", "published"]
+KILLED_AT = usual(["stage: written", "publish: before fast-forward", "published"], POINTS)
 
 
 def prepared(it: Lake, mode: str = "append", **contract: object) -> str:
@@ -55,8 +57,13 @@ def hold(it: Lake, table: str) -> None:
     assert set(it.catalog.load_table(table_names.staging(it.topic)).metadata.refs) == {"main", CURSOR_TAG}
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("step", ["sluice_staging", "db"])
+@pytest.mark.parametrize(
+    ("step", "mode"),
+    usual(
+        [("sluice_staging", "append"), ("db", "upsert")],
+        [("sluice_staging", "append"), ("sluice_staging", "upsert"), ("db", "append"), ("db", "upsert")],
+    ),
+)
 def test_live_batches_land_between_a_slices_branch_and_its_landing(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str, step: str
 ) -> None:
@@ -141,7 +148,7 @@ def test_two_slices_side_by_side_both_land(lake: Callable[..., Lake]) -> None:
     assert len([r for r in it.rows(table) if r["_kafka_partition"] == 0]) == 40
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", usual(["upsert"], ["append", "upsert"]))
 def test_all_maintenance_comes_between_a_slices_branch_and_its_landing(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

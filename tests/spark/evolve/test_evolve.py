@@ -25,6 +25,7 @@ from sluice.operate.rollback_target import RestorePoint
 from tests.support import runbook
 from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
+from tests.support.thorough import usual
 
 pytestmark = pytest.mark.spark
 
@@ -304,6 +305,9 @@ KINDS = {
     "refuse": ["widen", "change_mask"],
 }
 BY_POLICY = [(kind, policy) for policy, kinds in KINDS.items() for kind in kinds]
+# What `auto` applies is applied by the same code when it is approved.
+USUAL = {"review": ["change_type", "change_key", "rename_column"], "ignore": ["drop_column"], "refuse": ["widen"]}
+BY_POLICY = [*usual([each for each in BY_POLICY if each[0] in USUAL.get(each[1], KINDS["auto"])], BY_POLICY)]
 # Each of them but the first is in the table or is not, by what became of one of the changes.
 VALUES: list[dict[str, Any]] = [
     {"n": 1, "text": "x", "must": 1, "place": {"city": "X", "zip": 7}, "extra": "e", "mail": "a@b"},

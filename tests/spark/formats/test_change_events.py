@@ -74,7 +74,6 @@ def parcels(it: Lake, table: str) -> dict[tuple[str, int], tuple[Any, Any]]:
     return found
 
 
-@pytest.mark.usefixtures("generated_code")
 @pytest.mark.timeout(900)
 def test_what_debezium_sent_becomes_the_table_that_postgres_held(
     lake: Callable[..., Lake], registry: EmbeddedRegistry
@@ -175,7 +174,6 @@ def assert_versions(it: Lake, table: str, entries: list[dict[str, Any]]) -> None
         assert history[entry["_kafka_offset"]]["until"] == ends
 
 
-@pytest.mark.usefixtures("generated_code")
 def test_a_large_value_of_any_type_that_was_not_sent_is_told_of(spark: SparkSession) -> None:
     """As UnchangedToastedPlaceholder of Debezium's connector for PostgreSQL makes them."""
     text = "__debezium_unavailable_value"
@@ -365,7 +363,6 @@ def test_an_order_that_was_there_before_may_come_back(lake: Callable[..., Lake])
         assert it.rows(name) == [], event
 
 
-@pytest.mark.usefixtures("generated_code")
 def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     """A plain field that names the operation, an unwrapped record whose deletes are tombstones, and what is neither."""
     it = lake()
@@ -418,6 +415,7 @@ def test_each_way_of_saying_a_delete(lake: Callable[..., Lake]) -> None:
     assert rows[0]["meta"] == {"by": "ann", "what": "I"}
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_change_events_are_masked_judged_and_under_review_like_any_record(lake: Callable[..., Lake]) -> None:
     """By columns of `after` and of `source`; a delete is no row, so that nothing is expected of it."""
     it = lake()

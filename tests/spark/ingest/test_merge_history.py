@@ -15,7 +15,7 @@ from sluice.ingest.publish import publish
 from tests.support.backfills import backfill_request, delete_rows, read_checked_cursor, run_backfill
 from tests.support.lake import Lake
 
-pytestmark = pytest.mark.usefixtures("generated_code")
+pytestmark = pytest.mark.spark
 
 BODY: dict[str, Any] = {
     "mode": "history",
@@ -189,6 +189,7 @@ def test_without_an_order_the_offset_decides_and_a_key_stays_in_its_partition(la
     assert it.catalog.load_table(table).metadata.current_snapshot_id == head
 
 
+@pytest.mark.usefixtures("generated_code")
 def test_what_a_table_stores_otherwise_than_it_was_sent_is_the_same_all_the_same(lake: Callable[..., Lake]) -> None:
     """A key of type uuid comes back in small letters, a struct in the table's order; both as the first batch's."""
     it = lake()

@@ -28,10 +28,11 @@ from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
 from tests.support.faults import PausedCall, StepThread, by_run, catalog_away, lose_commit
 from tests.support.lake import Lake, record
+from tests.support.thorough import usual
 
 # How long the catalog stays away; a minute and more passes as well, but takes that long.
 AWAY_S = float(os.environ.get("SLUICE_TEST_AWAY_S", "5"))
-MODES = ("append", "upsert")
+MODES = usual(["upsert"], ["append", "upsert"])
 
 
 def driver(it: Lake, run_id: str) -> Context:
@@ -64,8 +65,13 @@ def check(it: Lake, table: str) -> None:
         assert found.metadata.refs[CURSOR_TAG].snapshot_id == found.metadata.current_snapshot_id
 
 
-@pytest.mark.parametrize("point", ["create_branch", "fast_forward_main"])
-@pytest.mark.parametrize("fresh", [True, False], ids=["first batch", "later batch"])
+@pytest.mark.parametrize(
+    ("fresh", "point"),
+    usual(
+        [(True, "create_branch"), (False, "fast_forward_main")],
+        [(fresh, point) for fresh in (True, False) for point in ("create_branch", "fast_forward_main")],
+    ),
+)
 def test_two_drivers_stage_one_batch(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool
 ) -> None:
@@ -90,12 +96,15 @@ def test_two_drivers_stage_one_batch(
 
 @pytest.mark.parametrize(
     ("fresh", "point", "mode"),
-    [
-        (True, "create_branch", "append"),
-        (True, "fast_forward_main", "upsert"),
-        (False, "create_branch", "upsert"),
-        (False, "fast_forward_main", "append"),
-    ],
+    usual(
+        [(True, "create_branch", "append"), (False, "fast_forward_main", "upsert")],
+        [
+            (fresh, point, mode)
+            for fresh in (True, False)
+            for point in ("create_branch", "fast_forward_main")
+            for mode in ("append", "upsert")
+        ],
+    ),
 )
 def test_two_drivers_publish_one_batch(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, point: str, fresh: bool, mode: str
@@ -268,7 +277,11 @@ def test_the_answer_to_a_landing_is_lost(
 
 
 @pytest.mark.parametrize(
-    ("moment", "applied"), [("plan", True), ("plan", False), ("end of run", False), ("settle", True)]
+    ("moment", "applied"),
+    usual(
+        [("plan", False), ("end of run", False), ("settle", True)],
+        [(moment, applied) for moment in ("plan", "end of run", "settle") for applied in (True, False)],
+    ),
 )
 def test_the_answer_to_a_ledger_commit_is_lost(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, applied: bool, moment: str
@@ -339,7 +352,13 @@ def test_a_catalog_that_keeps_no_branches_is_told_of(
     check(it, table)
 
 
-@pytest.mark.parametrize("point", ["stage create_branch", "publish merge", "publish fast_forward_main"])
+@pytest.mark.parametrize(
+    "point",
+    usual(
+        ["publish merge", "publish fast_forward_main"],
+        ["stage create_branch", "publish merge", "publish fast_forward_main"],
+    ),
+)
 def test_the_catalog_is_away_for_a_while(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, lake_folder: Path, point: str
 ) -> None:

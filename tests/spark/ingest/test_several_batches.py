@@ -21,6 +21,7 @@ from sluice.ledger import rebuild
 from sluice.ledger.ledger_rows import LedgerState
 from sluice.ledger.offsets_table import Ledger
 from tests.support.lake import Lake
+from tests.support.thorough import usual
 
 CAP = {"records_per_batch": 12}
 
@@ -70,7 +71,7 @@ def stage_only(it: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(staged(it)) > 3
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", usual(["upsert"], ["append", "upsert"]))
 def test_a_backlog_is_published_in_one_commit(waiting: Callable[..., tuple[Lake, str]], mode: str) -> None:
     it, table = waiting(mode=mode)
     fill(it, 0)
@@ -180,7 +181,7 @@ def test_what_was_staged_before_a_failure_is_published_all_the_same(
     it.assert_appended(table)
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", usual(["upsert"], ["append", "upsert"]))
 def test_batches_without_a_good_record_are_published_late(lake: Callable[..., Lake], mode: str) -> None:
     """What nothing is read of is not observed either: nobody may wait for its counts."""
     it = lake()
@@ -233,7 +234,7 @@ def test_without_time_the_first_commit_still_happens_and_the_next_run_goes_on(
     assert len(commits(it, table)) < len(staged(it))
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("at_once", usual([3], [1, 3]))
 def test_topics_take_turns_and_begin_with_those_that_waited_longest(lake, at_once):
     it = lake()
     (it.folder / "groups.yaml").write_text(yaml.safe_dump({it.group: {"topics_at_once": at_once}}))

@@ -46,6 +46,7 @@ from sluice.kafka import broker as brokers
 from sluice.kafka import java_settings, login
 from tests.support.services.oidc import AUDIENCE, ISSUER, TokenProvider
 from tests.support.services.tls_proxy import make_ca
+from tests.support.thorough import usual
 
 # What an operator may well have chosen: it must pass through JAAS and Spark's options as it is.
 PASSWORD = "a\"b\\c 's3cr3t;$é"
@@ -243,7 +244,10 @@ def test_doctor_names_the_right_that_a_user_lacks(
         sources.check_kafka(10)
 
 
-@pytest.mark.parametrize("way", ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+WAYS = ["PEM", "old key with a password", "PKCS12", "PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+
+@pytest.mark.parametrize("way", usual(["PEM", "PKCS12", "SCRAM-SHA-512", "OAUTHBEARER"], WAYS))
 def test_planning_and_spark_read_as_the_same_user(
     secured: Secured, spark: SparkSession, way: str, drivers_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from sluice.plan.model import GroupPlan, PlanInputs
 from tests.support import runbook
 from tests.support.faults import StepThread
 from tests.support.lake import Lake, record
+from tests.support.thorough import usual
 
 
 def fill(it: Lake, first: int, count: int = 20) -> None:
@@ -153,7 +154,7 @@ def test_staging_and_a_typed_table_rolled_back_at_once_without_a_ledger(lake: Ca
     check(it, appended, merged)
 
 
-@pytest.mark.parametrize("moment", ["idle", "planned", "staged"])
+@pytest.mark.parametrize("moment", usual(["staged"], ["idle", "planned", "staged"]))
 def test_the_ledger_is_lost(lake: Callable[..., Lake], moment: str) -> None:
     it = lake()
     appended, merged = prepared(it, 2)

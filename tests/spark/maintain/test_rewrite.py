@@ -25,6 +25,7 @@ from sluice.maintain.assess import Assessment
 from sluice.maintain.expiry_plan import AssessmentInputs
 from sluice.maintain.targets import OWN_SETTINGS
 from tests.support.lake import Lake, record
+from tests.support.thorough import usual
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 RARELY = {"min_input_files": 6, "delete_ratio": 1.0}
@@ -121,7 +122,7 @@ def test_deletes_by_file_stay_one_for_each_data_file_and_need_nothing(lake: Call
     it.assert_folded(merged)
 
 
-@pytest.mark.parametrize("granularity", ["file", "partition"])
+@pytest.mark.parametrize("granularity", usual(["file"], ["file", "partition"]))
 def test_no_delete_file_outlives_the_data_that_it_was_for(lake: Callable[..., Lake], granularity: str) -> None:
     it = lake()
     it.create_topic(2)

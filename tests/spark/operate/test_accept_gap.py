@@ -23,6 +23,7 @@ from sluice.status import text as status_text
 from tests.support import runbook
 from tests.support.backfills import backfill_request, run_backfill
 from tests.support.lake import Lake
+from tests.support.thorough import usual
 
 WHY = "the disk was full over the weekend"
 
@@ -41,7 +42,7 @@ def missing(*ranges: tuple[int, int, int]) -> list[tuple[int, int]]:
     return [(p, offset) for p, start, end in ranges for offset in range(start, end)]
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", usual(["upsert"], ["append", "upsert"]))
 def test_exactly_what_was_accepted_is_missing(lake: Callable[..., Lake], mode: str) -> None:
     it = lake()
     it.create_topic(2)
@@ -184,7 +185,7 @@ def test_everything_unread_is_lost(lake: Callable[..., Lake]) -> None:
     assert len(it.rows(table)) == 40
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", usual([True], [True, False]))
 def test_a_gap_in_plans_that_are_frozen(
     lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:

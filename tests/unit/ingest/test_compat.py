@@ -6,7 +6,9 @@ import inspect
 import logging
 
 import pytest
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
+
+from sluice.ingest import compat
 
 pytestmark = pytest.mark.unit
 
@@ -17,6 +19,13 @@ def test_pyspark_has_no_public_way_to_start_the_jvm_before_the_context() -> None
     assert not public & {"ensureInitialized", "startJVM", "jvm", "gateway", "setSystemProperties"}
     # Without a JVM a configuration knows nothing of what spark-submit was given.
     assert not SparkConf().contains("spark.submit.deployMode")
+
+
+def test_pyspark_imports_the_packages_of_its_helper_classes_only_as_a_whole() -> None:
+    imports = inspect.getsource(java_gateway)
+    for name in compat.HELPER_CLASSES:
+        package, _, _ = name.rpartition(".")
+        assert f'"{package}.*"' in imports and f'"{name}"' not in imports
 
 
 def test_great_expectations_shows_progress_bars_without_a_data_context() -> None:
