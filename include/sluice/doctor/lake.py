@@ -32,6 +32,10 @@ def _step(what: str, next_step: str = RIGHTS) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, TimeoutError | ConnectionError):
             raise CatalogUnavailableError(f"{what}: {first_line(error)}") from error
+        from sluice.iceberg import catalog
+
+        if problem := catalog.find_file_problem(error):
+            raise problem from error
         raise ConfigError(f"{what} fails: {first_line(error)}", next_step=next_step) from error
 
 

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # Libraries whose exceptions mean that the catalog or its storage failed.
 _CLIENT_LIBRARIES = ("sqlalchemy", "sqlite3", "requests", "urllib3", "pyiceberg", "pyarrow", "botocore", "thrift")
+_SQLITE_LIBRARIES = ("sqlalchemy", "sqlite3")
 
 
 def isolate_table_failure(catalog: Catalog, step: Callable[[], Result], **about: str) -> Result:
@@ -55,10 +56,11 @@ def isolate_table_failure(catalog: Catalog, step: Callable[[], Result], **about:
 
 @contextmanager
 def translate_catalog_errors() -> Iterator[None]:
-    """Turn exceptions of the catalog's client and the storage into `CatalogUnavailableError`.
+    """Turn exceptions of the catalog's client and the storage into errors with a next step.
 
     Raises:
-        CatalogUnavailableError: with the first line of the cause.
+        ConfigError: the catalog is a SQLite file that cannot be opened.
+        CatalogUnavailableError: any other failure, with the first line of the cause.
         SluiceError: unchanged.
     """
     try:
@@ -66,6 +68,11 @@ def translate_catalog_errors() -> Iterator[None]:
     except SluiceError:
         raise
     except Exception as error:
+        if type(error).__module__.split(".")[0] in _SQLITE_LIBRARIES:
+            from sluice.iceberg import catalog
+
+            if problem := catalog.find_file_problem(error):
+                raise problem from error
         if isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _CLIENT_LIBRARIES:
             raise CatalogUnavailableError(f"The Iceberg catalog did not answer: {first_line(error)}") from error
         raise

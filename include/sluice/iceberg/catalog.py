@@ -5,6 +5,9 @@ PyIceberg reads `PYICEBERG_CATALOG__LAKE__…` or `.pyiceberg.yaml`; `SLUICE_CAT
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,6 +26,12 @@ if TYPE_CHECKING:
 _FILE_IO = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}
 # Names that PyIceberg and Java spell differently.
 _RENAMED = {"s3.region": "client.region"}
+# SQLite's errors that a file causes, and what they say if nothing is wrong with its path and rights.
+_FILE_ERRORS = {
+    sqlite3.SQLITE_CANTOPEN: "",  # such as too many open files: it may pass
+    sqlite3.SQLITE_READONLY: "SQLite may only read it",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database",
+}
 # libpq's connection settings -> those of the Java driver for PostgreSQL; units and values are the same.
 _POSTGRES = {
     "application_name": "ApplicationName",
@@ -64,6 +73,37 @@ def _open(name: str, config: dict[str, Any]) -> Catalog:
         if "already exists" not in str(error):
             raise
         return load_catalog(name, **config)
+
+
+def find_file_problem(error: Exception) -> ConfigError | None:
+    """Return why the SQLite file of the configured catalog cannot be used, if that is the cause of `error`.
+
+    None if the file can be used at present: then the error may pass by itself.
+    """
+    from sqlalchemy.engine import make_url
+
+    cause = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's exceptions
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF if isinstance(cause, sqlite3.Error) else 0
+    uri = str((Config().get_catalog_config(catalog_name()) or {}).get("uri", ""))
+    if code not in _FILE_ERRORS or not uri.startswith("sqlite"):
+        return None
+    path = Path((make_url(uri).database or "").removeprefix("file:")).absolute()
+    if path.is_dir():
+        why = "it is a folder"
+    elif not path.parent.is_dir():
+        why = f"the folder {path.parent} does not exist"
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        why = f"this user may not write in the folder {path.parent}, where SQLite keeps its journal"
+    elif path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        why = "this user may not read and write it"
+    elif not (why := _FILE_ERRORS[code]):
+        return None
+    variable = f"PYICEBERG_CATALOG__{catalog_name().upper()}__URI"
+    return ConfigError(
+        f"The catalog's SQLite file {path} cannot be opened for reading and writing: {why}.",
+        next_step=f"Correct its path in {variable} (sqlite:////absolute/path.db) or .pyiceberg.yaml, or the folder and "
+        "its rights.",
+    )
 
 
 def spark_conf(name: str | None = None) -> dict[str, str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
-from sluice.errors import ClockBehindError, ConfigError
+from sluice.errors import CatalogUnavailableError, ClockBehindError, ConfigError
+from sluice.iceberg import availability, refs, table_names
 from sluice.iceberg import catalog as iceberg_catalog
-from sluice.iceberg import refs, table_names
 from sluice.ingest import session
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 from sluice.ledger.offsets_table import Ledger
@@ -96,6 +98,36 @@ def test_a_new_sql_catalog_may_be_opened_by_several_at_once(told, tmp_path: Path
         with ThreadPoolExecutor(8) as pool:
             for future in [pool.submit(open_it) for _ in range(8)]:
                 future.result()
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("sqlite:///{0}/none/c.db", "{0}/none/c.db: the folder {0}/none does not exist"),
+        ("sqlite:///{0}", "{0}: it is a folder"),
+        ("sqlite:///{0}/text", "{0}/text: it is not a SQLite database"),
+        ("sqlite:///file:{0}/c.db?mode=ro&uri=true", "{0}/c.db: SQLite may only read it"),
+    ],
+)
+def test_a_sqlite_file_that_cannot_be_opened_is_named_with_the_reason(told, tmp_path: Path, uri: str, why: str) -> None:
+    (tmp_path / "text").write_text("no database" * 100)
+    told(f"sqlite:///{tmp_path}/c.db")
+    iceberg_catalog.load().close()
+    told(uri.format(tmp_path))
+    with pytest.raises(ConfigError) as refused, availability.translate_catalog_errors():
+        availability.open_catalog(30).create_namespace("n")
+    path, reason = why.format(tmp_path).split(": ")
+    assert f"SQLite file {path} cannot be opened for reading and writing: {reason}" in refused.value.message
+    assert "PYICEBERG_CATALOG__LAKE__URI" in refused.value.next_step
+
+
+def test_a_sqlite_error_that_may_pass_is_retried(told, tmp_path: Path) -> None:
+    told(f"sqlite:///{tmp_path}/c.db?timeout=0")
+    iceberg_catalog.load().close()
+    with closing(sqlite3.connect(tmp_path / "c.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(CatalogUnavailableError, match="database is locked"):
+            availability.open_catalog(30)
 
 
 @pytest.mark.parametrize(
