@@ -155,7 +155,10 @@ class RejectedDifferError(RetryableError):
 class TopicMissingError(TerminalError):
     """The topic does not exist."""
 
-    advice = "Create the topic, or correct `topic:` in the contract; if a pattern matched it, add it to `omit:`."
+    advice = (
+        "Create the topic, or correct `topic:` in the contract; if a pattern matched it, add it to `omit:`. "
+        "`sluice demo` creates the topics of the demo's contracts."
+    )
 
 
 class TopicForbiddenError(TerminalError):

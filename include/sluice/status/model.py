@@ -104,6 +104,7 @@ class TopicStatus:
         lag_seconds: stream clock minus table clock; 0 without unread offsets.
         late: unread offsets per partition whose records are older than the freshness target.
         problem: the table's problem that is about this topic.
+        awaited: whether Kafka has no such topic, and no run has created the table yet.
     """
 
     topic: str
@@ -118,6 +119,7 @@ class TopicStatus:
     late: dict[int, int] | None = None
     given_up: list[AcceptedGap] = field(default_factory=list)
     problem: str | None = None
+    awaited: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -299,6 +301,11 @@ class TableStatus:
     def unknown(self) -> bool:
         """Whether Kafka or the catalog did not answer, or only in part."""
         return self.as_of is not None or self.exists is None or self.lag_records is None or CATALOG in self.unasked
+
+    @property
+    def awaited_problems(self) -> list[str]:
+        """The problems that a topic does not exist yet: doctor does not count them as failures either."""
+        return [t.problem for t in self.topics if t.awaited and t.problem]
 
     @property
     def open_errors(self) -> list[LastError]:

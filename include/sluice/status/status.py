@@ -16,7 +16,7 @@ from sluice import timeouts
 from sluice.batch import BATCH_SEQ, PUBLISHED_THROUGH, TOPIC, PublishedOffsets
 from sluice.contract.contract import Contract
 from sluice.contract.folder import Contracts
-from sluice.errors import BrokerUnavailableError, SluiceError
+from sluice.errors import BrokerUnavailableError, SluiceError, TopicMissingError
 from sluice.iceberg import active_contract, availability, cursor, record_times, refs, snapshots, table_names, tables
 from sluice.kafka import broker
 from sluice.ledger import slices
@@ -137,6 +137,7 @@ def _fill_table(entry: TableStatus, contract: Contract, inputs: StatusSources) -
     for topic in contract.topics:
         entry.topics.append(_topic_status(contract, topic, inputs, table, through))
         entry.topics[-1].problem = by_topic.get(topic)
+        entry.topics[-1].awaited = entry.exists is False and isinstance(inputs.topics.get(topic), TopicMissingError)
         entry.open_batches += _open_batches(topic, inputs, through)
         entry.slices += _slice_statuses(contract.table, topic, inputs, table)
     _set_errors(entry, inputs.errors.get(contract.table, {}), through)

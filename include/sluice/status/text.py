@@ -226,7 +226,8 @@ def _snapshot_lines(snapshot: SnapshotStatus | None) -> list[str]:
 
 
 def _attention_lines(table: TableStatus, prefix: str = "") -> list[str]:
-    out = [_warning(f"{prefix}stopped", problem) for problem in table.problems]
+    awaited = table.awaited_problems
+    out = [_warning(prefix + ("new" if each in awaited else "stopped"), each) for each in table.problems]
     out += [_warning(f"{prefix}at risk", warning) for warning in table.warnings]
     out += [_warning(f"{prefix}schema", table.schema)] if table.schema else []
     resolved = [] if prefix or table.open_errors or not table.last_error else [table.last_error]

@@ -134,7 +134,10 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         last = f" Shown as of {utc_text(table.as_of)}." if table.as_of else ""
         yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", todo)
     elif not table.exists:
-        yield Verdict("new", Tone.UNKNOWN, "The table does not exist yet.", "The first run of the group creates it.")
+        why, todo = "The table does not exist yet.", "The first run of the group creates it."
+        if awaited := table.awaited_problems:
+            why, todo = awaited[0], "Create the topic, or correct `topic:` in the contract."
+        yield Verdict("new", Tone.UNKNOWN, why, todo)
     elif table.lag_records:
         are = "is" if table.lag_records == 1 else "are"
         yield Verdict("reading", Tone.GOOD, f"{counted(table.lag_records, 'offset')} {are} unread.")
@@ -144,10 +147,11 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
 
 
 def _problem_verdicts(table: TableStatus) -> Iterator[Verdict]:
-    """One per topic, and one for problems without a topic."""
+    """One per topic that exists or existed, and one for problems without a topic."""
     topics = {t.problem: t.topic for t in table.topics if t.problem}
     by_topic = dict[str, str]()
-    for problem in table.problems:
+    awaited = table.awaited_problems
+    for problem in (each for each in table.problems if each not in awaited):
         by_topic.setdefault(topics.get(problem, ""), problem)
     for topic, problem in by_topic.items():
         yield Verdict(

@@ -144,6 +144,8 @@ def test_who_may_see_a_table_that_could_not_be_asked_is_told_by_its_contract_as_
 def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
     each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
     assert [v.word for v in verdicts.list_verdicts(each)] == ["stopped", "new"]
+    awaited = replace(each, topics=[TopicStatus("t", problem=each.problems[0], awaited=True)])
+    assert [(v.word, v.why) for v in verdicts.list_verdicts(awaited)] == [("new", "Kafka has no topic 't'.")]
     assert [v.word for v in verdicts.list_verdicts(replace(each, unasked=["kafka"]))] == ["stopped", "unknown"]
     assert ">Lag</dt><dd>-</dd>" in page(
         "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None

@@ -16,7 +16,7 @@ from sluice.batch import PUBLISHED_THROUGH, RUN_ID, STEP, Batch, PublishedOffset
 from sluice.cli import main as command
 from sluice.contract import folder as contract_folder
 from sluice.contract.groups import AlertSettings
-from sluice.errors import BrokerUnavailableError, RegistryUnavailableError
+from sluice.errors import BrokerUnavailableError, RegistryUnavailableError, TopicMissingError
 from sluice.iceberg import availability, table_names, tables
 from sluice.iceberg import catalog as catalogs
 from sluice.kafka import broker
@@ -30,7 +30,7 @@ from sluice.operate.operator_input import Decision
 from sluice.operate.rollback_target import RestorePoint
 from sluice.pages import last_known
 from sluice.plan import plan, retention_warnings
-from sluice.status import incidents, model, status
+from sluice.status import incidents, model, status, text
 from sluice.status.timeline import find_table_as_of, read_events
 from sluice.status.verdicts import list_verdicts
 
@@ -262,6 +262,18 @@ def test_a_table_that_never_ran_is_not_late_for_what_it_will_not_read(site: Site
     assert site.words() == ["new"]
     site.says("freshness: 1h\n")
     assert site.words() == ["late", "new"]
+
+
+def test_a_topic_that_does_not_exist_stops_only_a_table_that_a_run_has_created(site: Site) -> None:
+    site.kafka["t"] = TopicMissingError("Kafka has no topic 't'.", topic="t")
+    before = site.look()
+    verdict, *others = list_verdicts(before.tables[0])
+    assert (verdict.word, others, incidents.find_incidents(before, AlertSettings(), "")) == ("new", [], [])
+    assert "Kafka has no topic 't'" in verdict.why and verdict.todo.startswith("Create the topic")
+    assert "! db.t: new: Kafka has no topic 't'." in text.as_text(before, details=False)
+    assert before.tables[0].problems  # the next run stops
+    site.publish(batch(1, 0, 10))
+    assert site.words()[0] == "stopped"
 
 
 def test_what_main_was_is_not_told_where_expiry_took_the_entry_that_told_it(site: Site) -> None:
