@@ -181,7 +181,7 @@ class OffsetsLostError(TerminalError):
 
     advice = (
         "Raise the topic's retention. Kafka no longer holds the range; the table stays as it is until an operator "
-        f"accepts the gap: DAG {dag_ids.ACCEPT_GAP}, or `python -m sluice gap accept`."
+        f"accepts the gap: DAG {dag_ids.ACCEPT_GAP}, or `sluice gap accept`."
     )
 
 
@@ -195,7 +195,7 @@ class StagingTrimmedError(TerminalError):
         "`<table>.snapshots`; this restores its offsets and everything the rollback undid. Raise `snapshot_age` if "
         "rollbacks must reach further back. If the table is new on an old topic, load its history again from Kafka, "
         f"as far as Kafka still has it. To skip these batches permanently: DAG {dag_ids.ACCEPT_GAP}, or "
-        "`python -m sluice gap accept TABLE`."
+        "`sluice gap accept TABLE`."
     )
 
 
@@ -330,7 +330,7 @@ class OrderUnknownError(TerminalError):
 
     advice = (
         "Set `order:` in the contract, for example `order: [_kafka_timestamp]`. If it is set already, the change "
-        f"awaits review: see `python -m sluice schema TABLE`, and decide in the DAG {dag_ids.REVIEW_SCHEMA}."
+        f"awaits review: see `sluice schema TABLE`, and decide in the DAG {dag_ids.REVIEW_SCHEMA}."
     )
 
 
@@ -356,7 +356,7 @@ class InvalidReplayError(TerminalError):
 class LedgerError(TerminalError):
     """The ledger contradicts itself or can't be read."""
 
-    advice = "Run `python -m sluice ledger rebuild`: the tables hold everything that is needed."
+    advice = "Run `sluice ledger rebuild`: the tables hold everything that is needed."
 
 
 def with_table(error: SluiceError, table: str) -> SluiceError:

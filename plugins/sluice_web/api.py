@@ -45,7 +45,7 @@ def metrics(readable: Readable) -> Response:
 def api_tables(readable: Readable) -> JSONResponse:
     """The status of the readable tables; 503 until it was read once.
 
-    It is what `python -m sluice status --json` prints, without `unclaimed`.
+    It is what `sluice status --json` prints, without `unclaimed`.
     """
     from sluice.status import text
 

@@ -71,7 +71,7 @@ def find_missing_pools(contracts: Contracts) -> list[tuple[str, SluiceError]]:
             known = set(session.scalars(select(Pool.pool)))
     except SQLAlchemyError:
         return []  # without its database, Airflow starts no task
-    advice = "Create it: python -m sluice airflow setup."
+    advice = "Create it: sluice airflow setup."
     return [
         (group, ConfigError(f"Airflow has no pool {pool!r}: tasks of group {group} wait for it.", next_step=advice))
         for group, pool in wanted

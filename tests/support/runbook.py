@@ -52,7 +52,7 @@ COMMANDS = sorted(
 
 
 def run_sql(it: Lake, beginning: str, **names: Any) -> list[Row]:
-    """Run the pages' statement with this beginning, in a session like that of `python -m sluice sql`.
+    """Run the pages' statement with this beginning, in a session like that of `sluice sql`.
 
     Args:
         it: The tables.

@@ -217,3 +217,15 @@ def test_what_maintenance_is_given_by_hand_is_there(dags: dict[str, Any]) -> Non
         lists = ["dry_run"] if action == "remove_orphan_files" else []
         assert dags[f"maintain_{action}"]["params"] == ["tables", *lists]
     assert "each takes `tables`" in TEXT.replace("\n", " ")
+
+
+def test_next_steps_name_the_command_as_it_is_installed() -> None:
+    """Only the command line itself says how it is started without its entry point."""
+    itself = {"cli/main.py", "cli/arguments.py", "__main__.py"}
+    found = [
+        str(path)
+        for folder in ("include", "plugins", "dags", "jobs")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if re.search(r"python -m sluice\b(?!\.)", path.read_text()) and not str(path).endswith(tuple(itself))
+    ]
+    assert found == []

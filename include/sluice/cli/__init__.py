@@ -1,4 +1,4 @@
-"""The command line `python -m sluice`: `main`, and one module per group of commands.
+"""The command line `sluice`: `main`, and one module per group of commands.
 
 In: arguments and the environment. Out: text on standard output and an exit code.
 """

@@ -75,7 +75,7 @@ def reused_id_error(
     return SchemaIdReusedError(
         f"The schema registry at {registry} returns another schema for id {number} than it did before.",
         next_step=f"{SchemaIdReusedError.advice} To read all of the topic's records with this id by the new schema, "
-        f"older ones too, run {rows} (python -m sluice sql){from_cache}.",
+        f"older ones too, run {rows} (sluice sql){from_cache}.",
         schema_id=number,
         topic=topic,
     )

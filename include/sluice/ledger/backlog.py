@@ -201,7 +201,7 @@ def _check_not_ahead(table: str, last: Batch, published: PublishedOffsets) -> No
             table=table,
             topic=last.topic,
             next_step="Was a catalog restored while the group's DAG was not paused? Roll the table back to before "
-            "the first batch with such a number (python -m sluice rollback TABLE): the next run continues there.",
+            "the first batch with such a number (sluice rollback TABLE): the next run continues there.",
         )
 
 
@@ -376,7 +376,7 @@ def history_unknown_error(table: str, first: Batch) -> StagingTrimmedError:
         topic=first.topic,
         topic_id=first.topic_id,
         lost=first.offsets_skipped_after({}),
-        next_step="Run `python -m sluice ledger rebuild`, which may find them in other tables. Otherwise skip their "
-        f"offsets for this table (DAG {dag_ids.ACCEPT_GAP}, or `python -m sluice gap accept TABLE`): it starts behind "
+        next_step="Run `sluice ledger rebuild`, which may find them in other tables. Otherwise skip their "
+        f"offsets for this table (DAG {dag_ids.ACCEPT_GAP}, or `sluice gap accept TABLE`): it starts behind "
         f"them, and DAG {dag_ids.BACKFILL} can read them from Kafka or from staging.",
     )

@@ -271,7 +271,7 @@ def _describe_hold(name: str, topic: str, seq: int, more: str = "") -> str:
     kept = f"raw records after batch {seq} are kept" if seq else "all raw records are kept"
     return (
         f"{kept} for {name}, a recorded consumer of {topic} that no contract here names{more}; if it is not to return: "
-        f"python -m sluice ledger retire-consumer {name} {topic}"
+        f"sluice ledger retire-consumer {name} {topic}"
     )
 
 

@@ -119,7 +119,7 @@ def accept_gaps(
             raise RefusedError(
                 f"No offsets that {name!r} still needs are lost, or the gap is accepted already.",
                 next_step=_same_name_hint(name, inputs.contracts)
-                or "Nothing to do; `python -m sluice plan` shows what else may stop it.",
+                or "Nothing to do; `sluice plan` shows what else may stop it.",
             )
         if ranges:
             gaps = [_select_ranges(name, gaps, ranges)]

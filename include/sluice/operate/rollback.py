@@ -121,7 +121,7 @@ class Rollback:
     def _kafka_line(self, topic: str, ranges: Ranges) -> str:
         return _line(
             "kafka",
-            f"python -m sluice backfill plan {self.table} --topic={topic} --ranges '{encode_ranges(ranges)}' "
+            f"sluice backfill plan {self.table} --topic={topic} --ranges '{encode_ranges(ranges)}' "
             f"shows which lost records Kafka still has; DAG {dag_ids.BACKFILL} replays them after the next run",
         )
 

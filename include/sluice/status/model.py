@@ -395,7 +395,7 @@ class Status:
         if self.broken:
             count = "1 problem" if len(self.broken) == 1 else f"{len(self.broken):,} problems"
             text = f"{count} in contracts. Their tables are not shown."
-            unavailable.append(ContractError(text, next_step="Run `python -m sluice contract check`."))
+            unavailable.append(ContractError(text, next_step="Run `sluice contract check`."))
         return replace(
             self,
             tables=[t.hide_tables(hidden) for t in visible],

@@ -20,9 +20,7 @@ ANOTHER = "another table"
 _NAME = re.compile(r"(?<![\w.-])(?<!opic ')(?<!opic )[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?![\w-])")
 # To the end of the text: it lists any tables of the catalog and their folders, and stored errors are truncated.
 _FOLDERS = re.compile(r"(FolderSharedError: (?!Another table, )|TableDamagedError: (?=Files of )).*", re.DOTALL)
-_FOLDERS_REDACTED = (
-    r"\1The table's folder holds, or may hold, files of other tables. `python -m sluice status TABLE` names them."
-)
+_FOLDERS_REDACTED = r"\1The table's folder holds, or may hold, files of other tables. `sluice status TABLE` names them."
 
 
 def hide_names(text: str, names: Collection[str] | None) -> str:

@@ -242,7 +242,7 @@ def test_readings_of_runs_that_hang_keep_no_page_of_a_table_waiting(answers: dic
 
 
 def test_a_pool_that_airflow_does_not_have_is_an_error_of_its_groups(answers: dict[str, Any]) -> None:
-    advice = "wait for it. Next step: Create it: python -m sluice airflow setup."
+    advice = "wait for it. Next step: Create it: sluice airflow setup."
     assert answers["pools"] == [
         ["b", f"Airflow has no pool 'none': tasks of group b {advice}"],
         ["c", f"Airflow has no pool 'none': tasks of group c {advice}"],
