@@ -149,10 +149,13 @@ def _test(given: argparse.Namespace) -> int:
     from sluice.cli import contract_test
     from sluice.evolve import auto_columns
     from sluice.plan import resolve_topics
+    from sluice.status.text import counted
 
     contract = auto_columns.resolve_columns(resolve_topics.resolve_contract(load_contracts(), given.table, given.topic))
-    records = contract_test.read_records(contract, given.file, given.from_topic or 0, given.topic, given.patience)
-    found, results = contract_test.run_test(contract, given.topic or contract.topics[0], records)
+    with output.progress("reading the records"):
+        records = contract_test.read_records(contract, given.file, given.from_topic or 0, given.topic, given.patience)
+    with output.progress(f"running {counted(len(records), 'record')} through the contract in Spark"):
+        found, results = contract_test.run_test(contract, given.topic or contract.topics[0], records)
     facts = {"records": found, "expectations": [asdict(each) for each in results]}
 
     def text() -> None:

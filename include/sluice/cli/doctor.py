@@ -54,7 +54,10 @@ def _doctor(given: argparse.Namespace) -> int:
     checks = doctor.make_checks(given.patience, run_shell)
     chosen = [check for name, check in checks.items() if name in (given.checks or checks)]
     found: list[Finding] = []
-    for each in findings.run_checks(chosen, os.environ):
+    results = findings.run_checks(chosen, os.environ)
+    for check in chosen:
+        with output.progress(f"checking {check.name}"):
+            each = next(results)
         found.append(each)
         if not given.json:
             _print(each)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import printable
@@ -96,6 +97,28 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], *, right:
     print(format_grid([list(head), *flat], left=[i for i in range(len(head)) if i not in numbers]))
 
 
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show what is being done, and for how long, if standard error is a terminal; erase it at the end."""
+    stream = sys.stderr.stream if isinstance(sys.stderr, Printable) else sys.stderr
+    if not stream.isatty():
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=_console(stream),
+        transient=True,
+        redirect_stdout=False,  # else what is printed meanwhile would go to standard error
+        redirect_stderr=False,
+    ) as shown:
+        shown.add_task(printable(text), total=None)
+        yield
+
+
 def print_facts(facts: Mapping[str, object]) -> None:
     """Print names and values, one pair per line."""
     for name, value in facts.items():
@@ -111,8 +134,10 @@ def _styled(text: str, style: str) -> Any:
 def _terminal() -> Console | None:
     """Rich's console if standard output is a terminal. It writes past `Printable`, which would escape its colours."""
     stream = sys.stdout.stream if isinstance(sys.stdout, Printable) else sys.stdout
-    if not stream.isatty():
-        return None
+    return _console(stream) if stream.isatty() else None
+
+
+def _console(stream: Any) -> Console:
     from rich.console import Console
 
     return Console(file=stream, highlight=False, markup=False, emoji=False)

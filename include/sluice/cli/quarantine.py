@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sluice.cli import output
@@ -29,7 +30,9 @@ def add_commands(commands: Any) -> None:
     add_table(parser)
     parser.add_argument("--limit", type=positive_int, default=20, metavar="N", help="the newest N (default 20)")
     parser.add_argument(
-        "--show-values", action="store_true", help="show keys, values and headers: they may hold personal data"
+        "--show-values",
+        action="store_true",
+        help="show keys and values (with --json headers too), bytes as base64: they may hold personal data",
     )
     add_json(parser)
     add_patience(parser)
@@ -64,11 +67,11 @@ def _quarantine(given: argparse.Namespace) -> int:
             print(f"Counted among {summary.counted:,} records only.")
         print()
         head = ["TOPIC", "PARTITION", "OFFSET", "BATCH", "ERROR", "FIELD", "DETAIL"]
-        cells = [[_cell(each[name]) for name in _SHOWN] for each in records]
+        cells = [[one_line(each[name]) for name in _SHOWN] for each in records]
         if given.show_values:
             head += ["KEY", "VALUE"]
             for cell, row in zip(cells, rows, strict=True):
-                cell += [_cell(_printed(row.get(name))) for name in ("key", "value")]
+                cell += [one_line(printed(row.get(name))) for name in ("key", "value")]
         output.print_table(head, cells, right=[1, 2, 3])
 
     output.show(given, facts, text)
@@ -103,11 +106,17 @@ def _json_bytes(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _printed(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="backslashreplace")
+def printed(value: bytes | None) -> str | None:
+    """UTF-8 text as it is, other bytes as base64: those with a NUL too, by which the registry's wire format begins."""
+    if value is None:
+        return None
+    with suppress(UnicodeDecodeError):
+        if 0 not in value:
+            return value.decode()
+    return f"base64 {base64.b64encode(value).decode()}"
 
 
-def _cell(value: Any) -> str:
+def one_line(value: Any) -> str:
     """A value in one line; line feeds are shown as such."""
     text = "-" if value is None else str(value).replace("\n", "\\n")
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -13,12 +13,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from sluice import __version__
-from sluice.cli import arguments, ledger, main, output, spark
+from sluice.cli import arguments, ledger, main, output, quarantine, spark
 from sluice.embedded.home import REPOSITORY
 from sluice.ledger.ledger_rows import LedgerRow, LedgerState
 
@@ -145,9 +146,31 @@ def test_a_table_is_plain_in_a_pipe_and_drawn_on_a_terminal() -> None:
     assert "\x1b[" not in on_terminal(code, {**env, "NO_COLOR": "1", "TERM": "dumb"})
 
 
-def on_terminal(code: str, env: dict[str, str]) -> str:
+def test_doctor_shows_its_progress_on_a_terminal_and_beside_its_json(tmp_path: Path) -> None:
+    code = "from sluice.cli import main; main.main(['doctor', 'contracts', 'masks', '--json'])"
+    env = {"PYTHONPATH": str(REPOSITORY / "include"), "TERM": "xterm-256color", "HOME": "/"}
+    with (tmp_path / "out").open("w+") as out:
+        shown = on_terminal(code, env, stdout=out.fileno())
+        assert [each["check"] for each in json.loads((tmp_path / "out").read_text())["checks"]] == [
+            "contracts",
+            "masks",
+        ]
+    assert "checking contracts" in shown and "checking masks" in shown
+
+
+def test_quarantined_values_are_text_or_base64_and_add_no_line() -> None:
+    shown = [quarantine.printed(each) for each in ("é\n\x1b[2J".encode(), b"\xff\n", b"\x00\x00\x00\x00\x07ab", None)]
+    assert shown == ["é\n\x1b[2J", "base64 /wo=", "base64 AAAAAAdhYg==", None]
+    stream = io.StringIO()
+    with redirect_stdout(output.Printable(stream)):
+        output.print_table(["KEY"], [[quarantine.one_line(each)] for each in shown])
+    assert stream.getvalue().splitlines() == ["KEY", "é\\n\\x1b[2J", "base64 /wo=", "base64 AAAAAAdhYg==", "-"]
+
+
+def on_terminal(code: str, env: dict[str, str], **streams: int) -> str:
     ours, theirs = pty.openpty()
-    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=theirs, check=True)
+    given = {"stdout": theirs, **({"stderr": theirs} if streams else {}), **streams}
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=True, **given)
     os.close(theirs)
     shown = b""
     try:
