@@ -17,7 +17,6 @@ KAFKA, CATALOG = "kafka", "catalog"
 PLANNER_FIELDS = ("problems", "risks", "schema")
 """Fields of `TableStatus` that come from the planner."""
 
-
 if TYPE_CHECKING:  # pages do not load PyIceberg to show a status
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -303,11 +302,6 @@ class TableStatus:
         return self.as_of is not None or self.exists is None or self.lag_records is None or CATALOG in self.unasked
 
     @property
-    def awaited_problems(self) -> list[str]:
-        """The problems that a topic does not exist yet: doctor does not count them as failures either."""
-        return [t.problem for t in self.topics if t.awaited and t.problem]
-
-    @property
     def open_errors(self) -> list[LastError]:
         """The open errors of its topics, the worst first."""
         return [each for each in (self.last_error, *self.further_errors) if each and each.open]
@@ -357,8 +351,7 @@ class Status:
 
     Attributes:
         unavailable: errors of sources that did not answer.
-        stopped: errors of a whole group, each with the group: its tables of a topic pattern can't be known, or Airflow
-            lacks its pool.
+        stopped: errors of a whole group, with its name: the topics of a pattern can't be known, or its pool is missing.
         broken: problems of contracts that cannot be read; their tables are missing.
         unasked: the sources that did not answer: `KAFKA`, `CATALOG`.
         unread_fields: fields of `TableStatus` whose source failed although the catalog answers; they are empty.

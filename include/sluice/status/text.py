@@ -106,6 +106,11 @@ def late_text(table: TableStatus) -> str:
     return f"{counted(late, 'unread offset')} {are} older than the freshness target of {target}."
 
 
+def awaited_problems(table: TableStatus) -> list[str]:
+    """The problems that a topic does not exist yet: doctor does not count them as failures either."""
+    return [t.problem for t in table.topics if t.awaited and t.problem]
+
+
 def _summary(tables: Sequence[TableStatus]) -> str:
     if not tables:
         return (
@@ -226,7 +231,7 @@ def _snapshot_lines(snapshot: SnapshotStatus | None) -> list[str]:
 
 
 def _attention_lines(table: TableStatus, prefix: str = "") -> list[str]:
-    awaited = table.awaited_problems
+    awaited = awaited_problems(table)
     out = [_warning(prefix + ("new" if each in awaited else "stopped"), each) for each in table.problems]
     out += [_warning(f"{prefix}at risk", warning) for warning in table.warnings]
     out += [_warning(f"{prefix}schema", table.schema)] if table.schema else []

@@ -11,7 +11,7 @@ from itertools import islice
 from sluice import dag_ids
 from sluice.plan.risk import RiskKind, RiskStatus
 from sluice.status.model import LastError, SliceStatus, TableStatus
-from sluice.status.text import counted, late_text, utc_text
+from sluice.status.text import awaited_problems, counted, late_text, utc_text
 
 # The most urgent state first.
 URGENCY = (
@@ -135,7 +135,7 @@ def list_verdicts(table: TableStatus) -> Iterator[Verdict]:
         yield Verdict("unknown", Tone.UNKNOWN, f"Kafka or the catalog did not answer.{last}", todo)
     elif not table.exists:
         why, todo = "The table does not exist yet.", "The first run of the group creates it."
-        if awaited := table.awaited_problems:
+        if awaited := awaited_problems(table):
             why, todo = awaited[0], "Create the topic, or correct `topic:` in the contract."
         yield Verdict("new", Tone.UNKNOWN, why, todo)
     elif table.lag_records:
@@ -150,7 +150,7 @@ def _problem_verdicts(table: TableStatus) -> Iterator[Verdict]:
     """One per topic that exists or existed, and one for problems without a topic."""
     topics = {t.problem: t.topic for t in table.topics if t.problem}
     by_topic = dict[str, str]()
-    awaited = table.awaited_problems
+    awaited = awaited_problems(table)
     for problem in (each for each in table.problems if each not in awaited):
         by_topic.setdefault(topics.get(problem, ""), problem)
     for topic, problem in by_topic.items():
