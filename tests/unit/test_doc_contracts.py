@@ -21,9 +21,6 @@ DOCS = REPOSITORY / "docs"
 SCHEMAS = REPOSITORY / "include/sluice/contract/schemas"
 BLOCK = re.compile(r"^( *)```yaml\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FIRST_KEY = re.compile(r"^([A-Za-z_]\w*):", re.MULTILINE)
-GUIDES = sorted(DOCS.glob("guides/*.md"))
-REFERENCE = [DOCS / "reference" / f"{name}.md" for name in ("contract", "groups", "types")]
-CELL = 300
 
 
 def blocks() -> Iterator[tuple[str, str, str]]:
@@ -72,9 +69,3 @@ def test_a_part_of_a_file_has_fields_that_exist(name: str, text: str, tmp_path: 
 def test_there_are_contracts_and_parts() -> None:
     assert len(WHOLE) > 25
     assert len(PARTS) >= 10
-
-
-@pytest.mark.parametrize("page", [*GUIDES, *REFERENCE], ids=lambda page: page.name)
-def test_a_cell_is_short_enough(page: Path) -> None:
-    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
-    assert [cell for row in rows for cell in re.split(r"(?<!\\)\|", row) if len(cell.strip()) > CELL] == []
