@@ -42,7 +42,11 @@ def add_init(commands: Any) -> None:
     which.add_argument("--pattern", metavar="REGEX", help="every topic whose whole name matches: a contract each")
     parser.add_argument("--subject", default="", metavar="SUBJECT", help="of the values' schema (default: TOPIC-value)")
     parser.add_argument(
-        "--sample", type=positive_int, default=1000, metavar="N", help="newest records to read (default 1000)"
+        "--sample",
+        type=positive_int,
+        default=1000,
+        metavar="N",
+        help="the newest N records of the topic, by Kafka's timestamp (default 1000)",
     )
     parser.add_argument(
         "--namespace", default="", metavar="NAME", help="of the table (default: the topic to its last dot, as one name)"

@@ -49,7 +49,7 @@ def _whole_numbers_hint(keys: Sequence[bytes]) -> tuple[str, ...]:
     """Evidence that texts are numbers; none if two texts would be one number, such as 7 and 07."""
     if not keys or not all(_LONG.fullmatch(each) and -(2**63) <= int(each) < 2**63 for each in keys):
         return ()
-    return (f"all {len(keys)} keys are whole numbers: type: long works too",)
+    return (f"text; all {len(keys)} keys of the sample are whole numbers, so type: long would read them too",)
 
 
 def _decodes(raw: bytes) -> bool:

@@ -51,13 +51,17 @@ def count_rows(table: Table) -> int:
 
 
 def read_totals(snapshot: Snapshot | None) -> dict[str, int]:
-    """Return the table's records, files, bytes and delete files as of a snapshot, as far as its summary has them."""
+    """Return the table's totals as of a snapshot, as far as its summary has them.
+
+    `records` counts the rows of the data files; `deleted records` are those of them that delete files remove.
+    """
     properties = summary(snapshot) if snapshot else {}
     names = {
         "records": "total-records",
         "files": "total-data-files",
         "bytes": "total-files-size",
         "delete files": "total-delete-files",
+        "deleted records": "total-position-deletes",
     }
     return {label: int(properties[name]) for label, name in names.items() if name in properties}
 

@@ -71,7 +71,7 @@ class SnapshotSummary:
         step: the step of Sluice that committed it; for maintenance and other engines, Iceberg's operation.
         added: data files added.
         removed: data files removed.
-        totals: of the whole table: records, files, bytes, delete files.
+        totals: of the whole table: records, files, bytes, delete files, deleted records.
     """
 
     snapshot_id: int

@@ -34,7 +34,10 @@ METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "table_quarantined_records": ("records quarantined now", (_TABLE,)),
     "table_expectations_failed": ("failed expectations of the last evaluated batch", (_TABLE,)),
     "table_snapshot_timestamp_seconds": ("time of the last commit with offsets", (_TABLE,)),
-    "table_size": ("totals of the newest snapshot: records, files, bytes, delete_files", (_TABLE, "of")),
+    "table_size": (
+        "totals of the newest snapshot: records, files, bytes, delete_files, deleted_records",
+        (_TABLE, "of"),
+    ),
     "table_last_batch_seconds": ("duration of publishing the last batch, its commit included", (_TABLE,)),
     "table_last_batch_commit_seconds": ("duration of the commit that made the last batch visible", (_TABLE,)),
     "table_last_batch_records": ("records of the last published batch", (_TABLE,)),

@@ -148,6 +148,9 @@ def _table_details(table: TableStatus) -> str:
     for topic in table.topics:
         out += _topic_lines(topic)
     out += _snapshot_lines(table.snapshot)
+    if "records" in table.totals:
+        deleted = f", less {deleted:,} deleted" if (deleted := table.totals.get("deleted records")) else ""
+        out.append(f"  rows        {table.totals['records']:,} in data files{deleted}")
     for batch in table.open_batches:
         waits = "planned, not staged" if batch.state == "planned" else "staged, not published"
         out += _wrapped(f"{batch.topic} batch {batch.batch} is {waits}: {ranges_text(batch.ranges)}", "open       ")

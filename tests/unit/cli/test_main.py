@@ -199,6 +199,7 @@ def table(**changes: object) -> TableStatus:
         "freshness_promised_seconds": 900.0,
         "freshness_now_seconds": 30.0,
         "freshness_kept": False,
+        "totals": {"records": 703_701, "delete files": 1, "deleted records": 1_005},
         **changes,
     }
     return TableStatus("web.clicks_of_all_customers", "web", "append", "team", exists=True, **values)  # type: ignore[arg-type]
@@ -216,6 +217,7 @@ def test_a_status_reads_within_a_hundred_columns(details: bool):
         # The guide waits for the first of these words.
         assert "clicks: batch 7 published, batch 8 staged; lag 496,299 offsets" in text
         assert "703,701 rows added, 1,005 removed" in " ".join(text.split())
+        assert "  rows        703,701 in data files, less 1,005 deleted\n" in text
         shown = status_text.as_text(Status(NOW, [table(topics=[TopicStatus("c", "id", 7, 7, [], 1)])]), details=True)
         assert "c: batch 7 published; lag 1 offset\n" in shown
         assert "clicks batch 8 is staged, not published" in text

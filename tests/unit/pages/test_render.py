@@ -334,7 +334,7 @@ def test_a_row_shows_both_clocks_of_the_topic_that_is_furthest_behind_and_what_i
 @pytest.mark.parametrize("template", ["table.html", "timeline.html", "report.html"])
 def test_every_fact_and_column_explains_itself(template: str) -> None:
     each, shown = hostile_table(), hostile_detail()
-    totals = {"records": 1, "files": 2, "bytes": 3, "delete files": 4}
+    totals = {"records": 1, "files": 2, "bytes": 3, "delete files": 4, "deleted records": 5}
     outcome = {
         "red": False, "state": "published", "error": None, "records": 1, "rejected": 0, "snapshot_id": 1,
         "warnings": [], "batches": {"t": [1]}, "ranges": {"t": ["0: [0, 1)"]}, "gaps": {},
