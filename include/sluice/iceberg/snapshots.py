@@ -53,7 +53,8 @@ def count_rows(table: Table) -> int:
 def read_totals(snapshot: Snapshot | None) -> dict[str, int]:
     """Return the table's totals as of a snapshot, as far as its summary has them.
 
-    `records` counts the rows of the data files; `deleted records` are those of them that delete files remove.
+    `records` counts the rows of the data files. `deleted records` counts the rows that delete files mark as deleted;
+    some of these may be in data files that were rewritten since.
     """
     properties = summary(snapshot) if snapshot else {}
     names = {

@@ -248,7 +248,7 @@ class TableStatus:
     """The status of one table.
 
     Attributes:
-        totals: of the newest snapshot: records, files, bytes, delete files, deleted records that `records` includes.
+        totals: of the newest snapshot: records, files, bytes, delete files, records marked as deleted.
         day_records: records of batches published within the last 24 hours.
         day_rejected: records of these batches that were quarantined.
         day_apart: how many of those are still quarantined.

@@ -149,7 +149,9 @@ def _table_details(table: TableStatus) -> str:
         out += _topic_lines(topic)
     out += _snapshot_lines(table.snapshot)
     if "records" in table.totals:
-        deleted = f", less {deleted:,} deleted" if (deleted := table.totals.get("deleted records")) else ""
+        deleted = (
+            f"; delete files mark {deleted:,} as deleted" if (deleted := table.totals.get("deleted records")) else ""
+        )
         out.append(f"  rows        {table.totals['records']:,} in data files{deleted}")
     for batch in table.open_batches:
         waits = "planned, not staged" if batch.state == "planned" else "staged, not published"

@@ -217,7 +217,7 @@ def test_a_status_reads_within_a_hundred_columns(details: bool):
         # The guide waits for the first of these words.
         assert "clicks: batch 7 published, batch 8 staged; lag 496,299 offsets" in text
         assert "703,701 rows added, 1,005 removed" in " ".join(text.split())
-        assert "  rows        703,701 in data files, less 1,005 deleted\n" in text
+        assert "  rows        703,701 in data files; delete files mark 1,005 as deleted\n" in text
         shown = status_text.as_text(Status(NOW, [table(topics=[TopicStatus("c", "id", 7, 7, [], 1)])]), details=True)
         assert "c: batch 7 published; lag 1 offset\n" in shown
         assert "clicks batch 8 is staged, not published" in text
