@@ -145,7 +145,9 @@ def test_a_table_whose_topic_is_not_there_was_told_of() -> None:
     each = table(exists=False, problems=["Kafka has no topic 't'."], topics=[TopicStatus("t")])
     assert [v.word for v in verdicts.list_verdicts(each)] == ["stopped", "new"]
     awaited = replace(each, topics=[TopicStatus("t", problem=each.problems[0], awaited=True)])
-    assert [(v.word, v.why) for v in verdicts.list_verdicts(awaited)] == [("new", "Kafka has no topic 't'.")]
+    found = list(verdicts.list_verdicts(awaited))
+    assert [(v.word, v.why) for v in found] == [("new", "Kafka has no topic 't'.")]
+    assert "does not exist in Kafka yet" in page("table.html", table=awaited, verdicts=found, detail=None)
     assert [v.word for v in verdicts.list_verdicts(replace(each, unasked=["kafka"]))] == ["stopped", "unknown"]
     assert ">Lag</dt><dd>-</dd>" in page(
         "table.html", table=each, verdicts=list(verdicts.list_verdicts(each)), detail=None
