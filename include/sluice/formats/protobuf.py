@@ -142,19 +142,20 @@ def _handler(files: DescriptorFiles, name: str) -> Any:
 
 def _reader(files: DescriptorFiles, name: str) -> Callable[[pa.Array], pa.Array]:
     def read(payloads: pa.Array) -> pa.Array:
-        return _decode_payloads(_handler(files, name), find_descriptor(files, name), payloads)
+        return _decode_payloads(files, name, payloads)
 
     read.__annotations__ = {}  # Spark would evaluate them, and pa is imported for type checks only
     return read
 
 
-def _decode_payloads(handler: Any, message: Descriptor, payloads: pa.Array) -> pa.Array:
+def _decode_payloads(files: DescriptorFiles, name: str, payloads: pa.Array) -> pa.Array:
     """Messages as a struct array; null for what is not a message."""
     import pyarrow as pa
 
-    target = _spark_type(handler.schema(), message)
+    handler = _handler(files, name)
+    target = _spark_type(handler.schema(), find_descriptor(files, name))
     present = payloads.drop_null()
-    chunks = _decode_chunks(handler, message, present, target)
+    chunks = _decode_chunks(handler, _batch(files), present, target)
     structs = pa.concat_arrays(chunks) if chunks else pa.array([], target)
     if len(present) == len(payloads):
         return structs
@@ -163,7 +164,7 @@ def _decode_payloads(handler: Any, message: Descriptor, payloads: pa.Array) -> p
     return structs.take(positions)
 
 
-def _decode_chunks(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:
+def _decode_chunks(handler: Any, batch: Descriptor, payloads: pa.Array, target: pa.DataType) -> list[pa.Array]:
     """Decode payloads; on a failure halve them until only the bad ones are left, which become null."""
     import pyarrow as pa
 
@@ -171,7 +172,7 @@ def _decode_chunks(handler: Any, message: Descriptor, payloads: pa.Array, target
         return []
     if len(payloads) == 1 or pa.compute.sum(pa.compute.binary_length(payloads)).as_py() <= CHUNK_BYTES:
         try:
-            return [_decode_chunk(handler, message, payloads, target)]
+            return [_decode_chunk(handler, batch, payloads, target)]
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # noqa: BLE001 - a panic of the Rust library is not an Exception
@@ -179,18 +180,18 @@ def _decode_chunks(handler: Any, message: Descriptor, payloads: pa.Array, target
                 return [pa.nulls(1, target)]
     middle = len(payloads) // 2
     return [
-        *_decode_chunks(handler, message, payloads[:middle], target),
-        *_decode_chunks(handler, message, payloads[middle:], target),
+        *_decode_chunks(handler, batch, payloads[:middle], target),
+        *_decode_chunks(handler, batch, payloads[middle:], target),
     ]
 
 
-def _decode_chunk(handler: Any, message: Descriptor, payloads: pa.Array, target: pa.DataType) -> pa.Array:
+def _decode_chunk(handler: Any, batch: Descriptor, payloads: pa.Array, target: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    batch = handler.array_to_record_batch(_checked(message, payloads))
-    if any(map(_out_of_range, batch.columns)):
+    columns = handler.array_to_record_batch(_checked(batch, payloads)).columns
+    if any(map(_out_of_range, columns)):
         raise ValueError("a timestamp or a duration is out of Protobuf's range")
-    arrays = [_converted(a, f.type) for a, f in zip(batch.columns, target, strict=True)]
+    arrays = [_converted(a, f.type) for a, f in zip(columns, target, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=list(target))
 
 
@@ -209,7 +210,7 @@ def _converted(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(target)
 
 
-def _checked(message: Descriptor, payloads: pa.Array) -> pa.Array:
+def _checked(batch: Descriptor, payloads: pa.Array) -> pa.Array:
     """Messages that Google's library takes, with each field written once and each entry of a map in full.
 
     The Rust library needs that: it passes over what is damaged in fields that it skips or takes in bulk, overflows the
@@ -229,10 +230,31 @@ def _checked(message: Descriptor, payloads: pa.Array) -> pa.Array:
     joined = compute.binary_join_element_wise(tags.take(sizes.indices), payloads, b"")
     _, offsets, data = joined.buffers()
     framed = memoryview(data)[: memoryview(offsets).cast("i")[len(joined)]]
-    batch = GetMessageClass(message.file.message_types_by_name[BATCH]).FromString(framed)
-    if not any(f.message_type or (f.containing_oneof and len(f.containing_oneof.fields) > 1) for f in message.fields):
+    records = GetMessageClass(batch).FromString(framed).records
+    fields = batch.fields[0].message_type.fields
+    if not any(f.message_type or (f.containing_oneof and len(f.containing_oneof.fields) > 1) for f in fields):
         return payloads
-    return pa.array([each.SerializeToString() for each in batch.records], payloads.type)
+    return pa.array([each.SerializeToString() for each in records], payloads.type)
+
+
+@cache
+def _batch(files: DescriptorFiles) -> Any:
+    """The descriptor of `BATCH` in what `prune_message` returns, with all enums as numbers.
+
+    Numbers that an enum of proto2 lacks are written after all other fields by Google's library. That would change
+    which value is the last of a field, a list, a map's key or a oneof.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    protos = [FileDescriptorProto.FromString(each) for each in files]
+    messages = [message for file in protos for message in file.message_type]
+    for message in (*messages, *(entry for each in messages for entry in each.nested_type)):
+        for field in message.field:
+            if field.type == field.TYPE_ENUM:
+                field.type = field.TYPE_INT32
+                field.ClearField("type_name")
+    package = protos[-1].package
+    return find_descriptor(tuple(each.SerializeToString() for each in protos), f"{package}.{BATCH}".lstrip("."))
 
 
 def _varint(number: int) -> bytes:

@@ -27,9 +27,7 @@ def rows(schema: WriterSchema, *payloads: bytes, names: str = "") -> list[Any]:
     wanted = names.split() or [each.name for each in infer_protobuf_fields(schema, ())]
     struct = T.StructType([T.StructField(name, T.NullType()) for name in wanted])
     files, _, copy = protobuf_descriptors.prune_message(protobuf_descriptors.descriptor_files(schema), (0,), struct)
-    message = protobuf_descriptors.find_descriptor(files, copy)
-    handler = protobuf._handler(files, copy)
-    read = protobuf._decode_payloads(handler, message, pa.array(payloads, pa.binary()))
+    read = protobuf._decode_payloads(files, copy, pa.array(payloads, pa.binary()))
     assert read.type.equals(pa.struct(protobuf.spark_arrow_schema(files, copy)))
     read.validate(full=True)
     return list(read.to_pylist())
@@ -257,6 +255,29 @@ def test_a_member_of_a_oneof_is_cleared_by_a_later_one_that_nobody_reads() -> No
     read, others = b"\x0a\x01x", (b"\x12\x01\xff", b"\x1a\x01\x0a", b"\x20\x07", b"\x28\x01", b"\x35" + bytes(4))
     found = rows(schema, read, *(read + each for each in others), *(each + read for each in others), names="s")
     assert [each["s"] for each in found] == ["x", *[None] * 5, *["x"] * 5]
+
+
+@pytest.mark.parametrize("enum", ["A = 0; B = 1;", "B = 1;"])
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+def test_a_number_that_an_enum_lacks_stays_in_its_place(syntax: str, enum: str) -> None:
+    """Google's library writes those of proto2 after all other fields."""
+    of_map = "E" if "0" in enum else "int32"
+    text = f"""syntax = "{syntax}"; enum E {{ {enum} }}
+      message M {{ optional E e = 1; repeated E r = 2; oneof o {{ E x = 3; string y = 4; }}
+        map<string, {of_map}> m = 5; optional I i = 6; }} message I {{ repeated E r = 1; }}"""
+    schema = WriterSchema(1, "PROTOBUF", text)
+    e7, e1, r7, r1, x7, y = b"\x08\x07", b"\x08\x01", b"\x10\x07", b"\x10\x01", b"\x18\x07", b"\x22\x01y"
+    m7, m1, i = b"\x2a\x05\x0a\x01k\x10\x07", b"\x2a\x05\x0a\x01k\x10\x01", b"\x32\x06\x0a\x04\x01\x07\x01\x09"
+    payloads = [e7 + e1, e1 + e7, r1 + r7 + r1, x7 + y, y + x7, m7 + m1, m1 + m7, i]
+    found = rows(schema, *payloads)
+    assert [each["e"] for each in found[:2]] == ["B", "7"]
+    assert found[2]["r"] == ["B", "7", "B"]
+    assert [(each["x"], each["y"]) for each in found[3:5]] == [(None, "y"), ("7", None)]
+    known, unknown = ("B", "7") if "0" in enum else (1, 7)
+    assert [each["m"] for each in found[5:7]] == [[("k", known)], [("k", unknown)]]
+    assert found[7]["i"]["r"] == ["B", "7", "B", "9"]
+    alone = rows(schema, *payloads[:3], names="e r")  # not written again before they are read
+    assert alone == [{name: each[name] for name in ("e", "r")} for each in found[:3]]
 
 
 @pytest.mark.parametrize("index", [(0, 0), (0, 1)])
