@@ -67,8 +67,8 @@ VARIABLES: dict[str, dict[str, str]] = {
 }
 """Every variable that Sluice reads or sets, by what it is about."""
 
-NO_VARIABLES = {"SLUICE_TIMESTAMP_MOVED", "SLUICE_ORDER_UNKNOWN"}
-"""Words in the code that look like variables: marks in Spark's errors and records."""
+NO_VARIABLES = {"SLUICE_TIMESTAMP_MOVED", "SLUICE_ORDER_UNKNOWN", "SLUICE_TEST_THOROUGH"}
+"""Words in the code that look like a user's variables: marks in Spark's errors and records, and a setting of tests."""
 
 TABLES: dict[str, str] = {
     "sluice.offsets": "The ledger: which offsets were planned, staged, published or refused, by which run.",
