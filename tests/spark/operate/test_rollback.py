@@ -282,7 +282,8 @@ def test_what_staging_no_longer_holds_is_lost_by_name_only(
     ranges = '{"0":[10,20],"1":[10,20]}'
     (said,) = [line for line in found.lines() if line.startswith("kafka")]
     # What is shown is tried as it stands: Kafka has all of it.
-    command = shlex.split(said)[4 : shlex.split(said).index("shows")]
+    said_words = shlex.split(said)
+    command = said_words[said_words.index("sluice") + 1 : said_words.index("shows")]
     assert command == ["backfill", "plan", table, f"--topic={it.topic}", "--ranges", ranges]
     monkeypatch.setenv("SLUICE_CONTRACTS", str(it.folder))
     monkeypatch.setenv("SLUICE_KAFKA_CONFIG", json.dumps(it.kafka))
